@@ -93,15 +93,17 @@ def apply(manifest: Manifest | Path | str) -> None:
         kubectl("apply", "-f", "-", stdin=manifest if isinstance(manifest, str) else json.dumps(manifest))
 
 
-def await_until(what: str, condition: Callable[[], T | None], timeout: float = 120, every: float = 0.5) -> T:
-    """Wait for a true value of ``condition`` and return it. Raises TimeoutError with ``what`` and the last value."""
+def await_until(description: str, condition: Callable[[], T | None], timeout: float = 120, every: float = 0.5) -> T:
+    """Wait for a true value of ``condition`` and return it. Raises TimeoutError with ``description`` and the last value."""
     end = time.monotonic() + timeout
     while True:
         result = condition()
         if result:
             return result
         if time.monotonic() > end:
-            raise TimeoutError(f"timeout after {timeout:.0f} s while waiting until {what}; last value: {result!r}")
+            raise TimeoutError(
+                f"timeout after {timeout:.0f} s while waiting until {description}; last value: {result!r}"
+            )
         time.sleep(every)
 
 

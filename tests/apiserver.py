@@ -204,9 +204,9 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _await(condition: Any, what: str) -> None:
+def _await(condition: Any, description: str) -> None:
     deadline = time.monotonic() + START_SECONDS
     while not condition():
         if time.monotonic() > deadline:
-            raise AssertionError(f"waited {START_SECONDS} s for {what}")
+            raise AssertionError(f"waited {START_SECONDS} s for {description}")
         time.sleep(0.05)

@@ -19,10 +19,10 @@ PROFILE, CATALOG = "classic", "lake"
 
 
 async def until(
-    look: Callable[[], Awaitable[TopicState | None]], fits: Callable[[TopicState | None], bool]
+    describe: Callable[[], Awaitable[TopicState | None]], fits: Callable[[TopicState | None], bool]
 ) -> TopicState | None:
-    """Return the first result of ``look`` that fits. Brokers learn of a change a moment after it."""
-    while not fits(state := await look()):
+    """Return the first result of ``describe`` that fits. Brokers learn of a change a moment after it."""
+    while not fits(state := await describe()):
         pass
     return state
 

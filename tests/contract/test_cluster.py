@@ -80,9 +80,9 @@ async def topic(api: Api, name: str) -> Manifest:
     return await api.call("POST", path(names.API_VERSION, "IcebergTopic", "demo"), body=body)
 
 
-async def await_answer(look: Callable[[], object]) -> object:
+async def await_answer(read: Callable[[], object]) -> object:
     async with asyncio.timeout(60):
-        while not (answer := await look()):  # type: ignore[misc]
+        while not (answer := await read()):  # type: ignore[misc]
             await asyncio.sleep(0.05)
         return answer
 

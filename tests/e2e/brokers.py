@@ -93,9 +93,9 @@ while not select.select([sys.stdin], [], [], 0.4)[0]:
 """
 
 
-def await_until(what: str, look: Callable[[], T | None], every: float = 1) -> T:
+def await_until(description: str, condition: Callable[[], T | None], every: float = 1) -> T:
     """Call `quickstart.await_until` with a time limit that suits a fleet."""
-    return quickstart.await_until(what, look, PATIENCE, every)
+    return quickstart.await_until(description, condition, PATIENCE, every)
 
 
 class _JsonCommand(AbstractContextManager["_JsonCommand"]):
@@ -197,14 +197,14 @@ class Partitions(_JsonCommand):
     def take(self, document: dict[str, Any]) -> None:
         self.samples.append(document)
 
-    def await_newest(self, what: str, **values: int) -> None:
+    def await_newest(self, description: str, **values: int) -> None:
         """Wait for a new sample with these values."""
         begin = len(self.samples)
 
         def sampled() -> bool:
             return any(values.items() <= sample.items() for sample in self.samples[begin:])
 
-        await_until(what, sampled)
+        await_until(description, sampled)
 
     def await_in_sync(self) -> None:
         """Wait until three brokers have all replicas in sync."""

@@ -48,8 +48,8 @@ def await_run(
     except TimeoutError as error:
         status = (get("icebergtopic", topic, namespace) or {}).get("status", {})
         jobs = kubectl("-n", quickstart.SYSTEM, "get", "jobs,pods", "-l", "firn.dev/run", "-o", "wide")
-        told = json.dumps(status.get("maintenance"), indent=1)
-        raise AssertionError(f"{error}; maintenance: {told}; runs:\n{jobs}") from None
+        maintenance = json.dumps(status.get("maintenance"), indent=1)
+        raise AssertionError(f"{error}; maintenance: {maintenance}; runs:\n{jobs}") from None
 
 
 def runs_of(name: str, namespace: str) -> list[Manifest]:

@@ -150,10 +150,10 @@ def test_topics_have_three_replicas_and_one_broker_may_drain(
             evict(f"{BROKERS}-2")
             with pytest.raises(RuntimeError, match="disruption budget"):
                 evict(f"{BROKERS}-1")
-            told = f"no node can take pod {BROKERS}-2"
+            cause = f"no node can take pod {BROKERS}-2"
             await_until(
                 "a condition reports that no node accepts the pod",
-                lambda: any(told in message for message in events("Degraded")),
+                lambda: any(cause in message for message in events("Degraded")),
             )
             assert metric(DEGRADED) == 1
             with pytest.raises(RuntimeError, match="disruption budget"):

@@ -92,8 +92,8 @@ def landing(table: str) -> bool:
         status = topic.get("status") or {}
         if (status.get("table") or {}).get("identifier") == table.removesuffix("__dlq"):
             group = (status.get("ingestion") or {}).get("group") or "default"
-            said = quickstart.topic_progress(topic["metadata"]["uid"], group)
-            return said is None or said["state"] in ("Starting", "Running")
+            progress = quickstart.topic_progress(topic["metadata"]["uid"], group)
+            return progress is None or progress["state"] in ("Starting", "Running")
     return False
 
 

@@ -271,8 +271,8 @@ class FakeCluster:
         self.objects.pop(_place(live), None)
         for gone in [state for state in self.pod_states.values() if state.labels.get(names.LABEL_RUN) == name]:
             del self.pod_states[gone.name]
-        for told in self.watch:
-            told("gone", copy.deepcopy(live))
+        for callback in self.watch:
+            callback("gone", copy.deepcopy(live))
 
     def _checked(self, namespace: str, name: str, resource_version: str, kind: str = KIND) -> Manifest | None:
         live = self.objects.get((names.API_VERSION, kind, namespace, name))
@@ -282,14 +282,14 @@ class FakeCluster:
 
     def _changed(self, live: Manifest) -> Manifest:
         live["metadata"]["resourceVersion"] = self._next()
-        for told in self.watch:
-            told("seen", copy.deepcopy(live))
+        for callback in self.watch:
+            callback("seen", copy.deepcopy(live))
         return copy.deepcopy(live)
 
     def _remove(self, live: Manifest) -> None:
         del self.objects[_place(live)]
-        for told in self.watch:
-            told("gone", copy.deepcopy(live))
+        for callback in self.watch:
+            callback("gone", copy.deepcopy(live))
 
     def _next(self) -> str:
         self._version += 1

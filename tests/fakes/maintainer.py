@@ -11,15 +11,15 @@ from tests.fakes.cluster import FakeCluster
 
 
 class FakeMaintainer:
-    """``hold``: runs start and do not end. ``says``: fields of the table report, by uid. ``failure``: the failure of
-    Jobs without a report."""
+    """``hold``: runs start and do not end. ``report_fields``: fields of the table report, by uid.
+    ``failure``: the failure of Jobs without a report."""
 
     def __init__(self, cluster: FakeCluster) -> None:
         self._cluster = cluster
         self.hold = False
         self.failure = ""
         self.last_words = ""
-        self.says: dict[str, dict[str, Any]] = {}
+        self.report_fields: dict[str, dict[str, Any]] = {}
         self.done: list[MaintenanceRun] = []
         """The ended runs in order."""
         self.ended: Callable[[MaintenanceRun], None] = lambda run: None
@@ -56,5 +56,5 @@ class FakeMaintainer:
         return MaintenanceRun.model_validate_json(contract["data"]["run.json"])
 
     def _report(self, table: TableWork) -> TableReport:
-        said: dict[str, Any] = {"uid": table.uid, "outcome": "Done", **self.says.get(table.uid, {})}
-        return TableReport.model_validate(said)
+        fields: dict[str, Any] = {"uid": table.uid, "outcome": "Done", **self.report_fields.get(table.uid, {})}
+        return TableReport.model_validate(fields)

@@ -17,13 +17,13 @@ class FakeProgress:
 
 
 class FakeDriver:
-    """Progress reports of the drivers of all groups, derived from the contracts. ``says`` overrides fields of a uid."""
+    """Progress reports of the drivers of all groups, derived from the contracts. ``report_fields`` overrides fields of a uid."""
 
     def __init__(self, progress: FakeProgress, tables: FakeTables, clock: Clock) -> None:
         self._progress = progress
         self._tables = tables
         self._clock = clock
-        self.says: dict[str, dict[str, object]] = {}
+        self.report_fields: dict[str, dict[str, object]] = {}
 
     def run(self, running: set[str], jobs: list[IngestJob]) -> None:
         """Update the report of every group in ``running``."""
@@ -41,7 +41,7 @@ class FakeDriver:
         live = self._tables.tables.get(job.table.identifier)
         if live is None and job.table.format_version == 3:
             live = self._tables.put(job.table, job.record_schema, job.uid)
-        said: dict[str, object] = {
+        fields: dict[str, object] = {
             "uid": job.uid,
             "generation": job.generation,
             "state": "Suspended" if job.suspended else "CaughtUp",
@@ -51,6 +51,6 @@ class FakeDriver:
             "table_ready": live is not None,
             "lag_records": 0,
             "lag_seconds": 0.0,
-            **self.says.get(job.uid, {}),
+            **self.report_fields.get(job.uid, {}),
         }
-        return TopicProgress.model_validate(said)
+        return TopicProgress.model_validate(fields)

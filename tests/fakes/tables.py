@@ -92,8 +92,8 @@ class FakeTables:
             wanted = fields.get(field.name)
             if wanted and not evolution.can_become(types.parse(field.type), types.parse(wanted.type)):
                 reason = Reason.INCOMPATIBLE_SCHEMA if live.owner == owner else Reason.SCHEMA_INCOMPATIBLE
-                what = f"table {live.target.identifier}: column {field.name} cannot change from {field.type} to {wanted.type}"
-                raise InvalidSpecError(what, reason=reason)
+                message = f"table {live.target.identifier}: column {field.name} cannot change from {field.type} to {wanted.type}"
+                raise InvalidSpecError(message, reason=reason)
 
 
 def _merged(old: RecordSchema, new: RecordSchema) -> RecordSchema:

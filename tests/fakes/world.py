@@ -132,8 +132,8 @@ class World:
         state["tables"] = {key: (table.schema, table.owner) for key, table in self.tables.tables.items()}
         return state
 
-    def _watched(self, what: str, manifest: Manifest) -> None:
-        match manifest["kind"], what:
+    def _watched(self, change: str, manifest: Manifest) -> None:
+        match manifest["kind"], change:
             case "Job", _:
                 self.operator.child_seen(manifest["metadata"]["labels"])
             case "IcebergTopic", "seen":

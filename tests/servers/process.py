@@ -25,14 +25,14 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def await_true(what: str, check: Callable[[], bool], seconds: float = 90.0, every: float = 0.05) -> None:
-    """Wait until ``check``, called ``every`` so many seconds, returns True; fail with ``what``.
+def await_true(description: str, check: Callable[[], bool], seconds: float = 90.0, every: float = 0.05) -> None:
+    """Wait until ``check``, called ``every`` so many seconds, returns True; fail with ``description``.
 
     The time limit is generous. It ends tests that hang, and decides nothing else."""
     deadline = time.monotonic() + seconds
     while not check():
         if time.monotonic() > deadline:
-            raise AssertionError(f"{what}: not within {seconds:.0f} s")
+            raise AssertionError(f"{description}: not within {seconds:.0f} s")
         time.sleep(every)
 
 
@@ -69,11 +69,11 @@ def running(
             stop(process)
 
 
-def stop(process: subprocess.Popen[bytes], how: signal.Signals = signal.SIGTERM) -> None:
+def stop(process: subprocess.Popen[bytes], stop_signal: signal.Signals = signal.SIGTERM) -> None:
     """Stop the process, and kill it if it does not exit in time."""
     if process.poll() is not None:
         return
-    process.send_signal(how)
+    process.send_signal(stop_signal)
     try:
         process.wait(20)
     except subprocess.TimeoutExpired:

@@ -1,1 +1,1 @@
-"""Benchmarks of `make bench`, one module each: ``measure(options)`` yields figures."""
+"""Benchmarks of `make bench`. Each module is one benchmark, and its ``measure(options)`` yields figures."""

@@ -1,8 +1,8 @@
-"""A diskless broker compared with Apache Kafka: the same client commands in one run, on the same disk, one after the other.
+"""Compare a diskless broker with Apache Kafka: the same client commands, on the same disk, one broker after the other.
 
-Kafka's own tools are the clients (ProducerPerformance, ConsumerPerformance), with records of 1 KB. The broker runs twice: alone over a
-directory and SQLite, and as a fleet member over an S3 server and PostgreSQL. The CPU of a broker is that of its process from the start to
-the end of the tool. The S3 server and PostgreSQL have figures of their own.
+Kafka's own tools (ProducerPerformance, ConsumerPerformance) are the clients, except that librdkafka reads at the tail. Each record has
+1 KB. The diskless broker runs twice: alone with a directory and SQLite, and as a fleet member with an S3 server and PostgreSQL. The CPU
+time of a broker is that of its process from the start to the end of the tool. The S3 server and PostgreSQL have figures of their own.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ BY_SIZE: dict[str, tuple[str, Better]] = {
     "_rows": ("rows of PostgreSQL a commit", "lower"),
 }
 UNITS: dict[str, tuple[str, Better]] = {
-    **{f"produce_{size}{what}": unit for size in BATCHES for what, unit in BY_SIZE.items()},
+    **{f"produce_{size}{suffix}": unit for size in BATCHES for suffix, unit in BY_SIZE.items()},
     "catch_up": ("MB/s out", "higher"),
     "catch_up_cpu": ("broker CPU s per GB out", "lower"),
     "tail_cpu": (f"broker CPU s per GB in and out, one consumer at the tail, {TAIL_MB} MB/s", "lower"),
@@ -126,7 +126,7 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
         seen |= at_the_tail(brokers)
         seen |= under_load(brokers, {"slow": SLOW_MB, "half": seen["produce_1m"] / 2})
         # Ours are also measured at half of Kafka's throughput.
-        same = {f"same_{what}": seen[f"half_{what}"] for what in ("p50", "p99")}
+        same = {f"same_{rank}": seen[f"half_{rank}"] for rank in ("p50", "p99")}
         seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
         seen |= beside_history(brokers, megabytes)
     seen["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6

@@ -1,5 +1,7 @@
-"""Compaction of a table of 1 MiB files, against Spark's plain ``rewrite_data_files`` on a table of the same files: one core and the same
-heap each, one after the other, each a fresh process with the same Spark settings. Also the effect on queries.
+"""Compare Firn's compaction of a table of 1 MiB files with Spark's plain ``rewrite_data_files`` on a table of the same files.
+
+Each compaction runs in a fresh process, one after the other, with one core, the same heap and the same Spark settings. The benchmark also
+times queries before and after compaction.
 """
 
 from __future__ import annotations

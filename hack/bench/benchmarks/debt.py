@@ -1,6 +1,7 @@
-"""Maintenance debt: the cost for the operator of measuring every table after a start, after a commit to each table, and without commits.
+"""Measure the operator's cost of reading every table's maintenance debt: after a start, after a commit to each table, without commits.
 
-The tables have metadata only, because measuring debt reads no data file: 20 commits of 10 files each, in PostgreSQL and on an S3 server.
+The tables have only metadata, because the operator reads no data file when it measures debt. Each table has 20 commits of 10 files. The
+catalog is in PostgreSQL, and the metadata files are on an S3 server.
 """
 
 from __future__ import annotations
@@ -103,11 +104,15 @@ async def rounds(connection: CatalogConnection, catalog: SqlCatalog, tables: Seq
     figures: list[Figure] = []
     try:
         memory = resident()
-        for name, what in (("first", "after a start"), ("busy", "a commit to each"), ("idle", "nothing committed")):
+        for name, situation in (
+            ("first", "after a start"),
+            ("busy", "a commit to each"),
+            ("idle", "nothing committed"),
+        ):
             if name == "busy":
                 with step("a commit to each table"):
                     await asyncio.to_thread(write, catalog, tables, 1)
-            with step(f"measuring {len(tables)} tables: {what}"), counted() as work:
+            with step(f"measuring {len(tables)} tables: {situation}"), counted() as work:
                 cpu, began = time.process_time(), time.monotonic()
                 measured = await asyncio.gather(*(debts.measure(target, CompactionWork()) for target in targets))
                 seconds, spent = time.monotonic() - began, time.process_time() - cpu

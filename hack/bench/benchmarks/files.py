@@ -1,6 +1,6 @@
-"""Small files: tables after minutes of a steady 1,000 records a second, beside the Iceberg sink of Kafka Connect.
+"""Compare the data files of Firn and of the Iceberg sink of Kafka Connect after minutes of a steady 1,000 records a second.
 
-Both read the same topic at the same time. The sink commits as often as Firn's freshness requires.
+Firn and the sink read the same topic at the same time. The sink commits as often as Firn's freshness requires.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def measure(options: Options) -> Iterator[Figure]:
             rows = sum(map(len, written.values()))
             catalog = stores.catalog()
             tables: list[Any] = []
-            for who, contestant in (("firn", ours), ("sink", theirs)):
-                await_rows(who, contestant, catalog, rows)
-                tables.append(catalog.load_table((NAMESPACE, who)))
+            for table_name, contestant in (("firn", ours), ("sink", theirs)):
+                await_rows(table_name, contestant, catalog, rows)
+                tables.append(catalog.load_table((NAMESPACE, table_name)))
         firn, peer = (numbers(commits.data_files(table)) for table in tables)
         used = [usage.samples[-1].cpu - before for usage, before in zip((our_usage, their_usage), spent, strict=True)]
         for name, (unit, better) in FIGURES.items():
@@ -91,12 +91,14 @@ def numbers(files: Sequence[DataFile]) -> dict[str, float]:
     }
 
 
-def await_rows(who: str, contestant: Contestant, catalog: Any, rows: int) -> None:
+def await_rows(table_name: str, contestant: Contestant, catalog: Any, rows: int) -> None:
     """Wait until the table has exactly ``rows`` rows."""
 
     def complete() -> bool:
         contestant.assert_alive()
-        return commits.landed(catalog.load_table((NAMESPACE, who))) >= rows
+        return commits.landed(catalog.load_table((NAMESPACE, table_name))) >= rows
 
-    await_true(f"{who}: {rows} rows", complete, LONGEST_WAIT)
-    assert commits.landed(catalog.load_table((NAMESPACE, who))) == rows, f"{who} has more rows than the {rows} produced"
+    await_true(f"{table_name}: {rows} rows", complete, LONGEST_WAIT)
+    assert commits.landed(catalog.load_table((NAMESPACE, table_name))) == rows, (
+        f"{table_name} has more rows than the {rows} produced"
+    )

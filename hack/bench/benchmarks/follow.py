@@ -1,6 +1,7 @@
-"""Delay of the condition Ready after changes in Kubernetes: the pod of the ingestion driver, then of the broker, is killed and returns.
+"""Measure the delay of the condition Ready after changes in Kubernetes.
 
-The goal is 15 s. Watches of this process time both cause and effect, so the figures are about the operator alone.
+The benchmark kills the pod of the ingestion driver, then the pod of the broker, and each pod returns. The goal is 15 s. Watches of this
+process record the times of both cause and effect, so the figures show the delay of the operator alone.
 """
 
 from __future__ import annotations
@@ -52,9 +53,9 @@ class States:
         """Return the first time at ``moment`` or later with this value, None if the value has not had it yet."""
         return next((at for at, now in self.changes if at >= moment and now == value), None)
 
-    def await_since(self, what: str, moment: float, value: bool) -> float:
+    def await_since(self, description: str, moment: float, value: bool) -> float:
         """Wait until `since` has a result, and return it."""
-        await_true(what, lambda: self.since(moment, value) is not None, WITHIN)
+        await_true(description, lambda: self.since(moment, value) is not None, WITHIN)
         seconds = self.since(moment, value)
         assert seconds is not None
         return seconds
@@ -82,7 +83,7 @@ def measure(options: Options) -> Iterator[Figure]:
         )
         with step("creating a topic, so that broker and driver run"):
             ready.await_since("the topic is Ready", 0, True)
-        for what, pod in (("driver", DRIVER), ("broker", BROKER)):
+        for component, pod in (("driver", DRIVER), ("broker", BROKER)):
             gone, back = [], []
             for number in range(ROUNDS):
                 shown = States(
@@ -101,12 +102,12 @@ def measure(options: Options) -> Iterator[Figure]:
                         gone.append(reported - down)
                         back.append(max(0.0, ready.await_since("the topic is Ready again", reported, True) - up))
             if gone:
-                yield Figure(f"follow_{what}_gone", max(gone), "s from pod to Ready=False, longest", "lower")
-                yield Figure(f"follow_{what}_back", max(back), "s from pod to Ready=True, longest", "lower")
+                yield Figure(f"follow_{component}_gone", max(gone), "s from pod to Ready=False, longest", "lower")
+                yield Figure(f"follow_{component}_back", max(back), "s from pod to Ready=True, longest", "lower")
             else:
                 # The pod was back before its end was noticed.
                 yield Figure(
-                    f"follow_{what}_gone",
+                    f"follow_{component}_gone",
                     None,
                     "s from pod to Ready=False; the pod was back before its end was noticed",
                     "lower",

@@ -1,7 +1,8 @@
-"""Ingestion of a filled topic, against the Apache Iceberg Kafka Connect sink: same topic, same catalog, same disk, one after the other.
+"""Compare the ingestion of a filled topic by Firn and by the Apache Iceberg sink of Kafka Connect.
 
-Each contestant is a fresh process that starts at the topic's beginning. The figures separate its start (until it serves), its warm-up
-(until its first commit) and the rest. The peer's table has only the columns of the record. Firn's table also has the place of each record.
+Both read the same topic, and use the same catalog and the same disk, one after the other. Each contestant is a fresh process that starts at
+the topic's beginning. The figures separate its start (until it serves), its warm-up (until its first commit) and the rest. The sink's
+table has only the columns of the record. Firn's table also has the partition and offset of each record.
 """
 
 from __future__ import annotations
@@ -156,11 +157,13 @@ def _run_firn(stores: Lake, rows: int, number: int) -> Run:
     )
 
 
-def _run(who: str, stores: Lake, table: str, rows: int, start: Callable[[], AbstractContextManager[Contestant]]) -> Run:
+def _run(
+    contestant_name: str, stores: Lake, table: str, rows: int, start: Callable[[], AbstractContextManager[Contestant]]
+) -> Run:
     catalog = stores.catalog()
     identifier = (NAMESPACE, table)
     started = time.time()
-    with step(f"{who} lands {rows:,} records"), start() as contestant:
+    with step(f"{contestant_name} lands {rows:,} records"), start() as contestant:
         serving = time.time()
         with Sampler(contestant.pid).sampling() as usage:
 
@@ -168,10 +171,12 @@ def _run(who: str, stores: Lake, table: str, rows: int, start: Callable[[], Abst
                 contestant.assert_alive()
                 return commits.landed(catalog.load_table(identifier)) >= rows
 
-            await_true(f"{who}: {rows} rows in {table}", all_visible, LONGEST_SECONDS)
+            await_true(f"{contestant_name}: {rows} rows in {table}", all_visible, LONGEST_SECONDS)
             visible = time.time()
             usage.sample()
     final = catalog.load_table(identifier)
     if commits.landed(final) != rows:
-        raise RuntimeError(f"{who}: table {table} has {commits.landed(final)} rows, but the topic has {rows} records")
+        raise RuntimeError(
+            f"{contestant_name}: table {table} has {commits.landed(final)} rows, but the topic has {rows} records"
+        )
     return Run(started, serving, visible, commits.history(final), commits.data_files(final), usage)

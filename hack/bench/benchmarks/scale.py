@@ -1,7 +1,7 @@
-"""Many IcebergTopics at once on the test cluster: seconds until all are Ready (topic and table), and the cost for the operator.
+"""Measure many IcebergTopics at once on the test cluster: seconds until all are Ready (topic and table), and the cost for the operator.
 
-The quick-start release serves them: real API server and etcd, broker, PostgreSQL, S3 and ingestion driver. Strimzi's topic operator, which
-creates only topics, is not available as an artifact: its figures are recorded ones, from a machine like ours.
+The quick-start release serves them with a real API server, etcd, broker, PostgreSQL, S3 server and ingestion driver. The peer is Strimzi's
+topic operator, which creates only topics. It is not available as an artifact, so its figures are recorded ones from a similar machine.
 """
 
 from __future__ import annotations

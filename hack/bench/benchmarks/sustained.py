@@ -1,8 +1,10 @@
-"""A steady load for minutes on two lakes at once, one without a policy and one with: small files, query time and freshness over time. Both
-have the same machine at the same time, so the policy is the only difference. The effect of a running compaction on ingestion, when both
-use the same cores, is measured afterwards, with a backlog.
+"""Compare a table with a policy and a table without one under a steady load: small files, query time and freshness over time.
 
-The benchmark follows the policy as the operator does: it measures debt, and starts a run in its own process once enough files are due.
+Each table has a lake of its own. Both lakes run on the same machine at the same time, so the policy is the only difference. The benchmark
+follows the policy as the operator does: it measures debt, and starts a run in its own process when enough files are due.
+
+Afterwards the benchmark lands the same backlog twice: alone, and while a compaction of another table uses the same cores. The difference
+is the effect of a running compaction on ingestion.
 """
 
 from __future__ import annotations
@@ -111,7 +113,7 @@ def measure(options: Options) -> Iterator[Figure]:
 def steady(options: Options, policy: bool, seconds: float) -> Seen:
     """Run the load on a fresh lake with a fresh driver, with or without a policy."""
     seen = Seen()
-    what = "with a policy" if policy else "without a policy"
+    variant = "with a policy" if policy else "without a policy"
     with lake(options.directory / f"sustained-{'with' if policy else 'without'}") as stores:
         create_topics(stores.kafka.bootstrap, [TOPIC], PARTITIONS)
         (target,) = stores.create_topic_tables([TOPIC])
@@ -120,7 +122,7 @@ def steady(options: Options, policy: bool, seconds: float) -> Seen:
             ingestion(stores.directory / "firn", stores, contracts, cores=CORES, heap=HEAP) as firn,
             Sampler(firn.pid, interval=1.0).sampling() as usage,
             ThreadPoolExecutor(1) as producer,
-            step(f"{PER_SECOND:.0f} records a second for {options.minutes:g} minutes, {what}"),
+            step(f"{PER_SECOND:.0f} records a second for {options.minutes:g} minutes, {variant}"),
         ):
             began, spent = time.monotonic(), usage.samples[-1].cpu
             places = [(TOPIC, partition) for partition in range(PARTITIONS)]

@@ -1,6 +1,6 @@
-"""Many topics with few records: freshness of their tables with one ingestion application, and its memory.
+"""Measure one ingestion application with many topics of few records: the freshness of their tables, and its memory.
 
-The group has the resources that the chart gives by default: one core, and a heap that leaves the rest of 2 GiB to Python.
+The ingestion group has the chart's default resources: one core, and a heap that leaves the rest of 2 GiB to Python.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A process that lands records while it is measured."""
+"""A process that lands records while a benchmark measures it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Firn's ingestion application as a process on this machine: contracts in a directory, no Kubernetes."""
+"""Run Firn's ingestion application as a process on this machine, with contracts in a directory instead of Kubernetes."""
 
 from __future__ import annotations
 

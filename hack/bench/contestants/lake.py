@@ -1,4 +1,4 @@
-"""The servers of the benchmarks: a Kafka broker, and a catalog in PostgreSQL with tables on the local disk."""
+"""Run the servers of the benchmarks: a Kafka broker, and a catalog in PostgreSQL. The tables are on the local disk."""
 
 from __future__ import annotations
 

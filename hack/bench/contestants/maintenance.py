@@ -1,4 +1,4 @@
-"""Maintenance runs as processes on this machine, as their Jobs start them, and tables of small files for them."""
+"""Start maintenance runs as processes on this machine, as their Jobs do, and fill tables of small files for them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Plain Spark on a session with the configuration of a maintenance run, in a process that the benchmark `compaction` starts.
+"""Run plain Spark with the configuration of a maintenance run, in a process that the benchmark `compaction` starts.
 
 ``rewrite TABLE BYTES RUN`` calls Iceberg's ``rewrite_data_files``. ``query TABLES RUN`` times queries over each of the tables
-(comma-separated). The result is one line of JSON on standard output.
+(comma-separated). The process prints its result as one line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ REPEATS = 7
 
 def main() -> None:
     """Run the command of the command line and print its result."""
-    what, names, *more, file = sys.argv[1:]
+    command, names, *more, file = sys.argv[1:]
     spark = session.start(MaintenanceRun.model_validate_json(Path(file).read_text()))
-    if what == "rewrite":
+    if command == "rewrite":
         result = rewrite(spark, names, int(more[0]))
     else:
         result = {name: time_query(spark, f"{CATALOG}.{NAMESPACE}.{name}") for name in names.split(",")}

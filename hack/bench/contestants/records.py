@@ -1,4 +1,4 @@
-"""The records of the benchmarks, JSON of about 200 bytes with eight typed values, and producers of them."""
+"""Generate the records of the benchmarks and produce them. A record is JSON of about 200 bytes with eight typed values."""
 
 from __future__ import annotations
 

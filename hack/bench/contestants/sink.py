@@ -1,4 +1,4 @@
-"""The peer of ingestion: the Apache Iceberg sink in a standalone worker of Kafka Connect, from the published jars."""
+"""Run the peer of ingestion: the Apache Iceberg sink in a standalone worker of Kafka Connect, from the published jars."""
 
 from __future__ import annotations
 

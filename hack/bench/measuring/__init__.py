@@ -1,1 +1,1 @@
-"""Measurement of benchmarks: CPU and memory of processes, commits of tables, figures."""
+"""Measure the CPU and memory of processes and the commits of tables, and print figures."""

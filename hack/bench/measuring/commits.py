@@ -1,4 +1,4 @@
-"""Growth of a table: its commits over time, and throughput and freshness from them."""
+"""Read the commits of a table over time, and compute throughput and freshness from them."""
 
 from __future__ import annotations
 

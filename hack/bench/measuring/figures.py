@@ -1,4 +1,4 @@
-"""Figures of benchmarks as lines of JSON, with the peer's value if there is a peer."""
+"""Write figures of benchmarks as lines of JSON, each with the peer's value if the figure has a peer."""
 
 from __future__ import annotations
 

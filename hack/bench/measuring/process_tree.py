@@ -1,4 +1,4 @@
-"""CPU and memory of a process and all its descendants over time, from /proc."""
+"""Sample the CPU and memory of a process and all its descendants over time, from /proc."""
 
 from __future__ import annotations
 

@@ -157,10 +157,10 @@ def answers(port: int) -> bool:
         return False
 
 
-def await_true(what: str, check: Any, seconds: float = 90) -> None:
+def await_true(description: str, check: Any, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not check():
-        assert time.monotonic() < deadline, f"{what}: not within {seconds:.0f} s"
+        assert time.monotonic() < deadline, f"{description}: not within {seconds:.0f} s"
         time.sleep(0.1)
 
 

@@ -155,8 +155,8 @@ def take_raising(consumer: Consumer) -> None:
             raise KafkaException(message.error())
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_group_outlives_its_broker(tmp_path: Path, name: str, how: str) -> None:
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_group_outlives_its_broker(tmp_path: Path, name: str, ending: str) -> None:
     with embedded(tmp_path / "data", FIRN_BROKER_GROUPS__CONSUMER_HEARTBEAT_MS="200") as broker:
         create(broker, name, 4)
         revoked: list[int] = []
@@ -172,7 +172,7 @@ def test_a_group_outlives_its_broker(tmp_path: Path, name: str, how: str) -> Non
             take(consumer, 50)
             consumer.commit(asynchronous=False)
         revoked.clear()
-        if how == "stop":
+        if ending == "stop":
             assert broker.stop() == 0
         else:
             broker.kill()

@@ -183,10 +183,10 @@ def test_groups_are_shared_described_reset_and_deleted(
 def test_a_restarted_static_member_causes_no_rebalance(firn: FirnBroker, name: str, tmp_path: Path) -> None:
     call(firn, TOPICS, "--create", "--topic", name, "--partitions", "4")
     logs = {life: tmp_path / f"{life}.log" for life in ("one", "two", "one-again")}
-    says = (*SMALL, "-Dorg.apache.logging.log4j.level=INFO")
+    flags = (*SMALL, "-Dorg.apache.logging.log4j.level=INFO")
 
     def living(life: str) -> AbstractContextManager["subprocess.Popen[bytes]"]:
-        return console_consumer(firn, name, logs[life], f"group.instance.id={life.split('-')[0]}", flags=says)
+        return console_consumer(firn, name, logs[life], f"group.instance.id={life.split('-')[0]}", flags=flags)
 
     def generations(life: str) -> list[int]:
         text = logs[life].read_text() if logs[life].exists() else ""

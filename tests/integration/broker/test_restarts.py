@@ -13,8 +13,8 @@ from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.process import free_port
 
 
-@pytest.mark.parametrize("how", ["stop", "kill"])
-def test_a_restart_loses_no_record(tmp_path: Path, name: str, how: str) -> None:
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+def test_a_restart_loses_no_record(tmp_path: Path, name: str, ending: str) -> None:
     with embedded(tmp_path / "data", FIRN_BROKER_GROUPS__INITIAL_REBALANCE_MS="100") as broker:
         create(broker, name, 2)
         produce(broker, name, [{"key": b"%d" % number, "value": b"%d" % number} for number in range(1000)])
@@ -22,7 +22,7 @@ def test_a_restart_loses_no_record(tmp_path: Path, name: str, how: str) -> None:
         member.subscribe([name])
         take(member, 400)
         member.commit(asynchronous=False)
-        if how == "stop":
+        if ending == "stop":
             assert broker.stop() == 0
         else:
             broker.kill()
@@ -52,11 +52,11 @@ def test_each_listener_advertises_its_own_addresses(tmp_path: Path) -> None:
     with embedded(
         tmp_path / "data", FIRN_BROKER_EXTERNAL__BIND=bind, FIRN_BROKER_EXTERNAL__ADVERTISED=outside
     ) as broker:
-        told = {}
+        addresses = {}
         for listener in (broker.bootstrap, outside):
             brokers = AdminClient({"bootstrap.servers": listener}).list_topics(timeout=10).brokers.values()
-            told[listener] = [f"{node.host}:{node.port}" for node in brokers]
-        assert told == {broker.bootstrap: [broker.bootstrap], outside: [outside]}
+            addresses[listener] = [f"{node.host}:{node.port}" for node in brokers]
+        assert addresses == {broker.bootstrap: [broker.bootstrap], outside: [outside]}
         produce(broker, "t", [{"value": b"v"}])
         broker.bootstrap_servers = outside
         assert [message.value() for message in read(broker, "t", 1)] == [b"v"]

@@ -200,7 +200,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
 _PROFILE, _OTHER = {"profile": "classic"}, {"profile": "other"}
 UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
     **{
-        f"{path} {how}": (before, after, f"{path} is immutable: it cannot be set, changed or removed later")
+        f"{path} {change}": (before, after, f"{path} is immutable: it cannot be set, changed or removed later")
         for path, first, other in (
             ("profile", {"profile": "a"}, {"profile": "b"}),
             ("topicName", {"topicName": "a"}, {"topicName": "b"}),
@@ -208,7 +208,7 @@ UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
             ("table.namespace", {"table": {"namespace": "a"}}, {"table": {"namespace": "b"}}),
             ("table.name", {"table": {"name": "a"}}, {"table": {"name": "b"}}),
         )
-        for how, before, after in (("changed", first, other), ("set", {}, first), ("unset", first, {}))
+        for change, before, after in (("changed", first, other), ("set", {}, first), ("unset", first, {}))
     },
     "partitions lowered": ({"partitions": 6}, {"partitions": 3}, "partitions can only be increased"),
     "metadataColumns changed": ({}, {"table": {"metadataColumns": "Flat"}}, "metadataColumns is immutable"),

@@ -202,7 +202,7 @@ class Stage(AbstractContextManager["Stage"]):
 
     # What a user sees
 
-    def says(self, name: str, type_: str) -> tuple[str, str]:
+    def status_and_reason(self, name: str, type_: str) -> tuple[str, str]:
         """Return status and reason of a condition."""
         return self.operator.condition(name, type_)[:2]
 

@@ -131,8 +131,8 @@ def test_another_table_of_the_dead_letter_name_is_not_changed(world: World) -> N
     world.produce(topic, [value(0), b"bad"])
     world.apply(job)
     world.start()
-    told = world.await_state(job, "BackingOff", reason="ResourceConflict")
-    assert foreign in told.message
+    progress = world.await_state(job, "BackingOff", reason="ResourceConflict")
+    assert foreign in progress.message
     assert world.spark.table(foreign).count() == 0
     world.spark.sql(f"ALTER TABLE {foreign} RENAME TO {job.table.namespace}.theirs_{world.suffix}")
     world.await_rows(job, 1)

@@ -43,10 +43,15 @@ def test_a_driver_reports_progress_and_exits_on_sigterm(world: World) -> None:
             ] == [20]
 
         await_true("twenty rows in /progress", landed, 300)
-        (told,) = answer(driver, "/progress").json()["topics"]
-        assert (told["uid"], told["generation"], told["state"], told["dead_letters"]) == (job.uid, 1, "CaughtUp", 1)
-        assert (told["topic_id"], told["table_ready"]) == (world.topic_id(topic), True)
-        assert told["lag_records"] == 0
+        (progress,) = answer(driver, "/progress").json()["topics"]
+        assert (progress["uid"], progress["generation"], progress["state"], progress["dead_letters"]) == (
+            job.uid,
+            1,
+            "CaughtUp",
+            1,
+        )
+        assert (progress["topic_id"], progress["table_ready"]) == (world.topic_id(topic), True)
+        assert progress["lag_records"] == 0
         metrics = answer(driver, "/metrics").text
         labels = '{namespace="tests",topic="orders"}'
         for line in (

@@ -189,7 +189,7 @@ def test_a_condition_reports_missing_kafka_rights(stage: Stage, admin: AdminClie
         "BackingOff",
         saying=(name, "uthorization failed", "grant the driver's user Describe and Read"),
     )
-    assert stage.says(name, "TopicReady")[0] == "True"
+    assert stage.status_and_reason(name, "TopicReady")[0] == "True"
     grant(admin, "guest", name, "READ")
     stage.await_condition(name, "Ready", "True")
     stage.await_landed(name, "lake", 5)
@@ -234,7 +234,7 @@ def test_a_condition_reports_a_changed_database_password(stage: Stage, database:
         "AccessDenied",
         saying=("catalog rotated", "password authentication failed", "check the catalog's credentials"),
     )
-    assert stage.says(name, "TopicReady")[0] == "True"
+    assert stage.status_and_reason(name, "TopicReady")[0] == "True"
     stage.produce(name, 5, 5)
     stage.await_condition(
         name,
@@ -270,7 +270,7 @@ def test_fresh_reports_waiting_records_and_ready_stays_true(stage: Stage, slow: 
     try:
         stage.produce(name, 5, 5)
         assert "longer than 5s" in stage.await_condition(name, "Fresh", "False", "Behind")
-        assert stage.says(name, "Ready") == ("True", "AllReady")
+        assert stage.status_and_reason(name, "Ready") == ("True", "AllReady")
     finally:
         slow.release()
     stage.await_condition(name, "Fresh", "True", "WithinTarget")
@@ -345,7 +345,7 @@ def test_a_driver_that_lost_its_epoch_exits_as_fenced(stage: Stage, spark: objec
                 "kubectl -n firn-system logs firn-ingest-other-0 --previous",
             ),
         )
-        assert stage.says(name, "Ready") == ("False", "NotReady")
+        assert stage.status_and_reason(name, "Ready") == ("False", "NotReady")
         run_another(15)
         stage.await_landed(name, "lake", 15)
     finally:

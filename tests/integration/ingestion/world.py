@@ -246,10 +246,10 @@ class World(AbstractContextManager["World"]):
         assert len(rows) == count
         return rows
 
-    def await_offsets(self, check: Callable[[], bool], what: str, job: IngestJob, seconds: float = WAIT) -> None:
+    def await_offsets(self, check: Callable[[], bool], description: str, job: IngestJob, seconds: float = WAIT) -> None:
         try:
             # Each check reads the catalog and the table's metadata from the store.
-            await_true(what, check, seconds, every=0.25)
+            await_true(description, check, seconds, every=0.25)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.progress(job) if self.drivers else ''}") from None
 

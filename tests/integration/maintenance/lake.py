@@ -224,5 +224,5 @@ class Process(AbstractContextManager["Process"]):
     def report(self) -> RunReport:
         return unpack(self.message.read_text())
 
-    def said(self) -> str:
+    def log_tail(self) -> str:
         return self.log.read_text()[-4000:]

@@ -70,7 +70,7 @@ def killed(lake: Lake, place: str) -> None:
     topic = lake.topic()
     topic.ingest(4)
     with lake.spawn(topic.work(**ALL), failpoints=f"{place}=kill:1", lease_seconds=3) as run:
-        assert run.wait() == -signal.SIGKILL, run.said()
+        assert run.wait() == -signal.SIGKILL, run.log_tail()
     goes_on(lake, topic)
 
 
@@ -131,14 +131,14 @@ OTHERS: dict[str, tuple[Callable[[Lake, Topic], None], list[int]]] = {
 }
 
 
-@pytest.mark.parametrize("what", OTHERS)
+@pytest.mark.parametrize("other_commit", OTHERS)
 @pytest.mark.parametrize("whole", [True, False])
 def test_concurrent_commits_are_kept_while_rows_are_dropped(
-    lake: Lake, monkeypatch: pytest.MonkeyPatch, what: str, whole: bool
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, other_commit: str, whole: bool
 ) -> None:
     """Plan the rows before, and drop them after, commits of other writers: whole files, or rewritten files."""
     topic = old_and_young(lake)
-    act, deleted = OTHERS[what]
+    act, deleted = OTHERS[other_commit]
     if whole:
         plain, acted = retention._past, list[Any]()
 
@@ -153,7 +153,7 @@ def test_concurrent_commits_are_kept_while_rows_are_dropped(
     else:
         while_rewriting(monkeypatch, lambda: act(lake, topic))
     lake.run(topic.work(**ROWS))
-    more = range(30, 40) if what == "appends" else range(0)
+    more = range(30, 40) if other_commit == "appends" else range(0)
     assert topic.ids() == [n for n in [*YOUNG, *more] if n not in deleted]
     landed = newest(topic.fresh())
     assert landed is not None
@@ -170,21 +170,21 @@ def test_a_process_writes_its_report_and_exits_on_sigterm(lake: Lake) -> None:
     with lake.spawn(*works, cores=1, lease_seconds=600) as run:
         await_true("the first table is compacted", lambda: topic.kinds()[-1] == "compact", 240)
         run.process.send_signal(signal.SIGTERM)
-        assert run.wait() == ExitCode.TEMPORARY, run.said()
+        assert run.wait() == ExitCode.TEMPORARY, run.log_tail()
         first, second = run.report().tables
     assert first.outcome in ("Done", "Unfinished")
     assert (second.uid, second.outcome) == (other.job.uid, "Unfinished")
     assert "received SIGTERM" in second.message
     topic.check()
-    said = run.log.read_text()
-    assert "correct horse" not in said
-    assert "firn-secret" not in said
+    log = run.log.read_text()
+    assert "correct horse" not in log
+    assert "firn-secret" not in log
 
 
 def test_an_invalid_contract_has_an_exit_code_without_retry(lake: Lake) -> None:
     with lake.spawn(leases_directory=None) as run:
-        assert run.wait() == ExitCode.CONFIGURATION, run.said()
-    assert "leases" in run.said()
+        assert run.wait() == ExitCode.CONFIGURATION, run.log_tail()
+    assert "leases" in run.log_tail()
 
 
 @pytest.fixture

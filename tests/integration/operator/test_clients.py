@@ -57,36 +57,36 @@ async def api(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     await client.close()
 
 
-def says(status: int, message: str = "because", **headers: str) -> Answer:
+def response(status: int, message: str = "because", **headers: str) -> Answer:
     return lambda: web.json_response({"message": message, "reason": "Word"}, status=status, headers=headers)
 
 
-FINE: Answer = says(200)
+FINE: Answer = response(200)
 
 
 @pytest.mark.parametrize("status", [429, 500, 503, 504])
 async def test_failed_reads_are_retried(api: Api, server: Server, status: int) -> None:
-    server.answers = [says(status), says(status), FINE]
+    server.answers = [response(status), response(status), FINE]
     await api.call("GET", "/thing")
     assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize("status", [429, 503])
 async def test_writes_are_retried_if_the_server_did_nothing(api: Api, server: Server, status: int) -> None:
-    server.answers = [says(status, **{"Retry-After": "3"}), FINE]
+    server.answers = [response(status, **{"Retry-After": "3"}), FINE]
     await api.call("POST", "/thing", body={})
     assert len(server.asked) == 2
 
 
 async def test_a_write_with_an_unknown_outcome_is_not_retried(api: Api, server: Server) -> None:
-    server.answers = [says(500, "etcdserver: request timed out")]
+    server.answers = [response(500, "etcdserver: request timed out")]
     with pytest.raises(UnavailableError, match="etcdserver"):
         await api.call("PATCH", "/thing", body={})
     assert len(server.asked) == 1
 
 
 async def test_a_server_that_stays_busy_is_unavailable(api: Api, server: Server) -> None:
-    server.answers = [says(429, "too many requests")]
+    server.answers = [response(429, "too many requests")]
     with pytest.raises(UnavailableError, match="too many requests"):
         await api.call("GET", "/thing")
     assert len(server.asked) > 1
@@ -94,14 +94,14 @@ async def test_a_server_that_stays_busy_is_unavailable(api: Api, server: Server)
 
 @pytest.mark.parametrize("status", [401, 403])
 async def test_a_denied_request_fails_at_once(api: Api, server: Server, status: int) -> None:
-    server.answers = [says(status, "you may not")]
+    server.answers = [response(status, "you may not")]
     with pytest.raises(AccessDeniedError, match="you may not"):
         await api.call("GET", "/thing")
     assert len(server.asked) == 1
 
 
 async def test_an_error_has_status_reason_and_message(api: Api, server: Server) -> None:
-    server.answers = [says(409, "it moved")]
+    server.answers = [response(409, "it moved")]
     with pytest.raises(ApiError) as refusal:
         await api.call("PUT", "/thing", body={})
     assert (refusal.value.status, refusal.value.reason, refusal.value.message) == (409, "Word", "it moved")
@@ -132,28 +132,28 @@ def progress(group: str = "default") -> Answer:
 async def test_progress_is_read_once_per_interval_and_kept_on_errors(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=1000)
+    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=1000)
     server.answers = [progress()]
-    answers = await asyncio.gather(*(said.read("default") for _ in range(20)))
+    answers = await asyncio.gather(*(http_progress.read("default") for _ in range(20)))
     assert len(server.asked) == 1
     assert all(answer is not None and answer[0].group == "default" for answer in answers)
-    said._last["default"].asked = float("-inf")
-    server.answers = [says(503)]
-    assert await said.read("default") == answers[0]
+    http_progress._last["default"].asked = float("-inf")
+    server.answers = [response(503)]
+    assert await http_progress.read("default") == answers[0]
     assert len(server.asked) == 2
-    await said.close()
+    await http_progress.close()
 
 
-@pytest.mark.parametrize("answer", [lambda: web.Response(text="<html>"), says(404)])
+@pytest.mark.parametrize("answer", [lambda: web.Response(text="<html>"), response(404)])
 async def test_an_invalid_answer_is_no_progress(server: Server, answer: Answer) -> None:
-    said = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=5)
+    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=5)
     server.answers = [answer]
-    assert await said.read("default") is None
-    await said.close()
+    assert await http_progress.read("default") is None
+    await http_progress.close()
 
 
 async def test_a_closed_port_is_no_progress() -> None:
     port = free_port()
-    said = HttpProgress(lambda group: f"http://127.0.0.1:{port}/{group}", interval=5)
-    assert await said.read("default") is None
-    await said.close()
+    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{port}/{group}", interval=5)
+    assert await http_progress.read("default") is None
+    await http_progress.close()

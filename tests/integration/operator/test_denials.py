@@ -51,10 +51,10 @@ async def test_denied_access_differs_from_a_missing_object(
     tables = CatalogTables(
         {"lake": CatalogConnection(type="sql", uri=uri, warehouse="/nowhere", properties=properties)}
     )
-    with pytest.raises(FirnError, match=words) as told:
+    with pytest.raises(FirnError, match=words) as failure:
         await tables.check("lake")
     tables.close()
-    assert type(told.value) is kind
+    assert type(failure.value) is kind
 
 
 async def test_a_dropped_catalog_table_is_unavailable(server: Postgres) -> None:

@@ -55,13 +55,13 @@ def jobs(world: "World", policy: str) -> list[Manifest]:
     return items
 
 
-def end(world: "World", job: Manifest, **said: Any) -> None:
+def end(world: "World", job: Manifest, **fields: Any) -> None:
     """Write the end of a run as kubelet and Job controller do. This API server has no nodes."""
     name = job["metadata"]["name"]
     contract = world.find(f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}")
     assert contract is not None
     run = MaintenanceRun.model_validate_json(contract["data"]["run.json"])
-    report = RunReport(name=name, tables=tuple(TableReport(uid=table.uid, **said) for table in run.tables))
+    report = RunReport(name=name, tables=tuple(TableReport(uid=table.uid, **fields) for table in run.tables))
     template, now = job["spec"]["template"], "2026-01-01T00:10:00Z"
     pod = {"metadata": {**template["metadata"], "name": f"{name}-x"}, "spec": dict(template["spec"])}
     pod["spec"]["automountServiceAccountToken"] = False

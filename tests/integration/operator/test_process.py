@@ -27,13 +27,13 @@ def settled(world: "World") -> dict[str, str]:
     return seen[-1]
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
-def test_a_restart_writes_nothing(world: "World", name: str, how: signal.Signals) -> None:
+@pytest.mark.parametrize("stop_signal", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_writes_nothing(world: "World", name: str, stop_signal: signal.Signals) -> None:
     with world.operator() as operator:
         world.apply(name, {"schema": SCHEMA})
         world.await_made(name)
         before = settled(world)
-        operator.process.send_signal(how)
+        operator.process.send_signal(stop_signal)
         operator.process.wait(60)
     with world.operator() as operator:
         await_true("every key was reconciled", lambda: operator.metric("firn_reconcile_total") >= 3)

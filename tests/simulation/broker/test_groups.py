@@ -55,7 +55,7 @@ class Member:
 
     def out(self) -> None:
         self.epoch = 0
-        self.owned = self.told = frozenset[Any]()
+        self.owned = self.assignment = frozenset[Any]()
         self.says_all = True
 
     async def run(self) -> None:
@@ -72,7 +72,7 @@ class Member:
                 self.begin()
             if await self.beat():
                 await asyncio.sleep(chance.random())
-                self.owned = self.told
+                self.owned = self.assignment
                 self.check()
 
     async def beat(self) -> bool:
@@ -110,7 +110,9 @@ class Member:
         assert reply.member_epoch >= self.epoch, "epochs only grow"
         self.epoch, self.says_all, self.sure_until = reply.member_epoch, False, sent + SESSION
         if reply.assignment is not None:
-            self.told = frozenset(index for topic in reply.assignment.topic_partitions for index in topic.partitions)
+            self.assignment = frozenset(
+                index for topic in reply.assignment.topic_partitions for index in topic.partitions
+            )
         return True
 
     def check(self) -> None:

@@ -20,7 +20,7 @@ FORGOTTEN_SECONDS = LEASE_SECONDS * 1.2 + 1
 """The lease of a dead broker, the fifth of it until the others renew theirs, and a second for calls."""
 
 
-class Look:
+class Observer:
     """Leaders that brokers name to clients of a zone."""
 
     def __init__(self, world: World, died: dict[int, tuple[str, float]]) -> None:
@@ -75,7 +75,7 @@ def test_leaders_are_in_the_zone_alive_and_spread(seed: int) -> None:
         for zone in ZONES * 2:
             await world.start(zone)
         await world.store.topics.create_topic(Topic(UUID(int=seed + 1), "t", PARTITIONS, {"retention.ms": "-1"}))
-        look, chance = Look(world, died), world.chance
+        observer, chance = Observer(world, died), world.chance
 
         async def fate() -> None:
             while True:
@@ -99,10 +99,10 @@ def test_leaders_are_in_the_zone_alive_and_spread(seed: int) -> None:
         fates = world.later(fate())
         for _ in range(300):
             await asyncio.sleep(chance.random())
-            await look.once(chance.choice(ZONES))
+            await observer.once(chance.choice(ZONES))
         fates.cancel()
-        assert look.near > 100
-        assert look.far > 0
+        assert observer.near > 100
+        assert observer.far > 0
         assert len(died) > 5
         while world.hosts:
             world.kill(world.hosts[0])
@@ -110,10 +110,10 @@ def test_leaders_are_in_the_zone_alive_and_spread(seed: int) -> None:
         for zone in ZONES * 3:
             await world.start(zone)
         await asyncio.sleep(2 * LEASE_SECONDS)
-        look.led.clear()
+        observer.led.clear()
         for zone in ZONES:
-            await look.once(zone)
-            led = look.led[zone]
+            await observer.once(zone)
+            led = observer.led[zone]
             assert set(led) == {host.number for host in world.hosts if host.zone == zone}
             assert max(led.values()) < 2 * PARTITIONS / len(led)
         assert not world.errors

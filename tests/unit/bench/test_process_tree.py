@@ -49,10 +49,10 @@ def used(family: subprocess.Popen[str]) -> float:
 
 
 def test_cpu_of_a_tree_includes_dead_descendants(family: subprocess.Popen[str]) -> None:
-    said = used(family)
-    assert said >= 0.45
+    cpu_seconds = used(family)
+    assert cpu_seconds >= 0.45
     assert (
-        cpu_by_part(family.pid)["root"] >= said - 2 * 0.01 * GENERATIONS
+        cpu_by_part(family.pid)["root"] >= cpu_seconds - 2 * 0.01 * GENERATIONS
     )  # /proc counts in hundredths, user and system apart
 
 

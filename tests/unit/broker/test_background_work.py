@@ -33,13 +33,13 @@ WORK: dict[str, Callable[[Rig], Coroutine[Any, Any, None]]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", WORK)
-def test_background_work_continues_after_an_unexpected_error(what: str) -> None:
+@pytest.mark.parametrize("work", WORK)
+def test_background_work_continues_after_an_unexpected_error(work: str) -> None:
     async def story() -> None:
         async with rig() as parts:
             with parts.watermarks.watch([FIRST]):
                 parts.store.trouble = [RuntimeError("unheard of")] * 2
-                task = asyncio.create_task(WORK[what](parts))
+                task = asyncio.create_task(WORK[work](parts))
                 await asyncio.sleep(60)
                 assert not parts.store.trouble
                 assert not task.done()

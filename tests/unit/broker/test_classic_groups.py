@@ -113,10 +113,10 @@ def test_an_empty_group_waits_for_more_members() -> None:
 
 def test_a_new_member_first_gets_its_id() -> None:
     play = Play()
-    told: JoinReply = play.join(two_steps=True).result()
-    assert told.error is ErrorCode.member_id_required
-    joined: JoinReply = play.join(told.member, two_steps=True).result()
-    assert (joined.error, joined.member) == (NONE, told.member)
+    reply: JoinReply = play.join(two_steps=True).result()
+    assert reply.error is ErrorCode.member_id_required
+    joined: JoinReply = play.join(reply.member, two_steps=True).result()
+    assert (joined.error, joined.member) == (NONE, reply.member)
 
 
 @pytest.mark.parametrize("initial", [0.0, 3.0])
@@ -131,18 +131,18 @@ def test_the_first_rebalance_does_not_wait_for_pending_ids(initial: float) -> No
 def test_later_rebalances_wait_for_pending_ids() -> None:
     play = Play()
     (first,) = play.stable(1)
-    told = play.join(two_steps=True).result().member
+    member = play.join(two_steps=True).result().member
     again = play.join(first, protocols=[("range", b"other")])
     assert not again.done()
-    assert play.join(told, two_steps=True).result().generation == again.result().generation
+    assert play.join(member, two_steps=True).result().generation == again.result().generation
     assert len(again.result().members) == 2
 
 
 def test_an_unused_member_id_expires() -> None:
     play = Play()
-    told: JoinReply = play.join(two_steps=True).result()
+    reply: JoinReply = play.join(two_steps=True).result()
     play.after(11)
-    assert failed(play.join(told.member)) is ErrorCode.unknown_member_id
+    assert failed(play.join(reply.member)) is ErrorCode.unknown_member_id
 
 
 def test_a_second_member_makes_the_first_join_again() -> None:

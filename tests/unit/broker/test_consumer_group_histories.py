@@ -28,7 +28,7 @@ class Client:
     names: frozenset[str]
     epoch: int = 0
     owned: Partitions = NOTHING
-    told: Partitions = NOTHING
+    assignment: Partitions = NOTHING
     says_all: bool = True
     epochs: list[int] = field(default_factory=list)
 
@@ -42,14 +42,14 @@ class Client:
     def hear(self, reply: HeartbeatReply) -> None:
         if reply.error:
             assert reply.error in (ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch), reply
-            self.epoch, self.owned, self.told, self.says_all = 0, NOTHING, NOTHING, True
+            self.epoch, self.owned, self.assignment, self.says_all = 0, NOTHING, NOTHING, True
             self.epochs.clear()
             return
         assert not self.epochs or reply.epoch >= self.epochs[-1]
         self.epochs.append(reply.epoch)
         self.epoch, self.says_all = reply.epoch, False
         if reply.assignment is not None:
-            self.told = reply.assignment
+            self.assignment = reply.assignment
 
 
 class World:
@@ -94,7 +94,7 @@ class World:
                 self.ask(client.beat(chance))
                 client.says_all = True
             case 2:
-                client.owned = client.told
+                client.owned = client.assignment
             case 3:
                 self.clients.remove(client)
             case 4:
@@ -145,7 +145,7 @@ class World:
             for client in list(self.clients):
                 client.hear(self.ask(client.beat(self.chance)))
                 self.check()
-                client.owned = client.told
+                client.owned = client.assignment
                 self.check()
 
 

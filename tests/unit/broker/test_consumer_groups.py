@@ -75,18 +75,18 @@ def test_a_partition_moves_after_its_old_owner_revoked_it() -> None:
     play.join("m")
     assert play.join("n") == HeartbeatReply(NONE, "n", 2, frozenset()), "the member is in the group, and waits"
     assert play.state() is State.RECONCILING
-    told = play.beat("m", 1)
-    assert (told.epoch, len(told.assignment or ())) == (2, 2)
-    assert told.assignment is not None
-    rest = parts(0, 1, 2, 3) - told.assignment
+    reply = play.beat("m", 1)
+    assert (reply.epoch, len(reply.assignment or ())) == (2, 2)
+    assert reply.assignment is not None
+    rest = parts(0, 1, 2, 3) - reply.assignment
     assert play.beat("n", 2).assignment is None
     assert play.beat("m", 2).assignment is None, "without a list of owned partitions the member has revoked none"
     assert play.beat("n", 2).assignment is None
-    play.beat("m", 2, owned=told.assignment | set(list(rest)[:1]))
+    play.beat("m", 2, owned=reply.assignment | set(list(rest)[:1]))
     assert play.beat("n", 2).assignment is None, "some partitions are left"
-    play.beat("m", 1, owned=told.assignment)
+    play.beat("m", 1, owned=reply.assignment)
     assert play.beat("n", 2).assignment is None, "a member in its earlier epoch has not received the assignment"
-    play.beat("m", 2, owned=told.assignment)
+    play.beat("m", 2, owned=reply.assignment)
     assert play.beat("n", 2).assignment == rest
     assert play.state() is State.STABLE
 
@@ -96,13 +96,13 @@ def test_a_partition_is_revoked_before_its_first_read() -> None:
     play = Play()
     play.join("m")
     play.join("n")
-    told = play.beat("m", 1, owned=frozenset())
-    assert told.assignment is not None
+    reply = play.beat("m", 1, owned=frozenset())
+    assert reply.assignment is not None
     assert play.beat("n", 2).assignment is None
     begun = play.beat("m", 1, owned=parts(0, 1, 2, 3), names=frozenset({"t"}), rebalance_seconds=REBALANCE)
-    assert begun == told, "the reply was lost, and the member may have begun to read"
-    play.beat("m", 2, owned=told.assignment)
-    assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - told.assignment
+    assert begun == reply, "the reply was lost, and the member may have begun to read"
+    play.beat("m", 2, owned=reply.assignment)
+    assert play.beat("n", 2).assignment == parts(0, 1, 2, 3) - reply.assignment
 
 
 def test_a_member_that_leaves_releases_its_partitions() -> None:
@@ -142,11 +142,11 @@ def test_a_member_that_does_not_release_in_time_is_removed() -> None:
 def test_a_member_that_missed_a_reply_continues() -> None:
     play = Play()
     play.join("m")
-    told = play.beat("m", 1) if play.join("n").error is NONE else None
-    assert told is not None
-    assert told.assignment is not None
-    again = play.beat("m", 1, owned=told.assignment, names=frozenset({"t"}), rebalance_seconds=REBALANCE)
-    assert again == HeartbeatReply(NONE, "m", 2, told.assignment), "a full heartbeat gets a full reply"
+    reply = play.beat("m", 1) if play.join("n").error is NONE else None
+    assert reply is not None
+    assert reply.assignment is not None
+    again = play.beat("m", 1, owned=reply.assignment, names=frozenset({"t"}), rebalance_seconds=REBALANCE)
+    assert again == HeartbeatReply(NONE, "m", 2, reply.assignment), "a full heartbeat gets a full reply"
 
 
 def test_a_join_with_a_lost_reply_may_be_repeated() -> None:
@@ -191,9 +191,9 @@ def test_an_old_heartbeat_revokes_nothing() -> None:
     play.topics = {"t": topic(1, "t", 6)}
     assert play.beat("m", 1, owned=parts(0, 1, 2, 3)).assignment == parts(0, 1, 2, 3, 4, 5)
     play.join("n")
-    told = play.beat("m", 2, owned=parts(0, 1, 2, 3, 4, 5))
-    assert told.assignment is not None
-    late = play.beat("m", 1, owned=told.assignment & parts(0, 1, 2, 3))
+    reply = play.beat("m", 2, owned=parts(0, 1, 2, 3, 4, 5))
+    assert reply.assignment is not None
+    late = play.beat("m", 1, owned=reply.assignment & parts(0, 1, 2, 3))
     assert late.error is ErrorCode.fenced_member_epoch
     assert play.beat("n", 3).assignment is None
 
@@ -245,8 +245,8 @@ def test_a_changed_subscription_changes_the_assignment() -> None:
     play = Play()
     play.topics["u"] = topic(2, "u", 2)
     play.join("m")
-    told = play.beat("m", 1, names=frozenset({"u"}))
-    assert (told.epoch, told.assignment) == (2, frozenset())
+    reply = play.beat("m", 1, names=frozenset({"u"}))
+    assert (reply.epoch, reply.assignment) == (2, frozenset())
     assert play.beat("m", 2, owned=frozenset()) == HeartbeatReply(NONE, "m", 2, parts(0, 1, topic=2))
 
 
@@ -293,8 +293,8 @@ def test_members_vote_for_the_assignor() -> None:
     assert play.group.assignor == "range"
     play.join("n", assignor="uniform")
     play.join("o", assignor="range")
-    told = play.beat("m", 1)
-    assert told.assignment == parts(0, 1)
+    reply = play.beat("m", 1)
+    assert reply.assignment == parts(0, 1)
     refused = play.join("p", assignor="sticky")
     assert refused.error is ErrorCode.unsupported_assignor
 

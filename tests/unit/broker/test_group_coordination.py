@@ -310,8 +310,8 @@ def test_a_broker_that_loses_its_lease_drops_its_groups() -> None:
             while (joined := await join(second, name, "n")).error_code is not NONE:
                 await asyncio.sleep(0.1)
             assert (joined.member_epoch, partitions(joined)) == (2, [])
-            told = await beat(second, name, "m", 1)
-            owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(told) or ()]
+            reply = await beat(second, name, "m", 1)
+            owned = [{"topic_id": topic, "partitions": part} for _, part in partitions(reply) or ()]
             assert (await beat(second, name, "m", 2, topic_partitions=owned)).member_epoch == 2
             shared.store.nodes.renew = renew  # type: ignore[method-assign]
             while (back := await beat(first, name, "m", 2)).error_code is not NONE:

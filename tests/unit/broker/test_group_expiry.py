@@ -64,13 +64,13 @@ def test_a_group_without_members_is_deleted_with_its_last_pending_id() -> None:
     async def story() -> None:
         shared = Shared()
         async with broker(shared) as asked:
-            told = await join_first(asked, "g", 4, "range")
-            assert told.error_code is ErrorCode.member_id_required
+            reply = await join_first(asked, "g", 4, "range")
+            assert reply.error_code is ErrorCode.member_id_required
             assert list(await listed(asked)) == ["g"]
             await asyncio.sleep(11)
             assert await listed(asked) == {}
-            told = await join_first(asked, "h", 4, "range")
-            left = await asked.ask(LEAVE, 3, group_id="h", members=[{"member_id": told.member_id}])
+            reply = await join_first(asked, "h", 4, "range")
+            left = await asked.ask(LEAVE, 3, group_id="h", members=[{"member_id": reply.member_id}])
             assert left.members[0].error_code is NONE
             assert await listed(asked) == {}
             assert await stored(shared) == ([], [])

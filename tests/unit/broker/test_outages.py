@@ -131,9 +131,9 @@ def codes(answer: Any) -> set[ErrorCode]:
     return set().union(*(codes(getattr(answer, name)) for name in fields)) if fields else set()
 
 
-@pytest.mark.parametrize("what", ASKED)
-def test_clients_retry_in_an_outage_and_succeed_later(what: str) -> None:
-    api, fields, expected = ASKED[what]
+@pytest.mark.parametrize("operation", ASKED)
+def test_clients_retry_in_an_outage_and_succeed_later(operation: str) -> None:
+    api, fields, expected = ASKED[operation]
 
     async def story() -> None:
         shared = Shared()

@@ -76,17 +76,17 @@ def test_repeated_configs_are_described_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("api", "version", "field", "told"),
+    ("api", "version", "field", "answer_field"),
     [
         (DESCRIBE, 5, "groups", "groups"), (CONSUMER_DESCRIBE, 1, "group_ids", "groups"),
         (DELETE_GROUPS, 2, "groups_names", "results"), (FIND, 5, "coordinator_keys", "coordinators"),
     ],
 )  # fmt: skip
-def test_repeated_groups_are_described_once(api: int, version: int, field: str, told: str) -> None:
+def test_repeated_groups_are_described_once(api: int, version: int, field: str, answer_field: str) -> None:
     async def story() -> None:
         async with broker() as asked:
             answer = await asked.ask(api, version, **{field: ("g", "h") * TIMES})
-            assert len(getattr(answer, told)) == 2
+            assert len(getattr(answer, answer_field)) == 2
 
     run(story())
 

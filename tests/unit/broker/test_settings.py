@@ -108,9 +108,9 @@ def test_an_error_names_a_missing_secret_file(
         # Logging is set up once for a process, which is that of the tests.
         patched.setattr(telemetry, "log_as_json", lambda: None)
         assert main(["--config", str(path), command]) == ExitCode.CONFIGURATION
-    told = capsys.readouterr().err
-    assert f"{key}: cannot read {gone}" in told
-    assert "Traceback" not in told
+    stderr = capsys.readouterr().err
+    assert f"{key}: cannot read {gone}" in stderr
+    assert "Traceback" not in stderr
 
 
 def test_a_secret_is_read_without_its_last_line_end(tmp_path: Path) -> None:

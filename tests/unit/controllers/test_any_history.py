@@ -49,10 +49,10 @@ class History:
         self.may_delete: set[str] = set()
         """Kafka topics that a resource was ever allowed to delete."""
 
-    async def do(self, what: str, name: str, how: object) -> None:
+    async def do(self, action: str, name: str, argument: object) -> None:
         cluster = self.world.cluster
         place = (names.API_VERSION, "IcebergTopic", "demo", name)
-        match what, how:
+        match action, argument:
             case "apply", dict() as wanted if place not in cluster.objects:
                 self.number += 1
                 manifest = gen.topic(name, **copy.deepcopy(wanted))

@@ -66,15 +66,15 @@ class History:
         self.world = World()
         self.number = 0
 
-    async def do(self, what: str, name: str, how: object) -> None:
+    async def do(self, action: str, name: str, argument: object) -> None:
         cluster = self.world.cluster
-        match what, how:
-            case "CompactionPolicy" | "RetentionPolicy", dict() as wanted:
-                if (names.API_VERSION, what, "demo", name) in cluster.objects:
-                    cluster.edit(name, lambda edited: edited.update(spec=copy.deepcopy(wanted)), kind=what)
+        match action, argument:
+            case "CompactionPolicy" | "RetentionPolicy" as kind, dict() as wanted:
+                if (names.API_VERSION, kind, "demo", name) in cluster.objects:
+                    cluster.edit(name, lambda edited: edited.update(spec=copy.deepcopy(wanted)), kind=kind)
                 else:
                     self.number += 1
-                    manifest = gen.policy(name, kind=what, **copy.deepcopy(wanted))
+                    manifest = gen.policy(name, kind=kind, **copy.deepcopy(wanted))
                     manifest["metadata"]["uid"] = f"uid-{self.number}"
                     cluster.create(manifest)
             case "delete", str(kind) if (names.API_VERSION, kind, "demo", name) in cluster.objects:
@@ -97,8 +97,8 @@ class History:
             case "owe", bool(much):
                 self.world.owes(name, **(MANY if much else {}))
             case "fail", outcome:
-                said = {"outcome": outcome, "begun": outcome != "Unfinished"} if outcome else {}
-                self.world.maintainer.says[f"uid-demo-{name}"] = said
+                fields = {"outcome": outcome, "begun": outcome != "Unfinished"} if outcome else {}
+                self.world.maintainer.report_fields[f"uid-demo-{name}"] = fields
             case "hold", bool(held):
                 self.world.maintainer.hold = held
             case "kill", (int(calls), bool(after)):
@@ -168,7 +168,7 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
         await history.do(*action)
     world.faults.kill_at = None
     world.maintainer.hold = False
-    world.maintainer.says.clear()
+    world.maintainer.report_fields.clear()
     for name in TOPICS:
         world.owes(name)
     world.clock.advance(LONGEST_RETRY.total_seconds())  # the backoff of failures passes
@@ -206,8 +206,8 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
                 continue
             assert (kind, policy_name) in policies
             asked = {
-                who: value
-                for who, resource in (("topic", topic), ("policy", policies[kind, policy_name]))
+                source: value
+                for source, resource in (("topic", topic), ("policy", policies[kind, policy_name]))
                 if (value := resource["metadata"].get("annotations", {}).get(names.RUN_NOW))
             }
             if followed and not policies[kind, policy_name]["spec"].get("suspend"):

@@ -22,7 +22,7 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("spec", "reason", "said"),
+    ("spec", "reason", "text"),
     [
         pytest.param({"profile": "nope"}, Reason.PROFILE_NOT_FOUND, "classic, outside", id="a missing profile"),
         pytest.param({"ingestion": {"group": "nope"}}, Reason.GROUP_NOT_FOUND, "big, default", id="a missing group"),
@@ -119,11 +119,11 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
         pytest.param({"table": {"sortBy": ["tags"]}}, Reason.BAD_TRANSFORM, "list", id="sorted by a list"),
     ],
 )
-def test_an_invalid_spec_has_its_reason(spec: dict[str, Any], reason: Reason, said: str) -> None:
+def test_an_invalid_spec_has_its_reason(spec: dict[str, Any], reason: Reason, text: str) -> None:
     failure = checks.first_failure(gen.observed(gen.topic(**spec)))
     assert failure is not None
     assert failure.reason == reason
-    assert said in failure.message
+    assert text in failure.message
 
 
 @pytest.mark.parametrize(
@@ -159,9 +159,9 @@ def test_resources_for_other_namespaces_are_not_allowed(spec: dict[str, Any], ki
     assert (failure.reason, kind in failure.message) == (Reason.NOT_ALLOWED, True)
 
 
-@pytest.mark.parametrize("what", ["topic_rival", "table_rival"])
-def test_an_older_resource_keeps_its_topic_and_table(what: str) -> None:
-    rival: dict[str, Any] = {what: gen.observed(gen.topic("older")).entry}
+@pytest.mark.parametrize("rival_field", ["topic_rival", "table_rival"])
+def test_an_older_resource_keeps_its_topic_and_table(rival_field: str) -> None:
+    rival: dict[str, Any] = {rival_field: gen.observed(gen.topic("older")).entry}
     failure = checks.first_failure(gen.observed(**rival))
     assert failure is not None
     assert failure.reason == Reason.RESOURCE_CONFLICT

@@ -394,8 +394,8 @@ async def test_a_new_image_rolls_the_brokers_one_by_one(lagging: int) -> None:
     live = await world.cluster.stateful_set("firn-broker-classic")
     assert live is not None
     assert (live.updated, live.partition, most_at_once) == (3, 0, 1)
-    told = [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
-    assert told.count("RollingOut") == told.count("RolledOut") == 1
+    reasons = [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
+    assert reasons.count("RollingOut") == reasons.count("RolledOut") == 1
 
 
 def upgraded(version: str | None, image: str = "kafka:next") -> Config:
@@ -482,9 +482,9 @@ def finalise(tmp_path: Path, mapping: str) -> list[str]:
 
 
 def test_all_features_are_finalised_except_the_dynamic_quorum(tmp_path: Path) -> None:
-    said = "printf 'metadata.version=29 (4.2)\nkraft.version=1\ntransaction.version=2\nshare.version=1\n'"
+    mapping = "printf 'metadata.version=29 (4.2)\nkraft.version=1\ntransaction.version=2\nshare.version=1\n'"
     server = "--bootstrap-server firn-broker-classic-bootstrap.firn-system.svc:9092"
-    assert finalise(tmp_path, said) == [
+    assert finalise(tmp_path, mapping) == [
         f"{server} version-mapping --release-version 4.2",
         f"{server} upgrade --feature metadata.version=29 --feature transaction.version=2 --feature share.version=1",
     ]

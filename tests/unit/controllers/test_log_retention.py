@@ -143,8 +143,8 @@ async def test_a_dry_run_sets_nothing_and_reports_its_changes() -> None:
         world.clock.advance(10.0)
     world.start()
     await world.settle()
-    (told,) = events(world, "WouldDelete")
-    assert f"would set {AGE} {WEEK}" in told
+    (message,) = events(world, "WouldDelete")
+    assert f"would set {AGE} {WEEK}" in message
     edit(world, log={"maxAge": "30d"})
     await world.settle()
     assert [MONTH in message for message in events(world, "WouldDelete")] == [False, True]

@@ -19,7 +19,7 @@ def asked_for(world: World) -> None:
 
 
 def failing(world: World) -> None:
-    world.maintainer.says["uid-demo-trains"] = {"outcome": "Failed", "message": "no"}
+    world.maintainer.report_fields["uid-demo-trains"] = {"outcome": "Failed", "message": "no"}
     asked_for(world)
 
 
@@ -65,8 +65,10 @@ def outline(world: World) -> Any:
     topics = {topic["metadata"]["name"]: plain(topic["status"]) for topic in world.cluster.topics()}
     kinds = (COMPACTION, RETENTION)
     policies = {policy["metadata"]["name"]: policy["status"] for kind in kinds for policy in world.cluster.all(kind)}
-    said = {name: plain({**status, "lastRun": None, "conditions": None}) for name, status in policies.items()}
-    return topics, said
+    policy_statuses = {
+        name: plain({**status, "lastRun": None, "conditions": None}) for name, status in policies.items()
+    }
+    return topics, policy_statuses
 
 
 @pytest.mark.slow

@@ -94,10 +94,10 @@ def test_figures_and_future_times_cause_no_immediate_write() -> None:
 
 
 def test_the_next_run_time_is_rounded_to_minutes() -> None:
-    for seconds, told in ((0, "12:00:00"), (1, "12:01:00"), (59, "12:01:00"), (60, "12:01:00")):
+    for seconds, rounded in ((0, "12:00:00"), (1, "12:01:00"), (59, "12:01:00"), (60, "12:01:00")):
         looked_at = PolicyOutcome("policy", next=gen.NOW + timedelta(seconds=seconds))
         section = maintenance_section(maintenance(looked_at=looked_at), {})["compaction"]
-        assert section["nextRunTime"] == f"2026-03-01T{told}Z"
+        assert section["nextRunTime"] == f"2026-03-01T{rounded}Z"
 
 
 def test_a_failure_is_reported_before_an_overdue_run() -> None:

@@ -31,7 +31,12 @@ async def test_small_files_start_a_run_and_both_statuses_report_it() -> None:
     assert world.conditions()["PoliciesResolved"] == ("True", "Resolved")
     assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
     assert not jobs(world)
-    world.maintainer.says[UID] = {"commits": 1, "files_before": 200, "files_after": 1, "bytes_rewritten": 10 * 2**20}
+    world.maintainer.report_fields[UID] = {
+        "commits": 1,
+        "files_before": 200,
+        "files_after": 1,
+        "bytes_rewritten": 10 * 2**20,
+    }
     world.owes(**MANY)
     await world.settle()
     (job,) = jobs(world)
@@ -196,7 +201,7 @@ async def test_endless_work_alternates_with_the_other_kind_of_policy() -> None:
     retention = gen.policy("keep", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule=HOURLY, **ALL)
     world = await world_with(gen.policy(schedule=HOURLY, **ALL), retention)
     world.maintainer.hold = True
-    world.maintainer.says[UID] = {**LEFT, "commits": 1}
+    world.maintainer.report_fields[UID] = {**LEFT, "commits": 1}
     world.clock.advance(3600)
     kinds = []
     for _ in range(6):

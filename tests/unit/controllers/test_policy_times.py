@@ -273,18 +273,18 @@ def test_outside_its_windows_a_table_waits_for_the_next() -> None:
     assert opened.since == at("2026-03-01T22:00:00"), "the slot could not have run before"
 
 
-@pytest.mark.parametrize("who", ["topic", "policy"])
-def test_a_request_is_due_at_once_and_once(who: str) -> None:
+@pytest.mark.parametrize("source", ["topic", "policy"])
+def test_a_request_is_due_at_once_and_once(source: str) -> None:
     policy_terms = compaction(triggers={"smallFiles": 2}, windows=[{"cron": "0 22 * * *", "duration": "1h"}])
     failed = ran(timedelta(seconds=1), "Failed", 5)
-    decision = decide(policy_terms, failed, requests={who: "1"})
+    decision = decide(policy_terms, failed, requests={source: "1"})
     assert decision.due is not None, "windows and failures do not delay a request"
-    assert decision.due.requests == {who: "1"}
+    assert decision.due.requests == {source: "1"}
     assert decision.due.everything
-    answered = ran(timedelta(seconds=1), requests={who: "1"})
-    assert decide(policy_terms, answered, requests={who: "1"}).due is None
+    answered = ran(timedelta(seconds=1), requests={source: "1"})
+    assert decide(policy_terms, answered, requests={source: "1"}).due is None
     assert decide(policy_terms, answered, requests={}).due is None, "a removed annotation requests nothing"
-    assert decide(policy_terms, answered, requests={who: "2"}).due is not None
+    assert decide(policy_terms, answered, requests={source: "2"}).due is not None
 
 
 def test_a_failed_request_is_retried_later_and_a_new_one_at_once() -> None:

@@ -38,7 +38,7 @@ async def test_a_dry_run_reports_and_enforce_deletes() -> None:
     assert not jobs(world), "the slot was before the policy"
     assert maintenance(world)["retention"]["nextRunTime"] == "2026-03-02T03:15:00Z"
     assert policy_status(world, "legal", RETENTION)["nextRunTime"] == "2026-03-02T03:15:00Z"
-    world.maintainer.says[UID] = WOULD
+    world.maintainer.report_fields[UID] = WOULD
     world.clock.advance(16 * 3600)
     await world.settle()
     (run,) = world.maintainer.done
@@ -55,9 +55,11 @@ async def test_a_dry_run_reports_and_enforce_deletes() -> None:
     assert last["rows"] == WOULD["rows"]
     assert last["orphanFiles"] == {"files": 0, "bytes": 0, "items": 0}
     assert policy_status(world, "legal", RETENTION)["lastRun"]["snapshots"]["items"] == 2
-    told = [message for name, reason, message in world.cluster.events if (name, reason) == ("flights", "WouldDelete")]
-    assert len(told) == 1
-    assert "30 rows (300 bytes in 3 files) such as s3://firn" in told[0]
+    messages = [
+        message for name, reason, message in world.cluster.events if (name, reason) == ("flights", "WouldDelete")
+    ]
+    assert len(messages) == 1
+    assert "30 rows (300 bytes in 3 files) such as s3://firn" in messages[0]
     assert "Deleted" not in [reason for _, reason, _ in world.cluster.events]
 
     world.cluster.edit("legal", lambda manifest: manifest["spec"].update(mode="Enforce"), kind=RETENTION)

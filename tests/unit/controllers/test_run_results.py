@@ -27,7 +27,11 @@ from tests.unit.controllers.policy_stage import (
 @pytest.mark.slow
 async def test_both_statuses_report_a_failure_until_a_run_succeeds() -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
-    world.maintainer.says[UID] = {"outcome": "Failed", "reason": "CatalogUnreachable", "message": "nobody answers"}
+    world.maintainer.report_fields[UID] = {
+        "outcome": "Failed",
+        "reason": "CatalogUnreachable",
+        "message": "nobody answers",
+    }
     world.clock.advance(3600)
     await world.settle(seconds=30)
     assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
@@ -40,7 +44,7 @@ async def test_both_statuses_report_a_failure_until_a_run_succeeds() -> None:
     assert {name for name, reason, _ in world.cluster.events if reason == "RunFailed"} == {"flights", "policy"}
     await pass_time(world, 300)
     assert 2 <= maintenance(world)["compaction"]["failures"] <= 4
-    del world.maintainer.says[UID]
+    del world.maintainer.report_fields[UID]
     await pass_time(world, 1200)
     assert world.conditions()["MaintenanceHealthy"] == ("True", "Succeeded")
     assert "failures" not in maintenance(world)["compaction"]
@@ -70,12 +74,12 @@ async def test_a_run_without_a_report_has_failed_for_all_its_tables(
 
 async def test_a_busy_table_has_not_failed_and_is_retried() -> None:
     world = await world_with(gen.policy(**ALL))
-    world.maintainer.says[UID] = {"outcome": "Busy", "message": "firn-run-x works on it"}
+    world.maintainer.report_fields[UID] = {"outcome": "Busy", "message": "firn-run-x works on it"}
     annotate(world, "1")
     await world.settle(seconds=20)
     assert maintenance(world)["compaction"]["lastRun"]["result"] == "Busy"
     assert world.conditions()["MaintenanceHealthy"] == ("True", "NotDue")
-    del world.maintainer.says[UID]
+    del world.maintainer.report_fields[UID]
     await world.settle(seconds=120)
     assert maintenance(world)["compaction"]["lastRun"]["result"] == "Succeeded"
     assert maintenance(world)["compaction"]["lastRequest"] == {"topic": "1"}
@@ -85,9 +89,9 @@ async def test_unstarted_work_at_the_deadline_is_due_and_not_failed() -> None:
     world = await world_with(
         gen.policy(schedule={"cron": "0 * * * *"}, **ALL), topics=(gen.topic(), gen.topic("trains"))
     )
-    world.maintainer.says[UID] = {**LEFT, "begun": False}
+    world.maintainer.report_fields[UID] = {**LEFT, "begun": False}
     world.clock.advance(3600)
-    world.maintainer.ended = lambda run: world.maintainer.says.clear()
+    world.maintainer.ended = lambda run: world.maintainer.report_fields.clear()
     await world.settle(seconds=60)
     names_of = [[table.name for table in run.tables] for run in world.maintainer.done]
     assert names_of == [["flights", "trains"], ["flights"]]
@@ -97,14 +101,14 @@ async def test_unstarted_work_at_the_deadline_is_due_and_not_failed() -> None:
 
 async def test_progress_until_the_deadline_is_reported_and_continued() -> None:
     world = await world_with(gen.policy("legal", kind=RETENTION, schedule={"cron": "0 * * * *"}, **LEGAL, **ALL))
-    world.maintainer.says[UID] = {**LEFT, "commits": 3, "rows": {"files": 2, "bytes": 5, "items": 7}}
+    world.maintainer.report_fields[UID] = {**LEFT, "commits": 3, "rows": {"files": 2, "bytes": 5, "items": 7}}
     world.clock.advance(3600)
     seen: list[Manifest] = []
 
     def record_last_run(_: object) -> None:
         seen.append(maintenance(world)["retention"].get("lastRun", {}))
         if len(seen) == 2:
-            world.maintainer.says.clear()
+            world.maintainer.report_fields.clear()
 
     world.maintainer.ended = record_last_run
     await world.settle(seconds=120)
@@ -117,27 +121,27 @@ async def test_progress_until_the_deadline_is_reported_and_continued() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "said", "told"),
+    ("mode", "event_reason", "text"),
     [
         ("Enforce", "Deleted", "deleted 30 rows (300 bytes in 3 files)"),
         ("DryRun", "WouldDelete", "would delete 30 rows (300 bytes in 3 files)"),
     ],
 )
 @pytest.mark.parametrize("outcome", ["Failed", "Unfinished"])
-async def test_the_work_of_a_failed_run_is_reported(mode: str, said: str, told: str, outcome: str) -> None:
+async def test_the_work_of_a_failed_run_is_reported(mode: str, event_reason: str, text: str, outcome: str) -> None:
     spec: dict[str, Any] = {"rows": {"column": "at", "maxAge": "30d"}, "snapshots": {"maxAge": "7d"}}
     world = await world_with(gen.policy("legal", kind=RETENTION, mode=mode, **spec, **ALL))
-    world.maintainer.says[UID] = {"outcome": outcome, "message": "expiry failed", "rows": WOULD["rows"]}
+    world.maintainer.report_fields[UID] = {"outcome": outcome, "message": "expiry failed", "rows": WOULD["rows"]}
     annotate(world, "1")
     await world.settle(seconds=10)
     events = {(name, reason): message for name, reason, message in world.cluster.events}
     for name in ("flights", "legal"):
-        assert told in events[name, said]
+        assert text in events[name, event_reason]
         assert "expiry failed" in events[name, "RunFailed"], "without a commit the run has failed in either case"
 
 
 @pytest.mark.parametrize(
-    ("report", "told"),
+    ("report", "text"),
     [
         (
             {"files_before": 13, "files_after": 2, "bytes_rewritten": 7, "manifests_before": 3, "manifests_after": 4},
@@ -156,21 +160,21 @@ async def test_the_work_of_a_failed_run_is_reported(mode: str, said: str, told: 
     ],
     ids=["files", "manifests", "delete-files", "not-counted", "as-many"],
 )
-async def test_the_event_reports_the_work_of_a_compaction(report: dict[str, Any], told: str) -> None:
+async def test_the_event_reports_the_work_of_a_compaction(report: dict[str, Any], text: str) -> None:
     world = await world_with(gen.policy(**ALL))
-    world.maintainer.says[UID] = {"commits": 1, **report}
+    world.maintainer.report_fields[UID] = {"commits": 1, **report}
     annotate(world, "1")
     await world.settle(seconds=10)
     name = jobs(world)[0]["metadata"]["name"]
     assert [message for _, reason, message in world.cluster.events if reason == "Compacted"] == [
-        f"run {name}: {told}"
+        f"run {name}: {text}"
     ] * 2
 
 
 @pytest.mark.parametrize("begun", [True, False], ids=["in-vain", "none-begun"])
 async def test_a_run_without_any_progress_has_failed(begun: bool) -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
-    world.maintainer.says[UID] = {**LEFT, "begun": begun}
+    world.maintainer.report_fields[UID] = {**LEFT, "begun": begun}
     world.clock.advance(3600)
     await world.settle(seconds=30)
     assert world.conditions()["MaintenanceHealthy"] == ("False", "RunFailed")
@@ -180,7 +184,7 @@ async def test_a_run_without_any_progress_has_failed(begun: bool) -> None:
 async def test_a_failed_request_is_retried_until_it_succeeds() -> None:
     never = gen.policy("legal", kind=RETENTION, **LEGAL, **ALL)
     world = await world_with(never)
-    world.maintainer.says[UID] = {"outcome": "Failed", "message": "nobody answers"}
+    world.maintainer.report_fields[UID] = {"outcome": "Failed", "message": "nobody answers"}
     annotate(world, "1")
     await world.settle(seconds=30)
     assert len(world.maintainer.done) == 1
@@ -189,7 +193,7 @@ async def test_a_failed_request_is_retried_until_it_succeeds() -> None:
     annotate(world, "2")
     await world.settle(seconds=30)
     assert len(world.maintainer.done) == 2, "another value does not wait"
-    world.maintainer.says.clear()
+    world.maintainer.report_fields.clear()
     await pass_time(world, 300)
     assert len(world.maintainer.done) == 3
     section = maintenance(world)["retention"]
@@ -199,12 +203,12 @@ async def test_a_failed_request_is_retried_until_it_succeeds() -> None:
 
 async def test_a_policy_corrected_after_failures_is_retried_at_once() -> None:
     world = await world_with(gen.policy(schedule={"cron": "0 * * * *"}, **ALL))
-    world.maintainer.says[UID] = {"outcome": "Failed", "message": "out of memory"}
+    world.maintainer.report_fields[UID] = {"outcome": "Failed", "message": "out of memory"}
     world.clock.advance(3600)
     await pass_time(world, 500)
     failures = maintenance(world)["compaction"]["failures"]
     assert failures >= 3
-    world.maintainer.says.clear()
+    world.maintainer.report_fields.clear()
     done = len(world.maintainer.done)
     world.cluster.edit("policy", lambda manifest: manifest["spec"].update(run={"deadline": "2h"}), kind=COMPACTION)
     await world.settle(seconds=20)
@@ -218,8 +222,8 @@ async def test_an_attempt_without_work_keeps_the_result_of_the_earlier_one() -> 
     annotate(world, "1")
     await world.settle()
     name = jobs(world)[0]["metadata"]["name"]
-    for attempt, said in enumerate(({"commits": 7}, {"begun": False})):
-        report = TableReport(uid=UID, outcome="Unfinished", message="stopped: received SIGTERM", **said)  # type: ignore[arg-type]
+    for attempt, fields in enumerate(({"commits": 7}, {"begun": False})):
+        report = TableReport(uid=UID, outcome="Unfinished", message="stopped: received SIGTERM", **fields)  # type: ignore[arg-type]
         world.cluster.end_job(name, pack(RunReport(name=name, tables=(report,))), failure="x", attempt=attempt)
         world.clock.advance(1)
     await world.operator_only()
@@ -250,8 +254,8 @@ async def test_the_work_of_earlier_attempts_counts() -> None:
     await world.settle()
     name = jobs(world)[0]["metadata"]["name"]
 
-    def report(**said: Any) -> str:
-        return pack(RunReport(name=name, tables=(TableReport(uid=UID, **said),)))
+    def report(**fields: Any) -> str:
+        return pack(RunReport(name=name, tables=(TableReport(uid=UID, **fields),)))
 
     world.cluster.end_job(name, report(outcome="Done", commits=7), failure="x", attempt=0)
     world.clock.advance(1)

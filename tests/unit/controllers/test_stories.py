@@ -197,7 +197,7 @@ def halt(world: World, offset: int | None) -> None:
     halted: dict[str, Any] = (
         {"state": "Halted", "halted_at": {"partition": 1, "offset": offset}} if offset is not None else {}
     )
-    world.driver.says[UID] = halted
+    world.driver.report_fields[UID] = halted
 
 
 async def test_resume_acts_once_for_its_record() -> None:
@@ -265,7 +265,11 @@ async def test_times_and_counts_are_written_at_most_once_a_minute() -> None:
     writes = []
     for second in range(0, 600, 5):
         now = world.clock.now().timestamp()
-        world.driver.says[UID] = {"state": "Running" if second % 10 else "CaughtUp", "last_commit": now, "rows": second}
+        world.driver.report_fields[UID] = {
+            "state": "Running" if second % 10 else "CaughtUp",
+            "last_commit": now,
+            "rows": second,
+        }
         before = world.faults.writes()
         await world.step()
         if world.faults.writes() > before:
@@ -351,15 +355,15 @@ async def test_data_is_dropped_only_after_the_driver_released_the_topic() -> Non
 
 
 @pytest.mark.parametrize("error", [UnavailableError("gone"), AccessDeniedError("no")], ids=["unavailable", "denied"])
-@pytest.mark.parametrize("what", ["broker", "catalog"])
-async def test_a_blocked_deletion_is_reported_and_can_be_forced(what: str, error: Exception) -> None:
+@pytest.mark.parametrize("dependency", ["broker", "catalog"])
+async def test_a_blocked_deletion_is_reported_and_can_be_forced(dependency: str, error: Exception) -> None:
     world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
     problem, reason = (
         (world.topics.problem, "BrokerUnreachable")
-        if what == "broker"
+        if dependency == "broker"
         else (world.tables.problem, "CatalogUnreachable")
     )
-    problem["classic" if what == "broker" else "lake"] = error  # type: ignore[assignment]
+    problem["classic" if dependency == "broker" else "lake"] = error  # type: ignore[assignment]
     world.cluster.remove("flights")
     await world.settle()
     assert world.conditions()["DeletionBlocked"] == ("True", reason)

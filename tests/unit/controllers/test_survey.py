@@ -33,8 +33,8 @@ class Scene:
         self.debts = FakeDebts(self.clock)
         self.config = gen.config()
         self.index, self.policies, self.board = TopicCache(), PolicyCache(), Board()
-        self.told: list[Name] = []
-        self.survey = Survey(self.config, self.debts, self.index, self.policies, self.board, self.told.append)
+        self.changed_topics: list[Name] = []
+        self.survey = Survey(self.config, self.debts, self.index, self.policies, self.board, self.changed_topics.append)
 
     def topic(self, name: str = "flights", *modifiers: gen.Modifier, **spec: Any) -> TableTarget:
         self.index.put(topic_entry(gen.topic(name, *modifiers, **spec), self.config))
@@ -64,10 +64,10 @@ async def test_a_changed_debt_is_on_the_board_and_reported_once(scene: Scene) ->
     await scene.survey.round()
     await scene.survey.round()
     assert scene.board.debts[UID].small_files == 10
-    assert scene.told == [("demo", "flights")]
+    assert scene.changed_topics == [("demo", "flights")]
     scene.debts.append(target, [MIB])
     await scene.survey.round()
-    assert scene.told == [("demo", "flights")] * 2
+    assert scene.changed_topics == [("demo", "flights")] * 2
 
 
 async def test_the_governing_policy_has_the_settings_and_a_lag(scene: Scene) -> None:
@@ -104,7 +104,7 @@ async def test_metrics_of_a_topic_end_with_it(scene: Scene) -> None:
     for _ in range(3):
         scene.debts.append(target, [MIB, MIB])
     await scene.survey.round()
-    said = scene.registry()
+    registry = scene.registry()
     for name, value in {
         "table_small_files": 6,
         "table_data_files": 6,
@@ -113,7 +113,7 @@ async def test_metrics_of_a_topic_end_with_it(scene: Scene) -> None:
         "table_snapshots": 3,
         "table_manifests": 3,
     }.items():
-        assert said.get_sample_value(f"firn_{name}", {"namespace": "demo", "topic": "flights"}) == value
+        assert registry.get_sample_value(f"firn_{name}", {"namespace": "demo", "topic": "flights"}) == value
     scene.index.remove(("demo", "flights"), UID)
     await scene.survey.round()
     assert "flights" not in scene.metrics()

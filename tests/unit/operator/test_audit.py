@@ -219,7 +219,7 @@ class Live:
 def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
     made = Live(tmp_path)
 
-    def log(client: Any, topic: str, landed: dict[int, int], tell: Callable[[str], None]) -> Any:
+    def log(client: Any, topic: str, landed: dict[int, int], report: Callable[[str], None]) -> Any:
         return {0: 0}, iter([offsets(*((part, offset) for part, offset in made.log if offset < landed[part]))])
 
     monkeypatch.setattr(audit, "live_topic", lambda client, topic: audit.Topic("t", compacted=False))

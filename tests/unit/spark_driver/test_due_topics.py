@@ -123,23 +123,28 @@ def test_progress_reports_the_error() -> None:
     )
     failing = topic()
     failing.failed(UnavailableError("down", reason="CatalogUnreachable"), 10.0)
-    told = progress_of(failing, 10.0, 1_000_000.0)
-    assert (told.state, told.reason, told.message, told.failures) == ("BackingOff", "CatalogUnreachable", "down", 1)
-    assert told.next_attempt is not None
-    assert told.next_attempt > 1_000_000
+    progress = progress_of(failing, 10.0, 1_000_000.0)
+    assert (progress.state, progress.reason, progress.message, progress.failures) == (
+        "BackingOff",
+        "CatalogUnreachable",
+        "down",
+        1,
+    )
+    assert progress.next_attempt is not None
+    assert progress.next_attempt > 1_000_000
 
 
 def test_records_keep_their_age_while_the_table_is_unreadable() -> None:
     failing = topic(lag=5, waiting_since=100.0)
     failing.failed(UnavailableError("down"), 110.0)
-    told = progress_of(failing, 170.0, 0.0)
-    assert (told.lag_records, told.lag_seconds) == (5, 70.0)
+    progress = progress_of(failing, 170.0, 0.0)
+    assert (progress.lag_records, progress.lag_seconds) == (5, 70.0)
 
 
 @pytest.mark.parametrize("state", [{"ends": {}}, {"reading": None}, {"live": None}, {"live": TopicInfo("id-2", (0,))}])
 def test_the_lag_is_unknown_before_table_and_topic_are_read(state: dict[str, Any]) -> None:
-    told = progress_of(topic(lag=5, waiting_since=100.0, prepared=False, **state), 170.0, 0.0)
-    assert (told.lag_records, told.lag_seconds) == (None, None)
+    progress = progress_of(topic(lag=5, waiting_since=100.0, prepared=False, **state), 170.0, 0.0)
+    assert (progress.lag_records, progress.lag_seconds) == (None, None)
 
 
 def test_slow_rounds_start_the_next_ones_earlier_for_a_while() -> None:

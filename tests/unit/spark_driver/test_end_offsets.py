@@ -73,10 +73,10 @@ def test_records_left_by_a_round_keep_their_age(watcher: Watcher, brokers: Broke
         brokers.end += 100
         topic.reading.position = {0: topic.reading.position[0] + 50}
     assert topic.waiting_since is not None
-    told = progress_of(topic, clock[0], 0.0)
-    assert told.lag_records == brokers.end - 100 - topic.reading.position[0]
+    progress = progress_of(topic, clock[0], 0.0)
+    assert progress.lag_records == brokers.end - 100 - topic.reading.position[0]
     # The oldest waiting record is number 2,000 of 4,000, written half of the time ago.
-    assert told.lag_seconds == pytest.approx(20 * 6, abs=12)
+    assert progress.lag_seconds == pytest.approx(20 * 6, abs=12)
 
 
 def test_an_answer_to_an_earlier_request_is_ignored() -> None:

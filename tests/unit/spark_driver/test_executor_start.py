@@ -31,18 +31,18 @@ def test_an_executor_gets_its_options_and_the_secret_of_its_driver(tmp_path: Pat
     java = tmp_path / "java"
     java.write_text('#!/bin/sh\nprintf "%s\\n" "secret: $_SPARK_AUTH_SECRET" "$@"\n')
     java.chmod(0o755)
-    told = subprocess.run(
+    lines = subprocess.run(
         ["sh", str(ENTRYPOINT), "executor"],
         env={"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", **ENVIRONMENT},
         check=True,
         capture_output=True,
         text=True,
     ).stdout.splitlines()
-    assert told[:5] == [
+    assert lines[:5] == [
         "secret: from the driver",
         "-Dspark.authenticate=true",
         "-Dspark.x=two words",
         "-Xms1g",
         "-Xmx1g",
     ]
-    assert told[told.index("--driver-url") + 1] == "driver_url"
+    assert lines[lines.index("--driver-url") + 1] == "driver_url"

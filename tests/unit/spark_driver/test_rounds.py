@@ -89,8 +89,8 @@ def test_an_invalid_resume_makes_the_contract_invalid(text: str) -> None:
 
 @pytest.mark.parametrize("code", ["137(SIGKILL, possible container OOM)", "52(JVM OOM)"])
 def test_an_executor_killed_for_memory_is_reported(code: str) -> None:
-    told = f"Job aborted due to stage failure: ... Reason: \nThe executor with id 3 exited with exit code {code}.\n"
-    failure = classify(RuntimeError(told), topic())
+    message = f"Job aborted due to stage failure: ... Reason: \nThe executor with id 3 exited with exit code {code}.\n"
+    failure = classify(RuntimeError(message), topic())
     assert failure.reason == Reason.OUT_OF_MEMORY
     assert "raise the memory or overhead" in str(failure)
 
