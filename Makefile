@@ -4,6 +4,8 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 FIRN_CACHE ?= $(HOME)/.cache/firn
 export FIRN_CACHE
+# Tests start some hundred processes of the project. With bytecode, each start takes less time.
+unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PYTHON := $(VENV)/bin/python
 STAMP := $(VENV)/.requirements

@@ -101,7 +101,8 @@ class Topic:
 
     def rows(self) -> list[dict[str, Any]]:
         frame = self.lake.spark.read.format("iceberg").load(self.identifier)
-        return [row.asDict(recursive=True) for row in frame.orderBy("_kafka.offset").collect()]
+        rows = [row.asDict(recursive=True) for row in frame.collect()]
+        return sorted(rows, key=lambda row: row["_kafka"]["offset"])
 
     def ids(self) -> list[int]:
         return [row["id"] for row in self.rows()]
