@@ -25,15 +25,18 @@ def listens(port: int) -> bool:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
-def await_true(description: str, check: Callable[[], bool], seconds: float = 90.0, every: float = 0.05) -> None:
-    """Wait until ``check``, called ``every`` so many seconds, returns True; fail with ``description``.
+def await_true(description: str, check: Callable[[], bool], seconds: float = 90.0) -> None:
+    """Wait until ``check`` returns True; fail with ``description``.
 
-    The time limit is generous. It ends tests that hang, and decides nothing else."""
+    The pauses between checks grow, because many checks cost the servers more than the work that they wait for. The time
+    limit is generous. It ends tests that hang, and decides nothing else."""
     deadline = time.monotonic() + seconds
+    pause = 0.02
     while not check():
         if time.monotonic() > deadline:
             raise AssertionError(f"{description}: not within {seconds:.0f} s")
-        time.sleep(every)
+        time.sleep(pause)
+        pause = min(0.5, pause * 1.2)
 
 
 @contextmanager

@@ -248,8 +248,7 @@ class World(AbstractContextManager["World"]):
 
     def await_offsets(self, check: Callable[[], bool], description: str, job: IngestJob, seconds: float = WAIT) -> None:
         try:
-            # Each check reads the catalog and the table's metadata from the store.
-            await_true(description, check, seconds, every=0.25)
+            await_true(description, check, seconds)
         except AssertionError as error:
             raise AssertionError(f"{error}; {self.progress(job) if self.drivers else ''}") from None
 
