@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .DEFAULT_GOAL := help
 FIRN_CACHE ?= $(HOME)/.cache/firn
 export FIRN_CACHE
-# Tests start some hundred processes of the project. With bytecode, each start takes less time.
+# Python writes bytecode even if the environment forbids it. Otherwise each process of a test compiles the project again.
 unexport PYTHONDONTWRITEBYTECODE
 VENV := .venv
 PYTHON := $(VENV)/bin/python

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 from firn.model.jobs import KafkaConnection
 
-RECONNECT_MS = 1_000
+RECONNECT_BACKOFF_MS = 1_000
 """Milliseconds before the first reconnect.
 
-While no broker is reachable, librdkafka begins again at the bootstrap servers (KIP-899) and forgets how often it has tried. With its
-default of 100 ms, a client asks for the address of a bootstrap server 16 times a second.
+While no broker is reachable, librdkafka restarts from the bootstrap servers (KIP-899) and resets its backoff. A client that called
+``list_topics`` for 40 s looked up an unknown host name 150 times in 10 s with the default of 100 ms, and 18 times with 1,000 ms.
 """
 _CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
 """Alerts of TLS about a certificate (RFC 8446, 6.2), in OpenSSL's form."""

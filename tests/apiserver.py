@@ -87,12 +87,12 @@ class ApiServer:
 
 
 SYSTEM, DEMO = "firn-system", "demo"
-"""Namespaces of `prepared`: the operator's and a user's."""
+"""Namespaces that `prepared` creates: the operator's and a user's."""
 
 
 @contextmanager
 def prepared() -> Iterator[ApiServer]:
-    """Start one with the project's CRDs and the namespaces `SYSTEM` and `DEMO`."""
+    """Start an API server with the project's CRDs and the namespaces `SYSTEM` and `DEMO`, and stop it afterwards."""
     with running() as server:
         install_crds(server)
         for namespace in (SYSTEM, DEMO):

@@ -105,7 +105,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 
 @pytest.fixture(scope="session")
 def api_server() -> Iterator[ApiServer]:
-    """Run one API server for the tests of a process that change only objects of their own."""
+    """Run one API server per test process, for tests that change only their own objects."""
     with apiserver.prepared() as server:
         yield server
 

@@ -28,12 +28,12 @@ def delivered(error, message):
     else:
         acknowledged += 1
         longest, last = max(longest, time.monotonic() - last), time.monotonic()
-unanswered = {}
-def counted(text):
+timeouts = {}
+def count_timeouts(text):
     for name, broker in json.loads(text)["brokers"].items():
-        unanswered[name] = max(unanswered.get(name, 0), broker["req_timeouts"])
+        timeouts[name] = max(timeouts.get(name, 0), broker["req_timeouts"])
 producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True, "acks": "all", "linger.ms": 20,
-                     "statistics.interval.ms": 1000, "stats_cb": counted})
+                     "statistics.interval.ms": 1000, "stats_cb": count_timeouts})
 number = 0
 while not select.select([sys.stdin], [], [], 0.05)[0]:
     for _ in range(20):
@@ -50,7 +50,7 @@ while not select.select([sys.stdin], [], [], 0.05)[0]:
         print(json.dumps({"acknowledged": acknowledged}), flush=True)
 unsent = producer.flush(240)
 print(json.dumps({"sent": number, "acknowledged": acknowledged, "failed": failed[:3], "unsent": unsent,
-                  "unanswered": sum(unanswered.values()), "longest_silence_seconds": round(longest, 1)}), flush=True)
+                  "request_timeouts": sum(timeouts.values()), "longest_silence_seconds": round(longest, 1)}), flush=True)
 """
 
 CONSUME = """

@@ -11,7 +11,7 @@ from tests.e2e.topics import LONG, Produce, await_ready, await_rows, numbered, r
 BATCH = 200
 BATCHES = int(os.environ.get("FIRN_FAULT_BATCHES", "150" if LONG else "12"))
 FAULTS = 7 if LONG else 4
-"""Killed pods. The producer writes until the last one is replaced, and at least ``BATCHES`` batches."""
+"""Number of pods that the test kills. The producer writes at least ``BATCHES`` batches, and continues until the last pod is killed."""
 
 
 def kill(pod: str) -> None:
@@ -27,14 +27,14 @@ def test_killed_processes_lose_and_duplicate_no_record(namespace: str, produce: 
     topic = await_ready("numbered", namespace)
     problems: list[BaseException] = []
     finish = threading.Event()
-    written = 0
+    written_batches = 0
 
     def write() -> None:
-        nonlocal written
+        nonlocal written_batches
         try:
-            while written < BATCHES or not finish.is_set():
-                produce(topic, numbered(written * BATCH, BATCH))
-                written += 1
+            while written_batches < BATCHES or not finish.is_set():
+                produce(topic, numbered(written_batches * BATCH, BATCH))
+                written_batches += 1
         except BaseException as error:
             problems.append(error)
 
@@ -56,7 +56,7 @@ def test_killed_processes_lose_and_duplicate_no_record(namespace: str, produce: 
         finish.set()
         writer.join()
     assert not problems, problems
-    total = BATCH * written
+    total = BATCH * written_batches
     table = topic["status"]["table"]["identifier"]
     await_rows(table, total, timeout=300)
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == [

@@ -31,9 +31,11 @@ def test_a_topic_has_a_table_before_the_first_record(namespace: str) -> None:
 def test_the_driver_maps_the_class_archive_of_its_image(namespace: str) -> None:
     apply(topic_manifest("mapped", namespace))
     await_ready("mapped", namespace)
-    find = "grep -l /opt/firn/classes.jsa /proc/[0-9]*/maps"
-    pod = ("-n", SYSTEM, "exec", "firn-ingest-default-0", "--", "sh", "-c")
-    assert kubectl(*pod, find, check=False).strip(), "no process maps it: the class path may differ from the build's"
+    search = "grep -l /opt/firn/classes.jsa /proc/[0-9]*/maps"
+    execute = ("-n", SYSTEM, "exec", "firn-ingest-default-0", "--", "sh", "-c")
+    assert kubectl(*execute, search, check=False).strip(), (
+        "no process maps /opt/firn/classes.jsa: the driver's class path may differ from that of the image build"
+    )
 
 
 def test_bad_records_become_dead_letters_with_bytes_and_reason(namespace: str, produce: Produce) -> None:

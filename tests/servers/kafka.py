@@ -83,6 +83,7 @@ def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str 
     """Return the command of a program in the published jars: those of the server, or those that ``jars`` names."""
     directory = cache() / "jars" / jars
     assert directory.is_dir(), f"{directory} is missing: run make setup"
+    # The archive fits only these jars and flags.
     if jars == "kafka" and flags == SMALL and ARCHIVE.exists():
         flags = (*flags, f"-XX:SharedArchiveFile={ARCHIVE}")
     return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{directory}/*", main, *arguments]
@@ -144,7 +145,9 @@ def kafka(
 
 @functools.cache
 def _formatted(secure: bool) -> dict[str, bytes]:
-    """Return the files of a formatted log directory of node 1, with the users of SCRAM if ``secure``."""
+    """Return the files of a formatted log directory of node 1 by name, with SCRAM users if ``secure``.
+
+    The tool runs once per process. It checks the addresses and opens no port."""
     with tempfile.TemporaryDirectory() as directory:
         file, log = Path(directory) / "server.properties", Path(directory) / "log"
         settings = {

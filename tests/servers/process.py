@@ -28,7 +28,7 @@ def listens(port: int) -> bool:
 def await_true(description: str, check: Callable[[], bool], seconds: float = 90.0) -> None:
     """Wait until ``check`` returns True; fail with ``description``.
 
-    The pauses between checks grow, because many checks cost the servers more than the work that they wait for. The time
+    The pauses between checks grow, because frequent checks take more CPU than the work that the test waits for. The time
     limit is generous. It ends tests that hang, and decides nothing else."""
     deadline = time.monotonic() + seconds
     pause = 0.02

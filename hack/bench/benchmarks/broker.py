@@ -126,7 +126,7 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
         seen |= at_the_tail(brokers)
         seen |= under_load(brokers, {"slow": SLOW_MB, "half": seen["produce_1m"] / 2})
         # Ours are also measured at half of Kafka's throughput.
-        same = {f"same_{rank}": seen[f"half_{rank}"] for rank in ("p50", "p99")}
+        same = {f"same_{percentile}": seen[f"half_{percentile}"] for percentile in ("p50", "p99")}
         seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
         seen |= beside_history(brokers, megabytes)
     seen["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6

@@ -1,6 +1,6 @@
 """Compare Firn's compaction of a table of 1 MiB files with Spark's plain ``rewrite_data_files`` on a table of the same files.
 
-Each compaction runs in a fresh process, one after the other, with one core, the same heap and the same Spark settings. The benchmark also
+The compactions run one after the other, each in a fresh process with one core, the same heap and the same Spark settings. The benchmark also
 times queries before and after compaction.
 """
 

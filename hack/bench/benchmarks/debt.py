@@ -1,4 +1,4 @@
-"""Measure the operator's cost of reading every table's maintenance debt: after a start, after a commit to each table, without commits.
+"""Measure what the operator spends to measure each table's maintenance debt: after a start, after a commit to each table, and without commits.
 
 The tables have only metadata, because the operator reads no data file when it measures debt. Each table has 20 commits of 10 files. The
 catalog is in PostgreSQL, and the metadata files are on an S3 server.

@@ -1,7 +1,7 @@
 """Measure the CPU time of decoding and landing in one task on one core, without Spark and Kafka.
 
-The figures are CPU seconds per million records. The peer of flat records is pyarrow's JSON reader. It is not strict: one bad record fails
-its whole block. The peer of strict decoding is Python's ``json.loads``.
+The figures are CPU seconds per million records. For flat records, the peer is pyarrow's JSON reader. It is not strict: one bad record
+fails its whole block. For strict decoding, the peer is Python's ``json.loads``.
 """
 
 from __future__ import annotations

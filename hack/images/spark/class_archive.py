@@ -1,8 +1,8 @@
 """Write an archive of the Java classes that a Spark application of Firn loads: class_archive.py FILE [JAR...]
 
 A JVM that maps the archive at its start does not read, verify and link these classes again. That work is a large part of
-the CPU time of a maintenance run and of a driver's start. The archive fits one Java, one class path and the present files
-of the class path. A JVM with others ignores the archive. `JAR...` come before Spark's own jars on the class path.
+the CPU time of a maintenance run and of a driver's start. The archive fits one Java version, one class path and
+the current files on it. A JVM ignores the archive if one of them differs. `JAR...` come before Spark's own jars on the class path.
 Source: JDK 17, "Application Class-Data Sharing", https://openjdk.org/jeps/350.
 """
 
@@ -34,7 +34,7 @@ CONF = {
 
 
 def use(spark: SparkSession) -> None:
-    """Write, read and maintain a table, run Python tasks, and open catalogs and a store that do not answer, to load their classes."""
+    """Load the classes: write, read and maintain a table, run Python tasks, and open catalogs and a store that do not answer."""
     spark.sparkContext.setLogLevel("OFF")
     spark.sql("CREATE TABLE lake.a.t (id bigint, day date, v string) USING iceberg PARTITIONED BY (days(day))")
     spark.sql("INSERT INTO lake.a.t VALUES (1, date '2026-01-01', 'x'), (2, date '2026-01-02', 'x')")
@@ -87,7 +87,10 @@ def main() -> None:
         gateway.proc.stdin.close()
         code = gateway.proc.wait()
     if code or not Path(file).exists():
-        sys.exit(f"class_archive.py: the JVM ended with code {code} and did not write {file}; see its output above")
+        sys.exit(
+            f"class_archive.py: {file} is missing or incomplete, because the JVM ended with code {code};"
+            " remove -Xlog:disable from this program and run it again to see the cause"
+        )
 
 
 if __name__ == "__main__":

@@ -97,6 +97,7 @@ class Store:
         """Add an image that has the layers of `onto` and one more: the files of `directory` at `place`, owned by root."""
         layer = io.BytesIO()
         with tarfile.open(fileobj=layer, mode="w") as archive:
+            # Not files_below: it leaves out __pycache__, and the layer needs the bytecode.
             for file in sorted(each for each in directory.rglob("*") if each.is_file()):
                 mode = 0o755 if file.stat().st_mode & 0o100 else 0o644
                 _add(archive, f"{place.strip('/')}/{file.relative_to(directory)}", file.read_bytes(), mode)

@@ -40,8 +40,8 @@ CODE = "/opt/firn/app"
 """The directory of the project's code in an image. The last layer has only this directory."""
 
 
-PYTHON = (3, 11)
-"""The version of Python in the images. Another version cannot write its bytecode."""
+PYTHON_VERSION = (3, 11)
+"""The version of Python in the images. Only this version writes bytecode that the images can load."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class Image:
 
     def tag(self) -> str:
         """Return the hash of all content."""
-        return content_hash([REPOSITORY / path for path in self.code], self.runtime_tag(), f"bytecode of {PYTHON}")
+        return content_hash(
+            [REPOSITORY / path for path in self.code], self.runtime_tag(), f"bytecode of {PYTHON_VERSION}"
+        )
 
     def runtime_tag(self) -> str:
         """Return the hash of all content except the code."""
@@ -84,8 +86,8 @@ class Image:
             os.utime(each, (0, 0))
 
     def _compile(self, code: Path) -> None:
-        """Add bytecode of the code, because a pod cannot write it. Each process would compile the code again at its start."""
-        if self.code and sys.version_info[:2] == PYTHON:
+        """Add the bytecode of the code. A pod cannot write bytecode, so without it each process compiles the code at its start."""
+        if self.code and sys.version_info[:2] == PYTHON_VERSION:
             compileall.compile_dir(
                 code,
                 quiet=2,

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from firn.kafka_clients import RECONNECT_MS, connection_settings, kafka_id, refuses_certificate
+from firn.kafka_clients import RECONNECT_BACKOFF_MS, connection_settings, kafka_id, refuses_certificate
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
@@ -73,7 +73,7 @@ def client_settings(connection: KafkaConnection) -> dict[str, Any]:
         **connection_settings(connection, lambda path: secret_files.read(path, purpose)),
         "client.id": "firn",
         "socket.connection.setup.timeout.ms": 5000,
-        "reconnect.backoff.ms": RECONNECT_MS,
+        "reconnect.backoff.ms": RECONNECT_BACKOFF_MS,
         "reconnect.backoff.max.ms": 2000,
         "log_level": 0,
     }

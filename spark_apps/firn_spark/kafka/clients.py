@@ -3,7 +3,7 @@
 import logging
 from typing import Any
 
-from firn.kafka_clients import RECONNECT_MS, connection_settings
+from firn.kafka_clients import RECONNECT_BACKOFF_MS, connection_settings
 from firn.model.jobs import KafkaConnection
 from firn_spark.credentials import read_secret
 
@@ -21,7 +21,7 @@ def client_config(connection: KafkaConnection) -> dict[str, Any]:
         **connection_settings(connection, read_secret),
         "log_level": 3,
         "socket.connection.setup.timeout.ms": 10_000,
-        "reconnect.backoff.ms": RECONNECT_MS,
+        "reconnect.backoff.ms": RECONNECT_BACKOFF_MS,
         "reconnect.backoff.max.ms": 5_000,
     }
 

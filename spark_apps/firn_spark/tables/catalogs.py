@@ -130,7 +130,7 @@ class Catalogs:
                 del self._open[name]
 
     def close(self) -> None:
-        """Close the catalogs, with their connections. A catalog that does not close is logged."""
+        """Close the catalogs and their connections. Log each catalog that does not close."""
         while self._open:
             name, catalog = self._open.popitem()
             try:

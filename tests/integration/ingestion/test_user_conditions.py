@@ -49,7 +49,7 @@ _numbers = itertools.count()
 @pytest.fixture
 def name() -> str:
     """Return a topic name that only this module uses."""
-    return f"told-{next(_numbers)}"
+    return f"condition-{next(_numbers)}"
 
 
 @pytest.fixture(scope="module")

@@ -273,7 +273,7 @@ class World(AbstractContextManager["World"]):
             kafka = row.get("_kafka")
             return (kafka["partition"], kafka["offset"]) if kafka else (row["_kafka_partition"], row["_kafka_offset"])
 
-        # Sorted here: Spark would run two more jobs.
+        # Python sorts, because Spark runs two more jobs to sort.
         return sorted(rows, key=place)
 
     def dead(self, job: IngestJob) -> list[dict[str, Any]]:

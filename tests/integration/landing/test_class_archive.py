@@ -9,6 +9,6 @@ from tests.servers.spark import ARCHIVE
 
 
 def test_a_session_maps_the_class_archive(spark: Any) -> None:
-    assert ARCHIVE.exists(), "run make setup"
+    assert ARCHIVE.exists(), f"{ARCHIVE} is missing: run make setup"
     gateway: Any = SparkContext._gateway
     assert str(ARCHIVE) in Path(f"/proc/{gateway.proc.pid}/maps").read_text()

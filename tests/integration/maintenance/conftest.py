@@ -62,7 +62,7 @@ def spark(contract: MaintenanceRun) -> Iterator[object]:
 
 @pytest.fixture(scope="session")
 def tables(contract: MaintenanceRun, spark: object) -> Iterator[Tables]:
-    # One catalog for all tests: PostgreSQL takes 100 connections.
+    # All tests share the catalogs, because PostgreSQL accepts only 100 connections.
     catalogs = Catalogs(spark, contract)
     yield Tables(catalogs)
     catalogs.close()

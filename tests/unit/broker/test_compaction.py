@@ -258,12 +258,12 @@ def test_due_partitions_take_turns_over_several_rounds(monkeypatch: pytest.Monke
                 return await true(wanted)
 
             monkeypatch.setattr(shared.store.log, "find", find)
-            waiting_counts = []
+            behind_counts = []
             for _ in range(6):
                 await produce(asked, "t", 0, batch((b"k", b"v")))
                 await asyncio.sleep(30)
-                waiting_counts.append(metrics.NOT_COMPACTED.labels("behind")._value.get())
-            assert max(waiting_counts) == 2, waiting_counts
+                behind_counts.append(metrics.NOT_COMPACTED.labels("behind")._value.get())
+            assert max(behind_counts) == 2, behind_counts
             after = await size_of(asked, 4)
             assert all(now < was for now, was in zip(after[1:], before[1:], strict=True)), (before, after)
             await asyncio.sleep(200)

@@ -103,7 +103,7 @@ def test_a_tag_depends_on_code_and_dockerfile(tmp_path: Path, monkeypatch: pytes
 def test_the_code_of_an_image_has_its_bytecode(
     store: Store, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "PYTHON", sys.version_info[:2])
+    monkeypatch.setattr(images, "PYTHON_VERSION", sys.version_info[:2])
     context = tmp_path / "context"
     context.mkdir()
     image("firn-operator").stage(context)
@@ -121,7 +121,7 @@ def test_the_code_of_an_image_has_its_bytecode(
 def test_the_code_of_an_image_has_no_bytecode_of_another_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "PYTHON", (2, 7))
+    monkeypatch.setattr(images, "PYTHON_VERSION", (2, 7))
     image("firn-operator").stage(tmp_path)
     assert not list(tmp_path.rglob("*.pyc"))
 

@@ -285,7 +285,7 @@ def test_three_small_files_wait_for_a_fourth() -> None:
 
 
 @pytest.mark.parametrize(("size", "grouped"), [(2 * MIB, True), (2 * MIB - 1, False)])
-def test_a_group_at_least_doubles_its_largest_file(size: int, grouped: bool) -> None:
+def test_a_group_has_at_least_twice_the_bytes_of_its_largest_file(size: int, grouped: bool) -> None:
     files = [small("large", 6 * MIB), *(small(f"f{n}", size) for n in range(3))]
     assert [len(group.files) for group in plan(files, WORK, NOW)] == ([4] if grouped else [])
 
