@@ -97,8 +97,14 @@ def _decoded(
     return Api(module.KEY, _name(module), module.VERSIONS, request, handle, reads, outage)
 
 
-def _raw(module: _Module, handle: Callable[[Broker, Call], Awaitable[Buffers | None]], *, reads: bool) -> Api:
-    return Api(module.KEY, _name(module), module.VERSIONS, None, handle, reads, InOutage.HANDLER)
+def _raw(
+    module: _Module,
+    handle: Callable[[Broker, Call], Awaitable[Buffers | None]],
+    *,
+    reads: bool,
+    outage: InOutage = InOutage.HANDLER,
+) -> Api:
+    return Api(module.KEY, _name(module), module.VERSIONS, None, handle, reads, outage)
 
 
 def _name(module: _Module) -> str:
@@ -121,7 +127,7 @@ APIS: Sequence[Api] = (
     _decoded(sync_group, requests.SyncGroupRequest, sync_group.handle, reads=False, outage=InOutage.HANDLER),
     _decoded(describe_groups, requests.DescribeGroupsRequest, describe_groups.handle, reads=True, outage=InOutage.HANDLER),
     _decoded(list_groups, requests.ListGroupsRequest, list_groups.handle, reads=True, outage=InOutage.HANDLER),
-    _raw(api_versions, api_versions.handle, reads=False),
+    _raw(api_versions, api_versions.handle, reads=True, outage=InOutage.UNAFFECTED),
     _decoded(create_topics, requests.CreateTopicsRequest, create_topics.handle, reads=False, outage=outage.create_topics),
     _decoded(delete_topics, requests.DeleteTopicsRequest, delete_topics.handle, reads=False, outage=outage.delete_topics),
     _decoded(delete_records, requests.DeleteRecordsRequest, delete_records.handle, reads=False, outage=outage.delete_records),

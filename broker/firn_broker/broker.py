@@ -22,7 +22,7 @@ from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import Endpoint, Node, NodeAddress
 from firn_broker.maintenance.compaction import Compaction
-from firn_broker.maintenance.retention import Upkeep
+from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
 from firn_broker.ports import MetadataStore, ObjectStore
@@ -118,7 +118,7 @@ class Broker:
             self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
             settings.upkeep.compacted_bytes,
         )  # fmt: skip
-        upkeep = Upkeep(
+        maintenance = Maintenance(
             self.metadata_store.retention,
             self.objects,
             self.membership,
@@ -136,7 +136,7 @@ class Broker:
             ("commits", self.writer.run()),
             ("keys of abandoned files", self.writer.settle()),
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
-            ("upkeep", upkeep.run()),
+            ("maintenance", maintenance.run()),
             ("groups", self.groups.run()),
             ("expiry of groups", self.groups.expire()),
         ):

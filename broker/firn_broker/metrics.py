@@ -45,8 +45,8 @@ GROUP_LAG = Gauge(
     "Records between a group's committed offsets and the ends of their partitions",
     ["group", "topic"],
 )
-UPKEEP = Counter("firn_broker_upkeep_total", "Items that the upkeep has processed, by kind of work", ["what"])
-UPKEEP_BEHIND = Gauge(
+MAINTENANCE = Counter("firn_broker_upkeep_total", "Items that maintenance has processed, by kind of work", ["what"])
+MAINTENANCE_BEHIND = Gauge(
     "firn_broker_upkeep_behind",
-    "1 while this broker does the upkeep, and its last round left batch ranges to expire or to drop",
+    "1 while this broker does maintenance, and its last round left batch ranges to expire or to drop",
 )

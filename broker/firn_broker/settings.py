@@ -39,8 +39,8 @@ class WriterSettings(Settings):
     flush_bytes: int = Field(default=8 * MIB, ge=1024, le=256 * MIB)
     """Size of an object in bytes. The broker uploads an object before it grows larger."""
     early_bytes: int = Field(default=256 * 1024, ge=0)
-    """Size in bytes from which the broker uploads an object early: if a producer has the maximum of requests in flight
-    and no other upload is running. This raises throughput, and costs one more request to the object store each time."""
+    """Size in bytes from which the broker may upload an object early. It does so if a producer has the maximum of
+    requests in flight and no other upload is running. Throughput rises, at one more request to the object store each time."""
     uploads: int = Field(default=4, ge=1, le=64)
     """Largest number of concurrent uploads."""
     upload_seconds: float = Field(default=30, gt=0)
@@ -129,7 +129,7 @@ class GroupSettings(Settings):
     (``offsets.retention.minutes``)."""
 
 
-class UpkeepSettings(Settings):
+class MaintenanceSettings(Settings):
     """Background work on stored batches, which one broker at a time does."""
 
     interval_seconds: float = Field(default=30, gt=0)
@@ -144,7 +144,7 @@ class UpkeepSettings(Settings):
     producer_seconds: float = Field(default=86_400, gt=0)
     """Seconds without a batch after which the coordinator forgets a producer (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)
-    """Seconds after which the upkeep withdraws the reservations of stopped brokers, and deletes stored replies to
+    """Seconds after which maintenance withdraws the reservations of stopped brokers, and deletes stored replies to
     commits."""
 
 
@@ -252,7 +252,7 @@ class BrokerSettings(Settings):
     """Creation of topics, and their default configs."""
     groups: GroupSettings = GroupSettings()
     """Timeouts and limits of consumer groups."""
-    upkeep: UpkeepSettings = UpkeepSettings()
+    upkeep: MaintenanceSettings = MaintenanceSettings()
     """Retention, compaction and deletion of stored batches."""
 
 

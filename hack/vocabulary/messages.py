@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from hack.vocabulary.sources import COMPONENTS, files
-from hack.vocabulary.texts import source, texts
+from hack.vocabulary.texts import items, source, texts
 
 CONDITIONS, EVENTS, ERRORS, RULES = "conditions", "Events", "errors", "rules"
 _ARGUMENTS = {
@@ -24,10 +24,12 @@ _ARGUMENTS = {
     "paused_over": (CONDITIONS, 2),
 }
 """Calls with a message: its kind, and its place among the arguments."""
-_KEYWORDS = frozenset({"message", "problem", "overdue", "degraded", "memory_hint", "wrong"})
+_KEYWORDS = frozenset({"message", "problem", "overdue", "degraded", "memory_hint", "wrong", "custom_error_message"})
 """Arguments that are a message in every call."""
+_KEYS = {"error_message": ERRORS, "message": None}
+"""Keys of dictionaries whose value is a message, and its kind if the component does not decide it."""
 _LISTS = frozenset({"notes", "problems", "reasons"})
-"""Lists whose elements are messages."""
+"""Lists whose elements are messages, and functions that return such a list."""
 _NO_MESSAGE = frozenset({"AssertionError", "KeyError", "TypeError", "FailpointError"})
 """Errors that no user sees: bugs and test tools."""
 _WORD = re.compile(r"[A-Za-z]{2,}")
@@ -61,7 +63,7 @@ def messages(path: Path) -> Iterator[tuple[str, str]]:
     for node, scope in file.nodes:
         for kind, message in _reported(node, default):
             for call in file.in_each_call(scope):
-                for text in texts(message, call):
+                for text in texts(message, call) or items(message, call):
                     line = " ".join(text.split())
                     if _WORD.search(re.sub(r"\{[^}]*\}", "", line)):
                         yield kind, line
@@ -74,8 +76,16 @@ def _reported(node: ast.AST, default: str) -> Iterator[tuple[str, ast.expr]]:
             yield from _reported_by_call(node, default)
         case ast.Dict(keys=keys, values=values):
             for key, value in zip(keys, values, strict=True):
-                if isinstance(key, ast.Constant) and key.value == "error_message":
-                    yield ERRORS, value
+                if isinstance(key, ast.Constant) and key.value in _KEYS:
+                    yield _KEYS[key.value] or default, value
+        case ast.AugAssign(target=ast.Name(id=name), op=ast.Add(), value=value) if name in _LISTS:
+            yield CONDITIONS, value
+        case ast.FunctionDef(name=name) if name in _LISTS:
+            yield from (
+                (CONDITIONS, each.value)
+                for each in ast.walk(node)
+                if isinstance(each, ast.Return) and isinstance(each.value, ast.List)
+            )
         case ast.Tuple(elts=[ast.Attribute(value=ast.Name(id="ErrorCode")), text]):
             yield ERRORS, text
 
@@ -89,6 +99,10 @@ def _reported_by_call(call: ast.Call, default: str) -> Iterator[tuple[str, ast.e
         yield kind, call.args[place]
     elif name.endswith(("Error", "Failure")):
         yield from ((ERRORS, argument) for argument in call.args[:2])
+    elif name == "print" and any(
+        each.arg == "file" and ast.unparse(each.value) == "sys.stderr" for each in call.keywords
+    ):
+        yield ERRORS, call.args[0]
     elif name == "append" and ast.unparse(call.func).split(".")[-2] in _LISTS:
         yield CONDITIONS, call.args[0]
     yield from ((kind, keyword.value) for keyword in call.keywords if keyword.arg in _KEYWORDS)

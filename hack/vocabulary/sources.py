@@ -12,16 +12,17 @@ COMPONENTS = {
     "Ingestion driver and maintenance runs": ("spark_apps/firn_spark",),
     "Broker": ("broker/firn_broker",),
     "Shared by all components": ("firn/model", "firn/tables", "firn/records"),
-    "CustomResourceDefinitions": ("firn/api/v1alpha1",),
+    "CustomResourceDefinitions": ("firn/api/v1alpha1", "firn/api/crds.py"),
 }
-"""Components as users know them, and the folders of their code."""
+"""Components as users know them, and the folders and files of their code."""
 
 
 def files(component: str) -> Iterator[Path]:
     """Yield the Python files of a component."""
-    for folder in COMPONENTS[component]:
-        assert (REPOSITORY / folder).is_dir(), folder
-        yield from sorted((REPOSITORY / folder).rglob("*.py"))
+    for name in COMPONENTS[component]:
+        place = REPOSITORY / name
+        assert place.exists(), name
+        yield from sorted(place.rglob("*.py")) if place.is_dir() else [place]
 
 
 @cache

@@ -23,7 +23,7 @@ _LONGEST_WAY = 10
 """Steps from a message to the source of a part of it."""
 _MOST_TEXTS = 12
 """Texts of one expression. With more of them, the parts stay placeholders."""
-_MOST_OF_A_CALL = 4
+_MOST_OF_A_CALL = 5
 """Texts of a call inside a text. A function that returns more of them describes a value."""
 _TRANSPARENT = frozenset({"str", "steady", "without_secrets", "sorted", "fromkeys", "tuple", "list"})
 """Functions that return their first argument, as far as its words matter."""

@@ -167,9 +167,9 @@ class TablesContract:
         assert kept is not None
         assert not kept.created
         assert await tables.drop(target, "uid-1")
-        anew = await tables.ensure(target, schema(INT), "uid-1")
-        assert anew is not None
-        assert anew.created
+        again = await tables.ensure(target, schema(INT), "uid-1")
+        assert again is not None
+        assert again.created
 
 
 MIB = 1024 * 1024

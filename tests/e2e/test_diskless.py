@@ -30,7 +30,6 @@ pytestmark = pytest.mark.timeout(1200)
 PROFILE = "diskless"
 BROKERS = "firn-broker-diskless"
 SELECTOR = f"firn.dev/profile={PROFILE},app.kubernetes.io/component=broker"
-NO_ANSWER = "requests timed out, so a broker left them without an answer"
 
 
 @pytest.fixture
@@ -69,15 +68,12 @@ def install(**profile: Any) -> None:
     )
 
 
-def await_replaced(before: dict[str, str], replicas: int) -> None:
-    """Wait until ``replicas`` brokers run and no broker of ``before``, a result of `uids`, is left."""
+def assert_uninterrupted(producing: Producing) -> None:
+    """Check that no request timed out, and that acknowledgements never stopped for long.
 
-    def replaced() -> bool:
-        now = uids(SELECTOR)
-        return len(now) == replicas and not before.items() & now.items()
-
-    await_until("all brokers are replaced", replaced)
-    await_rolled(BROKERS, replicas)
+    A busy machine stops them for seconds. A client that waits for a broker that is gone waits for its time limit."""
+    assert producing.end["request_timeouts"] == 0, producing.end
+    assert producing.end["longest_silence_seconds"] < 60, producing.end
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +145,7 @@ def test_scaling_up_interrupts_no_connected_client(topic: Manifest, client: str)
         assert before.items() < uids(SELECTOR).items()
         producing.await_more(2000)
         consuming.await_more(1000)
-    assert producing.end["request_timeouts"] == 0, NO_ANSWER
+    assert_uninterrupted(producing)
 
 
 @pytest.mark.usefixtures("two_brokers")
@@ -188,13 +184,18 @@ def test_killed_brokers_lose_and_duplicate_no_record(topic: Manifest, client: st
 
 @pytest.mark.usefixtures("two_brokers")
 def test_rolling_and_scaling_down_interrupt_no_connected_client(topic: Manifest, client: str) -> None:
+    before = uids(SELECTOR)
     with traffic(topic, client) as (producing, consuming):
-        # Without flushInterval the setting returns to its default, so the broker that remains restarts too.
-        for replicas, changes in ((2, {"flushInterval": "200ms"}), (1, {})):
-            before = uids(SELECTOR)
-            install(replicas=replicas, **changes)
-            await_replaced(before, replicas)
-            producing.await_more(1000)
-            consuming.await_more(1000)
+        install(replicas=2, flushInterval="200ms")
+        await_until("all brokers are replaced", lambda: not before.items() & uids(SELECTOR).items())
+        await_rolled(BROKERS, 2)
+        producing.await_more(1000)
+        consuming.await_more(1000)
+        first = uids(SELECTOR)[f"{BROKERS}-0"]
+        install(replicas=1, flushInterval="200ms")
+        await_until("the first broker is left", lambda: uids(SELECTOR) == {f"{BROKERS}-0": first})
+        await_rolled(BROKERS, 1)
+        producing.await_more(1000)
+        consuming.await_more(1000)
         await_condition(topic["metadata"]["name"], topic["metadata"]["namespace"], "Ready", "True")
-    assert producing.end["request_timeouts"] == 0, NO_ANSWER
+    assert_uninterrupted(producing)

@@ -1,4 +1,4 @@
-"""DeleteTopics (20), versions 1 to 6: by name, or by id since 6. The topic is deleted at once; the upkeep deletes its
+"""DeleteTopics (20), versions 1 to 6: by name, or by id since 6. The topic is deleted at once; maintenance deletes its
 batches later."""
 
 from uuid import UUID

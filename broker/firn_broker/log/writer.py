@@ -242,7 +242,7 @@ class WalWriter:
             try:
                 await self._finish(file)
             except Exception:
-                # Otherwise the producers would wait for ever, and so would the files behind this one.
+                # Otherwise the producers would never get an answer, and the files behind this one would wait.
                 log.exception("cannot commit a file", key=file.key)
                 self._fail(file, file.entries)
             finally:
@@ -260,7 +260,7 @@ class WalWriter:
         if not uploaded:
             self._fail(file, file.entries)
             if file.key:
-                # The object may have been stored all the same, or arrive late: the upkeep deletes it.
+                # The object may have been stored all the same, or arrive late: maintenance deletes it.
                 self._abandon(file)
             return
         banned = frozenset[_Producer]().union(

@@ -1,6 +1,6 @@
 """Compaction by key: a pass reads a partition from its log start on and writes the newest record of each key into one
-new object. The coordinator then swaps the batch ranges. A crash anywhere leaves the old ranges or the new ones; the
-upkeep deletes the objects of the others.
+new object. The coordinator then swaps the batch ranges. A crash anywhere leaves the old ranges or the new ones;
+maintenance deletes the objects of the others.
 
 The keys of objects say which ranges are compacted (`wal.compacted_key`), so compaction stores no state of its own. A
 pass reads the compacted ranges and some of the newer ones: these are at least `min.cleanable.dirty.ratio` of both. It
@@ -147,7 +147,7 @@ class Compaction:
             elif request is not None:
                 await self._log_store.commit(request)
         except FencedError as error:
-            # The epoch of this node is over: the upkeep withdraws the reservation.
+            # The epoch of this node is over: maintenance withdraws the reservation.
             log.warning("compaction refused", error=str(error))
         self._unsettled = None
         return done
@@ -236,7 +236,7 @@ class Compaction:
             batches.append(memoryview(compacted))
             await asyncio.sleep(0)
         swapped = await self._swap(partition, old, batches, keys.next_horizon(kept))
-        metrics.UPKEEP.labels("compacted partitions").inc(swapped)
+        metrics.MAINTENANCE.labels("compacted partitions").inc(swapped)
         return swapped
 
     async def _swap(

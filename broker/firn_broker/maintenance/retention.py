@@ -1,4 +1,4 @@
-"""The upkeep of stored batches: retention, unreadable batch ranges, dead objects, compaction. One broker at a time does
+"""Maintenance of stored batches: retention, unreadable batch ranges, dead objects, compaction. One broker at a time does
 it."""
 
 import asyncio
@@ -15,7 +15,7 @@ from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import Topic
 from firn_broker.maintenance.compaction import Compaction
 from firn_broker.ports import ObjectStore, RetentionStore
-from firn_broker.settings import UpkeepSettings
+from firn_broker.settings import MaintenanceSettings
 from firn_broker.topics import configs
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.topic_metadata import TopicMetadata
@@ -27,8 +27,8 @@ LEASE = "upkeep"
 OBJECTS_AT_ONCE = 500
 
 
-class Upkeep:
-    """Does the upkeep in rounds of bounded work."""
+class Maintenance:
+    """Maintains stored batches in rounds of bounded work."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class Upkeep:
         topic_metadata: TopicMetadata,
         topic_configs: TopicConfigs,
         compaction: Compaction,
-        settings: UpkeepSettings,
+        settings: MaintenanceSettings,
     ) -> None:
         self._compaction = compaction
         self._retention_store = retention_store
@@ -58,13 +58,13 @@ class Upkeep:
                 if await self._membership.acquire(LEASE) is not None:
                     await self.round()
                 else:
-                    metrics.UPKEEP_BEHIND.set(0)
+                    metrics.MAINTENANCE_BEHIND.set(0)
                     self._compaction.rest()
                     await self._compaction.settle()
             except (UnavailableError, FencedError) as error:
-                log.warning("upkeep postponed", error=str(error))
+                log.warning("maintenance postponed", error=str(error))
             except Exception:
-                log.exception("upkeep failed")
+                log.exception("maintenance failed")
 
     async def round(self) -> None:
         """Do each part once; a part that fails does not stop the others.
@@ -94,7 +94,7 @@ class Upkeep:
         while topics and clock() < end:
             topics = await self._expire(topics)
             dropped = await self._steps("dropped runs", self._retention_store.drop_ranges, end)
-        metrics.UPKEEP_BEHIND.set(bool(topics) or dropped == self._settings.round_runs)
+        metrics.MAINTENANCE_BEHIND.set(bool(topics) or dropped == self._settings.round_runs)
 
     def _bounds(self, topic: Topic) -> tuple[int, int]:
         return (
@@ -118,7 +118,7 @@ class Upkeep:
                 break
             if failed := passed is None:
                 self._failed = topic.id
-            metrics.UPKEEP.labels("expired runs").inc(passed or 0)
+            metrics.MAINTENANCE.labels("expired runs").inc(passed or 0)
             if passed == limit:
                 more.append(topic)
         return more
@@ -131,20 +131,20 @@ class Upkeep:
 
     async def _withdraw_reservations(self) -> None:
         age, limit = int(self._settings.abandon_seconds * 1000), self._settings.round_runs
-        metrics.UPKEEP.labels("withdrawn reservations").inc(
+        metrics.MAINTENANCE.labels("withdrawn reservations").inc(
             await self._retention_store.withdraw_reservations(age, limit)
         )
 
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs
-        metrics.UPKEEP.labels("forgotten producers").inc(await self._retention_store.forget_producers(age, limit))
+        metrics.MAINTENANCE.labels("forgotten producers").inc(await self._retention_store.forget_producers(age, limit))
 
     async def _delete_dead_objects(self) -> None:
         grace = int(self._settings.grace_seconds * 1000)
         while keys := await self._retention_store.dead_objects(grace, OBJECTS_AT_ONCE):
             deleted = await self._objects.delete(keys)
             await self._retention_store.forget_objects(deleted)
-            metrics.UPKEEP.labels("deleted objects").inc(len(deleted))
+            metrics.MAINTENANCE.labels("deleted objects").inc(len(deleted))
             if len(deleted) < len(keys):
                 return
 
@@ -161,7 +161,7 @@ class Upkeep:
         clock = asyncio.get_running_loop().time
         while True:
             done = await step(limit)
-            metrics.UPKEEP.labels(name).inc(done)
+            metrics.MAINTENANCE.labels(name).inc(done)
             if done < limit or clock() >= end:
                 return done
 
@@ -171,7 +171,7 @@ async def _attempt(work: Callable[[], Awaitable[T]], **subject: str) -> T | None
     try:
         return await work()
     except (UnavailableError, FencedError) as error:
-        log.warning("upkeep postponed", error=str(error), **subject)
+        log.warning("maintenance postponed", error=str(error), **subject)
     except Exception:
-        log.exception("upkeep failed", **subject)
+        log.exception("maintenance failed", **subject)
     return None

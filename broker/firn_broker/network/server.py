@@ -124,7 +124,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """Abort: no Kafka client closes only one direction."""
-        # close() would wait until all answers are sent, which a client that takes nothing prevents for ever.
+        # close() would wait until all answers are sent, and a client that reads nothing prevents that.
         self._transport.abort()
         return False
 

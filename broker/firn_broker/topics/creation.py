@@ -78,7 +78,7 @@ class TopicCreator:
         return topic
 
     def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
-        """Raise TopicError for a compacted topic whose configs allow more than the upkeep can compact."""
+        """Raise TopicError for a compacted topic whose configs allow more than maintenance can compact."""
         policy, retained = (
             own.get(name) or self.settings.configs.get(name) or ""
             for name in (configs.CLEANUP_POLICY, configs.RETENTION_BYTES)

@@ -127,7 +127,7 @@ async def _beside_idle(brokers: Brokers) -> dict[str, float]:
 
 
 async def _wait_for_records(host: str, port: int) -> None:
-    """Fetch (version 11) an empty partition, for ever."""
+    """Fetch (version 11) an empty partition again and again, until it is cancelled."""
     reader, writer = await asyncio.open_connection(host, port)
     name, size = b"idle", struct.pack(">i", 1 << 20)
     body = (

@@ -1,4 +1,4 @@
-// Command pause is the process of every pod's sandbox: it holds the pod's namespaces and reaps orphans until it is told to end.
+// Command pause is the process of every pod's sandbox: it holds the pod's namespaces and reaps orphans until a signal ends it.
 package main
 
 import (

@@ -122,7 +122,7 @@ def _control_group(name: str) -> None:
 
 
 def _supervise(layout: Layout, programs: list[Component]) -> None:
-    """Start every program, restart it a second after it has ended, and reap orphans, for ever."""
+    """Start every program, restart it a second after it has ended, and reap orphans, until the process ends."""
     running: dict[int, Component] = {}
     due: list[tuple[float, Component]] = [(0.0, program) for program in programs]
     environment = {

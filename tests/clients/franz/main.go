@@ -314,7 +314,7 @@ func transact(ctx context.Context, bootstrap string) error {
 	}
 	defer client.Close()
 	if _, _, err := client.ProducerID(ctx); !errors.Is(err, kerr.TransactionalIDAuthorizationFailed) {
-		return fmt.Errorf("not refused for good, but: %w", err)
+		return fmt.Errorf("not refused with a final error, but: %w", err)
 	}
 	return nil
 }

@@ -1,4 +1,4 @@
-"""One API server with the CRDs for all tests of this folder."""
+"""Share the API server of the test process. The tests of this folder create only objects of their own."""
 
 from pathlib import Path
 

@@ -26,7 +26,7 @@ PACKAGES = (
 )
 CODE = re.compile(r"`+[^`]*`+")
 LONGEST_LINE = 120
-LONGEST_SENTENCE = 30
+LONGEST_SENTENCE = 25
 PHRASES = re.compile(
     r"\b(for good|anew|afresh|nobody|somebody|whoever|whomever|made up for|(?:is|are|was) owed|comes to|goes away"
     r"|told|wholly|in vain|take[sn]? up (?:again|its)|nothing to who)\b",

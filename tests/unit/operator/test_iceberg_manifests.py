@@ -24,7 +24,7 @@ from pyiceberg.types import DecimalType, NestedField, StringType, TimestamptzTyp
 
 from firn_operator.adapters.iceberg import iceberg_manifests
 from firn_operator.adapters.iceberg.file_io import ObjectFileIO
-from firn_operator.adapters.iceberg.iceberg_manifests import Manifest
+from firn_operator.adapters.iceberg.iceberg_manifests import IcebergManifest
 
 SCHEMA = Schema(
     NestedField(1, "at", TimestamptzType()),
@@ -92,7 +92,7 @@ def entry(version: int, data: DataFile, status: ManifestEntryStatus = ManifestEn
     return ManifestEntry.from_args(_table_format_version=shape(version), status=status, data_file=data, **fields)
 
 
-def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, deletes: bool = False) -> Manifest:
+def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, deletes: bool = False) -> IcebergManifest:
     output = IO.new_output(str(place))
     if version == 1:
         writer: Any = ManifestWriterV1(spec, SCHEMA, output, 7, "deflate")
@@ -103,7 +103,7 @@ def written(place: Path, version: int, spec: PartitionSpec, *entries: Any, delet
             writer._writer.write_block([manifest_entry])
             writer._added_files += 1
             writer._min_sequence_number = 1
-    return Manifest(str(place), place.stat().st_size, spec.spec_id, deletes, 12)
+    return IcebergManifest(str(place), place.stat().st_size, spec.spec_id, deletes, 12)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
@@ -203,7 +203,7 @@ def test_manifest_lists_are_read(tmp_path: Path, version: int) -> None:
     with write_manifest_list(version, IO.new_output(place), 7, None, 12, "deflate") as listed:  # type: ignore[arg-type]
         listed.add_manifests([writer.to_manifest_file()])
     (read,) = iceberg_manifests.read_list(IO, place)
-    assert read == Manifest(
+    assert read == IcebergManifest(
         str(tmp_path / "m.avro"), (tmp_path / "m.avro").stat().st_size, 4, False, 12 if version == 2 else 0
     )
 

@@ -34,7 +34,7 @@ from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg import file_io, iceberg_manifests
 from firn_operator.adapters.iceberg.catalogs import TableKey, places
 from firn_operator.adapters.iceberg.connections import Connection
-from firn_operator.adapters.iceberg.iceberg_manifests import Manifest
+from firn_operator.adapters.iceberg.iceberg_manifests import IcebergManifest
 
 _THREADS = 3
 _BATCH = 500
@@ -93,7 +93,7 @@ class _Manifests:
         self.read = 0
         """Number of manifests that were read so far."""
 
-    def get(self, manifest: Manifest, kind: int, read: Callable[[], _Contents]) -> _Contents:
+    def get(self, manifest: IcebergManifest, kind: int, read: Callable[[], _Contents]) -> _Contents:
         """Return the content of the manifest from the cache or from ``read``. ``kind`` separates different readings
         of a manifest."""
         key = (manifest.path, kind)
@@ -291,11 +291,11 @@ def _until(files: Iterable[DataFile], work: CompactionWork, now: int) -> int:
     return min((soonest, *(moment + quiet for moment in newest.values() if moment + quiet > now)))
 
 
-def _delete_reader(io: FileIO, manifest: Manifest, plain: frozenset[int]) -> Callable[[], _Contents]:
+def _delete_reader(io: FileIO, manifest: IcebergManifest, plain: frozenset[int]) -> Callable[[], _Contents]:
     return lambda: _Contents(deletes=tuple(iceberg_manifests.read_deletes(io, manifest, plain)))
 
 
-def _data_reader(io: FileIO, manifest: Manifest, target: int, whole: bool) -> Callable[[], _Contents]:
+def _data_reader(io: FileIO, manifest: IcebergManifest, target: int, whole: bool) -> Callable[[], _Contents]:
     def read() -> _Contents:
         kept: list[DataFile] = []
         newest: dict[str, DataFile] = {}

@@ -36,7 +36,7 @@ Fields = Mapping[int, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Manifest:
+class IcebergManifest:
     """A manifest as a manifest list names it."""
 
     path: str
@@ -46,10 +46,10 @@ class Manifest:
     sequence: int
 
 
-def read_list(io: FileIO, path: str) -> list[Manifest]:
+def read_list(io: FileIO, path: str) -> list[IcebergManifest]:
     """Return the manifests of a snapshot. Raises FileNotFoundError."""
     return [
-        Manifest(
+        IcebergManifest(
             path=record["path"],
             length=record["length"],
             spec_id=record["spec"],
@@ -60,7 +60,7 @@ def read_list(io: FileIO, path: str) -> list[Manifest]:
     ]
 
 
-def read_data(io: FileIO, manifest: Manifest) -> Iterator[DataFile]:
+def read_data(io: FileIO, manifest: IcebergManifest) -> Iterator[DataFile]:
     """Yield the live data files of a manifest. ``written`` is a sequence number. Raises FileNotFoundError."""
     for entry, file in _entries(io, manifest, _DATA):
         yield DataFile(
@@ -75,7 +75,7 @@ def read_data(io: FileIO, manifest: Manifest) -> Iterator[DataFile]:
         )
 
 
-def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) -> Iterator[DeleteFile]:
+def read_deletes(io: FileIO, manifest: IcebergManifest, unpartitioned: frozenset[int]) -> Iterator[DeleteFile]:
     """Yield the live delete files and vectors of a manifest. Raises FileNotFoundError.
 
     ``unpartitioned``: ids of specs without fields. ``written`` is a sequence number.
@@ -94,13 +94,13 @@ def read_deletes(io: FileIO, manifest: Manifest, unpartitioned: frozenset[int]) 
         )
 
 
-def _entries(io: FileIO, manifest: Manifest, fields: Fields) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+def _entries(io: FileIO, manifest: IcebergManifest, fields: Fields) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     for entry in _records(io, manifest.path, _ENTRY, {2: fields}):
         if entry["status"] != _DELETED:
             yield {"sequence": None, "written": None, **entry}, entry["file"]
 
 
-def _sequence(sequence: int | None, entry: Mapping[str, Any], manifest: Manifest) -> int:
+def _sequence(sequence: int | None, entry: Mapping[str, Any], manifest: IcebergManifest) -> int:
     """Return a sequence number with Iceberg's inheritance: that of the manifest for its own entries, else 0."""
     if sequence is None:
         return manifest.sequence if entry["status"] == _ADDED else 0
