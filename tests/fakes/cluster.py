@@ -14,6 +14,7 @@ from firn_controllers.ports import JobState, Manifest, PodState, StatefulSetStat
 from firn_operator.adapters.kube.workloads import job_state
 from tests.fakes.clock import FakeClock
 from tests.fakes.faults import Faults, effect
+from tests.fakes.messages import check_listed
 from tests.gen import pod
 
 Place = tuple[str, str, str, str]
@@ -115,6 +116,8 @@ class FakeCluster:
     async def patch_status(
         self, namespace: str, name: str, status: Manifest, resource_version: str, kind: str = KIND
     ) -> Manifest | None:
+        for condition in status.get("conditions", ()):
+            check_listed(condition["message"])
         live = self._checked(namespace, name, resource_version, kind)
         if live is None:
             return None
@@ -139,6 +142,7 @@ class FakeCluster:
     async def event(
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
     ) -> None:
+        check_listed(message)
         self.events.append((name, reason, message))
 
     # What users do
