@@ -78,8 +78,8 @@ def audit(
     rows whose offset the log does not have.
 
     "unproved" counts offsets for which the audit cannot decide. These are records that compaction has removed from the log, and missing
-    records where onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out while the table has the
-    snapshot from before the change.
+    records where onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out while the
+    table has the snapshot from before the change.
     """
     from firn_operator.cli import audit as audits
 

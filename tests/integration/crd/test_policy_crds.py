@@ -242,18 +242,18 @@ STATUS: Manifest = {
 
 @pytest.mark.parametrize("kind", PLURALS)
 def test_the_documented_status_is_stored_and_printed_in_full(api: ApiServer, kind: str) -> None:
-    live = create(api, policy(kind, "status", SNAPSHOTS if kind == RETENTION else {}))
-    written = api.call("PUT", f"{place(kind, 'status')}/status", {**live, "status": STATUS})
+    live = create(api, policy(kind, "documented", SNAPSHOTS if kind == RETENTION else {}))
+    written = api.call("PUT", f"{place(kind, 'documented')}/status", {**live, "status": STATUS})
     assert written["status"] == STATUS
     assert written["metadata"]["generation"] == 1
-    table = api.call("GET", place(kind, "status"), accept="application/json;as=Table;v=v1;g=meta.k8s.io")
+    table = api.call("GET", place(kind, "documented"), accept="application/json;as=Table;v=v1;g=meta.k8s.io")
     cells = table["rows"][0]["cells"]
     shown = {column["name"]: cell for column, cell in zip(table["columnDefinitions"], cells, strict=True)}
     assert shown.pop("Age")
     assert shown.pop("Last-Run")
     own = {"Strategy": "BinPack"} if kind == COMPACTION else {"Mode": "DryRun"}
     assert shown == own | {
-        "Name": "status",
+        "Name": "documented",
         "Ready": "True",
         "Reason": "AllReady",
         "Topics": 50,

@@ -102,7 +102,7 @@ class Topic:
     def rows(self) -> list[dict[str, Any]]:
         frame = self.lake.spark.read.format("iceberg").load(self.identifier)
         rows = [row.asDict(recursive=True) for row in frame.collect()]
-        return sorted(rows, key=lambda row: row["_kafka"]["offset"])
+        return sorted(rows, key=lambda row: row["_kafka"]["offset"] if row["_kafka"] else -1)
 
     def ids(self) -> list[int]:
         return [row["id"] for row in self.rows()]
