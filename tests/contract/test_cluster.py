@@ -11,9 +11,10 @@ import pytest_asyncio
 import yaml
 from kubernetes.aio import config as kube_config
 from kubernetes.aio.client import Configuration
+from kubernetes.aio.config import incluster_config
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
+from firn.model.errors import AccessDeniedError, CommitConflictError, NotReadyError, UnavailableError
 from firn_operator.adapters.kube import lists
 from firn_operator.adapters.kube.api_client import Api, ApiError, Manifest, RateLimit, path
 from firn_operator.adapters.kube.cluster import KubeCluster
@@ -242,8 +243,6 @@ async def test_a_wrong_token_is_access_denied(configuration: Configuration) -> N
 
 
 async def test_requests_use_a_rotated_token(server: ApiServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from kubernetes.aio.config import incluster_config
-
     token, authority = tmp_path / "token", tmp_path / "ca.crt"
     token.write_text("old")
     kubeconfig = yaml.safe_load(server.kubeconfig.read_text())["clusters"][0]["cluster"]
@@ -280,8 +279,6 @@ async def test_the_check_accepts_the_live_crd(api: Api, server: ApiServer) -> No
 async def test_the_check_names_fields_that_a_crd_lacks(
     api: Api, server: ApiServer, plural: str, below: tuple[str, ...], field: str
 ) -> None:
-    from firn.model.errors import NotReadyError
-
     place = f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{plural}.{names.GROUP}"
     right = server.call("GET", place)
     older = server.call("GET", place)

@@ -73,10 +73,15 @@ def test_any_broker_serves_records_of_another(fleet: list[FirnBroker], name: str
     assert sorted(int(record.value()) for record in read(everybody, name, 2000)) == list(range(2000))
 
 
+RECORDS, PARTITIONS = 6000, 6
+KILLED_AT, RESTARTED_AT = 2000, 4500
+"""Numbers of produced records."""
+
+
 def test_a_killed_broker_loses_no_record(fleet: list[FirnBroker], name: str) -> None:
     everybody = all_of(fleet)
     await_true("three brokers", lambda: len(admin(everybody).list_topics(timeout=10).brokers) == 3)
-    create(everybody, name, 6)
+    create(everybody, name, PARTITIONS)
     members = [group(everybody, name) for _ in range(2)]
     for member in members:
         member.subscribe([name])
@@ -90,48 +95,49 @@ def test_a_killed_broker_loses_no_record(fleet: list[FirnBroker], name: str) -> 
             acknowledged.append((message.partition(), int(message.value())))
 
     producer = Producer({"bootstrap.servers": everybody.bootstrap, "enable.idempotence": True, "linger.ms": 5})
-    consumed: list[tuple[int, int, int]] = []
-    killed = restarted = False
-    for number in range(6000):
-        producer.produce(name, b"%d" % number, partition=number % 6, on_delivery=delivered)
+    consumed: set[tuple[int, int]] = set()
+    for number in range(RECORDS):
+        producer.produce(name, b"%d" % number, partition=number % PARTITIONS, on_delivery=delivered)
         producer.poll(0)
         if number % 20 == 0:
             time.sleep(0.01)
-            for member in members:
-                consumed += [
-                    (message.partition() or 0, message.offset() or 0, int(message.value() or b""))
-                    for message in member.consume(500, 0.005)
-                    if message.error() is None
-                ]
-        if number == 2000 and not killed:
+            consumed |= consumed_by(members, 0.005)
+        if number == KILLED_AT:
             fleet[1].kill()
-            killed = True
-        if number == 4500 and not restarted:
+        if number == RESTARTED_AT:
             fleet[1].start()
-            restarted = True
     assert producer.flush(60) == 0
     assert not failed
-    assert len(acknowledged) == 6000
-    stored = read(everybody, name, 6000)
-    by_partition: dict[int, list[tuple[int, int]]] = {}
-    for record in stored:
-        by_partition.setdefault(record.partition(), []).append((record.offset(), int(record.value())))
-    for partition, records in by_partition.items():
-        assert [offset for offset, _ in records] == list(range(1000)), partition
-        assert [value for _, value in records] == list(range(partition, 6000, 6)), (
-            "no record is lost, duplicated or out of order"
-        )
+    assert len(acknowledged) == RECORDS
+    check_stored(read(everybody, name, RECORDS))
     deadline = time.monotonic() + 60
-    while len({(partition, offset) for partition, offset, _ in consumed}) < 6000:
+    while len(consumed) < RECORDS:
         assert time.monotonic() < deadline, len(consumed)
-        for member in members:
-            consumed += [
-                (message.partition() or 0, message.offset() or 0, int(message.value() or b""))
-                for message in member.consume(500, 0.1)
-                if message.error() is None
-            ]
+        consumed |= consumed_by(members, 0.1)
     for member in members:
         member.close()
+
+
+def consumed_by(members: list[Consumer], seconds: float) -> set[tuple[int, int]]:
+    """Return the partitions and offsets of the records that each member consumes within ``seconds``."""
+    return {
+        (message.partition() or 0, message.offset() or 0)
+        for member in members
+        for message in member.consume(500, seconds)
+        if message.error() is None
+    }
+
+
+def check_stored(records: list[Any]) -> None:
+    """Check that each partition has its records in the order in which the test produced them."""
+    by_partition: dict[int, list[tuple[int, int]]] = {}
+    for record in records:
+        by_partition.setdefault(record.partition(), []).append((record.offset(), int(record.value())))
+    for partition, stored in by_partition.items():
+        assert [offset for offset, _ in stored] == list(range(RECORDS // PARTITIONS)), partition
+        assert [value for _, value in stored] == list(range(partition, RECORDS, PARTITIONS)), (
+            "no record is lost, duplicated or out of order"
+        )
 
 
 def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> None:

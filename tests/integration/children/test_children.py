@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from firn.model import names
+from firn.model.config import Config
 from firn.model.jobs import TableTarget
 from firn_controllers.cache.policies import policy_entry as policy_entry
 from firn_controllers.children import Owner
@@ -41,8 +42,9 @@ PATHS = {
 }
 
 
-def children() -> list[Manifest]:
-    config = gen.config(
+def config_with_options() -> Config:
+    """Return a configuration with options that add fields to the rendered objects."""
+    return gen.config(
         images={
             "spark": {"image": "firn-spark:1"},
             "kafka": {"image": "kafka:4.2", "pullPolicy": "Always"},
@@ -75,19 +77,18 @@ def children() -> list[Manifest]:
             "scheduling": {"nodeSelector": {"disk": "fast"}},
         },
     )
+
+
+def children() -> list[Manifest]:
+    """Render an object of each kind and purpose."""
+    config = config_with_options()
+    return [*children_of_fleets(config), *children_of_a_group(config), *children_of_jobs(config)]
+
+
+def children_of_fleets(config: Config) -> list[Manifest]:
     fleet = kinds.managed_fleet(config, "classic", OWNER, None)
     assert isinstance(fleet, KafkaFleet)
     waves = kinds.managed_fleet(config, "waves", OWNER, None)
-    contents = settings.group_settings(config, "default")
-    labels = group_labels("default")
-    observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
-    assert isinstance(observed.target, TableTarget)
-    maintained = policy_entry(gen.policy("nightly", run={"size": "large"}), config)
-    due = Due(gen.NOW, "it was asked for", None, {"topic": "1"})
-    batch = PlannedRun((DueTable(observed.entry, observed.target, "uuid", None, due, ""),), "large")
-    run = policy_plan.contract(maintained, batch, config, gen.NOW)
-    job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
-    assert job is not None
     return [
         kinds.config_map(fleet),
         builders.headless_service(fleet),
@@ -102,9 +103,30 @@ def children() -> list[Manifest]:
         *builders.external_services(waves),
         builders.disruption_budget(waves),
         kinds.stateful_set(waves, 3),
+    ]
+
+
+def children_of_a_group(config: Config) -> list[Manifest]:
+    contents = settings.group_settings(config, "default")
+    labels = group_labels("default")
+    return [
         settings.build(contents, OWNER, labels),
         service.build("default", OWNER, labels),
         driver.build(config, contents, OWNER, labels, in_use=True),
+    ]
+
+
+def children_of_jobs(config: Config) -> list[Manifest]:
+    """Render the contract of a topic, and the contract and Job of a maintenance run."""
+    observed = gen.observed(gen.topic(config={"retention.ms": "1"}), config)
+    assert isinstance(observed.target, TableTarget)
+    maintained = policy_entry(gen.policy("nightly", run={"size": "large"}), config)
+    due = Due(gen.NOW, "it was asked for", None, {"topic": "1"})
+    batch = PlannedRun((DueTable(observed.entry, observed.target, "uuid", None, due, ""),), "large")
+    run = policy_plan.contract(maintained, batch, config, gen.NOW)
+    job = plan.contract(observed, "topic-id", table_agreed=True, topic_origin="Created", table_origin="Adopted")
+    assert job is not None
+    return [
         plan.config_map(job, OWNER),
         policy_plan.config_map(maintained, run, OWNER),
         policy_plan.job(maintained, batch, run, config, OWNER),

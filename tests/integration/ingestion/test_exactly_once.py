@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import get_args
 
 import pytest
+from confluent_kafka import TopicPartition
 
 from firn.model import names
 from firn.model.errors import ExitCode
@@ -369,8 +370,6 @@ def test_a_dropped_table_is_recreated_with_every_record(world: World) -> None:
 
 
 def test_records_deleted_by_retention_are_reported(world: World) -> None:
-    from confluent_kafka import TopicPartition
-
     topic, job = topic_with(world, good(0))
     world.stop()
     world.produce(topic, good(10))

@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 
 from firn.model.jobs import Column, RecordSchema, StartFrom
 from firn.tables import table_properties
@@ -235,8 +236,6 @@ def test_start_from_a_time_reads_from_that_time(world: World) -> None:
 
 
 def test_added_partitions_are_read_from_their_beginning(world: World) -> None:
-    from confluent_kafka.admin import NewPartitions
-
     topic = world.topic()
     job = world.job(topic, start_from=StartFrom(kind="Latest"))
     world.apply(job)

@@ -25,6 +25,7 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import DirectoryJobs
 from firn_spark.tables.catalogs import Catalogs, catalog_conf
+from firn_spark.tables.commits import read_landed
 from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true, free_port
@@ -280,8 +281,6 @@ class World(AbstractContextManager["World"]):
         return self.rows(job, "__dlq")
 
     def landed(self, job: IngestJob) -> Mapping[int, int]:
-        from firn_spark.tables.commits import read_landed
-
         table = self.table(job)
         state = read_landed(table) if table is not None else None
         return state.offsets if state is not None else {}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from tests.servers.spark import spark_conf
 
@@ -14,8 +15,6 @@ CATALOG = "landing_lake"
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from pyspark.sql import SparkSession
-
     os.environ["PYSPARK_PYTHON"] = sys.executable
     root = str(Path(__file__).parents[3])
     roots = [root, f"{root}/spark_apps"]

@@ -1,5 +1,6 @@
 """Compare data files and descriptors with those of Iceberg's own writer for the same rows."""
 
+import base64
 import datetime
 import json
 import random
@@ -106,8 +107,6 @@ def random_value(name: str, chance: random.Random) -> Any:
 
 
 def pybase64(data: bytes) -> Any:
-    import base64
-
     return base64.b64encode(data).decode()
 
 

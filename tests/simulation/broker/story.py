@@ -51,72 +51,112 @@ def run_story(seed: int) -> Outcome:
     return Outcome(record, world.operations, dict(world.faults), wrong)
 
 
+@dataclass
+class _Readers:
+    """The clients that read. ``logs`` are those of the topics that no client re-creates."""
+
+    logs: list[Log]
+    consumers: list[Consumer]
+    members: list[Member]
+
+
 async def _story(world: World, record: History) -> None:
+    """Let clients work during the faults and after them, then read everything.
+
+    The steps draw random numbers in this order. Another order would give each seed another story.
+    """
     chance = world.chance
     await world.store.start()
     for _ in range(BROKERS):
         await world.start()
+    admin = await _admin_with_topics(world, record)
+    world.trouble, world.slowness = chance.choice((0.02, 0.08, 0.2)), chance.choice((0.01, 0.2, 1.0))
+    producers = _producers(world, record)
+    readers = _readers(world, record)
+    chaos = world.later(_chaos(world))
+    trimming = world.later(admin.trim())
+    reading = [world.later(consumer.run()) for consumer in readers.consumers] + [
+        world.later(member.run()) for member in readers.members
+    ]
+    async with asyncio.timeout(600):
+        await asyncio.gather(_remake(world, admin), *(producer.run() for producer in producers))
+    await _stop(chaos, trimming)
+    await _settle(world, readers.members)
+    await _stop(*reading)
+    await _read_everything(world, record, readers)
+    report = await fsck.check(world.store.retention, world.objects, read=True)
+    assert not report.lost, f"objects are lost: {report}"
+    world.end()
+
+
+async def _admin_with_topics(world: World, record: History) -> Admin:
+    """Create the topics, and return the client that trims one of them and re-creates another."""
     admin = Admin(world, record, TRIMMED, PARTITIONS[TRIMMED], REMADE)
     await admin.make(KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], {"retention.ms": "-1"})
     await admin.make(
         TRIMMED, PARTITIONS[TRIMMED], {"retention.bytes": "20000", "message.timestamp.type": "LogAppendTime"}
     )
     await admin.make(REMADE, PARTITIONS[REMADE], {"retention.ms": "-1"})
-    world.trouble, world.slowness = chance.choice((0.02, 0.08, 0.2)), chance.choice((0.01, 0.2, 1.0))
+    return admin
+
+
+def _producers(world: World, record: History) -> list[Producer]:
+    """Return idempotent and other producers for all topics."""
 
     def enough() -> bool:
         # The last part, without faults, adds about a third.
         return world.operations >= 0.7 * OPERATIONS and world.faults.total() >= FAULTS
 
-    producers = [
+    return [
         Producer(world, record, number, log, WINDOWS, idempotent=idempotent, enough=enough)
         for number, (log, idempotent) in enumerate(
             [((KEPT_TOPIC, part), True) for part in (0, 1, 2, 0)]
             + [((KEPT_TOPIC, 1), False), ((TRIMMED, 0), True), ((TRIMMED, 1), False), ((REMADE, 0), False)]
         )
     ]
+
+
+def _readers(world: World, record: History) -> _Readers:
+    """Return a consumer for each log, slow consumers, and the members of a group."""
     logs = [(topic, part) for topic in (KEPT_TOPIC, TRIMMED) for part in range(PARTITIONS[topic])]
     consumers = [Consumer(world, record, f"reader of {log}", log) for log in logs]
     # These are too slow for records that retention deletes.
     consumers += [Consumer(world, record, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
     instances = ["static", *[None] * (MEMBERS - 1)]
     members = [Member(world, record, GROUP, KEPT_TOPIC, PARTITIONS[KEPT_TOPIC], instance) for instance in instances]
-    chaos = world.later(_chaos(world))
-    trimming = world.later(admin.trim())
-    reading = [world.later(consumer.run()) for consumer in consumers] + [
-        world.later(member.run()) for member in members
-    ]
-    async with asyncio.timeout(600):
-        await asyncio.gather(_remake(world, admin), *(producer.run() for producer in producers))
-    await _stop(chaos, trimming)
+    return _Readers(logs, consumers, members)
+
+
+async def _settle(world: World, members: list[Member]) -> None:
+    """End all faults, and wait until every partition has a member of the group."""
     _heal(world)
     while len(world.hosts) < BROKERS:
         await world.start()
+    everything = list(range(PARTITIONS[KEPT_TOPIC]))
     async with asyncio.timeout(PEACE_SECONDS):
         # Retention runs meanwhile, and must not delete any referenced object.
         await asyncio.sleep(12)
-        while not all(member.stable for member in members) or sorted(p for member in members for p in member.mine) != [
-            0,
-            1,
-            2,
-        ]:
+        while (
+            not all(member.stable for member in members)
+            or sorted(part for member in members for part in member.mine) != everything
+        ):
             await asyncio.sleep(0.5)
         await asyncio.sleep(3)
-    await _stop(*reading)
+
+
+async def _read_everything(world: World, record: History, readers: _Readers) -> None:
+    """Read all logs and the group's offsets, and let each consumer reach the end of its log at a new broker."""
     fresh = await world.start()
     await asyncio.sleep(2)
     async with asyncio.timeout(PEACE_SECONDS):
-        for log in [*logs, (REMADE, 0)]:
+        for log in [*readers.logs, (REMADE, 0)]:
             record.logs[log] = await _read_all(world, log)
-        for consumer in consumers:
+        for consumer in readers.consumers:
             while not await consumer.read(fresh):
                 await asyncio.sleep(0.1)
         for partition in range(PARTITIONS[KEPT_TOPIC]):
-            while not await _committed(world, members[0], partition):
+            while not await _committed(world, readers.members[0], partition):
                 await asyncio.sleep(0.1)
-    report = await fsck.check(world.store.retention, world.objects, read=True)
-    assert not report.lost, f"objects are lost: {report}"
-    world.end()
 
 
 async def _committed(world: World, member: Member, partition: int) -> bool:

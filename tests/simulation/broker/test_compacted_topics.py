@@ -179,67 +179,98 @@ def check_acknowledged(before: list[tuple[bytes, bytes | None, int]], last_offse
             assert last_offsets.get(key, -1) == -1 or last_offsets[key] >= offset, f"{key!r} is older than {offset}"
 
 
-async def story(seed: int) -> None:
-    world = World(seed)
-    await world.store.start()
-    for _ in range(3):
-        await world.start()
-    ratio = world.chance.choice(("0", "0.5"))
+async def create_topic(world: World, ratio: str) -> None:
+    """Create the compacted topic. ``ratio`` is its ``min.cleanable.dirty.ratio``."""
     configs = {
         "cleanup.policy": "compact", "delete.retention.ms": str(RETENTION_SECONDS * 1000), "min.cleanable.dirty.ratio": ratio
     }  # fmt: skip
     await world.store.topics.create_topic(Topic(world.hosts[0].broker.identifiers.uuid4(), TOPIC, PARTITIONS, configs))
-    world.trouble, world.slowness = world.chance.choice((0.02, 0.1, 0.3)), world.chance.choice((0.01, 0.2, 1.0))
 
-    async def deaths() -> None:
-        while True:
-            await asyncio.sleep(world.chance.expovariate(0.2))
-            if world.hosts:
-                world.kill(world.chance.choice(world.hosts))
-            await asyncio.sleep(world.chance.random() * 3)
-            await world.start()
 
-    async def follow(consumer: Consumer) -> None:
-        while True:
-            await consumer.read()
+async def kill_brokers(world: World) -> None:
+    """Kill a broker about every 5 seconds and start another broker in its place, until cancelled."""
+    while True:
+        await asyncio.sleep(world.chance.expovariate(0.2))
+        if world.hosts:
+            world.kill(world.chance.choice(world.hosts))
+        await asyncio.sleep(world.chance.random() * 3)
+        await world.start()
 
-    producers = [Producer(world, number) for number in range(PRODUCERS)]
-    consumers = [Consumer(world, partition) for partition in range(PARTITIONS)]
-    beside = [asyncio.create_task(work) for work in (deaths(), newcomers(world, producers), *map(follow, consumers))]
-    await asyncio.gather(*(producer.run() for producer in producers))
-    await asyncio.sleep(30)
-    world.trouble = 0.0
-    beside[0].cancel()
-    # Compaction removes tombstones, and retention deletes replaced objects.
-    await asyncio.sleep(2 * RETENTION_SECONDS)
-    for task in beside:
+
+async def follow(consumer: Consumer) -> None:
+    """Let a consumer read until cancelled."""
+    while True:
+        await consumer.read()
+
+
+async def stop(tasks: list["asyncio.Task[None]"]) -> None:
+    """Cancel tasks. Raises the exception of a task that has failed."""
+    for task in tasks:
         if task.done() and not task.cancelled():
             task.result()
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-    await world.start()
+
+
+async def check_compacted(world: World) -> None:
+    """Check that brokers have compacted some records."""
     compacted = [
         key
         for key, (_, runs) in (await world.store.retention.list_objects()).items()
         if runs and wal.horizon(key) is not None
     ]
     assert compacted, "nothing was compacted"
-    for partition in range(PARTITIONS):
-        last = Consumer(world, partition)
+
+
+def check_newest(producers: list[Producer], consumer: Consumer) -> None:
+    """Check that a consumer has read the newest acknowledged record of each key, and no other value after it."""
+    check_order(producers, consumer)
+    offsets = newest(consumer.seen)
+    for key, value, offset in final(producers, consumer.partition):
+        assert offsets.get(key, -1) == (-1 if value is None else offset), f"{key!r}, {value!r} at {offset}"
+
+
+def check_only_values(producers: list[Producer], consumer: Consumer) -> None:
+    """Check that a consumer has read one record of each key that is not deleted, and no tombstone."""
+    live = {key for key, value, _ in final(producers, consumer.partition) if value is not None}
+    assert [read[1] for read in consumer.seen] == [read[1] for read in consumer.seen if read[1] in live], (
+        "a tombstone stayed"
+    )
+    assert len(consumer.seen) == len(live)
+
+
+async def story(seed: int) -> None:
+    world = World(seed)
+    await world.store.start()
+    for _ in range(3):
+        await world.start()
+    ratio = world.chance.choice(("0", "0.5"))
+    await create_topic(world, ratio)
+    world.trouble, world.slowness = world.chance.choice((0.02, 0.1, 0.3)), world.chance.choice((0.01, 0.2, 1.0))
+    producers = [Producer(world, number) for number in range(PRODUCERS)]
+    consumers = [Consumer(world, partition) for partition in range(PARTITIONS)]
+    beside = [
+        asyncio.create_task(work)
+        for work in (kill_brokers(world), newcomers(world, producers), *map(follow, consumers))
+    ]
+    await asyncio.gather(*(producer.run() for producer in producers))
+    await asyncio.sleep(30)
+    world.trouble = 0.0
+    beside[0].cancel()
+    # Compaction removes tombstones, and retention deletes replaced objects.
+    await asyncio.sleep(2 * RETENTION_SECONDS)
+    await stop(beside)
+    await world.start()
+    await check_compacted(world)
+    for consumer in consumers:
+        last = Consumer(world, consumer.partition)
         while not await last.read():
             pass
-        for consumer in (last, consumers[partition]):
-            check_order(producers, consumer)
-            offsets = newest(consumer.seen)
-            for key, value, offset in final(producers, partition):
-                assert offsets.get(key, -1) == (-1 if value is None else offset), f"{key!r}, {value!r} at {offset}"
+        check_newest(producers, last)
+        check_newest(producers, consumer)
         if ratio == "0":
-            live = {key for key, value, _ in final(producers, partition) if value is not None}
-            assert [read[1] for read in last.seen] == [read[1] for read in last.seen if read[1] in live], (
-                "a tombstone stayed"
-            )
-            assert len(last.seen) == len(live)
+            check_only_values(producers, last)
     world.end()
     assert not world.errors
 

@@ -6,7 +6,6 @@ No partition ever has two readers, and in the end every partition has one.
 import asyncio
 import io
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -125,6 +124,36 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
+async def trouble_brokers(world: World) -> None:
+    """Cut brokers off from the coordinator, or kill them and start others, until cancelled."""
+    chance = world.chance
+    while True:
+        await asyncio.sleep(chance.expovariate(0.15))
+        if not world.hosts:
+            continue
+        host = chance.choice(world.hosts)
+        if chance.random() < 0.5:
+            host.cut = now() + chance.random() * 12
+            await asyncio.sleep(host.cut - now())
+        else:
+            world.kill(host)
+            await asyncio.sleep(chance.random() * 3)
+            await world.start()
+
+
+async def check_every_partition_has_a_reader(members: list[Member]) -> None:
+    """Check that members own each partition once, after at most 100 seconds: a member may be about to rejoin."""
+
+    def owned() -> list[int]:
+        return sorted(partition for member in members for partition in member.owned)
+
+    for _ in range(100):
+        if owned() == list(range(PARTITIONS)):
+            break
+        await asyncio.sleep(1)
+    assert owned() == list(range(PARTITIONS))
+
+
 async def story(seed: int) -> None:
     world = World(seed)
     chance = world.chance
@@ -136,25 +165,10 @@ async def story(seed: int) -> None:
     members: list[Member] = []
     members += [Member(world, topic, members) for _ in range(MEMBERS)]
     world.trouble, world.slowness = chance.choice((0.02, 0.1, 0.3)), chance.choice((0.01, 0.2))
-
-    async def deaths() -> None:
-        while True:
-            await asyncio.sleep(chance.expovariate(0.15))
-            if not world.hosts:
-                continue
-            host = chance.choice(world.hosts)
-            if chance.random() < 0.5:
-                host.cut = now() + chance.random() * 12
-                await asyncio.sleep(host.cut - now())
-            else:
-                world.kill(host)
-                await asyncio.sleep(chance.random() * 3)
-                await world.start()
-
-    dying = asyncio.create_task(deaths())
+    troubling = asyncio.create_task(trouble_brokers(world))
     living = [asyncio.create_task(member.run()) for member in members]
     failed = await asyncio.wait(living, timeout=TROUBLED, return_when=asyncio.FIRST_EXCEPTION)
-    dying.cancel()
+    troubling.cancel()
     for host in world.hosts:
         host.cut = 0.0
     world.trouble = 0.0
@@ -162,17 +176,7 @@ async def story(seed: int) -> None:
         failed = await asyncio.wait(living, timeout=SETTLING, return_when=asyncio.FIRST_EXCEPTION)
     for task in failed[0]:
         task.result()
-
-    def shared() -> Iterator[int]:
-        for member in members:
-            yield from member.owned
-
-    # A member may be about to rejoin.
-    for _ in range(100):
-        if sorted(shared()) == list(range(PARTITIONS)):
-            break
-        await asyncio.sleep(1)
-    assert sorted(shared()) == list(range(PARTITIONS))
+    await check_every_partition_has_a_reader(members)
     for task in living:
         task.cancel()
         with suppress(asyncio.CancelledError):

@@ -101,19 +101,9 @@ class World:
                 self.clients.remove(client)
                 self.ask(HeartbeatRequest(client.id, -1, client.instance))
             case 5 if client.instance is not None and client.epoch:
-                left = self.ask(HeartbeatRequest(client.id, -2, client.instance))
-                self.clients.remove(client)
-                if not left.error:
-                    self.count += 1
-                    self.clients.append(Client(f"m{self.count}", client.instance, client.names))
+                self.restart(client)
             case 6:
-                name = chance.choice(NAMES)
-                self.topics = dict(self.topics)
-                old = self.topics.pop(name, None)
-                if old is None or chance.random() < 0.8:
-                    id = UUID(int=chance.getrandbits(100)) if old is None or chance.random() < 0.3 else old.id
-                    grown = old.partitions + chance.randrange(3) if old is not None and id == old.id else 2
-                    self.topics[name] = Topic(id, name, grown)
+                self.change_topic(chance.choice(NAMES))
             case 7:
                 client.names = frozenset(chance.sample(NAMES, chance.randrange(1, 4)))
                 client.says_all = True
@@ -121,13 +111,35 @@ class World:
                 self.now += chance.choice((1, 5, 5, 20, 50))
                 self.group.tick(self.now)
             case 9:
-                if chance.random() < 0.5:
-                    # No client receives this reply, and the state is not stored.
-                    self.group.heartbeat(client.beat(chance), self.topics, self.now)
-                    client.says_all = True
-                self.group = self.made()
-                if self.stored is not None:
-                    self.group.load(self.stored, self.now)
+                self.crash(client)
+
+    def restart(self, client: Client) -> None:
+        """Let a static member leave for a while (epoch -2), and return as a new process with the same instance id."""
+        left = self.ask(HeartbeatRequest(client.id, -2, client.instance))
+        self.clients.remove(client)
+        if not left.error:
+            self.count += 1
+            self.clients.append(Client(f"m{self.count}", client.instance, client.names))
+
+    def change_topic(self, name: str) -> None:
+        """Delete a topic, re-create it, or add partitions to it."""
+        chance = self.chance
+        self.topics = dict(self.topics)
+        old = self.topics.pop(name, None)
+        if old is None or chance.random() < 0.8:
+            id = UUID(int=chance.getrandbits(100)) if old is None or chance.random() < 0.3 else old.id
+            grown = old.partitions + chance.randrange(3) if old is not None and id == old.id else 2
+            self.topics[name] = Topic(id, name, grown)
+
+    def crash(self, client: Client) -> None:
+        """Let the broker crash, sometimes before it stores the effect of a heartbeat, and load the stored state."""
+        if self.chance.random() < 0.5:
+            # No client receives this reply, and the state is not stored.
+            self.group.heartbeat(client.beat(self.chance), self.topics, self.now)
+            client.says_all = True
+        self.group = self.made()
+        if self.stored is not None:
+            self.group.load(self.stored, self.now)
 
     def check(self) -> None:
         """Check that no partition has two owners. A member whose session expired by its own clock does not count."""

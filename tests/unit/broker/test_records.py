@@ -26,6 +26,13 @@ def damaged(data: memoryview) -> memoryview:
     return data
 
 
+def in_format(magic: int) -> memoryview:
+    """Return a batch that claims to be in another format. The checksum does not cover the byte."""
+    data = raw()
+    data[16] = magic
+    return data
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [
@@ -34,7 +41,7 @@ def damaged(data: memoryview) -> memoryview:
         (raw()[:-1], ErrorCode.corrupt_message),
         (damaged(raw()), ErrorCode.corrupt_message),
         (memoryview(bytes(raw()) * 2), ErrorCode.invalid_record),
-        (raw(magic=1), ErrorCode.unsupported_for_message_format),
+        (in_format(1), ErrorCode.unsupported_for_message_format),
         (raw(base=3), ErrorCode.invalid_record),
         (raw(0), ErrorCode.invalid_record),
         (raw(attributes=0x20), ErrorCode.invalid_record),

@@ -21,7 +21,9 @@ from tests.fakes.world import World
 
 TOPICS = ("a", "b", "c")
 POLICIES = ("p", "q")
-KINDS = ("CompactionPolicy", "RetentionPolicy")
+SECTIONS = {"CompactionPolicy": "compaction", "RetentionPolicy": "retention"}
+"""The section of a topic's ``status.maintenance`` for each kind of policy."""
+KINDS = tuple(SECTIONS)
 LABELS: tuple[dict[str, str], ...] = ({}, {"team": "x"}, {"team": "y"})
 MANY: dict[str, Any] = {"small_files": 200, "due_files": 200, "due_bytes": 10}
 
@@ -67,46 +69,58 @@ class History:
         self.number = 0
 
     async def do(self, action: str, name: str, argument: object) -> None:
-        cluster = self.world.cluster
         match action, argument:
             case "CompactionPolicy" | "RetentionPolicy" as kind, dict() as wanted:
-                if (names.API_VERSION, kind, "demo", name) in cluster.objects:
-                    cluster.edit(name, lambda edited: edited.update(spec=copy.deepcopy(wanted)), kind=kind)
-                else:
-                    self.number += 1
-                    manifest = gen.policy(name, kind=kind, **copy.deepcopy(wanted))
-                    manifest["metadata"]["uid"] = f"uid-{self.number}"
-                    cluster.create(manifest)
-            case "delete", str(kind) if (names.API_VERSION, kind, "demo", name) in cluster.objects:
-                cluster.remove(name, kind=kind)
+                self._policy(kind, name, wanted)
+            case "delete", str(kind) if self._exists(kind, name):
+                self.world.cluster.remove(name, kind=kind)
             case "label", dict() as labels:
-                cluster.edit(name, lambda edited: edited["metadata"].update(labels=labels), spec=False)
+                self.world.cluster.edit(name, lambda edited: edited["metadata"].update(labels=labels), spec=False)
             case "name", reference:
                 self._name(name, reference)
             case "ask", str(kind):
-                resource_kind = kind if name in POLICIES else "IcebergTopic"
-                if (names.API_VERSION, resource_kind, "demo", name) in cluster.objects:
-                    self.number += 1
-                    value = {names.RUN_NOW: str(self.number)}
-                    cluster.edit(
-                        name,
-                        lambda edited: edited["metadata"].update(annotations=value),
-                        spec=False,
-                        kind=resource_kind,
-                    )
+                self._ask(name, kind if name in POLICIES else "IcebergTopic")
+            case "run", int(rounds):
+                for _ in range(rounds):
+                    await self.round()
+            case _:
+                self._disturb(action, name, argument)
+
+    def _disturb(self, action: str, table: str, argument: object) -> None:
+        """Change the debt of a table or the results of runs, or choose the call at which the operator is killed."""
+        match action, argument:
             case "owe", bool(much):
-                self.world.owes(name, **(MANY if much else {}))
+                self.world.owes(table, **(MANY if much else {}))
             case "fail", outcome:
                 fields = {"outcome": outcome, "begun": outcome != "Unfinished"} if outcome else {}
-                self.world.maintainer.report_fields[f"uid-demo-{name}"] = fields
+                self.world.maintainer.report_fields[f"uid-demo-{table}"] = fields
             case "hold", bool(held):
                 self.world.maintainer.hold = held
             case "kill", (int(calls), bool(after)):
                 self.world.faults.kill_at = self.world.faults.calls + calls
                 self.world.faults.after_effect = after
-            case "run", int(rounds):
-                for _ in range(rounds):
-                    await self.round()
+
+    def _exists(self, kind: str, name: str) -> bool:
+        return (names.API_VERSION, kind, "demo", name) in self.world.cluster.objects
+
+    def _policy(self, kind: str, name: str, wanted: Manifest) -> None:
+        """Create a policy, or replace the spec of the existing policy of this name."""
+        if self._exists(kind, name):
+            self.world.cluster.edit(name, lambda edited: edited.update(spec=copy.deepcopy(wanted)), kind=kind)
+        else:
+            self.number += 1
+            manifest = gen.policy(name, kind=kind, **copy.deepcopy(wanted))
+            manifest["metadata"]["uid"] = f"uid-{self.number}"
+            self.world.cluster.create(manifest)
+
+    def _ask(self, name: str, kind: str) -> None:
+        """Request a run for a topic or policy, if it exists."""
+        if self._exists(kind, name):
+            self.number += 1
+            value = {names.RUN_NOW: str(self.number)}
+            self.world.cluster.edit(
+                name, lambda edited: edited["metadata"].update(annotations=value), spec=False, kind=kind
+            )
 
     def _name(self, topic: str, reference: object) -> None:
         def change(live: Manifest) -> None:
@@ -158,6 +172,10 @@ BUSY: list[tuple[str, str, object]] = [
 """A start in which both kinds of policies want the same tables, and runs take long."""
 
 
+Policies = dict[tuple[str, str], Manifest]
+"""Policies by kind and name."""
+
+
 async def run(steps: list[tuple[str, str, object]]) -> None:
     history = History()
     world = history.world
@@ -166,6 +184,23 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
     await world.settle()
     for action in steps:
         await history.do(*action)
+    await end_disturbances(history)
+    policies = {
+        (kind, resource["metadata"]["name"]): resource for kind in KINDS for resource in world.cluster.all(kind)
+    }
+    for (kind, name), policy in policies.items():
+        check_policy(world, kind, name, policy)
+    for topic in world.cluster.topics():
+        check_topic(topic, policies)
+    # No run of a deleted or re-created policy is active.
+    live = {policy["metadata"]["uid"] for policy in policies.values()}
+    assert all(job["metadata"]["labels"][names.LABEL_POLICY_UID] in live for job in active(world))
+    await check_quiet(history, policies)
+
+
+async def end_disturbances(history: History) -> None:
+    """End faults and debts, and let the world converge."""
+    world = history.world
     world.faults.kill_at = None
     world.maintainer.hold = False
     world.maintainer.report_fields.clear()
@@ -175,50 +210,54 @@ async def run(steps: list[tuple[str, str, object]]) -> None:
     for _ in range(150):  # closed windows pass, and schedules continue
         await history.round()
 
-    policies = {
-        (kind, resource["metadata"]["name"]): resource for kind in KINDS for resource in world.cluster.all(kind)
+
+def check_policy(world: World, kind: str, name: str, policy: Manifest) -> None:
+    """Check that the status of a policy follows from its spec and from the topics that it governs."""
+    status = policy["status"]
+    assert status["observedGeneration"] == policy["metadata"]["generation"]
+    policy_conditions = {
+        condition["type"]: (condition["status"], condition["reason"]) for condition in status["conditions"]
     }
-    for (kind, name), policy in policies.items():
-        status = policy["status"]
-        assert status["observedGeneration"] == policy["metadata"]["generation"]
-        policy_conditions = {
-            condition["type"]: (condition["status"], condition["reason"]) for condition in status["conditions"]
-        }
-        valid = "huge" not in str(policy["spec"]) and "0 25" not in str(policy["spec"])
-        assert (policy_conditions["SpecValid"][0] == "True") is valid
-        if valid:
-            suspended = policy["spec"].get("suspend", False)
-            assert policy_conditions["Ready"] == (("False", "Suspended") if suspended else ("True", "AllReady"))
-            assert policy_conditions["MaintenanceHealthy"][0] == "True"
-        section = "compaction" if kind == "CompactionPolicy" else "retention"
-        bound = [t for t in world.cluster.topics() if governor(t, section) == name]
-        assert status["topics"] == len(bound)
+    valid = "huge" not in str(policy["spec"]) and "0 25" not in str(policy["spec"])
+    assert (policy_conditions["SpecValid"][0] == "True") is valid
+    if valid:
+        suspended = policy["spec"].get("suspend", False)
+        assert policy_conditions["Ready"] == (("False", "Suspended") if suspended else ("True", "AllReady"))
+        assert policy_conditions["MaintenanceHealthy"][0] == "True"
+    bound = [topic for topic in world.cluster.topics() if governor(topic, SECTIONS[kind]) == name]
+    assert status["topics"] == len(bound)
 
-    for topic in world.cluster.topics():
-        conditions = {condition["type"]: condition for condition in topic["status"]["conditions"]}
-        reference = topic["spec"].get("compactionPolicyRef", {}).get("name")
-        missing = reference is not None and ("CompactionPolicy", reference) not in policies
-        assert (conditions["PoliciesResolved"]["reason"] == "PolicyNotFound") is missing
-        followed = conditions["PoliciesResolved"]["status"] == "True"
-        for kind, section in (("CompactionPolicy", "compaction"), ("RetentionPolicy", "retention")):
-            policy_name = governor(topic, section)
-            if policy_name is None:
-                continue
-            assert (kind, policy_name) in policies
-            asked = {
-                source: value
-                for source, resource in (("topic", topic), ("policy", policies[kind, policy_name]))
-                if (value := resource["metadata"].get("annotations", {}).get(names.RUN_NOW))
-            }
-            if followed and not policies[kind, policy_name]["spec"].get("suspend"):
-                answered = topic["status"]["maintenance"][section].get("lastRequest", {})
-                assert asked.items() <= answered.items(), "every request is served"
 
-    # No run of a deleted or re-created policy is active.
-    live = {policy["metadata"]["uid"] for policy in policies.values()}
-    assert all(job["metadata"]["labels"][names.LABEL_POLICY_UID] in live for job in active(world))
+def check_topic(topic: Manifest, policies: Policies) -> None:
+    """Check that a topic reports its policies, and that every request for a run is served."""
+    conditions = {condition["type"]: condition for condition in topic["status"]["conditions"]}
+    reference = topic["spec"].get("compactionPolicyRef", {}).get("name")
+    missing = reference is not None and ("CompactionPolicy", reference) not in policies
+    assert (conditions["PoliciesResolved"]["reason"] == "PolicyNotFound") is missing
+    followed = conditions["PoliciesResolved"]["status"] == "True"
+    for kind, section in SECTIONS.items():
+        policy_name = governor(topic, section)
+        if policy_name is None:
+            continue
+        assert (kind, policy_name) in policies
+        policy = policies[kind, policy_name]
+        if followed and not policy["spec"].get("suspend"):
+            answered = topic["status"]["maintenance"][section].get("lastRequest", {})
+            assert requests(topic, policy).items() <= answered.items(), "every request is served"
 
-    # Quiet: without schedules another process writes nothing.
+
+def requests(topic: Manifest, policy: Manifest) -> dict[str, str]:
+    """Return the last requests for a run of the topic and of its policy, by their source."""
+    return {
+        source: value
+        for source, resource in (("topic", topic), ("policy", policy))
+        if (value := resource["metadata"].get("annotations", {}).get(names.RUN_NOW))
+    }
+
+
+async def check_quiet(history: History, policies: Policies) -> None:
+    """Check that another process of the operator writes nothing while all policies are suspended."""
+    world = history.world
     for kind, name in policies:
         world.cluster.edit(name, lambda manifest: manifest["spec"].update(suspend=True), kind=kind)
     await world.settle()
