@@ -133,7 +133,7 @@ async def test_apply_restores_a_deleted_child(cluster: KubeCluster, name: str) -
 async def test_list_names_reads_all_pages_of_a_label(
     cluster: KubeCluster, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lists, "_PAGE", 2)
+    monkeypatch.setattr(lists, "PAGE_OBJECTS", 2)
     for number in range(5):
         manifest = config_map(f"{name}-{number}", "1")
         manifest["metadata"]["labels"]["test"] = name

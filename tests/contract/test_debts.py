@@ -123,7 +123,7 @@ async def test_an_unchanged_table_is_not_read_again(
     def unread(*_: object) -> None:
         raise AssertionError("metadata was read again")
 
-    monkeypatch.setattr(debt_module, "_read_metadata", unread)
+    monkeypatch.setattr(debt_module, "read_metadata", unread)
     assert await debts.measure(target, AT_ONCE) == first
 
 

@@ -179,7 +179,7 @@ def planned(catalog: SqlCatalog, tables: Sequence[Table]) -> float:
         return sum(task.file.file_size_in_bytes < 384 * MIB for task in files)
 
     began = time.monotonic()
-    with ThreadPoolExecutor(debt_module._THREADS) as pool:
+    with ThreadPoolExecutor(debt_module.THREADS) as pool:
         assert all(count == COMMITS * FILES for count in pool.map(plan_table, some))
     return (time.monotonic() - began) / len(some) * len(tables)
 

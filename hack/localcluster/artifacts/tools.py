@@ -55,7 +55,8 @@ _ENVIRONMENT = {
     # The compiler runs once per package. Rarer garbage collection costs little memory and saves a tenth of its time.
     "GOGC": "400",
 }
-_PROGRESS_SECONDS = 15.0
+PROGRESS_SECONDS = 15.0
+"""Seconds between two messages about a running build."""
 
 
 def build(name: str) -> Path:
@@ -105,5 +106,5 @@ def _compile(module: Module, directory: Path, names: Sequence[str], output: Path
 
         # `-v` prints the name of each package that is compiled.
         command: list[str | Path] = ["go", "build", "-v", *flags, "-o", f"{output}/", *packages]
-        with every(_PROGRESS_SECONDS, report):
+        with every(PROGRESS_SECONDS, report):
             run(command, directory=directory, environment=_ENVIRONMENT, log=log)

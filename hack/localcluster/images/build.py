@@ -28,7 +28,9 @@ from hack.support.content import content_hash, files_below, locked
 from hack.support.places import REPOSITORY, cache_directory, cluster_directory
 from hack.support.progress import Failure, say, side_by_side, step
 
-_SOURCE = REPOSITORY / "hack" / "images"
+SOURCE = REPOSITORY / "hack" / "images"
+"""The directory of the Dockerfiles and of the scripts of images."""
+
 _KEPT = 3
 """Number of images of one name that stay: the current one and a few earlier ones."""
 
@@ -69,12 +71,12 @@ class Image:
     def runtime_tag(self) -> str:
         """Return the hash of all content except the code."""
         words = [f"{name}={value}" for name, value in {**self.files, **self.arguments}.items()]
-        paths = [_SOURCE / self.directory, *(REPOSITORY / path for path in [*self.files.values(), *self.key])]
+        paths = [SOURCE / self.directory, *(REPOSITORY / path for path in [*self.files.values(), *self.key])]
         return content_hash(paths, *words)
 
     def stage(self, target: Path) -> None:
         """Fill a build context with the content of the tag's hash, with times that do not depend on the checkout."""
-        sources = {".": _SOURCE / self.directory, **{name: REPOSITORY / path for name, path in self.files.items()}}
+        sources = {".": SOURCE / self.directory, **{name: REPOSITORY / path for name, path in self.files.items()}}
         for inside, path in {**sources, **{f"app/{name}": REPOSITORY / name for name in self.code}}.items():
             for file in files_below(path):
                 copy = target / inside / file.relative_to(path) if path.is_dir() else target / inside

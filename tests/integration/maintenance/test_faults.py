@@ -140,7 +140,7 @@ def test_concurrent_commits_are_kept_while_rows_are_dropped(
     topic = old_and_young(lake)
     act, deleted = OTHERS[other_commit]
     if whole:
-        plain, acted = retention._past, list[Any]()
+        plain, acted = retention.past_files, list[Any]()
 
         def past(*args: Any) -> Any:
             result = plain(*args)
@@ -149,7 +149,7 @@ def test_concurrent_commits_are_kept_while_rows_are_dropped(
                 act(lake, topic)
             return result
 
-        monkeypatch.setattr(retention, "_past", past)
+        monkeypatch.setattr(retention, "past_files", past)
     else:
         while_rewriting(monkeypatch, lambda: act(lake, topic))
     lake.run(topic.work(**ROWS))

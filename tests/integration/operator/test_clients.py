@@ -47,7 +47,7 @@ async def server() -> AsyncIterator[Server]:
 @pytest_asyncio.fixture
 async def api(server: Server, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Api]:
     async def at_once(seconds: float) -> None:
-        assert seconds <= api_client._LONGEST_PAUSE
+        assert seconds <= api_client.LONGEST_PAUSE
 
     monkeypatch.setattr(api_client, "asyncio", type("asyncio", (), {"sleep": staticmethod(at_once)}))
     configuration = Configuration()

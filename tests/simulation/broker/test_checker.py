@@ -8,6 +8,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, UnavailableError
+from firn_broker import broker
 from firn_broker.groups.shards import Shard
 from firn_broker.groups.storage import GroupStorage
 from firn_broker.log.reader import Position, Reader
@@ -33,19 +34,20 @@ def test_the_checker_finds_a_coordinator_that_accepts_duplicates(monkeypatch: py
     assert "times, and was sent" in first_violation()
 
 
-def test_the_checker_finds_a_writer_that_acknowledges_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def commit(self: Any, file: Any, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
+class HastyWriter(WalWriter):
+    """A writer that acknowledges the batches of a commit that the coordinator has not answered."""
+
+    async def _commit(self, file: Any, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
         try:
-            outcomes: Sequence[BatchOutcome] = await self._log_store.commit(
-                Commit(self._membership.lease, file.key, len(file.data), entries)
-            )
+            return await self._log_store.commit(Commit(self._membership.lease, file.key, len(file.data), entries))
         except FencedError:
             return None
         except UnavailableError:
             return [BatchOutcome(ErrorCode.none, 0)] * len(entries)
-        return outcomes
 
-    monkeypatch.setattr(WalWriter, "_commit", commit)
+
+def test_the_checker_finds_a_writer_that_acknowledges_before_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "WalWriter", HastyWriter)
     # Detected by the batch's offset, or by the gap before the producer's next batch.
     assert first_violation()
 
@@ -61,26 +63,32 @@ def test_the_checker_finds_a_writer_that_commits_in_the_order_of_uploads(monkeyp
     assert f"error {ErrorCode.out_of_order_sequence_number.value} for" in first_violation()
 
 
-def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
-    find = Reader._find
+class StaleReader(Reader):
+    """A reader that answers from lookups of the last 5 seconds."""
 
-    async def remembered(
-        self: Any,
+    def __init__(self, *parts: Any) -> None:
+        super().__init__(*parts)
+        self._known: dict[tuple[Position, ...], tuple[float, bool, dict[Position, LookupResult]]] = {}
+
+    async def _find(
+        self,
         positions: Sequence[Position],
         max_bytes: int,
         ahead: int,
-        lookups: dict[Position, LookupResult],
+        results: dict[Position, LookupResult],
         watch: Watch,
     ) -> bool:
-        caches, key, now = self.__dict__.setdefault("_known", {}), tuple(positions), asyncio.get_running_loop().time
-        if key not in caches or caches[key][0] + 5 < now():
-            full = await find(self, positions, max_bytes, ahead, lookups, watch)
-            caches[key] = now(), full, {position: lookups[position] for position in positions}
-        _, full, old = caches[key]
-        lookups.update(old)
-        return bool(full)
+        key, now = tuple(positions), asyncio.get_running_loop().time
+        if key not in self._known or self._known[key][0] + 5 < now():
+            full = await super()._find(positions, max_bytes, ahead, results, watch)
+            self._known[key] = now(), full, {position: results[position] for position in positions}
+        _, full, old = self._known[key]
+        results.update(old)
+        return full
 
-    monkeypatch.setattr(Reader, "_find", remembered)
+
+def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "Reader", StaleReader)
     assert "were reported" in first_violation()
 
 

@@ -10,7 +10,8 @@ from crc32c import crc32c
 from firn.records import contents, record_batch
 
 
-def _zigzag(value: int) -> bytes:
+def zigzagged(value: int) -> bytes:
+    """Return a zigzag varint, as Kafka encodes the integers of records."""
     value = value << 1 if value >= 0 else (-value << 1) - 1
     out = bytearray()
     while value >= 0x80:
@@ -21,10 +22,10 @@ def _zigzag(value: int) -> bytes:
 
 def record(delta: int, *, time: int = 0, key: bytes | None = b"k", value: bytes | None = b"v") -> bytes:
     def sized(data: bytes | None) -> bytes:
-        return _zigzag(-1) if data is None else _zigzag(len(data)) + data
+        return zigzagged(-1) if data is None else zigzagged(len(data)) + data
 
-    body = b"\0" + _zigzag(time) + _zigzag(delta) + sized(key) + sized(value) + _zigzag(0)
-    return _zigzag(len(body)) + body
+    body = b"\0" + zigzagged(time) + zigzagged(delta) + sized(key) + sized(value) + zigzagged(0)
+    return zigzagged(len(body)) + body
 
 
 def batch(

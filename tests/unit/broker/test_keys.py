@@ -22,7 +22,7 @@ def record(
     offset: int, key: bytes | None, value: bytes | None, time: int = 1000, *, appended: bool = False, horizon: int = -1
 ) -> Record:
     def sized(data: bytes | None) -> bytes:
-        return keys._zigzagged(-1) if data is None else keys._zigzagged(len(data)) + data
+        return raw.zigzagged(-1) if data is None else raw.zigzagged(len(data)) + data
 
     return Record(offset, time, appended, key, value is None, horizon, sized(key) + sized(value) + b"\0")
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic.alias_generators import to_camel
 
 from firn.model.errors import ExitCode, InvalidSpecError
 from firn_broker import settings, telemetry
@@ -54,9 +55,11 @@ def test_service_variables_of_kubernetes_are_ignored(tmp_path: Path) -> None:
     assert load(tmp_path, SERVICE_LINKS) == load(tmp_path, {})
 
 
-def test_no_setting_has_the_name_of_a_service_variable() -> None:
-    for name in BrokerSettings.model_fields:
-        assert not settings._SERVICE_LINK.fullmatch(name.upper())
+@pytest.mark.parametrize("name", BrokerSettings.model_fields)
+def test_no_setting_has_the_name_of_a_service_variable(tmp_path: Path, name: str) -> None:
+    """The value is wrong for every setting, so the error shows that the broker does not ignore the variable."""
+    with pytest.raises(InvalidSpecError, match=f"configuration of the broker: {to_camel(name)}"):
+        load(tmp_path, {f"FIRN_BROKER_{name.upper()}": "[[]]"})
 
 
 def test_an_empty_variable_is_not_set(tmp_path: Path) -> None:

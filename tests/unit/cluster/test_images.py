@@ -85,7 +85,7 @@ def test_a_tag_depends_on_code_and_dockerfile(tmp_path: Path, monkeypatch: pytes
         (tmp_path / directory / "file").write_text("x")
     (tmp_path / "requirements" / "operator.txt").write_text("kopf==1")
     monkeypatch.setattr(images, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(images, "_SOURCE", tmp_path / "hack" / "images")
+    monkeypatch.setattr(images, "SOURCE", tmp_path / "hack" / "images")
     chosen = image("firn-operator")
     tag, runtime = chosen.tag(), chosen.runtime_tag()
     (tmp_path / "firn" / "file").write_text("y")
@@ -166,7 +166,7 @@ def test_the_store_appends_the_last_stage_of_an_image_with_code() -> None:
     for name in images.IMAGES:
         chosen = image(name)
         if chosen.code:
-            dockerfile = (images._SOURCE / chosen.directory / "Dockerfile").read_text()
+            dockerfile = (images.SOURCE / chosen.directory / "Dockerfile").read_text()
             last = dockerfile.rpartition("FROM ")[2].splitlines()
             assert last == ["runtime", f"COPY app {images.CODE}"]
 

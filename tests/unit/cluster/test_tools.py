@@ -62,7 +62,7 @@ def test_one_run_of_the_compiler_builds_all_programs_once(calls: Path) -> None:
 def test_a_long_build_shows_how_many_packages_are_compiled(
     calls: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(tools, "_PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(tools, "PROGRESS_SECONDS", 0.1)
     monkeypatch.setenv("SECONDS_OF_A_BUILD", "1")
     tools.build("kube")
     assert re.search(r"building kube: 2 of 4 packages compiled", capfd.readouterr().err)

@@ -9,6 +9,7 @@ from firn.model.errors import ExitCode, FencedError, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.ingestion.watcher import Watcher
 from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
 
@@ -43,7 +44,7 @@ def contracts() -> Contracts:
 
 @pytest.fixture
 def loop(contracts: Any, monkeypatch: pytest.MonkeyPatch) -> Loop:
-    monkeypatch.setattr(Loop, "_watch", lambda self, profile: None)
+    monkeypatch.setattr(Watcher, "start", lambda self: None)
     nothing: Any = None
     rounds: Any = Rounds()
     return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, nothing, nothing, lambda: None)

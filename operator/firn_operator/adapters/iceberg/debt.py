@@ -36,7 +36,8 @@ from firn_operator.adapters.iceberg.catalogs import TableKey, places
 from firn_operator.adapters.iceberg.connections import Connection
 from firn_operator.adapters.iceberg.iceberg_manifests import IcebergManifest
 
-_THREADS = 3
+THREADS = 3
+"""Number of threads that read the metadata of one catalog."""
 _BATCH = 500
 _ATTEMPTS = 3
 _KEPT_FILES = 200_000
@@ -134,7 +135,7 @@ class CatalogDebts:
     def __init__(
         self, connections: Mapping[str, CatalogConnection], clock: Clock, kept_files: int = _KEPT_FILES
     ) -> None:
-        self._connections = {name: Connection(name, settings, _THREADS) for name, settings in connections.items()}
+        self._connections = {name: Connection(name, settings, THREADS) for name, settings in connections.items()}
         self._places: dict[str, Batch[TableKey, str | None]] = {
             name: Batch(_place_reader(connection), _BATCH)
             for name, connection in self._connections.items()
@@ -216,7 +217,7 @@ class CatalogDebts:
 
     def _measure_place(self, place: str, io: FileIO, work: CompactionWork, now: int) -> tuple[TableDebt, int]:
         try:
-            document, size = _read_metadata(io, place)
+            document, size = read_metadata(io, place)
             return self._measure(document, size, io, work, now)
         except FileNotFoundError as error:
             raise _Moved(str(error).partition("\n")[0]) from error
@@ -345,7 +346,7 @@ def _partitions_nothing(spec: Mapping[str, Any]) -> bool:
     return all(field["transform"] == "void" for field in spec["fields"])
 
 
-def _read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
+def read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
     """Return the table metadata, and its stored length in bytes. Raises FileNotFoundError."""
     with io.new_input(place).open() as raw:
         stored = raw.read()

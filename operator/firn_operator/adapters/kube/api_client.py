@@ -22,7 +22,8 @@ _REQUESTS = Counter("firn_kubernetes_requests_total", "Requests to the Kubernete
 REQUEST_TIMEOUT = 30.0
 """Seconds for one request."""
 _ATTEMPTS = 4
-_LONGEST_PAUSE = 10.0
+LONGEST_PAUSE = 10.0
+"""Seconds of the longest pause between two attempts, also if the server asks for more (``Retry-After``)."""
 _READS = frozenset({"GET"})
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
@@ -104,7 +105,7 @@ class Api:
         for attempt in range(_ATTEMPTS):
             if method not in _READS:
                 await (limit or self._writes).wait()
-            pause = min(_LONGEST_PAUSE, 0.25 * 2**attempt)
+            pause = min(LONGEST_PAUSE, 0.25 * 2**attempt)
             try:
                 status, headers, text = await self._send(method, path, query, body, content_type, accept)
             except aiohttp.ClientConnectorError as error:
@@ -166,7 +167,7 @@ def _refusal(status: int, text: str, request: str) -> Exception:
 
 def _retry_after(headers: Mapping[str, str]) -> float:
     try:
-        return min(_LONGEST_PAUSE, float(headers.get("Retry-After", "0")))
+        return min(LONGEST_PAUSE, float(headers.get("Retry-After", "0")))
     except ValueError:
         return 0.0
 

@@ -5,7 +5,8 @@ from collections.abc import AsyncIterator, Mapping
 from firn.model.errors import UnavailableError
 from firn_operator.adapters.kube.api_client import Api, ApiError, Manifest, path
 
-_PAGE = 200
+PAGE_OBJECTS = 200
+"""Number of objects on a page of a list."""
 _METADATA_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 
@@ -22,7 +23,7 @@ async def pages(
 
     Raises UnavailableError if the list expires before it is complete (410): begin again.
     """
-    query = {"limit": str(_PAGE)}
+    query = {"limit": str(PAGE_OBJECTS)}
     if labels:
         query["labelSelector"] = ",".join(f"{key}={value}" for key, value in labels.items())
     while True:

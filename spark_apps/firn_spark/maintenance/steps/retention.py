@@ -129,15 +129,21 @@ def cutoff(table: Any, work: RowsWork, now_ms: int) -> Cutoff:
 
 
 @dataclass(frozen=True, slots=True)
-class _Past:
-    """Return a snapshot's scan tasks in two lists: files whose rows are all past, and files that may have past rows."""
+class PastFiles:
+    """The scan tasks of a snapshot's files with rows before a cutoff."""
 
     snapshot_id: int
     whole: list[Any]
+    """Tasks of files in which every row is before the cutoff."""
     partly: list[list[Any]]
+    """Groups of tasks of one partition, whose files may have other rows too."""
 
 
-def _past(subject: Subject, limit: Cutoff, target: int) -> _Past | None:
+def past_files(subject: Subject, limit: Cutoff, target: int) -> PastFiles | None:
+    """Plan the files of the current snapshot with rows before ``limit``; return None for a table without a snapshot.
+
+    A group of files is complete when it has ``target`` bytes.
+    """
     table = subject.table
     snapshot = table.currentSnapshot()
     if snapshot is None:
@@ -151,7 +157,7 @@ def _past(subject: Subject, limit: Cutoff, target: int) -> _Past | None:
             whole.append(task)
         else:
             partly[int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))].append(task)
-    return _Past(snapshot_id, whole, [group for members in partly.values() for group in _chunks(members, target)])
+    return PastFiles(snapshot_id, whole, [group for members in partly.values() for group in _chunks(members, target)])
 
 
 def _all_before(subject: Subject, file: Any, limit: Cutoff) -> bool:
@@ -173,7 +179,7 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> None:
     table.refresh()
     limit = cutoff(table, work, subject.now_ms())
     target = int(dict(table.properties()).get("write.target-file-size-bytes", 512 * 1024 * 1024))
-    past = _past(subject, limit, target)
+    past = past_files(subject, limit, target)
     if past is None:
         return
     # Free work first, so that it is done however long the rest takes.
@@ -204,7 +210,7 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> None:
 
 def _drop(
     subject: Subject,
-    past: _Past,
+    past: PastFiles,
     whole: Sequence[Any],
     mixed: Sequence[Sequence[Any]],
     rows: int,
