@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 from kio.static.primitive import i32Timedelta
 
-from firn.records.cursor import MalformedError
+from firn.records.cursor import Cursor, MalformedError
 from firn.records.message_writer import encode
 from firn_broker.wire import fetch, headers, produce
 from firn_broker.wire.fetch import FetchPartition, FetchResult
@@ -162,3 +162,11 @@ def test_an_answer_omits_fields_that_a_version_lacks(version: int) -> None:
     )  # fmt: skip
     answer = read_answer(3, version, body)
     assert (answer.brokers[0].host, answer.topics[0].name, answer.topics[0].partitions[0].leader_id) == ("h", "t", 1)
+
+
+def test_a_varint_has_at_most_five_bytes() -> None:
+    largest = Cursor(memoryview(b"\xff\xff\xff\xff\x0f"), 0, flexible=True)
+    assert largest.varint() == 2**32 - 1
+    long = Cursor(memoryview(b"\x80\x80\x80\x80\x80\x00"), 0, flexible=True)
+    with pytest.raises(MalformedError, match="longer than 5 bytes"):
+        long.varint()
