@@ -14,8 +14,8 @@ from firn_controllers.ports import JobState, Manifest, PodState, StatefulSetStat
 from firn_operator.adapters.kube.workloads import job_state
 from tests.fakes.clock import FakeClock
 from tests.fakes.faults import Faults, effect
-from tests.fakes.messages import check_listed
 from tests.gen import pod
+from tests.listed_messages import check_listed
 
 Place = tuple[str, str, str, str]
 KIND = "IcebergTopic"

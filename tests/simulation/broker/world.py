@@ -27,9 +27,9 @@ from firn_broker.settings import (
     BrokerSettings,
     DirectorySettings,
     GroupSettings,
+    MaintenanceSettings,
     ReaderSettings,
     SqliteSettings,
-    UpkeepSettings,
     WriterSettings,
 )
 from firn_broker.storage.objects import MemoryObjects
@@ -43,7 +43,7 @@ SETTINGS = BrokerSettings(
     lease_seconds=LEASE_SECONDS,
     writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024),
     reader=ReaderSettings(poll_seconds=0.5),
-    upkeep=UpkeepSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6),
+    upkeep=MaintenanceSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6),
     groups=GroupSettings(shards=4, initial_rebalance_ms=500, consumer_session_ms=10_000),
 )
 AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects"})

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.fakes.messages import check_listed
+from tests.listed_messages import check_listed
 
 
 def test_a_listed_message_may_have_a_subject_before_it() -> None:
