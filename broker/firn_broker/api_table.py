@@ -13,7 +13,7 @@ import structlog
 
 from firn.model.errors import UnavailableError
 from firn.records.message_writer import Fields
-from firn_broker import metrics
+from firn_broker import metrics, outage
 from firn_broker.apis import (
     alter_configs,
     api_versions,
@@ -43,7 +43,6 @@ from firn_broker.apis import (
     offset_delete,
     offset_fetch,
     offset_for_leader_epoch,
-    outage,
     produce,
     sync_group,
 )
