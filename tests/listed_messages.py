@@ -5,6 +5,8 @@ from functools import cache
 
 from hack.support.places import REPOSITORY
 
+_PYDANTIC = "Input should be .*"
+"""Pydantic writes the problem of a field that has the wrong type."""
 _PAGE = REPOSITORY / "docs" / "reference" / "messages.md"
 
 
@@ -13,7 +15,7 @@ def _templates() -> tuple[re.Pattern[str], ...]:
     blocks = re.findall(r"```text\n(.*?)```", _PAGE.read_text(), re.DOTALL)
     lines = [line for block in blocks for line in block.splitlines()]
     parts = ([re.escape(part) for part in re.split(r"\{[^}]*\}", line)] for line in lines)
-    return tuple(re.compile(".*".join(each), re.DOTALL) for each in parts)
+    return tuple(re.compile(each, re.DOTALL) for each in [_PYDANTIC, *map(".*".join, parts)])
 
 
 @cache
