@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -18,10 +17,10 @@ import yaml
 
 from hack.localcluster.artifacts import tools
 from hack.support.places import REPOSITORY
+from tests.servers.process import await_true
 
 Manifest = dict[str, Any]
 TOKEN = "test-administrator"
-START_SECONDS = 90
 
 
 class Refused(AssertionError):
@@ -67,7 +66,7 @@ class ApiServer:
         self.call("PATCH", f"{path}/{name}?fieldManager=test&force=true", crd, "application/apply-patch+yaml")
         spec = crd["spec"]
         served = f"/apis/{spec['group']}/{spec['versions'][0]['name']}/{spec['names']['plural']}"
-        _await(lambda: self._established(f"{path}/{name}") and self._answers(served), f"{name} to be served")
+        await_true(f"{name} is served", lambda: self._established(f"{path}/{name}") and self._answers(served))
 
     def _established(self, path: str) -> bool:
         listed = self.call("GET", path)["status"]["conditions"] or ()
@@ -160,7 +159,7 @@ def running() -> Iterator[ApiServer]:
             except (urllib3.exceptions.HTTPError, OSError):
                 return False
 
-        _await(ready, "kube-apiserver to be ready")
+        await_true("kube-apiserver is ready", ready)
         http = stack.enter_context(urllib3.PoolManager(ca_certs=str(authority), retries=False, timeout=30))
         kubeconfig = directory / "kubeconfig"
         kubeconfig.write_text(json.dumps(_kubeconfig(url, authority)))
@@ -202,11 +201,3 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
         print(f"{process.args!r} did not end on SIGTERM", file=sys.stderr)
         process.kill()
         process.wait()
-
-
-def _await(condition: Any, description: str) -> None:
-    deadline = time.monotonic() + START_SECONDS
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f"waited {START_SECONDS} s for {description}")
-        time.sleep(0.05)

@@ -12,7 +12,7 @@ from py4j.protocol import Py4JJavaError
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection
-from firn_spark.credentials import read_secret
+from firn_spark.credentials import read_secret, without_secrets
 from firn_spark.tables.java_errors import JAVA_ERRORS
 
 log = structlog.get_logger()
@@ -136,7 +136,7 @@ class Catalogs:
             try:
                 catalog.close()
             except (*JAVA_ERRORS, OSError) as error:
-                log.warning("catalog cannot be closed", catalog=name, error=str(error))
+                log.warning("catalog cannot be closed", catalog=name, error=without_secrets(str(error)))
 
     def _build(self, name: str, properties: Mapping[str, str]) -> JavaObject:
         return self.jvm.org.apache.iceberg.CatalogUtil.buildIcebergCatalog(name, properties, self._hadoop)

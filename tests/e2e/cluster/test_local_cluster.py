@@ -17,6 +17,7 @@ import pytest
 from hack.localcluster.layout import Layout
 from hack.localcluster.node.footprint import Footprint, processes_of
 from hack.support.process import Process
+from tests.servers.process import await_true
 
 ROOT = Path(__file__).resolve().parents[3]
 SEED = 20261121
@@ -155,13 +156,6 @@ def answers(port: int) -> bool:
             return bool(response.status == 200)
     except OSError:
         return False
-
-
-def await_true(description: str, check: Any, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not check():
-        assert time.monotonic() < deadline, f"{description}: not within {seconds:.0f} s"
-        time.sleep(0.1)
 
 
 def objects(image: str, node_port: int) -> list[dict[str, Any]]:

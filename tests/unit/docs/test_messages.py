@@ -63,6 +63,10 @@ SOURCES = (
         "run {name}: {files_before} files rewritten",
         id="the elements of a list",
     ),
+    pytest.param('STATUS = {"message": "not read yet"}', "not read yet", id="a value of a dictionary"),
+    pytest.param('def problems():\n    return [f"{field} is new"]', "{field} is new", id="a returned list"),
+    pytest.param('reasons += [f"{name} is new" for name in names]', "{name} is new", id="more elements of a list"),
+    pytest.param('print(f"{path} is in use", file=sys.stderr)', "{path} is in use", id="a line on standard error"),
 )
 
 
