@@ -31,6 +31,7 @@ settings.load_profile("firn")
 
 GROUPS = {
     "tests/e2e/cluster": "a cluster of its own",
+    "tests/e2e/test_second_release.py": "a second release",
     "tests/e2e": "the release",
     "tests/integration/ingestion/test_exactly_once.py": "Spark under faults",
     "tests/integration/ingestion": "Spark",
@@ -52,6 +53,7 @@ LONGEST_FIRST = (
     "servers",
     "clients of the broker",
     "a cluster of its own",
+    "a second release",
 )
 
 

@@ -94,11 +94,11 @@ class Arrow:
     def svg(self) -> list[str]:
         """Return the elements of the arrow."""
         path = " L ".join(f"{x} {y}" for x, y in self.points)
-        found = [f'<path class="arrow" d="M {path}"/>']
+        elements = [f'<path class="arrow" d="M {path}"/>']
         if self.label:
             kind = "label inside" if self.inside else "label"
-            found.append(f'<text class="{kind}" x="{self.at[0]}" y="{self.at[1]}">{escape(self.label)}</text>')
-        return found
+            elements.append(f'<text class="{kind}" x="{self.at[0]}" y="{self.at[1]}">{escape(self.label)}</text>')
+        return elements
 
 
 def rectangle(kind: str, x: int, y: int, width: int, height: int) -> str:

@@ -1,8 +1,10 @@
-"""Install a quick-start release that all end-to-end tests share. Each test gets its own namespace."""
+"""Install a quick-start release that the end-to-end tests share. Each test gets its own namespace."""
 
+import fcntl
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -15,15 +17,33 @@ from tests.e2e.topics import VALUES, Produce, topic_manifest
 RESIDENT = "e2e-resident"
 
 
+@contextmanager
+def only_installer() -> Iterator[None]:
+    """Wait until no other process of tests installs objects of the whole cluster, and keep the others waiting."""
+    quickstart.cluster_up()
+    with (quickstart.STATE / "install.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
+def crds() -> None:
+    """Apply the CRDs of this checkout unless a release has applied them."""
+    with only_installer():
+        if "icebergtopics.firn.dev" not in kubectl("get", "crds", "-o", "name"):
+            kubectl("apply", "--server-side", "-f", str(quickstart.ROOT / "crds"))
+        kubectl("wait", "--for=condition=Established", "crd/icebergtopics.firn.dev", "--timeout=60s")
+
+
 @pytest.fixture(scope="session")
 def release() -> Iterator[None]:
     """Install the chart from this checkout, with the profiles and groups of the tests.
 
     One topic keeps the driver of group ``default`` alive across tests. The driver would end with its last topic, and
     it takes long to start."""
-    quickstart.cluster_up()
-    secure_kafka.prepare()
-    quickstart.install(VALUES)
+    with only_installer():
+        secure_kafka.prepare()
+        quickstart.install(VALUES)
     quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESIDENT}})
     quickstart.apply(topic_manifest("resident", RESIDENT))
     yield

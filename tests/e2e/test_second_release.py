@@ -1,5 +1,5 @@
-"""A second release in another namespace, with rights to that namespace only, is installed, upgraded, uninstalled and
-reinstalled."""
+"""A release in its own namespace, with rights to that namespace only and without CRDs of its own, is installed,
+upgraded, uninstalled and reinstalled."""
 
 import base64
 import json
@@ -16,7 +16,7 @@ OF_EVERY_NAMESPACE = {"kube-root-ca.crt", "default"}
 
 
 @pytest.fixture
-def second(release: None) -> Iterator[None]:
+def second(crds: None) -> Iterator[None]:
     """Create an empty namespace under PodSecurity ``restricted``, and delete it afterwards."""
     labels = {"pod-security.kubernetes.io/enforce": "restricted"}
     apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": labels}})

@@ -42,8 +42,8 @@ CODE = "/opt/firn/app"
 """The directory of the project's code in an image. The last layer has only this directory."""
 
 
-PYTHON_VERSION = (3, 11)
-"""The version of Python in the images. Only this version writes bytecode that the images can load."""
+WRITES_BYTECODE = sys.version_info[:2] == (3, 11)
+"""True if this is the version of Python in the images. Only this version writes bytecode that the images can load."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Image:
     def tag(self) -> str:
         """Return the hash of all content."""
         return content_hash(
-            [REPOSITORY / path for path in self.code], self.runtime_tag(), f"bytecode of {PYTHON_VERSION}"
+            [REPOSITORY / path for path in self.code], self.runtime_tag(), f"bytecode: {WRITES_BYTECODE}"
         )
 
     def runtime_tag(self) -> str:
@@ -89,7 +89,7 @@ class Image:
 
     def _compile(self, code: Path) -> None:
         """Add the bytecode of the code. A pod cannot write bytecode, so without it each process compiles the code at its start."""
-        if self.code and sys.version_info[:2] == PYTHON_VERSION:
+        if self.code and WRITES_BYTECODE:
             compileall.compile_dir(
                 code,
                 quiet=2,

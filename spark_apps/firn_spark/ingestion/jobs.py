@@ -63,11 +63,11 @@ class _Follower:
         self._thread = threading.Thread(target=self._follow, name="jobs", daemon=True)
 
     def start(self) -> None:
-        """Implements `JobSource.start`."""
+        """Implement `JobSource.start`."""
         self._thread.start()
 
     def current(self) -> Mapping[str, IngestJob] | None:
-        """Implements `JobSource.current`."""
+        """Implement `JobSource.current`."""
         return self._jobs
 
     def _follow(self) -> None:
@@ -85,7 +85,7 @@ class DirectoryJobs(_Follower):
         self._files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
 
     def stop(self) -> None:
-        """Implements `JobSource.stop`."""
+        """Implement `JobSource.stop`."""
         self._stop.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5)
@@ -133,7 +133,7 @@ class KubernetesJobs(_Follower):
         self._watch: Any = None
 
     def stop(self) -> None:
-        """Implements `JobSource.stop`. A watch that is waiting for the server ends with the process."""
+        """Implement `JobSource.stop`. A watch that is waiting for the server ends with the process."""
         self._stop.set()
         if self._watch is not None:
             self._watch.stop()

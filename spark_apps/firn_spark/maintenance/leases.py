@@ -68,7 +68,7 @@ class Files:
         self._directory.mkdir(parents=True, exist_ok=True)
 
     def read(self, name: str) -> Record | None:
-        """Implements `Store.read`."""
+        """Implement `Store.read`."""
         try:
             return Record(**json.loads((self._directory / f"{name}.json").read_text()))
         except FileNotFoundError:
@@ -77,7 +77,7 @@ class Files:
             raise UnavailableError(f"lease {name}: {error}") from error
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
-        """Implements `Store.write`."""
+        """Implement `Store.write`."""
         with self._locked(name):
             there = self.read(name)
             if (there.version if there is not None else None) != version:
@@ -90,7 +90,7 @@ class Files:
             return written
 
     def remove(self, name: str, version: str) -> None:
-        """Implements `Store.remove`."""
+        """Implement `Store.remove`."""
         with self._locked(name):
             there = self.read(name)
             if there is not None and there.version == version:
@@ -116,12 +116,12 @@ class KubernetesLeases:
         self._labels = labels or {}
 
     def read(self, name: str) -> Record | None:
-        """Implements `Store.read`."""
+        """Implement `Store.read`."""
         lease = self._call(lambda: self._api.read_namespaced_lease(name, self._namespace, **_TIMED), name, 404)
         return None if lease is None else _record(lease)
 
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
-        """Implements `Store.write`."""
+        """Implement `Store.write`."""
         # A whole second would be sent without microseconds, and the API server accepts no such MicroTime.
         moment = datetime.fromtimestamp(record.renewed, UTC)
         moment = moment.replace(microsecond=max(1, moment.microsecond))
@@ -147,7 +147,7 @@ class KubernetesLeases:
         return None if written is None else _record(written)
 
     def remove(self, name: str, version: str) -> None:
-        """Implements `Store.remove`."""
+        """Implement `Store.remove`."""
         body = {"preconditions": _meant(version)}
         self._call(
             lambda: self._api.delete_namespaced_lease(name, self._namespace, body=body, **_TIMED), name, 409, 404

@@ -275,7 +275,7 @@ class _Append:
         return landed
 
     def done(self, table: Any) -> bool:
-        """Implements `Change.done`: looks for this commit's id. Another ingestion commit raises CommitConflictError
+        """Implement `Change.done`: look for this commit's id. Another ingestion commit raises CommitConflictError
         or FencedError."""
         self.landed = self._read_newest(table)
         if self.landed is not None and self.landed.commit_id == self._values[COMMIT_ID]:
@@ -288,7 +288,7 @@ class _Append:
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """Implements `Change.build`.
+        """Implement `Change.build`.
 
         The manifest of the new files is written once. Later attempts only write the manifest list again, because a
         writer that commits without a pause would otherwise always come first.

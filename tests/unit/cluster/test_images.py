@@ -103,7 +103,7 @@ def test_a_tag_depends_on_code_and_dockerfile(tmp_path: Path, monkeypatch: pytes
 def test_the_code_of_an_image_has_its_bytecode(
     store: Store, program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "PYTHON_VERSION", sys.version_info[:2])
+    monkeypatch.setattr(images, "WRITES_BYTECODE", True)
     context = tmp_path / "context"
     context.mkdir()
     image("firn-operator").stage(context)
@@ -121,9 +121,12 @@ def test_the_code_of_an_image_has_its_bytecode(
 def test_the_code_of_an_image_has_no_bytecode_of_another_python(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(images, "PYTHON_VERSION", (2, 7))
+    monkeypatch.setattr(images, "WRITES_BYTECODE", True)
+    with_bytecode = image("firn-operator").tag()
+    monkeypatch.setattr(images, "WRITES_BYTECODE", False)
     image("firn-operator").stage(tmp_path)
     assert not list(tmp_path.rglob("*.pyc"))
+    assert image("firn-operator").tag() != with_bytecode
 
 
 def test_another_version_of_kafka_is_another_image() -> None:

@@ -10,7 +10,7 @@ from firn_broker.metadata_store.postgres.database import Database
 
 
 class PostgresNodes:
-    """Implements `NodeStore`."""
+    """Implement `NodeStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

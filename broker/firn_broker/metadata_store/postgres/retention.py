@@ -11,7 +11,7 @@ BEGINNING = (-1, -1)
 
 
 class PostgresRetention:
-    """Implements `RetentionStore`."""
+    """Implement `RetentionStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

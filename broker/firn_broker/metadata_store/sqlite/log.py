@@ -34,7 +34,7 @@ Commits proceed between transactions.
 
 
 class SqliteLog:
-    """Implements `LogStore`."""
+    """Implement `LogStore`."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

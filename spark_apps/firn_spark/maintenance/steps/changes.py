@@ -59,7 +59,7 @@ class NewSnapshot:
         self.snapshot: Any | None = None
 
     def done(self, table: Any) -> bool:
-        """Implements `Change.done`: looks for the run's snapshot."""
+        """Implement `Change.done`: look for the run's snapshot."""
         self.snapshot = table.snapshot(self._id) if self._id is not None else None
         if self.snapshot is not None:
             return True
@@ -67,7 +67,7 @@ class NewSnapshot:
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """Implements `Change.build`."""
+        """Implement `Change.build`."""
         operations = table.operations()
         # The same producer at each attempt: it reuses its manifests, so that it succeeds on a table with frequent commits too.
         producer = self._producer = self._producer or self._produce(table)
@@ -107,14 +107,14 @@ class NewMetadata:
         self.before: Any | None = None
 
     def done(self, table: Any) -> bool:
-        """Implements `Change.done`: checks the metadata, whichever writer made it so."""
+        """Implement `Change.done`: check the metadata, whichever writer made it so."""
         if self._done(table.operations().current()):
             return True
         self._guard.check()
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:
-        """Implements `Change.build`."""
+        """Implement `Change.build`."""
         base = table.operations().current()
         builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
         self._edit(builder, base)
