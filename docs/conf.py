@@ -27,8 +27,8 @@ include_patterns = [
     "CODE_OF_CONDUCT.md",
     "CONTRIBUTING.md",
     "GLOSSARY.md",
+    "SECURITY.md",
 ]
-include_patterns += ["SECURITY.md"]
 # Sphinx does not enter the folders that it excludes: a cluster's state holds whole root file systems.
 exclude_patterns = [path.name for path in ROOT.iterdir() if path.is_dir() and path.name not in ("docs", "crds")]
 myst_heading_anchors = 4

@@ -10,6 +10,9 @@ from tests.unit.layout.sources import PRODUCT, ROOT, files
 OPTIONS = {"name", "type", "containers", "exhaustive", "layers"}
 """Options of a layer contract. `ignore_imports` and `exhaustive_ignores` would exempt imports and modules."""
 
+EXEMPTING = {"ignore_imports", "skip_descendants", "unmatched_ignore_imports_alerting"}
+"""Options with which any contract would stop checking some imports."""
+
 
 def test_every_package_has_one_layer_contract() -> None:
     contracts = Counter(package for contract in _contracts() for package in contract["containers"])
@@ -28,10 +31,25 @@ def test_layer_contracts_have_no_exemption() -> None:
     assert {option for contract in _contracts() for option in contract} - OPTIONS == set()
 
 
+def test_no_contract_ignores_an_import() -> None:
+    contracts = _pyproject()["importlinter"]["contracts"]
+    exempting = {contract["name"] for contract in contracts if EXEMPTING & set(contract)}
+    assert exempting == set(), f"contracts with one of the options {sorted(EXEMPTING)}"
+
+
+def test_mypy_checks_product_tests_and_tools() -> None:
+    assert set(_pyproject()["mypy"]["files"]) == {*PRODUCT, "hack", "tests", "docs"}
+
+
+def _pyproject() -> dict[str, Any]:
+    """Return the configuration of the tools."""
+    tools: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    return tools
+
+
 def _contracts() -> Iterator[dict[str, Any]]:
     """Yield the layer contracts inside packages."""
-    linter = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
-    for contract in linter["contracts"]:
+    for contract in _pyproject()["importlinter"]["contracts"]:
         if contract["type"] == "layers" and "containers" in contract:
             yield contract
 

@@ -7,8 +7,8 @@ from tests import skips
 LISTED = next(iter(skips.ALLOWED))
 
 
-def report(nodeid: str, outcome: str, when: str = "call", **more: object) -> pytest.TestReport:
-    longrepr = (nodeid, 1, "Skipped: no server") if outcome == "skipped" else None
+def report(nodeid: str, outcome: str, when: str = "call", why: str = "no server", **more: object) -> pytest.TestReport:
+    longrepr = (nodeid, 1, f"Skipped: {why}") if outcome == "skipped" else None
     return pytest.TestReport(nodeid, (nodeid, 1, ""), {}, outcome, longrepr, when, **more)  # type: ignore[arg-type]
 
 
@@ -48,9 +48,16 @@ def test_a_listed_test_may_be_skipped() -> None:
 
 @pytest.mark.parametrize("outcome", ["skipped", "passed"])
 def test_a_test_that_depends_on_the_machine_may_be_skipped_and_may_run(outcome: str) -> None:
-    skipped = report(f"{next(iter(skips.DEPENDS_ON_THE_MACHINE))}::test_a", outcome)
+    module, reason = next(iter(skips.DEPENDS_ON_THE_MACHINE.items()))
+    listed = report(f"{module}::test_a", outcome, why=reason)
+    skips.check(listed)
+    assert listed.outcome == outcome
+
+
+def test_a_test_that_depends_on_the_machine_is_skipped_only_for_the_listed_reason() -> None:
+    skipped = report(f"{next(iter(skips.DEPENDS_ON_THE_MACHINE))}::test_a", "skipped")
     skips.check(skipped)
-    assert skipped.outcome == outcome
+    assert skipped.outcome == "failed"
 
 
 def test_a_listed_test_that_passes_fails() -> None:

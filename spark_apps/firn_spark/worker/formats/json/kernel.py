@@ -154,7 +154,7 @@ def _after_string(data, at, end):
 
 
 @njit
-def _number(data, at, end):
+def _number(data, at, end):  # noqa: C901
     """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
     their number, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
     the value is not kept."""
@@ -241,7 +241,7 @@ def _literal(data, at, end):
 
 
 @njit
-def _after_value(data, at, end):
+def _after_value(data, at, end):  # noqa: C901
     """Return the place behind any JSON value. ``objects`` has a bit for each open bracket, 1 for an object."""
     objects = np.uint64(0)
     depth = 0
@@ -485,7 +485,7 @@ def _double(mantissa, digits, exponent, powers):
 
 
 @njit
-def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):
+def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):  # noqa: C901, PLR0913
     """Read the value at ``at``, which is not null, into its place. Return the place behind it."""
     byte = data[np.uintp(at)]
     if kind == STRING:
@@ -639,7 +639,7 @@ def _same(data, at, names, start, length):
 
 
 @njit
-def _record(
+def _record(  # noqa: C901, PLR0913
     data, at, end, row, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid,
 ):  # fmt: skip
@@ -731,7 +731,7 @@ def _record(
 
 
 @njit
-def read_records(
+def read_records(  # noqa: PLR0913
     data, firsts, ends, present, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid, vouched,
 ):  # fmt: skip
@@ -761,7 +761,7 @@ def read_records(
 
 
 @njit
-def read_values(data, firsts, ends, present, kind, precision, scale, powers, values, lengths, valid, vouched):
+def read_values(data, firsts, ends, present, kind, precision, scale, powers, values, lengths, valid, vouched):  # noqa: PLR0913
     """Read single values of one kind into row 0 of ``values`` and ``lengths``, and into ``valid``, as `read_records`
     does."""
     for place in range(len(vouched)):
@@ -774,7 +774,7 @@ def read_values(data, firsts, ends, present, kind, precision, scale, powers, val
 
 
 @njit
-def find_elements(data, firsts, ends, present, offsets, element_firsts, element_ends, element_present, owners, vouched):
+def find_elements(data, firsts, ends, present, offsets, element_firsts, element_ends, element_present, owners, vouched):  # noqa: PLR0913
     """Find the elements of arrays: those of array ``row`` start at ``offsets[row]``. Also store which of them are not
     null.
 
@@ -822,7 +822,7 @@ def find_elements(data, firsts, ends, present, offsets, element_firsts, element_
 
 
 @njit
-def find_entries(
+def find_entries(  # noqa: C901, PLR0913
     data, firsts, ends, present, offsets, key_firsts, key_lengths, value_firsts, value_ends, value_present, owners, vouched
 ):  # fmt: skip
     """Find the keys and values of objects that are maps with text keys; otherwise as `find_elements`.
@@ -925,10 +925,10 @@ def warm() -> None:
     offsets, out = np.empty(2, np.int32), np.empty(1, np.uint8)
     copy_texts(data, values[0], lengths[0], valid[0], offsets, out)
     assert out.tobytes() == b"b"
-    places, more, owners, there = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, bool)
+    places, more, owners, inner = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, bool)
     keys = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    assert find_entries(data, first, end, present, offsets, *keys, places, more, there, owners, vouched) == 1
-    assert find_elements(data, end, end + 5, present, offsets, places, more, there, owners, vouched) == 1
-    read_values(data, places, more, there, STRING, 0, 0, powers, values, lengths, valid[0], vouched)
+    assert find_entries(data, first, end, present, offsets, *keys, places, more, inner, owners, vouched) == 1
+    assert find_elements(data, end, end + 5, present, offsets, places, more, inner, owners, vouched) == 1
+    read_values(data, places, more, inner, STRING, 0, 0, powers, values, lengths, valid[0], vouched)
     assert vouched[0]
     assert lengths[0, 0] == 1
