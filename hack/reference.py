@@ -37,7 +37,8 @@ EXIT_CODES = {
     ExitCode.BUG: "a bug in Firn; please report it with the log",
     ExitCode.CONFIGURATION: "wrong configuration or unreadable input; correct the value in the message",
     ExitCode.FENCED: "fenced: another driver writes the tables of the group",
-    ExitCode.CORRUPT: "inconsistent data, for example missing, doubled or stray records that `firn audit` or `firn-broker fsck` found",
+    ExitCode.CORRUPT: "inconsistent data: records that `firn audit` reports as missing, doubled or stray, objects that `firn-broker fsck` reports, "
+    "or corrupt metadata",
     ExitCode.TEMPORARY: "a temporary failure; retry later",
     ExitCode.OUT_OF_MEMORY: "the heap of the JVM is exhausted; raise its size",
 }

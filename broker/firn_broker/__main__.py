@@ -98,7 +98,7 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        help="address on which the broker listens for clients (default: 127.0.0.1:9092)",
+        help="address on which the broker listens for clients (default: listener.bind of the configuration, or 127.0.0.1:9092)",
     )
     parser.add_argument(
         "--metrics-listen", metavar="HOST:PORT", help="address on which the broker serves /metrics, /livez and /readyz"

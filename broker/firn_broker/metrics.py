@@ -4,28 +4,37 @@ from prometheus_client import Counter, Gauge, Histogram
 
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 
-REQUEST_SECONDS = Histogram("firn_broker_request_seconds", "Seconds from request to answer", ["api"], buckets=_SECONDS)
+REQUEST_SECONDS = Histogram(
+    "firn_broker_request_seconds", "Seconds from request to response", ["api"], buckets=_SECONDS
+)
 REQUEST_ERRORS = Counter("firn_broker_request_errors_total", "Requests that ended in an unexpected error", ["api"])
 MALFORMED = Counter(
     "firn_broker_malformed_total",
-    "Connections that the broker closed because of an invalid request or a timeout",
+    "Connections that the broker closed, by reason: size, malformed, slow (the request did not arrive), stuck (the client does not read)",
     ["reason"],
 )
 CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or closed with a request still running")
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
-BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of answers")
+BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")
 BUFFERED = Gauge("firn_broker_buffered_bytes", "Bytes of unanswered requests")
 BUFFER_WAITING = Gauge(
     "firn_broker_buffer_waiting", "Connections that the broker does not read because its buffer is full"
 )
-ANSWERING = Gauge("firn_broker_answer_bytes", "Bytes of records in unsent answers")
+ANSWERING = Gauge("firn_broker_answer_bytes", "Bytes of records in unsent responses")
 PUT_SECONDS = Histogram("firn_broker_put_seconds", "Duration of an upload", buckets=_SECONDS)
 PUT_BYTES = Counter("firn_broker_put_bytes_total", "Bytes uploaded to the object store")
 GET_SECONDS = Histogram(
-    "firn_broker_get_seconds", "Duration of a ranged read from the object store", ["lane"], buckets=_SECONDS
+    "firn_broker_get_seconds",
+    "Duration of a ranged read from the object store, by lane: tail (recent batches) or backfill (older batches)",
+    ["lane"],
+    buckets=_SECONDS,
 )
-GET_BYTES = Counter("firn_broker_get_bytes_total", "Bytes read from the object store", ["lane"])
+GET_BYTES = Counter(
+    "firn_broker_get_bytes_total",
+    "Bytes read from the object store, by lane: tail (recent batches) or backfill (older batches)",
+    ["lane"],
+)
 COMMIT_SECONDS = Histogram("firn_broker_commit_seconds", "Duration of a commit at the coordinator", buckets=_SECONDS)
 COMMIT_BATCHES = Counter("firn_broker_commit_batches_total", "Batches committed")
 FIND_SECONDS = Histogram(
@@ -33,10 +42,10 @@ FIND_SECONDS = Histogram(
 )
 CACHE_HITS = Gauge("firn_broker_cache_hits", "Batch ranges found in the cache")
 CACHE_MISSES = Gauge("firn_broker_cache_misses", "Batch ranges that were not in the cache")
-CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes of batches in the cache", ["part"])
+CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes of batches in the cache, by part: tail or history", ["part"])
 NOT_COMPACTED = Gauge(
     "firn_broker_not_compacted_partitions",
-    "Partitions of compacted topics that were not compacted: outgrown, undecodable, or behind (left for the next round)",
+    "Partitions of compacted topics that were not compacted: outgrown, undecodable, or behind (left for the next pass)",
     ["why"],
 )
 GROUPS = Gauge("firn_broker_groups", "Groups that this broker coordinates", ["state"])
@@ -48,5 +57,5 @@ GROUP_LAG = Gauge(
 MAINTENANCE = Counter("firn_broker_upkeep_total", "Items that maintenance has processed, by kind of work", ["what"])
 MAINTENANCE_BEHIND = Gauge(
     "firn_broker_upkeep_behind",
-    "1 while this broker does maintenance, and its last round left batch ranges to expire or to drop",
+    "1 while this broker does maintenance and its last pass left batch ranges that must expire or be dropped",
 )

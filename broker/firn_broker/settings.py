@@ -53,18 +53,18 @@ class ReaderSettings(Settings):
     tail_cache_bytes: int = Field(default=96 * MIB, ge=MIB)
     """Bytes of the cache for batches that this broker wrote, and for recent batches of other brokers."""
     history_cache_bytes: int = Field(default=32 * MIB, ge=MIB)
-    """Bytes of the cache for batches that backfills read."""
+    """Bytes of the cache for batches that consumers read from older objects."""
     backfills: int = Field(default=4, ge=1)
-    """Largest number of concurrent reads of objects for consumers that are behind."""
+    """Largest number of concurrent reads of older objects for consumers that are behind (backfills)."""
     read_ahead_bytes: int = Field(default=8 * MIB, ge=0)
-    """Bytes that a backfill reads ahead of the request."""
+    """Bytes that such a read loads beyond the consumer's request."""
     poll_seconds: float = Field(default=0.1, gt=0)
-    """Seconds between two polls of the high watermarks of partitions with waiting consumers, which other brokers may
-    have moved."""
+    """Seconds between two reads of the high watermarks of partitions for which consumers wait. Commits of other brokers
+    move these high watermarks."""
     max_response_bytes: int = Field(default=50 * MIB, ge=MIB)
-    """Largest number of bytes of one answer, even if the consumer allows more."""
+    """Largest size of a response in bytes, even if the consumer allows more."""
     answer_bytes: int = Field(default=64 * MIB, ge=MIB)
-    """Bytes of records that all unsent answers may hold. Further answers wait."""
+    """Bytes of records in all unsent responses. Further responses wait."""
 
 
 class ConnectionSettings(Settings):
@@ -82,10 +82,10 @@ class ConnectionSettings(Settings):
     arrival_seconds: float = Field(default=60, gt=0)
     """Seconds within which a request has to arrive completely. Otherwise the broker closes its connection."""
     idle_seconds: float = Field(default=600, gt=0)
-    """Seconds without a request or an answer after which the broker closes a connection
+    """Seconds without a request or a response after which the broker closes a connection
     (``connections.max.idle.ms``)."""
     drain_seconds: float = Field(default=10, gt=0)
-    """Seconds after which the broker closes a connection that reads nothing of its answer, if other answers wait for
+    """Seconds after which the broker closes a connection that reads nothing of its response, if other responses wait for
     memory (`reader.answerBytes`)."""
     max_connections: int = Field(default=10_000, ge=1)
     """Largest number of open connections. The broker closes further ones at once."""
@@ -133,18 +133,18 @@ class MaintenanceSettings(Settings):
     """Background work on stored batches, which one broker at a time does."""
 
     interval_seconds: float = Field(default=30, gt=0)
-    """Seconds between two rounds."""
+    """Seconds between two passes of maintenance."""
     grace_seconds: float = Field(default=600, gt=0)
     """Seconds after which an object without batches is deleted. The time must be longer than any fetch."""
     round_runs: int = Field(default=10_000, ge=1)
-    """Batch ranges that one step of a round may process. Commits wait for one step at most."""
+    """Largest number of batch ranges of one maintenance step. A commit waits for at most one step."""
     compacted_bytes: int = Field(default=32 * MIB, ge=MIB)
     """Bytes that the newest records of a compacted partition may take in memory. Each record takes about 280 bytes
-    besides its own. A larger partition is not compacted. One pass compacts about as many bytes of new records."""
+    besides its own. A larger partition is not compacted. One pass of compaction reads at most about this many bytes of new records."""
     producer_seconds: float = Field(default=86_400, gt=0)
     """Seconds without a batch after which the coordinator forgets a producer (``producer.id.expiration.ms``)."""
     abandon_seconds: float = Field(default=3_600, gt=0)
-    """Seconds after which maintenance withdraws the reservations of stopped brokers, and deletes stored replies to
+    """Seconds after which maintenance withdraws the reservations of stopped brokers, and deletes stored answers to
     commits."""
 
 
@@ -191,7 +191,7 @@ class PostgresSettings(Settings):
     @model_validator(mode="after")
     def _one_user(self) -> Self:
         if bool(self.user) == bool(self.user_file):
-            raise ValueError("set either user or userFile, not both")
+            raise ValueError("set exactly one of user and userFile")
         return self
 
 

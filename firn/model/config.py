@@ -36,7 +36,9 @@ def _checked_heap(text: str) -> str:
 
 def _without_credentials(uri: str) -> str:
     if "@" in urlsplit(uri).netloc:
-        raise ValueError("contains credentials; remove them and name a Secret in secretProperties")
+        raise ValueError(
+            "contains credentials; remove them, and name Secret keys in secretProperties, or for a coordinator in user and password"
+        )
     return uri
 
 
@@ -53,7 +55,7 @@ BROKERS_OWN = frozenset(
 def _without_identity(properties: dict[str, str]) -> dict[str, str]:
     refused = sorted(BROKERS_OWN & properties.keys())
     if refused:
-        raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove it")
+        raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove these keys")
     return properties
 
 
@@ -64,7 +66,7 @@ BROKER_SETTINGS_OWN = frozenset({"coordinator", "objects", "listener", "external
 def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
     refused = sorted(BROKER_SETTINGS_OWN & settings.keys())
     if refused:
-        raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove it")
+        raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove these keys")
     return settings
 
 
@@ -453,7 +455,7 @@ class Maintenance(Settings):
     @model_validator(mode="after")
     def _has_a_size(self) -> Self:
         if "small" not in self.sizes:
-            raise ValueError("sizes must have the size small, the default of policies")
+            raise ValueError("sizes needs a size named small, which is the default of spec.run.size")
         return self
 
 
@@ -499,7 +501,9 @@ class Config(Settings):
     def _brokers_have_an_image(self) -> Self:
         for name, profile in self.profiles.items():
             if isinstance(profile, DisklessProfile) and profile.image is None and self.images.broker is None:
-                raise ValueError(f"profiles.{name} is Diskless and has no image; set images.broker or its own image")
+                raise ValueError(
+                    f"profiles.{name}: kind Diskless needs an image; set images.broker or profiles.{name}.image"
+                )
         return self
 
     def secret_names(self) -> list[str]:

@@ -36,7 +36,9 @@ class Cursor:
     def _advance(self, size: int) -> int:
         start = self.place
         if size < 0 or start + size > self.end:
-            raise MalformedError(f"the field of {size} bytes at {start} does not end before {self.end}")
+            raise MalformedError(
+                f"the field at byte {start} has a size of {size} bytes, but the data ends at byte {self.end}"
+            )
         self.place = start + size
         return start
 
@@ -117,7 +119,8 @@ class Cursor:
         self.elements += size
         if size > self.end - self.place or self.elements > ELEMENTS:
             raise MalformedError(
-                f"an array of {size} elements in the last {self.end - self.place} bytes; {self.elements} elements in total, at most {ELEMENTS}"
+                f"an array claims {size} elements, but {self.end - self.place} bytes are left; "
+                f"or the message has {self.elements} elements, more than {ELEMENTS}"
             )
 
     def tag_count(self) -> int:

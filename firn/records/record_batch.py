@@ -126,11 +126,13 @@ def walk(data: memoryview) -> list[tuple[int, int, int]]:
     place, end = 0, len(data)
     while place < end:
         if end - place < HEADER:
-            raise ValueError(f"the last {end - place} bytes, at {place}, are no record batch")
+            raise ValueError(f"{end - place} bytes are left at byte {place}, fewer than the header of a record batch")
         fields = _FIELDS.unpack_from(data, place)
         size = fields[1] + 12
         if size < HEADER or place + size > end:
-            raise ValueError(f"a batch of {size} bytes at {place} does not end before {end}")
+            raise ValueError(
+                f"the batch at byte {place} has an invalid size of {size} bytes; {end - place} bytes are left"
+            )
         batches.append((place, size, fields[6] + 1))
         place += size
     return batches

@@ -36,10 +36,23 @@ def template(node: ast.AST) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if isinstance(node, ast.JoinedStr):
-        return "".join(
-            str(part.value) if isinstance(part, ast.Constant) else f"{{{_placeholder(part)}}}" for part in node.values
-        )
+        return "".join(_parts(node))
     return None
+
+
+def _parts(node: ast.JoinedStr) -> Iterator[str]:
+    """Yield the texts and the placeholders. Different expressions with one noun get a number."""
+    seen: dict[str, list[str]] = {}
+    for part in node.values:
+        if isinstance(part, ast.Constant):
+            yield str(part.value)
+            continue
+        noun = _placeholder(part)
+        expressions = seen.setdefault(noun, [])
+        if ast.dump(part) not in expressions:
+            expressions.append(ast.dump(part))
+        number = expressions.index(ast.dump(part)) + 1
+        yield f"{{{noun}}}" if number == 1 else f"{{{noun} {number}}}"
 
 
 def _placeholder(node: ast.AST) -> str:

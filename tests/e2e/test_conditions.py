@@ -65,7 +65,7 @@ def test_a_condition_reports_why_a_driver_or_executor_does_not_run(namespace: st
 
 
 def test_conditions_report_silent_brokers_and_catalogs(namespace: str) -> None:
-    apply(topic_manifest("no-broker", namespace, profile="nobody"))
+    apply(topic_manifest("no-broker", namespace, profile="absent"))
     apply(topic_manifest("no-catalog", namespace, table={"catalog": "down"}))
     await_condition("no-broker", namespace, "TopicReady", "False", "BrokerUnreachable")
     no_catalog = await_condition("no-catalog", namespace, "TableReady", "False", "CatalogUnreachable")

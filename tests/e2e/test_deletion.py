@@ -40,7 +40,7 @@ def test_the_delete_policy_removes_topic_and_table(namespace: str, produce: Prod
 
 
 def test_a_deletion_without_brokers_is_blocked_and_can_be_forced(namespace: str) -> None:
-    apply(topic_manifest("stuck", namespace, profile="nobody", deletionPolicy={"topic": "Delete", "table": "Retain"}))
+    apply(topic_manifest("stuck", namespace, profile="absent", deletionPolicy={"topic": "Delete", "table": "Retain"}))
     await_condition("stuck", namespace, "TopicReady", "False", "BrokerUnreachable")
     kubectl("-n", namespace, "delete", "icebergtopic", "stuck", "--wait=false")
     blocked = await_until(

@@ -90,7 +90,7 @@ def test_statuses_name_the_policy_and_only_a_valid_one_starts_runs(namespace: st
         return (section["policy"], section["because"]) if section else None
 
     await_until("the policy of higher priority governs", lambda: governor() == ("first", "Selected"))
-    apply(topic_manifest("ships", namespace, partitions=1, retentionPolicyRef={"name": "nobody"}))
+    apply(topic_manifest("ships", namespace, partitions=1, retentionPolicyRef={"name": "missing"}))
     await_condition("ships", namespace, "PoliciesResolved", "False", "PolicyNotFound")
     apply(topic_manifest("ships", namespace, partitions=1, retentionPolicyRef={"name": "everyone"}))
     await_until("the named policy governs", lambda: governor() == ("everyone", "NamedByTopic"))

@@ -105,7 +105,7 @@ def in_broker(number: int, *command: str) -> str:
 
 
 def features() -> dict[str, str]:
-    """Return the finalised level of each feature."""
+    """Return the finalized level of each feature."""
     tool = ["/opt/kafka/bin/kafka-features.sh", "--bootstrap-server", "localhost:9092", "describe"]
     lines = [line.split("\t") for line in in_broker(0, *tool).splitlines() if line.startswith("Feature:")]
     return {line[0].split()[1]: line[3].split()[1] for line in lines}
@@ -295,7 +295,7 @@ def test_a_rejected_setting_stops_the_roll_until_it_is_corrected(
     await_until("the topic is healthy again", lambda: metric(DEGRADED) == 0)
 
 
-def test_an_upgrade_rolls_the_brokers_and_then_finalises_the_version(
+def test_an_upgrade_rolls_the_brokers_and_then_finalizes_the_version(
     fleet: Fleet, topic: Manifest, client: str
 ) -> None:
     assert features()["metadata.version"].startswith("4.1")
@@ -304,8 +304,8 @@ def test_an_upgrade_rolls_the_brokers_and_then_finalises_the_version(
         fleet.upgrade(image={"image": newer}, metadataVersion="4.2")
         await_rolled(BROKERS, 3)
         assert pods.replaced == [f"{BROKERS}-{number}" for number in (2, 1, 0)]
-        live = await_until("the metadata version is finalised", finalised("4.2"))
-    assert (len(pods.replaced), pods.most_down) == (3, 1), "finalising restarts no broker"
+        live = await_until("the metadata version is finalized", finalized("4.2"))
+    assert (len(pods.replaced), pods.most_down) == (3, 1), "finalizing restarts no broker"
     partitions.assert_always_available()
     levels = features()
     assert levels["metadata.version"].startswith("4.2")
@@ -325,7 +325,7 @@ def test_an_upgrade_rolls_the_brokers_and_then_finalises_the_version(
     assert any("metadata version 4.2" in message for message in events("MetadataVersionFinalised"))
 
 
-def finalised(version: str) -> Any:
+def finalized(version: str) -> Any:
     def stateful_set() -> Manifest | None:
         live = get("statefulset", BROKERS)
         assert live is not None

@@ -2,7 +2,7 @@
 
 - The answer always has the old header. A request in an unknown version gets version 0 with UNSUPPORTED_VERSION and the
   list, because the client knows no version of the broker yet (``ApiVersionsResponse``).
-- No features are finalised: with ``transaction.version`` Java clients would use KIP-890's protocol.
+- No features are finalized: with ``transaction.version`` Java clients would use KIP-890's protocol.
 - Produce is advertised from 0, although versions below 3 are rejected: librdkafka chooses its message format by that
   range (KAFKA-18659)."""
 

@@ -21,7 +21,7 @@ async def handle(broker: Broker, request: DescribeClusterRequest, call: Call) ->
     if request.endpoint_type != BROKERS:
         error, message = (
             ErrorCode.mismatched_endpoint_type,
-            "The request asks for controllers, and this endpoint is that of a broker.",
+            "The request asks for controllers, but this endpoint belongs to a broker.",
         )
     nodes = broker.endpoints(call.client)
     return {

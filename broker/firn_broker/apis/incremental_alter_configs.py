@@ -36,7 +36,9 @@ def changed(topic: Topic, resource: IncrementalAlterConfigsResource) -> dict[str
             configs.pop(change.name, None)
         elif change.config_operation in (APPEND, SUBTRACT):
             if change.name not in LISTS:
-                raise InvalidConfigError(f"Config {change.name} is not a list.")
+                raise InvalidConfigError(
+                    f"Config {change.name} is not a list, so APPEND and SUBTRACT do not apply; use SET."
+                )
             now = [part for part in (configs.get(change.name) or DEFINITIONS[change.name].default).split(",") if part]
             given = [part for part in (change.value or "").split(",") if part]
             if change.config_operation == APPEND:

@@ -73,7 +73,7 @@ class Membership:
                 # The reply to the join took so long that another node has the id by now.
                 self._requested_id = None
         self._requested_id = self.lease.node
-        log.info("joined", node=self.lease.node, epoch=self.lease.epoch)
+        log.info("the broker joined the cluster", node=self.lease.node, epoch=self.lease.epoch)
 
     async def _renew(self) -> None:
         clock = asyncio.get_running_loop().time

@@ -289,16 +289,18 @@ class WalWriter:
                 metrics.COMMIT_BATCHES.inc(len(entries))
                 return outcomes
             except FencedError as error:
-                log.warning("commit refused", key=file.key, error=str(error))
+                log.warning("the coordinator rejected the commit", key=file.key, error=str(error))
                 # The coordinator has withdrawn the other reservations of the same time too.
                 self._keys.clear()
                 return None
             except UnavailableError as error:
                 # The outcome is unknown: only the same commit, with the same key, can find it out.
-                log.warning("commit not answered", key=file.key, attempt=attempt, error=str(error))
+                log.warning(
+                    "the coordinator did not answer the commit", key=file.key, attempt=attempt, error=str(error)
+                )
             except Exception:
                 # The outcome is unknown here, too.
-                log.exception("commit not answered", key=file.key, attempt=attempt)
+                log.exception("the coordinator did not answer the commit", key=file.key, attempt=attempt)
             if self._membership.redirects:
                 self._abandon(file)
                 return None

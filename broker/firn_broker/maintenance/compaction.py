@@ -148,7 +148,7 @@ class Compaction:
                 await self._log_store.commit(request)
         except FencedError as error:
             # The epoch of this node is over: maintenance withdraws the reservation.
-            log.warning("compaction refused", error=str(error))
+            log.warning("the coordinator rejected the compaction", error=str(error))
         self._unsettled = None
         return done
 
@@ -185,7 +185,12 @@ class Compaction:
             swapped = await self._pass(topic, partition, state.log_start, [*part.clean, *part.dirty])
             return swapped and part.full
         except UnreadableError as error:
-            log.warning("cannot compact", topic=topic.name, partition=partition.index, error=str(error))
+            log.warning(
+                "cannot read the partition for compaction; the next pass retries",
+                topic=topic.name,
+                partition=partition.index,
+                error=str(error),
+            )
         except (keys.TooLargeError, UndecodableError) as error:
             why = "outgrown" if isinstance(error, keys.TooLargeError) else "undecodable"
             self._given_up[partition] = _GivenUp(state.log_start, state.size, why)

@@ -106,7 +106,10 @@ class Connection(asyncio.BufferedProtocol):
             # Checked before the rest arrives, so that bytes that are not Kafka's protocol end the connection at once.
             size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
             if not 8 <= size <= self._settings.max_request_bytes:
-                self._refuse("size", f"a request of {size} bytes")
+                self._refuse(
+                    "size",
+                    f"a request has {size} bytes; it must have 8 to {self._settings.max_request_bytes} (connections.maxRequestBytes)",
+                )
                 return
         if self._filled < len(self._target):
             return
@@ -118,7 +121,9 @@ class Connection(asyncio.BufferedProtocol):
             self._active = asyncio.get_running_loop().time()
             produces = self._prefix[SIZE] == 0 and self._prefix[SIZE + 1] == PRODUCE
             if size > REQUEST_LIMIT and not produces:
-                self._refuse("size", f"a request of {size} bytes")
+                self._refuse(
+                    "size", f"a request has {size} bytes; requests other than Produce may have at most {REQUEST_LIMIT}"
+                )
                 return
             self._admit(size, counted=produces or size >= SMALL)
 
@@ -194,7 +199,10 @@ class Connection(asyncio.BufferedProtocol):
                 self._unsent, self._moved, self._active = left, now, now
         if self._body and not self._paused and now - self._begun > settings.arrival_seconds:
             # The request holds its memory while it arrives, and other connections wait for that memory.
-            self._refuse("slow", f"a request of {len(self._target)} bytes did not arrive")
+            self._refuse(
+                "slow",
+                f"a request of {len(self._target)} bytes did not arrive within {settings.arrival_seconds} s (connections.arrivalSeconds)",
+            )
         elif self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
             # Only if others wait: a consumer that processes records may leave its next answer unread for minutes.
             self._refuse("stuck", "the client does not read its answer, and other requests wait for the memory")

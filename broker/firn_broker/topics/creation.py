@@ -89,14 +89,14 @@ class TopicCreator:
         if partitions > most:
             raise TopicError(
                 ErrorCode.invalid_config,
-                f"cleanup.policy={policy} with {partitions} partitions: a compacted topic may have {most} (topics.compactedPartitions) of"
-                f" {size} bytes (upkeep.compactedBytes)",
+                f"cleanup.policy={policy} with {partitions} partitions: a compacted topic can have at most {most} partitions;"
+                " create fewer, or raise topics.compactedPartitions",
             )
         if "delete" in policy and int(retained or -1) > size:
             raise TopicError(
                 ErrorCode.invalid_config,
-                f"cleanup.policy={policy} with retention.bytes={retained}: a partition of a compacted topic may have {size} bytes"
-                " (upkeep.compactedBytes)",
+                f"cleanup.policy={policy} with retention.bytes={retained}: a partition of a compacted topic can have at most"
+                f" {size} bytes; lower retention.bytes, or raise upkeep.compactedBytes",
             )
 
     async def on_demand(self, name: str) -> Topic | None:

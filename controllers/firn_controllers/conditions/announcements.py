@@ -67,11 +67,11 @@ class EventReason(StrEnum):
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
     """The configuration has fewer brokers than exist. The operator does not reduce their number."""
     DEGRADED = "Degraded"
-    """A broker does not run, or a metadata version could not be finalised."""
+    """A broker does not run, or a change of the profile cannot take effect. The message names the cause."""
     RECOVERED = "Recovered"
     """All brokers of the profile run again."""
-    FINALISED = "MetadataVersionFinalised"
-    """The brokers use the metadata version of their release. An older release can no longer start."""
+    FINALIZED = "MetadataVersionFinalised"
+    """The operator finalized the metadata version that the profile names. Brokers of an older release can no longer start."""
 
 
 @dataclass(frozen=True, slots=True)

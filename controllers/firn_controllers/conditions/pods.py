@@ -24,6 +24,8 @@ OUT_OF_MEMORY_EXIT = 137
 FAST_FAILURES = 5
 """Number of restarts without becoming ready from which waiting does not solve the failure."""
 
+MORE_MEMORY = "raise the memory of its group or profile in the chart's values"
+
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
@@ -46,16 +48,16 @@ def pod_trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
     match pod.last_exit_code, pod.last_exit_reason:
         case _, "OOMKilled":
             return Trouble(
-                Reason.OUT_OF_MEMORY, f"pod {pod.name} ran out of memory and was killed; raise its memory", stalled
+                Reason.OUT_OF_MEMORY, f"pod {pod.name} ran out of memory and was killed; {MORE_MEMORY}", stalled
             )
         case code, _ if code == OUT_OF_MEMORY_EXIT:
             return Trouble(
                 Reason.OUT_OF_MEMORY,
-                f"pod {pod.name} was killed, most likely because it ran out of memory; raise its memory",
+                f"pod {pod.name} was killed, probably because it ran out of memory; {MORE_MEMORY}",
                 stalled,
             )
         case ExitCode.OUT_OF_MEMORY, _:
-            what = f"Spark's JVM in pod {pod.name} ran out of heap; raise heap, and memory by the same amount"
+            what = f"Spark's JVM in pod {pod.name} ran out of heap; raise heap and memory of its group in the chart's values by the same amount"
             return Trouble(Reason.OUT_OF_MEMORY, what, stalled)
         case ExitCode.CONFIGURATION, _:
             return Trouble(Reason.BACKING_OFF, f"pod {pod.name} rejected its configuration; {logs}", stalled=True)

@@ -41,7 +41,10 @@ def fleet_health(
     if fleet is None:
         if isinstance(admin, FleetState):
             return FleetHealth()
-        return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: the brokers do not answer: {admin}")
+        return FleetHealth(
+            Reason.BROKER_UNREACHABLE,
+            f"{what}: the brokers do not answer: {admin}; check bootstrapServers and security of the profile, and the network",
+        )
     trouble = pod_troubles.worst_trouble(pods, fleet.image.image, fleet.owner.namespace)
     ready = sum(pod.ready for pod in pods)
     # With fewer brokers than a write needs, the answers of the others do not help.
@@ -49,11 +52,15 @@ def fleet_health(
         degraded = wrong
         if trouble is not None:
             degraded = trouble.message + (
-                "; the operator replaces the other brokers when it is ready" if rolling else ""
+                "; the operator replaces the other brokers after this broker is ready" if rolling else ""
             )
         return FleetHealth(rolling=rolling, degraded=f"{what}: {degraded}" if degraded else "")
     if trouble is not None:
         return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: {trouble.message}", rolling, trouble.stalled)
     if ready < fleet.replicas:
         return FleetHealth(Reason.BROKER_STARTING, f"{what}: the brokers are starting", rolling)
-    return FleetHealth(Reason.BROKER_UNREACHABLE, f"{what}: the brokers do not answer: {admin}", rolling)
+    return FleetHealth(
+        Reason.BROKER_UNREACHABLE,
+        f"{what}: the brokers do not answer: {admin}; see the logs of the profile's pods",
+        rolling,
+    )

@@ -65,7 +65,7 @@ def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -
     if admin.brokers < replicas:
         return f"until all {replicas} brokers have joined the cluster"
     if admin.under_replicated:
-        return f"until all replicas are in sync, which those of {admin.under_replicated} partition(s) are not"
+        return f"until the replicas of {admin.under_replicated} under-replicated partition(s) are in sync"
     return None
 
 

@@ -213,6 +213,6 @@ def _conflict(what: str, rival: TopicEntry) -> Failure:
     namespace, name = rival.name
     return Failure(
         Reason.RESOURCE_CONFLICT,
-        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two, or create this one again with another"
-        " topicName and table.name",
+        f"{what} belongs to the older IcebergTopic {namespace}/{name}; delete one of the two IcebergTopics, or create"
+        " this IcebergTopic again with another topicName and table.name",
     )

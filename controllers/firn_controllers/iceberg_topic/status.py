@@ -286,7 +286,10 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
         case "BackingOff":
             reason = Reason.OUT_OF_MEMORY if progress.reason == Reason.OUT_OF_MEMORY else Reason.BACKING_OFF
             return Verdict(
-                "False", reason, steady(progress.message) or "landing records failed; the ingestion driver retries"
+                "False",
+                reason,
+                steady(progress.message)
+                or "the ingestion driver could not land records and retries; see the driver's log",
             )
         case _:
             return Verdict("False", Reason.STARTING, "the ingestion driver is starting on the topic")
@@ -344,7 +347,9 @@ def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditio
     if resolved is not None:
         if isinstance(findings.topic, TopicState):
             proposal = observed.log_retention.proposal(observed.resource.spec.config, findings.topic.configs)
-            suffix = f"; mode DryRun: would set {proposal} on the Kafka topic" if proposal else ""
+            suffix = (
+                f"; with mode Enforce, the RetentionPolicy would set {proposal} on the Kafka topic" if proposal else ""
+            )
             resolved = replace(resolved, message=resolved.message + suffix)
         verdicts[ConditionType.POLICIES_RESOLVED] = resolved
     healthy = maintenance_healthy(observed.maintenance)

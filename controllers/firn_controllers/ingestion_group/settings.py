@@ -65,7 +65,7 @@ def memory_hint(group: IngestionGroup) -> str:
     needed = quantities.heap(group.heap) + PYTHON_AT_LEAST
     if needed <= quantities.size(group.memory):
         return ""
-    return f"memory {group.memory} has no room for a heap of {group.heap} and 384Mi for Python"
+    return f"the group's memory of {group.memory} is less than its heap of {group.heap} plus 384Mi for Python; raise memory, or lower heap"
 
 
 def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnection:

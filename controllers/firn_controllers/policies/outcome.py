@@ -147,8 +147,9 @@ def maintenance_healthy(maintenance: TopicMaintenance) -> Verdict | None:
     outcomes = [(SECTIONS[kind], binding.outcome) for kind, binding in followed.items() if binding.outcome is not None]
     for part, outcome in outcomes:
         if outcome.history.failures:
-            message = outcome.history.message or "see the Job's log"
-            return Verdict("False", Reason.RUN_FAILED, f"{part} by policy {outcome.policy} failed: {message}")
+            return Verdict(
+                "False", Reason.RUN_FAILED, f"{part} by policy {outcome.policy} failed: {outcome.history.cause()}"
+            )
     for part, outcome in outcomes:
         if outcome.overdue:
             return Verdict("False", Reason.RUN_OVERDUE, f"{part} by policy {outcome.policy}: {outcome.overdue}")

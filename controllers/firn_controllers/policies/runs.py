@@ -105,7 +105,7 @@ class PolicyRun:
 
     def _silent(self) -> str:
         if self.job.succeeded:
-            return "the run's report lacks this table; see the Job's log"
+            return f"the run's report lacks this table; see the log of Job {self.name}"
         last_words = f" ({self.last_words})" if self.last_words else ""
         return f"the run ended without a report on this table: {self._cause()}{last_words}"
 
@@ -174,14 +174,18 @@ class RunHistory:
     generation: int = 0
     """Generation of the policy's spec under which runs failed. A corrected policy is tried at once."""
     slot: datetime | None = None
-    """The last slot of ``schedule`` that a run has answered, or that was past when the schedule took the topic over."""
+    """The last slot of ``schedule`` that a run has served, or that was past when the schedule took the topic over."""
     requests: Mapping[str, str] = field(default_factory=dict)
-    """Values of ``run-now`` that are answered."""
+    """Values of ``run-now`` that a run has served."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Values of ``run-now`` whose runs failed since the last success."""
     policy: str = ""
     """Uid of the governing policy, to which failures, slot and request belong."""
     schedule: str = ""
+
+    def cause(self) -> str:
+        """Return why the last run failed: the message of its report, or the place of its log."""
+        return self.message or f"see the log of Job {(self.last or {}).get('name', '')}"
 
     @classmethod
     def from_status(cls, section: Mapping[str, Any]) -> "RunHistory":

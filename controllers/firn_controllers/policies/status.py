@@ -154,8 +154,7 @@ def _maintenance_healthy(report: PolicyReport) -> Verdict:
     outcomes = report.outcomes
     failing = sorted(name for name, outcome in outcomes.items() if outcome.history.failures)
     if failing:
-        message = outcomes[failing[0]].history.message or "see the Job's log"
-        return Verdict("False", Reason.RUN_FAILED, f"{_named(failing)}: {message}")
+        return Verdict("False", Reason.RUN_FAILED, f"{_named(failing)}: {outcomes[failing[0]].history.cause()}")
     overdue = sorted(name for name, outcome in outcomes.items() if outcome.overdue)
     if overdue:
         return Verdict("False", Reason.RUN_OVERDUE, f"{_named(overdue)}: {outcomes[overdue[0]].overdue}")
@@ -168,4 +167,4 @@ def _maintenance_healthy(report: PolicyReport) -> Verdict:
 
 
 def _named(topics: Sequence[str]) -> str:
-    return f"topic {topics[0]}" if len(topics) == 1 else f"topic {topics[0]} and others"
+    return f"topic {topics[0]}" if len(topics) == 1 else f"topic {topics[0]} (and {len(topics) - 1} others)"

@@ -32,5 +32,10 @@ class CatalogReconciler:
         except AccessDeniedError as error:
             return DependencyHealth(Reason.ACCESS_DENIED, steady(f"catalog {name}: {error}"))
         except FirnError as error:
-            return DependencyHealth(Reason.CATALOG_UNREACHABLE, steady(f"catalog {name} does not answer: {error}"))
+            return DependencyHealth(
+                Reason.CATALOG_UNREACHABLE,
+                steady(
+                    f"catalog {name} does not answer: {error}; check its uri and properties in the chart's values, and the network"
+                ),
+            )
         return DependencyHealth()

@@ -71,7 +71,7 @@ class FleetReconciler:
             settled = rollout.complete(wanted, pods, fleet.replicas) and not rolling
             version, failure = None, None
             if isinstance(fleet, KafkaFleet):
-                fleet, version, failure = await self._finalised(fleet, settled)
+                fleet, version, failure = await self._finalized(fleet, settled)
             await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
         except InvalidSpecError as error:
             # Nothing was applied, so running brokers stay as they are, and topics can be managed.
@@ -84,10 +84,10 @@ class FleetReconciler:
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
         return fleet_health, rolling or (version is not None and failure is None)
 
-    async def _finalised(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
-        """Finalise the metadata version.
+    async def _finalized(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
+        """Finalize the metadata version.
 
-        Returns the fleet with the version in force, the version that is still to be finalised, and why that failed.
+        Returns the fleet with the version in force, the version that is still to be finalized, and why that failed.
         """
         cluster = self._cluster
         version = metadata_version.pending(fleet)
@@ -100,7 +100,7 @@ class FleetReconciler:
             return fleet, version, None
         if metadata_version.succeeded(job):
             text = f"brokers of profile {fleet.name} have metadata version {version}; a downgrade to an older Kafka is no longer possible"
-            self._context.announce(Announcement("Normal", EventReason.FINALISED, text))
+            self._context.announce(Announcement("Normal", EventReason.FINALIZED, text))
             return replace(fleet, metadata_version=version), None, None
         return fleet, version, metadata_version.failure(job, version)
 
@@ -115,7 +115,7 @@ class FleetReconciler:
         if step.waits != self._waits_logged.get(fleet.name):
             self._waits_logged[fleet.name] = step.waits
             if step.waits is not None:
-                log.info("replacing brokers of profile %s waits %s", fleet.name, step.waits)
+                log.info("profile %s: the operator waits %s before it replaces the next broker", fleet.name, step.waits)
 
     async def _apply_external(self, fleet: Fleet) -> None:
         """Apply the configured Services for clients outside, and delete all others at once."""

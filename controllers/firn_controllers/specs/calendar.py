@@ -37,7 +37,9 @@ class CronExpression:
         except CronSimError as error:
             raise InvalidSpecError(f"{field}.cron: {expression!r}: {error}") from error
         except StopIteration as error:
-            raise InvalidSpecError(f"{field}.cron: {expression!r} is never due") from error
+            raise InvalidSpecError(
+                f"{field}.cron: {expression!r} matches no date; correct the day or the month"
+            ) from error
         return cls(words, zone)
 
     @property

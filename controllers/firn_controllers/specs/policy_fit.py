@@ -40,7 +40,7 @@ def _check_retention(policy: RetentionPolicy, columns: tuple[Column, ...]) -> No
 def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tuple[Column, ...]) -> None:
     if policy.spec.strategy == "Sort" and not policy.spec.columns and not topic.spec.table.sort_by:
         raise InvalidSpecError(
-            "spec.columns: strategy Sort needs columns, because the topic's table has no sortBy; set one of them"
+            "spec.columns: strategy Sort needs columns; set spec.columns, or spec.table.sortBy of the topic"
         )
     for column in policy.spec.columns:
         try:
@@ -48,7 +48,7 @@ def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tu
                 check_term(transforms.parse_sort(column).term, columns)
             elif isinstance(_type_of("spec.columns", column, columns), Struct | ListOf | MapOf):
                 raise InvalidSpecError(
-                    f"{column} has no primitive type; strategy ZOrder needs columns of primitive types"
+                    f"{column} has no primitive type; strategy ZOrder needs columns of primitive types, so choose another column"
                 )
         except InvalidSpecError as error:
             raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error

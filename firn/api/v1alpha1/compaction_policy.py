@@ -32,17 +32,18 @@ class Triggers(ApiModel):
     """Triggers of a run. A table is due when one of the set triggers is reached. They count only files that a run would rewrite."""
 
     small_files: Annotated[int, Field(ge=2, le=1_000_000)] | None = Field(
-        default=None, description="Number of due small files at which a run starts."
+        default=None, description="Number of data files that a run would rewrite now, at which a run starts."
     )
     small_bytes: ByteSize | None = Field(
-        default=None, description="Bytes of due small files at which a run starts, such as 1Gi."
+        default=None,
+        description="Bytes of the data files that a run would rewrite now, at which a run starts, such as 1Gi.",
     )
     delete_file_ratio: Ratio | None = Field(
         default=None, description='Share of deleted rows in a data file at which a run starts, such as "0.3".'
     )
     max_age: Duration | None = Field(
         default=None,
-        description="Time after which a run starts for a due file, such as 1h. It limits the compaction lag.",
+        description="Time for which the oldest of these files has been due, after which a run starts, such as 1h. It limits the compaction lag.",
     )
     min_interval: Duration = Field(
         default="10m",
@@ -81,8 +82,9 @@ class CompactionPolicySpec(TopicSelection):
     )
     strategy: Literal["BinPack", "Sort", "ZOrder"] = Field(
         default="BinPack",
-        description="Order of rows in rewritten files: unchanged, sorted, or along a Z-order curve. On schedule and on request, Sort and ZOrder"
-        " rewrite every partition with new files since it was last sorted. A run that a trigger starts rewrites only the files that triggers count.",
+        description="Order of rows in rewritten files: unchanged (BinPack), sorted (Sort), or along a Z-order curve (ZOrder). With Sort and"
+        " ZOrder, a scheduled or requested run rewrites each partition that has files the policy has not arranged. A run that a trigger starts"
+        " rewrites only the files that triggers count.",
     )
     columns: Annotated[tuple[Annotated[str, Field(min_length=1, max_length=256)], ...], Field(max_length=8)] = Field(
         default=(),
@@ -100,7 +102,9 @@ class CompactionPolicySpec(TopicSelection):
         default="5m", description="Age below which compaction does not rewrite a file, such as 5m."
     )
     rewrite_manifests: Literal["Never", "WhenFragmented", "Always"] = Field(
-        default="WhenFragmented", description="Times when a run merges manifests into fewer and larger ones."
+        default="WhenFragmented",
+        description="When a run merges Iceberg manifests. WhenFragmented: if this removes at least 10 of them and more than half."
+        " Always: if there are at least two.",
     )
     run: CompactionRun = Field(default=CompactionRun(), description="Settings of runs.")
 

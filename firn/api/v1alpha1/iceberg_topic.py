@@ -348,7 +348,7 @@ class PolicyBinding(ApiModel):
     failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
     failed_generation: int | None = Field(
         default=None,
-        description="Generation of the policy at the last failure. After a change of the policy, the next run does not wait.",
+        description="Generation of the policy's spec at the last failed run. After a change of the spec, the next run starts without a pause.",
         json_schema_extra={"format": "int64"},
     )
     schedule: str | None = Field(
@@ -358,18 +358,18 @@ class PolicyBinding(ApiModel):
     )
     last_schedule_time: datetime | None = Field(
         default=None,
-        description="Newest time of the schedule that a run has answered, or that was past when the policy or schedule began to apply.",
+        description="Newest scheduled time that needs no run any more: a run has served it, or the policy or its schedule began to apply later.",
     )
     next_run_time: datetime | None = Field(
         default=None, description="Time of the next scheduled run, or of the next retry."
     )
     last_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
         default_factory=dict,
-        description="Values of the annotation firn.dev/run-now that a run has answered: the topic's and the policy's.",
+        description="Values of the annotation firn.dev/run-now that a run has served: the topic's and the policy's.",
     )
     failed_request: Annotated[dict[str, Annotated[str, Field(max_length=128)]], Field(max_length=2)] = Field(
         default_factory=dict,
-        description="Values of firn.dev/run-now for which runs failed. They are retried after a pause. A new value is tried at once.",
+        description="Values of the annotation firn.dev/run-now whose runs failed. The operator retries after a pause. It serves a new value at once.",
     )
 
 
@@ -377,22 +377,30 @@ class MaintenanceStatus(ApiModel):
     """Policies of the table, and its pending maintenance. Figures are updated at most once a minute. Metrics have live figures."""
 
     data_files: int | None = Field(
-        default=None, description="Number of data files.", json_schema_extra={"format": "int64"}
+        default=None,
+        description="Number of data files of the table and its dead-letter table.",
+        json_schema_extra={"format": "int64"},
     )
     data_bytes: int | None = Field(
-        default=None, description="Bytes of the data files.", json_schema_extra={"format": "int64"}
+        default=None, description="Bytes of the data files of both tables.", json_schema_extra={"format": "int64"}
     )
     small_files: int | None = Field(
-        default=None, description="Number of data files below the target size.", json_schema_extra={"format": "int64"}
+        default=None,
+        description="Number of data files below three quarters of the target size, of both tables.",
+        json_schema_extra={"format": "int64"},
     )
     delete_files: int | None = Field(
-        default=None, description="Number of delete files and deletion vectors.", json_schema_extra={"format": "int64"}
+        default=None,
+        description="Number of delete files and deletion vectors of both tables.",
+        json_schema_extra={"format": "int64"},
     )
-    manifests: int | None = Field(default=None, description="Number of manifests of the newest snapshot.")
-    snapshots: int | None = Field(default=None, description="Number of snapshots.")
+    manifests: int | None = Field(
+        default=None, description="Number of Iceberg manifests of the newest snapshots of both tables."
+    )
+    snapshots: int | None = Field(default=None, description="Number of snapshots of both tables.")
     metadata_bytes: int | None = Field(
         default=None,
-        description="Bytes of the metadata file and the newest snapshot's manifests.",
+        description="Bytes of the metadata files and of the newest snapshots' Iceberg manifests, of both tables.",
         json_schema_extra={"format": "int64"},
     )
     oldest_uncompacted_time: datetime | None = Field(
@@ -504,7 +512,11 @@ class IcebergTopic(ApiModel):
             columns.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc))
         if len(seen) < len(columns):
             raise _bad_schema("two fields have the same name; rename one of them")
-        return RecordSchema(format=SchemaFormat.JSON, fields=tuple(columns), unknown_fields=schema.unknown_fields)
+        return RecordSchema(
+            format=SchemaFormat(schema.format or SchemaFormat.JSON),
+            fields=tuple(columns),
+            unknown_fields=schema.unknown_fields,
+        )
 
     def table_target(self, default_catalog: str) -> TableTarget:
         """Return the table. Without a catalog in the spec: the catalog in which it was created, or ``default_catalog`` for a new table.

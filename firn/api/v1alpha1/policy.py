@@ -79,7 +79,7 @@ class Schedule(ApiModel):
     )
     jitter: Duration | None = Field(
         default=None,
-        description="Longest random delay of a run, such as 15m. It is fixed for each scheduled time and policy.",
+        description="Longest random delay of a run, such as 15m. Each scheduled time of a policy has one delay, which does not change.",
     )
 
 
@@ -130,8 +130,8 @@ class CompactionRun(RetentionRun):
         default=10,
         ge=1,
         le=1000,
-        description="Largest number of commits of a run to a table. Each commit is kept even if the run ends early. Rewritten manifests, and parts"
-        " that conflicted with another writer, are committed in addition.",
+        description="Largest number of commits of rewritten data files of a run to a table. A commit stays even if the run ends early. Commits of"
+        " merged Iceberg manifests, and retries after a conflict with another writer, do not count.",
     )
 
 
@@ -184,17 +184,24 @@ class RunFigures(ApiModel):
         json_schema_extra={"format": "int64"},
     )
     manifests_before: int | None = Field(
-        default=None, description="Number of manifests before the run.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of Iceberg manifests before the run.", json_schema_extra={"format": "int64"}
     )
     manifests_after: int | None = Field(
-        default=None, description="Number of manifests after the run.", json_schema_extra={"format": "int64"}
+        default=None, description="Number of Iceberg manifests after the run.", json_schema_extra={"format": "int64"}
     )
-    rows: RemovedStatus | None = Field(default=None, description="Rows that were removed.")
+    rows: RemovedStatus | None = Field(
+        default=None, description="Rows that the run removed, or with mode DryRun would remove."
+    )
     snapshots: RemovedStatus | None = Field(
-        default=None, description="Snapshots that expired, and their removed files."
+        default=None,
+        description="Snapshots that the run expired, and their removed files. With mode DryRun: those that it would expire and remove.",
     )
-    orphan_files: RemovedStatus | None = Field(default=None, description="Orphan files that were removed.")
-    metadata_files: RemovedStatus | None = Field(default=None, description="Metadata files that were removed.")
+    orphan_files: RemovedStatus | None = Field(
+        default=None, description="Orphan files that the run removed, or with mode DryRun would remove."
+    )
+    metadata_files: RemovedStatus | None = Field(
+        default=None, description="Metadata files that the run removed, or with mode DryRun would remove."
+    )
 
 
 class RunStatus(RunFigures):

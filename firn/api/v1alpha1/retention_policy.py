@@ -85,7 +85,8 @@ class RetentionPolicySpec(TopicSelection):
         description="DryRun: delete nothing, and report in status and Events what a run would delete. Enforce: delete.",
     )
     log: LogRetention | None = Field(
-        default=None, description="Retention of records in the topic. Default: the broker's default."
+        default=None,
+        description="Retention of records in the Kafka topic. spec.config of the topic takes precedence. Default: the broker's default.",
     )
     rows: RowRetention | None = Field(
         default=None, description="Retention of rows in the table. Default: all rows stay."
@@ -98,7 +99,8 @@ class RetentionPolicySpec(TopicSelection):
         default=None, description="Removal of old metadata files. Default: the table's properties decide."
     )
     schedule: Schedule = Field(
-        default=Schedule(cron="15 3 * * *"), description="Times of runs. log takes effect at once and needs no run."
+        default=Schedule(cron="15 3 * * *"),
+        description="Times of runs. Default: daily at 03:15 UTC. spec.log needs no run: with mode Enforce, it takes effect at once.",
     )
     run: RetentionRun = Field(default=RetentionRun(), description="Settings of runs.")
 

@@ -25,8 +25,15 @@ Configuration = Annotated[
 ]
 
 
+class AuditOutput(StrEnum):
+    """Formats of the result of an audit."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
 class Output(StrEnum):
-    """Formats of a result."""
+    """Formats of the result of a query."""
 
     TABLE = "table"
     JSON = "json"
@@ -66,20 +73,21 @@ def sql(
 def audit(
     topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
     config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="Format of the result: table or json.")] = Output.TABLE,
+    output: Annotated[AuditOutput, typer.Option(help="Format of the result: table or json.")] = AuditOutput.TABLE,
 ) -> None:
     """Prove that every record of a topic is in its table or its dead letters, exactly once.
 
     The audit compares all offsets that the brokers still have, up to the landed offsets. Rows of older offsets are only checked for doubles. The
     command ends with exit code 4 if a record is missing, doubled or stray.
 
-    Columns: "log start" and "landed to" are the first offset in the log and the next offset to land. "log records", "rows" and "dead letters"
-    count records between them. "missing" counts records that are in neither table. "doubled" counts offsets with several rows. "stray" counts
-    rows whose offset the log does not have.
+    Columns: "log start" and "landed to" are the first offset in the log and the next offset to land. "log records" counts the records
+    between these two offsets. "rows" counts all rows of the partition, and "dead letters" counts its dead letters below "landed to".
+    "missing" counts records that are in neither table. "doubled" counts offsets with several rows. "stray" counts rows whose offset the log
+    does not have.
 
     "unproved" counts offsets for which the audit cannot decide. These are records that compaction has removed from the log, and missing
-    records where onBadRecord is Skip or a RetentionPolicy removes rows. Rows of an earlier topic of the same name are left out while the
-    table has the snapshot from before the change.
+    records where onBadRecord is Skip or a RetentionPolicy removes rows. The audit leaves out rows of an earlier topic of the same name,
+    while the table still has the last snapshot of that topic.
     """
     from firn_operator.cli import audit as audits
 
@@ -87,7 +95,7 @@ def audit(
     result = audits.audit_resource(
         configuration.load(config), manifest, lambda text: print(text, file=sys.stderr), _retention(manifest)
     )
-    if output is Output.JSON:
+    if output is AuditOutput.JSON:
         print(audits.as_json(result))
     else:
         columns = (
@@ -121,7 +129,7 @@ def audit(
 
 @app.command()
 def check(config: Configuration = names.CONFIG_PATH) -> None:
-    """Check a configuration file and name the first wrong keys."""
+    """Check a configuration file and print its invalid keys."""
     loaded = configuration.load(config)
     print(f"{config}: {len(loaded.profiles)} profiles, {len(loaded.catalogs)} catalogs, {len(loaded.groups)} groups")
 
@@ -178,7 +186,10 @@ def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
     except client.ApiException as error:
         if error.status == 404:
             return None
-        raise UnavailableError(f"{plural} {namespace}/{name}: {error.status} {error.reason}") from error
+        hint = "; check the RBAC rights of your account" if error.status in (401, 403) else ""
+        raise UnavailableError(
+            f"Kubernetes API: cannot read {plural} {namespace}/{name}: {error.status} {error.reason}{hint}"
+        ) from error
     return cast(dict[str, Any], manifest)
 
 

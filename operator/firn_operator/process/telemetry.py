@@ -38,7 +38,7 @@ FLEET_AVAILABLE = Gauge(
 FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced, else 0", ["profile"])
 FLEET_DEGRADED = Gauge(
     "firn_fleet_degraded",
-    "1 while a broker does not run, or a metadata version could not be finalised; the Event Degraded names the cause",
+    "1 while a broker does not run, or a metadata version could not be finalized; the Event Degraded names the cause",
     ["profile"],
 )
 _RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)
@@ -110,18 +110,39 @@ class RunMeter:
 
 
 _DEBT = {
-    "firn_table_data_files": ("Data files of the newest snapshot", "data_files"),
-    "firn_table_data_bytes": ("Bytes of the data files of the newest snapshot", "data_bytes"),
-    "firn_table_small_files": ("Data files below three quarters of the target size", "small_files"),
-    "firn_table_delete_files": ("Delete files and deletion vectors of the newest snapshot", "delete_files"),
-    "firn_table_manifests": ("Manifests of the newest snapshot", "manifests"),
-    "firn_table_snapshots": ("Snapshots that have not expired", "snapshots"),
+    "firn_table_data_files": (
+        "Data files of the newest snapshots, of the table and its dead-letter table",
+        "data_files",
+    ),
+    "firn_table_data_bytes": (
+        "Bytes of the data files of the newest snapshots, of the table and its dead-letter table",
+        "data_bytes",
+    ),
+    "firn_table_small_files": (
+        "Data files below three quarters of the target size, of the table and its dead-letter table",
+        "small_files",
+    ),
+    "firn_table_delete_files": (
+        "Delete files and deletion vectors of the newest snapshots, of the table and its dead-letter table",
+        "delete_files",
+    ),
+    "firn_table_manifests": (
+        "Iceberg manifests of the newest snapshots, of the table and its dead-letter table",
+        "manifests",
+    ),
+    "firn_table_snapshots": ("Snapshots that have not expired, of the table and its dead-letter table", "snapshots"),
     "firn_table_metadata_bytes": (
-        "Bytes of the metadata file and of the newest snapshot's manifests",
+        "Bytes of the metadata files and of the newest snapshots' Iceberg manifests, of the table and its dead-letter table",
         "metadata_bytes",
     ),
-    "firn_compaction_due_files": ("Data files that a compaction would rewrite now", "due_files"),
-    "firn_compaction_due_bytes": ("Bytes of the data files that a compaction would rewrite now", "due_bytes"),
+    "firn_compaction_due_files": (
+        "Data files that a compaction would rewrite now, of the table and its dead-letter table",
+        "due_files",
+    ),
+    "firn_compaction_due_bytes": (
+        "Bytes of the data files that a compaction would rewrite now, of the table and its dead-letter table",
+        "due_bytes",
+    ),
 }
 """Metric -> its help, and the field of `firn_controllers.ports.TableDebt`, which includes the dead-letter table."""
 

@@ -27,6 +27,7 @@ from firn_operator.adapters.kube.workloads import Workloads
 from firn_operator.process import telemetry
 
 log = logging.getLogger(__name__)
+UNREPORTED = "is missing from a list of the Kubernetes API, but the watch did not report its deletion; the operator treats it as deleted"
 Manifest = dict[str, Any]
 
 BEHIND_LIMIT = 150.0
@@ -259,7 +260,7 @@ class Watches:
             for policy in self._controllers.policies.all():
                 listed = policy.kind == kind and namespace in (None, policy.name[0])
                 if listed and int(policy.resource_version) <= version and policy.name not in present:
-                    log.warning("the watch missed the deletion of %s %s/%s, which a list shows", kind, *policy.name)
+                    log.warning("%s %s/%s %s", kind, *policy.name, UNREPORTED)
                     metadata = {"namespace": policy.name[0], "name": policy.name[1], "uid": policy.uid}
                     self._feed_policy({"kind": kind, "metadata": metadata}, gone=True)
 
@@ -280,7 +281,7 @@ class Watches:
             for topic in list(self._controllers.topics.all()):
                 listed = namespace in (None, topic.name[0]) and int(topic.resource_version) <= version
                 if listed and topic.name not in present:
-                    log.warning("the watch missed the deletion of IcebergTopic %s/%s, which a list shows", *topic.name)
+                    log.warning("IcebergTopic %s/%s %s", *topic.name, UNREPORTED)
                     metadata = {"namespace": topic.name[0], "name": topic.name[1], "uid": topic.uid}
                     self._feed_topic({"metadata": metadata}, gone=True)
 

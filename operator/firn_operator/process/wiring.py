@@ -90,9 +90,9 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         ports = Ports(topics(config), lake, cluster, progress_reader, SystemClock())
         controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter(), telemetry.RunMeter())
         telemetry.watch_fleets(config.profiles, controllers.board)
-        owed = debts(config)
+        table_debts = debts(config)
         survey = Survey(
-            config, owed, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
+            config, table_debts, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
         )
         figures = telemetry.DebtMetrics(lambda: list(survey.findings.values()))
         watches = Watches(config, api, configuration, controllers, workloads)
@@ -105,7 +105,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         finally:
             REGISTRY.unregister(figures)
             await progress_reader.close()
-            owed.close()
+            table_debts.close()
             lake.close()
     finally:
         if api is not None:
@@ -132,10 +132,11 @@ async def _work(
             asyncio.create_task(stop.wait(), name="signal"),
         ]
         health.starting = None
-        log.info("reconciling")
+        log.info("start-up complete; reconciling")
         done, _ = await asyncio.wait([reconciling, *helpers, *kopf_tasks], return_when=asyncio.FIRST_COMPLETED)
         health.starting = "stopping"
-        log.info("stopping, because task %s ended", ", ".join(sorted(task.get_name() for task in done)))
+        ended = ", ".join(sorted(task.get_name() for task in done))
+        log.info("stopping: %s", "received SIGTERM or SIGINT" if stop.is_set() else f"task {ended} ended")
         controllers.stop()
         await reconciling
         for task in helpers:

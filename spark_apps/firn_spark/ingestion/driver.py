@@ -151,13 +151,13 @@ def run(path: str) -> int:
         return ExitCode.OUT_OF_MEMORY
     signal.signal(signal.SIGTERM, lambda *_: driver.loop.stop())
     signal.signal(signal.SIGINT, lambda *_: driver.loop.stop())
-    log.info("ready", group=settings.group, listen=settings.listen, cores=settings.cores)
+    log.info("driver ready", group=settings.group, listen=settings.listen, cores=settings.cores)
     code = ExitCode.BUG
     try:
         code = driver.run()
     except Exception:
         log.exception("ended with an unexpected error")
-    log.info("stopped", code=code.name)
+    log.info("driver stopped", code=code.name)
     # A call that hangs in a dead connection must not keep the pod from ending. All rounds have ended or were fenced.
     sys.stderr.flush()
     os._exit(code)

@@ -128,11 +128,13 @@ class Loop:
                 self._moved = time.monotonic()
                 self._take_jobs()
                 if self.fenced:
-                    log.error("another driver serves every topic")
+                    log.error(
+                        "another driver serves all topics of this group; make sure that only one installation of Firn serves them"
+                    )
                     return ExitCode.FENCED
                 reason = self._unfit()
                 if reason is not None:
-                    log.warning("ending, so that the next start takes over", reason=reason)
+                    log.warning("the driver ends, and Kubernetes starts it again", reason=reason)
                     return ExitCode.TEMPORARY
                 self._decide()
             return ExitCode.DONE

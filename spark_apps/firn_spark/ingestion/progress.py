@@ -32,7 +32,10 @@ class Metrics:
             "firn_ingest_skipped", "Records dropped because of onBadRecord: Skip", LABELS, registry=self.registry
         )
         self._failures = Counter(
-            "firn_ingest_failures", "Failed rounds and preparations", LABELS, registry=self.registry
+            "firn_ingest_failures",
+            "Failed rounds, and failed starts of work on a topic",
+            LABELS,
+            registry=self.registry,
         )
         self._lag_records = Gauge(
             "firn_ingest_lag_records", "Offsets that have not landed yet", LABELS, registry=self.registry

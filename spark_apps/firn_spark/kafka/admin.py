@@ -13,7 +13,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_spark.kafka.clients import client_config, silent_logger
-from firn_spark.kafka.refusals import UNANSWERED, WAY_OUT, denied, not_let_in
+from firn_spark.kafka.refusals import GRANT_HINT, UNANSWERED, denied, refuses_connection
 
 REQUEST_SECONDS = 10.0
 
@@ -39,7 +39,7 @@ class Kafka:
 
     def _note(self, trouble: KafkaError) -> None:
         # Requests just time out if the brokers refuse the connection. Only this callback reports the refusal.
-        if not_let_in(trouble):
+        if refuses_connection(trouble):
             self._denial = trouble
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
@@ -111,7 +111,7 @@ class Kafka:
         try:
             return request()  # type: ignore[no-any-return]
         except KafkaException as error:
-            raise self.translate(error, "request") from error
+            raise self.translate(error, "request of the Kafka client") from error
 
     def translate(self, error: KafkaException, subject: str) -> FirnError:
         """Translate a client's exception into an error that shows which party has to act."""
@@ -121,7 +121,7 @@ class Kafka:
             cause = self._denial or cause
         what = f"profile {self.profile} ({self.connection.bootstrap_servers}), {subject}: {cause.str()}"
         if denied(cause):
-            return AccessDeniedError(f"{what}; {WAY_OUT}")
+            return AccessDeniedError(f"{what}; {GRANT_HINT}")
         if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
-            return NotReadyError(f"{what}; the operator has not created it yet, or it was deleted")
+            return NotReadyError(f"{what}; the operator has not created the topic yet, or the topic was deleted")
         return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)

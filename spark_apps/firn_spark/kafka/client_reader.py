@@ -18,7 +18,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, NotReadyError, UnavailableError
 from firn_spark.kafka.clients import STALL_SECONDS, silent_logger
 from firn_spark.kafka.header_bytes import HeaderReader
-from firn_spark.kafka.refusals import WAY_OUT, denied, not_let_in
+from firn_spark.kafka.refusals import GRANT_HINT, denied, refuses_connection
 
 BATCH_RECORDS = 10_000
 BATCH_BYTES = 16 * 1024 * 1024
@@ -131,7 +131,7 @@ class _ClientReader:
 
     def _check(self, answered: bool) -> None:
         for trouble in self._troubles:
-            if not_let_in(trouble):
+            if refuses_connection(trouble):
                 _raise(trouble, next(iter(self._waiting)))
         self._troubles.clear()
         if not answered and time.monotonic() > self._deadline:
@@ -194,9 +194,11 @@ def _raise(error: KafkaError, place: tuple[str, int]) -> NoReturn:
     topic, partition = place
     where = f"topic {topic}, partition {partition}: {error.str()}"
     if error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise NotReadyError(f"{where}; the log no longer has this offset, so the driver plans again")
+        raise NotReadyError(
+            f"{where}; the log no longer has this offset. The driver reloads the bounds of the log and retries"
+        )
     if denied(error):
-        raise AccessDeniedError(f"{where}; {WAY_OUT}")
+        raise AccessDeniedError(f"{where}; {GRANT_HINT}")
     raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)
 
 

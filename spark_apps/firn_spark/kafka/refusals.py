@@ -11,14 +11,14 @@ DENIED = NOT_LET_IN | {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
 UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-WAY_OUT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
+GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 
 
-def not_let_in(error: KafkaError) -> bool:
+def refuses_connection(error: KafkaError) -> bool:
     """Return True if the brokers refused the connection itself: credentials or certificate."""
     return error.code() in NOT_LET_IN or refuses_certificate(error.str())
 
 
 def denied(error: KafkaError) -> bool:
     """Return True if the brokers refused the connection or the request."""
-    return error.code() in DENIED or not_let_in(error)
+    return error.code() in DENIED or refuses_connection(error)

@@ -143,7 +143,7 @@ class Run:
                     gone = self._gone(work)
                     errors = error.exceptions if isinstance(error, ExceptionGroup) else (error,)
                     outcome, reason, message = ("Gone", "", gone) if gone else ("Failed", *self._failed(work, errors))
-            log.info("table", outcome=outcome, message=message[:300])
+            log.info("work on the table ended", outcome=outcome, message=message[:300])
         self._reports[work.uid] = TableReport(
             uid=work.uid,
             outcome=outcome,
@@ -192,7 +192,7 @@ class Run:
         lease = self._acquire(names.table_lease(work.table_uuid))
         if lease is None:
             holder = self._leases.holder(names.table_lease(work.table_uuid))
-            return "Busy", f"{holder or 'another run'} is working on the table"
+            return "Busy", f"run {holder} holds the table lease" if holder else "another run holds the table lease"
 
         def may() -> None:
             self.stop.check()
@@ -237,7 +237,7 @@ class Run:
                 raise
             except FirnError as error:
                 # The failure of one part does not stop the others, or the work on the dead letters.
-                log.warning("part failed", error=without_secrets(str(error))[:1000])
+                log.warning("a part of the maintenance of the table failed", error=without_secrets(str(error))[:1000])
                 failures.append(error)
         if failures:
             raise ExceptionGroup("parts failed", failures)
@@ -274,7 +274,7 @@ def _another(table: Any | None, uuid: str) -> str:
     if table is None:
         return "the table does not exist"
     current_uuid = str(table.operations().current().uuid())
-    return "" if current_uuid == uuid else f"another table has its name now, with uuid {current_uuid}"
+    return "" if current_uuid == uuid else f"the table was replaced: the table of this name now has uuid {current_uuid}"
 
 
 def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | None]:
@@ -324,8 +324,8 @@ def main(path: str, message: str) -> int:
         log.error("cannot start", error=str(error))
         return ExitCode.CONFIGURATION
     signal.signal(signal.SIGTERM, lambda *_: run.stop.set("received SIGTERM"))
-    signal.signal(signal.SIGINT, lambda *_: run.stop.set("received SIGTERM"))
-    log.info("begins", run=contract.name, tables=len(contract.tables))
+    signal.signal(signal.SIGINT, lambda *_: run.stop.set("received SIGINT"))
+    log.info("run started", run=contract.name, tables=len(contract.tables))
     code = ExitCode.BUG
     try:
         code = run.work()
@@ -333,12 +333,12 @@ def main(path: str, message: str) -> int:
         log.exception("ended with an unexpected error")
     report = run.report()
     for table in report.tables:
-        log.info("report", **table.model_dump(exclude_defaults=True))
+        log.info("report on the table", **table.model_dump(exclude_defaults=True))
     try:
         Path(message).write_text(pack(report))
     except OSError as error:
         log.error("the report could not be written", path=message, error=short(error))
-    log.info("ends", code=code.name)
+    log.info("run ended", code=code.name)
     # A call that hangs in a dead connection must not keep the pod from ending.
     sys.stderr.flush()
     os._exit(code)

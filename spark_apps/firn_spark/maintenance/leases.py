@@ -79,8 +79,8 @@ class Files:
     def write(self, name: str, record: Record, version: str | None) -> Record | None:
         """Implement `Store.write`."""
         with self._locked(name):
-            there = self.read(name)
-            if (there.version if there is not None else None) != version:
+            stored = self.read(name)
+            if (stored.version if stored is not None else None) != version:
                 return None
             # Never the version of a removed lease: a holder that remembers it must not take the new lease for its own.
             written = Record(record.holder, record.renewed, record.seconds, f"{time.time_ns()}.{os.getpid()}")
@@ -92,8 +92,8 @@ class Files:
     def remove(self, name: str, version: str) -> None:
         """Implement `Store.remove`."""
         with self._locked(name):
-            there = self.read(name)
-            if there is not None and there.version == version:
+            stored = self.read(name)
+            if stored is not None and stored.version == version:
                 (self._directory / f"{name}.json").unlink()
 
     @contextmanager
@@ -228,12 +228,12 @@ class Lease:
             try:
                 written = self._store.write(self.name, record, self._record.version)
                 if written is None:
-                    there = self._store.read(self.name)
-                    if there is not None and there.holder == record.holder:
+                    stored = self._store.read(self.name)
+                    if stored is not None and stored.holder == record.holder:
                         # The answer to a renewal was lost. Only the next renewal shows until when the lease holds.
-                        self._record = there
+                        self._record = stored
                         return False
-                    self._lost = f"{there.holder if there is not None else 'no run'} holds it now"
+                    self._lost = f"{stored.holder if stored is not None else 'no run'} holds it now"
                     log.error("lease lost", lease=self.name, why=self._lost)
                     return True
             except UnavailableError as error:
@@ -261,16 +261,16 @@ class Leases:
     def acquire(self, name: str) -> Lease | None:
         """Acquire the lease; None if another run holds it. Raises UnavailableError."""
         asked = self._clock()
-        there = self._store.read(name)
-        if there is not None and there.holder != self._holder and time.time() < there.renewed + there.seconds:
+        stored = self._store.read(name)
+        if stored is not None and stored.holder != self._holder and time.time() < stored.renewed + stored.seconds:
             return None
         record = Record(self._holder, time.time(), self._seconds)
-        written = self._store.write(name, record, there.version if there is not None else None)
+        written = self._store.write(name, record, stored.version if stored is not None else None)
         if written is None:
             return None
         return Lease(self._store, name, written, asked, self._clock)
 
     def holder(self, name: str) -> str:
         """Return the holder of a lease; an empty text if there is none."""
-        there = self._store.read(name)
-        return there.holder if there is not None else ""
+        stored = self._store.read(name)
+        return stored.holder if stored is not None else ""

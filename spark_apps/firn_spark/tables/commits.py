@@ -214,8 +214,8 @@ class Committer:
             return
         if landed.epoch > epoch or (landed.epoch == epoch and landed.writer != self.writer):
             raise FencedError(
-                f"table {table}: writer {landed.writer or '(unknown)'} committed with epoch {landed.epoch}, ours is {epoch}; "
-                "another driver serves this topic; stop one of the two"
+                f"table {table}: writer {landed.writer or '(unknown)'} committed with epoch {landed.epoch}, and this driver has "
+                f"epoch {epoch}; make sure that only one installation of Firn serves this topic"
             )
 
     def absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:
@@ -284,7 +284,9 @@ class _Append:
             self._committer.check(self.landed, self._base, self._epoch, str(table.name()))
             if self._committer.absent(table, self._values[COMMIT_ID], self._base):
                 self._committer.discard(table, self._descriptors)
-            raise CommitConflictError(f"table {table.name()}: another ingestion commit came first")
+            raise CommitConflictError(
+                f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
+            )
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:

@@ -83,7 +83,8 @@ def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed
         return same
     if base is not None and base.epoch > epoch:
         raise FencedError(
-            f"table {table.name()}: epoch {base.epoch} is newer than ours, {epoch}; another driver serves this topic, so stop one of the two"
+            f"table {table.name()}: epoch {base.epoch} of another driver is newer than epoch {epoch} of this driver; "
+            "make sure that only one installation of Firn serves this topic"
         )
     offsets = same.offsets if same is not None else {}
     return committer.commit(table, (), base, topic_id, epoch, offsets, letters(base, topic_id, now()))

@@ -68,7 +68,9 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
             raise error from failure
         if done:
             if failure is not None:
-                log.warning("commit reported a failure, but the table has it", table=name, error=short(failure))
+                log.warning(
+                    "the catalog reported a failure, but the table has the commit", table=name, error=short(failure)
+                )
             failpoints.reach("after-readback")
             return
         if attempt == attempts or (attempt and not refused(failure)):
@@ -83,7 +85,9 @@ def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATT
     if isinstance(failure, OutdatedError):
         raise failure
     if refused(failure):
-        raise CommitConflictError(f"table {name}: other commits came first {attempts} times") from failure
+        raise CommitConflictError(
+            f"table {name}: {attempts} attempts to commit failed, because other commits changed the table; the next attempt follows"
+        ) from failure
     if isinstance(failure, JAVA_ERRORS):
         if java_class(failure).endswith("ValidationException"):
             raise CommitConflictError(f"table {name}: {short(failure)}") from failure

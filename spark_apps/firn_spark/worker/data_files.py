@@ -165,7 +165,9 @@ class _ParquetSettings:
             try:
                 return max(1, int(properties.get(key, default)))
             except ValueError:
-                raise ValueError(f"table property {key}: {properties[key]!r} is not a whole number") from None
+                raise ValueError(
+                    f"table property {key}: {properties[key]!r} is not a whole number; set one, or remove the property"
+                ) from None
 
         codec = properties.get("write.parquet.compression-codec", "zstd").lower()
         if codec not in _CODECS:

@@ -39,9 +39,8 @@ class Places:
             edges = np.zeros(1, np.int64)  # an empty array may have no offsets
         present = np.ones(count, bool)
         if array.null_count:
-            present[:] = array.is_valid().to_numpy(
-                zero_copy_only=False
-            )  # a writable array, as the kernels are compiled for
+            # The kernels are compiled for writable arrays.
+            present[:] = array.is_valid().to_numpy(zero_copy_only=False)
         return cls(_read_only(data, np.uint8), edges[:count], edges[1:], present)
 
     def __len__(self) -> int:

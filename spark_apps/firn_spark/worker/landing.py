@@ -136,7 +136,9 @@ def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.R
             topic = topics.get(records.topic)
             if topic is None:
                 if records.topic not in plan.topics:
-                    raise ValueError(f"records of topic {records.topic!r}, which the landing plan does not name")
+                    raise ValueError(
+                        f"the task read records of topic {records.topic!r}, but the round does not include this topic"
+                    )
                 topic = topics[records.topic] = _Topic(plan.topics[records.topic], plan.ingested_at)
             topic.add(records)
             while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:

@@ -1,5 +1,6 @@
-// Command franz proves a broker to franz-go: one program, since tests start it once. It produces, reads with a group, commits, comes back
-// where it was, and asks what an admin asks; the first thing that is not as Kafka does it ends the program with its name.
+// Command franz tests a broker with franz-go. It is one program, because tests start it once. It produces, reads with a group, commits,
+// continues at the committed offsets, and sends the requests of an admin client. At the first difference from Kafka, it prints the name of
+// the failed check and exits.
 //
 //	franz BOOTSTRAP TOPIC
 package main
@@ -70,7 +71,7 @@ func prove(ctx context.Context, bootstrap, topic string) error {
 	if end != int64(total) {
 		return fmt.Errorf("list offsets: %d records, %d were produced", end, total)
 	}
-	// Two members, one after the other: the second goes on where the first committed.
+	// Two members, one after the other: the second continues at the offsets that the first committed.
 	for _, count := range []int{total / 2, total - total/2} {
 		if err := consume(ctx, bootstrap, topic, count); err != nil {
 			return fmt.Errorf("consume: %w", err)
@@ -104,7 +105,7 @@ func prove(ctx context.Context, bootstrap, topic string) error {
 	return nil
 }
 
-// produce sends records with keys, headers and null values; their number.
+// produce sends records with keys, headers and null values, and returns their number.
 func produce(ctx context.Context, bootstrap, topic, name string, codec kgo.CompressionCodec) (int, error) {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(bootstrap), kgo.DefaultProduceTopic(topic), kgo.ProducerBatchCompression(codec),
@@ -125,7 +126,7 @@ func produce(ctx context.Context, bootstrap, topic, name string, codec kgo.Compr
 	return len(records), client.ProduceSync(ctx, records...).FirstErr()
 }
 
-// value is what a record of that key has; null for the first.
+// value returns the value of the record with that key. The first record has a null value.
 func value(name string, number int) []byte {
 	if number == 0 {
 		return nil
@@ -133,7 +134,7 @@ func value(name string, number int) []byte {
 	return bytes.Repeat([]byte(name), number)
 }
 
-// consume reads so many records as the only member of the group named as the topic, and commits exactly them.
+// consume reads the given number of records as the only member of a group with the topic's name, and commits exactly these records.
 func consume(ctx context.Context, bootstrap, topic string, count int) error {
 	client, err := kgo.NewClient(
 		kgo.SeedBrokers(bootstrap), kgo.ConsumerGroup(topic), kgo.ConsumeTopics(topic), kgo.DisableAutoCommit(),
@@ -167,7 +168,7 @@ func consume(ctx context.Context, bootstrap, topic string, count int) error {
 	return nil
 }
 
-// share proves that two static members divide the partitions, and that one which comes back has its own again.
+// share checks that two static members divide the partitions, and that a restarted member gets its partitions again.
 func share(ctx context.Context, bootstrap, topic string) error {
 	group := topic + "-shared"
 	member := func(instance string) (*kgo.Client, chan int, error) {
@@ -216,7 +217,7 @@ func share(ctx context.Context, bootstrap, topic string) error {
 		second.Close()
 		return fmt.Errorf("two share: %w", err)
 	}
-	// Static: it goes without a word, and its place is kept.
+	// A static member leaves without a request, and the group keeps its assignment.
 	second.Close()
 	again, ofAgain, err := member("second")
 	if err != nil {
@@ -227,7 +228,7 @@ func share(ctx context.Context, bootstrap, topic string) error {
 	return await(ofAgain, 1, partitions-1)
 }
 
-// administer grows the topic, changes its configuration, asks for offsets by time and deletes records.
+// administer adds partitions, changes the topic's configs, searches offsets by time and deletes records.
 func administer(ctx context.Context, admin *kadm.Client, topic string) error {
 	if grown, err := admin.CreatePartitions(ctx, 1, topic); err != nil || grown.Error() != nil {
 		return fmt.Errorf("grow: %w", errors.Join(err, grown.Error()))
@@ -276,7 +277,7 @@ func administer(ctx context.Context, admin *kadm.Client, topic string) error {
 	return nil
 }
 
-// large proves records of 1 MiB.
+// large checks records of 1 MiB.
 func large(ctx context.Context, bootstrap string, admin *kadm.Client, topic string) error {
 	size := "2097152"
 	if _, err := admin.CreateTopic(ctx, 1, -1, map[string]*string{"max.message.bytes": &size}, topic); err != nil {
@@ -304,7 +305,7 @@ func large(ctx context.Context, bootstrap string, admin *kadm.Client, topic stri
 	return nil
 }
 
-// transact proves that a transactional producer is refused, and does not try again until its time is up.
+// transact checks that the broker rejects a transactional producer, and that the producer does not retry until its timeout.
 func transact(ctx context.Context, bootstrap string) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()

@@ -10,8 +10,9 @@ import org.apache.kafka.streams.kstream.Produced;
 import org.apache.kafka.streams.state.BuiltInDslStoreSuppliers;
 
 /**
- * Counts words, at least once: WordCount BOOTSTRAP APPLICATION IN OUT STATE. Counts are in a store with a changelog, which gets each of them;
- * words come to it through a repartition topic. Says its states, one a line. Ends with SIGTERM, or with 1 and the cause when Streams gives up.
+ * Counts words with at-least-once processing: WordCount BOOTSTRAP APPLICATION IN OUT STATE. A repartition topic carries the words. A store
+ * with a changelog has the counts, and the changelog receives every count. The program prints each state on its own line. It ends after
+ * SIGTERM, or with exit code 1 and the cause after Streams has failed.
  */
 public final class WordCount {
     public static void main(String[] arguments) throws InterruptedException {
@@ -28,7 +29,7 @@ public final class WordCount {
         settings.put(StreamsConfig.COMMIT_INTERVAL_MS_CONFIG, 500);
         settings.put(StreamsConfig.REPARTITION_PURGE_INTERVAL_MS_CONFIG, 500);
         settings.put("auto.offset.reset", "earliest");
-        // A member does not leave when it is closed: who comes after it waits for this.
+        // A closed member does not leave its group: the next member waits for this session timeout.
         settings.put("session.timeout.ms", 6000);
 
         StreamsBuilder builder = new StreamsBuilder();

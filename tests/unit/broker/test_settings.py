@@ -84,7 +84,7 @@ def test_an_error_names_a_wrong_variable(tmp_path: Path, variable: str, value: s
 
 @pytest.mark.parametrize("user", [{}, {"user": "a", "userFile": "/b"}])
 def test_the_database_user_may_be_set_only_once(tmp_path: Path, user: dict[str, str]) -> None:
-    with pytest.raises(InvalidSpecError, match="set either user or userFile"):
+    with pytest.raises(InvalidSpecError, match="set exactly one of user and userFile"):
         load(tmp_path, {}, coordinator={"type": "postgres", "uri": "postgresql://h/d", **user})
 
 

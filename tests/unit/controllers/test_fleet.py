@@ -340,7 +340,7 @@ def test_a_step_of_the_roll_sets_the_partition(
             3,
             pods("old", "old", "old"),
             FleetState(3, 4),
-            "until all replicas are in sync, which those of 4 partition(s) are not",
+            "until the replicas of 4 under-replicated partition(s) are in sync",
         ),
         (3, pods("old", "old", "old"), UP, None),
     ],
@@ -417,7 +417,7 @@ def live_version(live: StatefulSetState | None) -> str | None:
 
 
 @pytest.mark.parametrize("before", ["4.1", None], ids=["with an earlier version", "without an earlier version"])
-async def test_a_metadata_version_is_finalised_once_all_brokers_are_new(before: str | None) -> None:
+async def test_a_metadata_version_is_finalized_once_all_brokers_are_new(before: str | None) -> None:
     world = World(gen.config(profiles={"classic": {"metadataVersion": before}}))
     await world.settle()
     for job in metadata_jobs(world):
@@ -441,11 +441,11 @@ async def test_a_metadata_version_is_finalised_once_all_brokers_are_new(before: 
     pods_before = dict(world.cluster.pod_states)
     await world.settle()
     assert live_version(await world.cluster.stateful_set("firn-broker-classic")) == "4.2"
-    assert world.cluster.pod_states == pods_before, "finalising restarts nothing"
+    assert world.cluster.pod_states == pods_before, "finalizing restarts nothing"
     assert event_reasons(world).count("MetadataVersionFinalised") == earlier + 1
 
 
-async def test_a_metadata_version_that_cannot_be_finalised_is_reported() -> None:
+async def test_a_metadata_version_that_cannot_be_finalized_is_reported() -> None:
     world = World()
     world.cluster.create(gen.topic())
     await world.settle()
@@ -469,7 +469,7 @@ async def test_a_metadata_version_that_cannot_be_finalised_is_reported() -> None
     assert event_reasons(world).count("Recovered") == 1
 
 
-def finalise(tmp_path: Path, mapping: str) -> list[str]:
+def finalize(tmp_path: Path, mapping: str) -> list[str]:
     """Run the Job's command with a recorder in place of Kafka's tool, which knows ``mapping``, and return the calls."""
     tool = tmp_path / "kafka-features.sh"
     tool.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls\ncase "$*" in *version-mapping*) {mapping} ;; esac\n')
@@ -481,17 +481,17 @@ def finalise(tmp_path: Path, mapping: str) -> list[str]:
     return (tmp_path / "calls").read_text().splitlines()
 
 
-def test_all_features_are_finalised_except_the_dynamic_quorum(tmp_path: Path) -> None:
+def test_all_features_are_finalized_except_the_dynamic_quorum(tmp_path: Path) -> None:
     mapping = "printf 'metadata.version=29 (4.2)\nkraft.version=1\ntransaction.version=2\nshare.version=1\n'"
     server = "--bootstrap-server firn-broker-classic-bootstrap.firn-system.svc:9092"
-    assert finalise(tmp_path, mapping) == [
+    assert finalize(tmp_path, mapping) == [
         f"{server} version-mapping --release-version 4.2",
         f"{server} upgrade --feature metadata.version=29 --feature transaction.version=2 --feature share.version=1",
     ]
 
 
-def test_an_unknown_release_finalises_nothing(tmp_path: Path) -> None:
-    assert len(finalise(tmp_path, "exit 1")) == 1
+def test_an_unknown_release_finalizes_nothing(tmp_path: Path) -> None:
+    assert len(finalize(tmp_path, "exit 1")) == 1
 
 
 async def test_a_broker_that_does_not_become_ready_stops_the_roll() -> None:

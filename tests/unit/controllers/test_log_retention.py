@@ -137,7 +137,7 @@ async def test_the_spec_overrides_the_policy_while_it_sets_a_config() -> None:
 async def test_a_dry_run_sets_nothing_and_reports_its_changes() -> None:
     world = await world_with(policy("DryRun"))
     assert configs(world) == {}
-    assert f"mode DryRun: would set {AGE} {WEEK}" in world.message("PoliciesResolved")
+    assert f"with mode Enforce, the RetentionPolicy would set {AGE} {WEEK}" in world.message("PoliciesResolved")
     for _ in range(100):
         await world.step()
         world.clock.advance(10.0)

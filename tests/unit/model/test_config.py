@@ -122,7 +122,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("maintenance", {"sizes": {"small": {}, "large": {"executors": {"instances": 3}}}}), ""),
         (
             _set("maintenance", {"sizes": {"large": {}}}),
-            "maintenance: sizes must have the size small",
+            "maintenance: sizes needs a size named small",
         ),
         (
             _set("maintenance", {"sizes": {"small": {"memory": "2 GB"}}}),
@@ -195,7 +195,7 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         ),
         (
             lambda document: document["profiles"].update(waves=gen.diskless()),
-            "profiles.waves is Diskless and has no image; set images.broker or its own image",
+            "profiles.waves: kind Diskless needs an image; set images.broker or profiles.waves.image",
         ),
         (lambda document: document["profiles"].update(waves=gen.diskless(image={"image": "mine:1"})), ""),
         (_diskless(config={"leaseSeconds": 3}), ""),

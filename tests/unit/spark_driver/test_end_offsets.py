@@ -116,7 +116,7 @@ def test_a_log_that_ends_before_the_landed_offsets_is_reported(
     clock[0] += 6
     brokers.end = 12
     watcher.check([topic])
-    assert "partition 0 to offset 7" in progress_of(topic, clock[0], 0.0).message
+    assert "partition 0 ends at offset 7" in progress_of(topic, clock[0], 0.0).message
 
 
 def test_records_of_a_returning_topic_may_be_old(watcher: Watcher, clock: list[float]) -> None:

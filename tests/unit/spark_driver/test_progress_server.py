@@ -39,11 +39,11 @@ def answer_after_a_disconnect(problem: Exception | None = None) -> None:
         server.stop()
 
 
-def test_a_client_that_disconnects_is_not_an_error(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_client_that_disconnects_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     answer_after_a_disconnect()
-    assert capfd.readouterr().err == ""
+    assert capsys.readouterr().err == ""
 
 
-def test_an_error_of_the_driver_is_still_printed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_an_error_of_the_driver_is_still_printed(capsys: pytest.CaptureFixture[str]) -> None:
     answer_after_a_disconnect(KeyError("no such topic"))
-    assert "no such topic" in capfd.readouterr().err
+    assert "no such topic" in capsys.readouterr().err

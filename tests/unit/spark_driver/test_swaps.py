@@ -117,7 +117,7 @@ def test_a_change_that_became_invalid_is_not_made() -> None:
 
 def test_retries_of_conflicts_are_limited() -> None:
     table = Table(*[refuses] * (ATTEMPTS + 1))
-    with pytest.raises(CommitConflictError, match=f"{ATTEMPTS} times"):
+    with pytest.raises(CommitConflictError, match=f"{ATTEMPTS} attempts to commit failed"):
         swap(table, Add(5), Failpoints())
     assert table.asked == ATTEMPTS
 

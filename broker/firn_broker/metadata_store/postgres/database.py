@@ -72,8 +72,8 @@ class Database:
 
     async def _check(self, db: Any) -> None:
         schema = self.settings.schema_name
-        there = await db.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".schema_version')
-        version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version") if there else 0
+        exists = await db.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".schema_version')
+        version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version") if exists else 0
         if version != len(SCRIPTS):
             raise InvalidSpecError(mismatch(f"schema {schema!r} at {self.settings.uri}", version, len(SCRIPTS)))
 

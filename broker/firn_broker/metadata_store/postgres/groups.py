@@ -25,7 +25,7 @@ class PostgresGroups:
                 if not await db.fetchval(
                     "SELECT 1 FROM lease WHERE name = $1 AND epoch = $2 AND node >= 0 FOR SHARE", held.name, held.epoch
                 ):
-                    raise FencedError(f"{held.name} has a newer holder than epoch {held.epoch}")
+                    raise FencedError(f"another broker holds lease {held.name} with an epoch newer than {held.epoch}")
                 for sql, values in statements:
                     await db.execute(sql, *values)
 

@@ -163,7 +163,7 @@ async def _reserved(db: Any, rewrite: Rewrite) -> tuple[int, str | None]:
     if (row["node"], row["node_epoch"]) != (lease.node, lease.epoch) or not await db.fetchval(
         "SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch
     ):
-        raise FencedError(f"node {lease.node} has a newer holder")
+        raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
     return row["id"], None
 
 

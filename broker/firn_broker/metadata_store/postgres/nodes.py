@@ -36,12 +36,13 @@ class PostgresNodes:
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
         # Give up while there is still time for another attempt. Connections to a machine that is gone are silent:
         # replace them all at once.
+        seconds = ttl_ms / 2000
         try:
-            async with asyncio.timeout(ttl_ms / 2000):
+            async with asyncio.timeout(seconds):
                 return await self._renew(lease, ttl_ms)
         except TimeoutError as error:
             await self._database.expire_connections()
-            raise UnavailableError(f"coordinator: no answer for {ttl_ms / 2000:.1f} s") from error
+            raise UnavailableError(f"coordinator: no answer for {seconds:.1f} s") from error
 
     async def _renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
         database = self._database
@@ -50,7 +51,7 @@ class PostgresNodes:
             lease.node, lease.epoch, ttl_ms,
         )  # fmt: skip
         if changed is None:
-            raise FencedError(f"node {lease.node} has a newer holder")
+            raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
         await database.rows("UPDATE node SET expires_ms = now_ms() + $1 WHERE expires_ms > now_ms() + $1", ttl_ms)
         rows = await database.rows(
             "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
@@ -66,7 +67,7 @@ class PostgresNodes:
         async def work(db: Any) -> Lease | None:
             async with db.transaction():
                 if not await db.fetchval("SELECT 1 FROM node WHERE id = $1 AND epoch = $2", lease.node, lease.epoch):
-                    raise FencedError(f"node {lease.node} has a newer holder")
+                    raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
                 await db.execute("INSERT INTO lease VALUES ($1, -1, -1, 0) ON CONFLICT DO NOTHING", name)
                 row = await db.fetchrow("SELECT node, node_epoch, epoch FROM lease WHERE name = $1 FOR UPDATE", name)
                 if (row["node"], row["node_epoch"]) == (lease.node, lease.epoch):

@@ -21,7 +21,7 @@ class SqliteGroups:
 
     def _check(self, held: Lease) -> None:
         if not self._database.row("SELECT 1 FROM lease WHERE name=? AND epoch=? AND node>=0", held.name, held.epoch):
-            raise FencedError(f"{held.name} has a newer holder than epoch {held.epoch}")
+            raise FencedError(f"another broker holds lease {held.name} with an epoch newer than {held.epoch}")
 
     async def load_groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         database = self._database

@@ -122,7 +122,7 @@ class SqliteLog:
         if (node, node_epoch) != (lease.node, lease.epoch) or not self._database.row(
             "SELECT 1 FROM node WHERE id=? AND epoch=?", node, node_epoch
         ):
-            raise FencedError(f"node {lease.node} has a newer holder")
+            raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
         return wal, None
 
     def _finish(self, wal: int, now: int, size: int, ranges: int, reply: Any) -> None:

@@ -44,7 +44,7 @@ class SqliteNodes:
                 "UPDATE node SET expires_ms=? WHERE id=? AND epoch=?", (now + ttl_ms, lease.node, lease.epoch)
             ).rowcount
             if not changed:
-                raise FencedError(f"node {lease.node} has a newer holder")
+                raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
             database.connection.execute("UPDATE node SET expires_ms=?1 WHERE expires_ms > ?1", (now + ttl_ms,))
             rows = database.connection.execute(
                 "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
@@ -70,7 +70,7 @@ class SqliteNodes:
         def work() -> Lease | None:
             now = database.now_ms()
             if not database.row("SELECT 1 FROM node WHERE id=? AND epoch=?", lease.node, lease.epoch):
-                raise FencedError(f"node {lease.node} has a newer holder")
+                raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
             row = database.row("SELECT node, node_epoch, epoch FROM lease WHERE name=?", name)
             epoch = 0
             if row:

@@ -20,7 +20,7 @@ UID = 1000
 VOTERS = f"{names.GROUP}/controller-voters"
 """Annotation of the StatefulSet: the number of brokers in the controller quorum when the fleet was created."""
 METADATA_VERSION = f"{names.GROUP}/metadata-version"
-"""Annotation of the StatefulSet: the metadata version that a Job finalised last. Missing if there is none."""
+"""Annotation of the StatefulSet: the metadata version that a Job finalized last. Missing if there is none."""
 
 
 @dataclass(frozen=True, slots=True)

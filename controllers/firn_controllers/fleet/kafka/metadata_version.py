@@ -1,4 +1,4 @@
-"""Finalises a metadata version: the last step of an upgrade, after which a downgrade to the older Kafka is impossible.
+"""Finalizes a metadata version: the last step of an upgrade, after which a downgrade to the older Kafka is impossible.
 
 A Job from the brokers' own image does this, only if the configuration names a version, and only after all brokers are
 new. A cluster that already has the version stays as it is.
@@ -12,7 +12,7 @@ from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.fleet.kafka.layout import UID, KafkaFleet
 from firn_controllers.ports import Manifest
 
-FINALISE = """set -eu
+FINALIZE = """set -eu
 tool="/opt/kafka/bin/kafka-features.sh --bootstrap-server $1"
 features="$($tool version-mapping --release-version "$2")"
 set --
@@ -24,7 +24,7 @@ for feature in $features; do
 done
 exec $tool upgrade "$@"
 """
-"""Shell script that finalises the features of a release as a cluster that was formatted with it has them.
+"""Shell script that finalizes the features of a release as a cluster that was formatted with it has them.
 
 ``upgrade --release-version`` would include kraft.version. After that, a voter that lost its volume could not join the
 quorum again by its node id.
@@ -32,7 +32,7 @@ quorum again by its node id.
 
 
 def pending(fleet: KafkaFleet) -> str | None:
-    """Return the version that the configuration asks for, if it is not finalised yet."""
+    """Return the version that the configuration asks for, if it is not finalized yet."""
     wanted = fleet.profile.metadata_version
     return wanted if wanted != fleet.metadata_version else None
 
@@ -43,13 +43,13 @@ def job_name(fleet: KafkaFleet, version: str) -> str:
 
 
 def build(fleet: KafkaFleet, version: str) -> Manifest:
-    """Build the Job that finalises ``version``."""
+    """Build the Job that finalizes ``version``."""
     servers = bootstrap_servers(fleet.name, fleet.profile, fleet.owner.namespace)
     container = {
         "name": "upgrade",
         "image": fleet.image.image,
         "imagePullPolicy": fleet.image.pull_policy,
-        "command": ["/bin/sh", "-c", FINALISE, "finalise", servers, version],
+        "command": ["/bin/sh", "-c", FINALIZE, "finalize", servers, version],
         "env": [{"name": "LOG_DIR", "value": "/tmp/logs"}, {"name": "KAFKA_HEAP_OPTS", "value": "-Xmx256m"}],
         "securityContext": children.container_security(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],
@@ -87,7 +87,7 @@ def failure(job: Manifest, version: str) -> str | None:
         return None
     name, namespace = job["metadata"]["name"], job["metadata"]["namespace"]
     return (
-        f"metadata version {version} was not finalised, because Job {name} failed ({condition.get('reason', 'Failed')}); see kubectl"
+        f"metadata version {version} was not finalized, because Job {name} failed ({condition.get('reason', 'Failed')}); see kubectl"
         f" -n {namespace} logs job/{name}, then correct metadataVersion, or delete the Job to retry"
     )
 

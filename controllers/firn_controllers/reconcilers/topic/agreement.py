@@ -219,7 +219,13 @@ def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[An
     if not proposal or proposal in _message_before(observed.entry, ConditionType.POLICIES_RESOLVED):
         return []
     topic = observed.resource.topic_name
-    return [Announcement("Normal", EventReason.WOULD_DELETE, f"Kafka topic {topic}, mode DryRun: would set {proposal}")]
+    return [
+        Announcement(
+            "Normal",
+            EventReason.WOULD_DELETE,
+            f"with mode Enforce, the RetentionPolicy would set {proposal} on Kafka topic {topic}",
+        )
+    ]
 
 
 def _message_before(entry: TopicEntry, kind: ConditionType) -> str:

@@ -2,7 +2,7 @@
 releases the finalizer.
 
 Data is deleted only by an explicit ``deletionPolicy``. A deletion that cannot delete what it should waits and says why
-in the condition DeletionBlocked. The annotation ``firn.dev/force-deletion`` ends the wait and leaves that data behind.
+in the condition DeletionBlocked. The annotation ``firn.dev/allow-forced-deletion`` ends the wait and leaves that data behind.
 """
 
 from dataclasses import replace

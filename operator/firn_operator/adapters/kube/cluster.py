@@ -150,7 +150,9 @@ class KubeCluster:
                 return None
             # A patch whose test fails gets 422, too. Only the message distinguishes an invalid object.
             if error.status == 409 or (error.status == 422 and "is invalid" not in error.message):
-                raise CommitConflictError(f"{place} changed since {resource_version}") from error
+                raise CommitConflictError(
+                    f"Kubernetes API, PATCH {place}: the object changed after resourceVersion {resource_version}; the next reconcile retries"
+                ) from error
             raise
 
     async def _known_children(self, kind: ChildKind) -> _Children:

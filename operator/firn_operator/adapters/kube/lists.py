@@ -36,7 +36,9 @@ async def pages(
             )
         except ApiError as error:
             if error.status == 410:
-                raise UnavailableError(f"Kubernetes API: the list of {kind} expired before it was complete") from error
+                raise UnavailableError(
+                    f"Kubernetes API: the list of {kind} expired before it was complete; the operator lists again"
+                ) from error
             raise
         items = [{**item, "apiVersion": api_version, "kind": kind} for item in page["items"] or ()]
         yield items, int(page["metadata"]["resourceVersion"])

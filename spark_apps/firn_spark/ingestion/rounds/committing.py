@@ -120,7 +120,7 @@ class TopicCommits:
 def _halt(topic: Topic, partition: int, place: HaltPlace) -> None:
     topic.halted = HaltedAt(partition=partition, offset=place["offset"], code=place["code"], detail=place["detail"])
     log.warning(
-        "halted on a record",
+        "the topic halted at a record",
         topic=topic.job.topic,
         namespace=topic.job.namespace,
         partition=partition,

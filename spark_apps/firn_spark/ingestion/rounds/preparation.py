@@ -85,7 +85,7 @@ class Preparation:
         _position(topic, _live(topic))
         if moved or not topic.lag_records:
             raise FencedError(
-                f"table {topic.job.table.identifier}: another driver serves this topic; stop one of the two"
+                f"table {topic.job.table.identifier}: another driver serves this topic; make sure that only one installation of Firn serves it"
             )
 
     def _commit_start(self, topic: Topic, live: TopicInfo) -> None:
@@ -155,8 +155,8 @@ def _live(topic: Topic) -> TopicInfo:
         )
     if topic.job.topic_id is not None and topic.log.live.topic_id != topic.job.topic_id:
         raise NotReadyError(
-            f"topic {topic.job.topic}: its id is {topic.log.live.topic_id}, the contract says {topic.job.topic_id}; "
-            "waiting for the contract of the current topic"
+            f"topic {topic.job.topic}: the topic has id {topic.log.live.topic_id}, but the job contract has id {topic.job.topic_id}, "
+            "because the topic was re-created; waiting for the operator to update the job contract"
         )
     return topic.log.live
 

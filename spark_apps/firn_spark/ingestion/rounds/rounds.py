@@ -141,7 +141,11 @@ class Rounds:
             fail(topics[0], error)
         else:
             middle = len(topics) // 2
-            log.warning("a shared job failed, retrying in halves", topics=len(topics), error=short(error)[:300])
+            log.warning(
+                "a Spark job of several topics failed; retrying it in two halves",
+                topics=len(topics),
+                error=short(error)[:300],
+            )
             self._run(topics[:middle], started)
             self._run(topics[middle:], started)
 

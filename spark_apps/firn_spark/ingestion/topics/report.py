@@ -62,14 +62,14 @@ def _message(topic: Topic) -> str:
     if error is not None and str(error):
         return str(error)
     if topic.log.cut_back:
-        parts = ", ".join(f"partition {part} to offset {end}" for part, end in sorted(topic.log.cut_back.items()))
+        parts = ", ".join(f"partition {part} ends at offset {end}" for part, end in sorted(topic.log.cut_back.items()))
         return (
-            f"the log ends before the landed offsets ({parts}): the brokers lost records that the table has; "
-            "new records at these offsets do not land"
+            f"the log ends before the landed offsets ({parts}), because the brokers lost records that the table has. New records below "
+            "the landed offsets do not land; create an IcebergTopic with a new table for this Kafka topic"
         )
     if topic.reading.lost:
         return (
-            f"{topic.reading.lost} offsets did not land: "
-            "retention deleted them from the log before the driver read them"
+            f"{topic.reading.lost} offsets did not land, because retention deleted them from the log first; raise retention.ms of the topic, "
+            "or give the ingestion group more resources"
         )
     return ""

@@ -30,7 +30,7 @@ class Guard:
         uuid = str(self.table.operations().current().uuid())
         if uuid != self._uuid:
             raise NotReadyError(
-                f"table {self.name}: another table has its name now, with uuid {uuid} instead of {self._uuid}"
+                f"table {self.name}: it was replaced by a table with uuid {uuid}; the run was created for uuid {self._uuid}"
             )
 
 
@@ -86,7 +86,8 @@ class NewSnapshot:
         for key, value in self._expect.items():
             if (summary.get(key) or "0") != value:
                 raise OutdatedError(
-                    f"table {table.name()}: the new snapshot has {key} {summary.get(key)}, and the plan {value}"
+                    f"table {table.name()}: the new snapshot has {key}={summary.get(key)}, but the run planned {value}, because other"
+                    " commits changed the files; the run does not commit it"
                 )
         self._guard.check()
         self._id = int(snapshot.snapshotId())

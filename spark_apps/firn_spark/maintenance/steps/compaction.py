@@ -87,7 +87,7 @@ def _pass(subject: Subject, work: CompactionWork) -> bool:
         return False
     groups = plan(planned.files, work, subject.now_ms())
     log.info(
-        "planned", table=subject.name, groups=len(groups), files=sum(len(group.files) for group in groups),
+        "compaction planned", table=subject.name, groups=len(groups), files=sum(len(group.files) for group in groups),
         bytes=sum(group.bytes for group in groups),
     )  # fmt: skip
     again = bool(planned.idle) and not _forget(subject, planned)
@@ -146,7 +146,9 @@ def _rewrite(
         snapshot = subject.snapshot(COMPACT, produce, added, expect=expect)
     except CommitConflictError as error:
         log.info("other commits changed the files that were rewritten", table=subject.name, error=str(error)[:300])
-        subject.done.notes.append("other commits changed files that were being rewritten")
+        subject.done.notes.append(
+            "other commits changed files that the run was rewriting; these files stay as they are"
+        )
         return False
     gone |= paths
     subject.done.bytes_rewritten += sum(group.bytes for group in batch)

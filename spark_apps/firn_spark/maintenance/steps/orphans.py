@@ -63,7 +63,8 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
     io = subject.table.io()
     if not _is(subject, io, "SupportsPrefixOperations"):
         raise InvalidSpecError(
-            f"table {subject.name}: {io.getClass().getSimpleName()} cannot list files; use S3FileIO, GCSFileIO, ADLSFileIO or HadoopFileIO"
+            f"table {subject.name}: {io.getClass().getSimpleName()} cannot list files; set io-impl of the catalog to S3FileIO,"
+            " GCSFileIO, ADLSFileIO or HadoopFileIO, or remove orphanFiles from the policy"
         )
     jackson = subject.jvm.com.fasterxml.jackson
     mapper = jackson.databind.ObjectMapper()
@@ -146,7 +147,7 @@ def _note_other_locations(subject: Subject, root: str) -> None:
         path = properties.get(key)
         if path is not None and not f"{place(path.rstrip('/'))}/".startswith(f"{place(root)}/"):
             subject.done.notes.append(
-                f"table property {key} names a place outside the table's location, where the run looks for no orphans"
+                f"table property {key} is a path outside the table's location; the run does not look for orphan files there"
             )
 
 

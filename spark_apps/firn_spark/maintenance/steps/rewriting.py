@@ -180,7 +180,10 @@ def _sort_column(table: Any, catalog: str, term: transforms.SortTerm) -> Any:
         case "year" | "month" | "day" | "hour" as function:
             column = functions.expr(f"`{catalog}`.system.{function}s({path})")
         case other:
-            raise InvalidSpecError(f"table {table.name()}: sorting by {other}({term.term.column}) is not possible")
+            raise InvalidSpecError(
+                f"table {table.name()}: sorting by {other}({term.term.column}) is not supported; use"
+                " identity, bucket, truncate, year, month, day or hour"
+            )
     if term.descending:
         return column.desc_nulls_first() if term.nulls_first else column.desc_nulls_last()
     return column.asc_nulls_first() if term.nulls_first else column.asc_nulls_last()

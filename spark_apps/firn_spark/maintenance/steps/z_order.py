@@ -40,10 +40,10 @@ _KINDS = (
 def ranks(values: npt.NDArray[Any], bounds: npt.NDArray[Any], missing: npt.NDArray[np.bool_]) -> npt.NDArray[np.uint16]:
     """Return the rank of each value among ``bounds`` (sorted), spread over all ranks; 0 for missing values."""
     spread = np.zeros(len(values), np.uint16)
-    there = ~missing
-    place = np.searchsorted(bounds, values[there], side="left") + 1
+    present = ~missing
+    place = np.searchsorted(bounds, values[present], side="left") + 1
     # If few values filled only the low bits, the other columns alone would shape the curve.
-    spread[there] = place * (2**BITS - 1) // (len(bounds) + 1)
+    spread[present] = place * (2**BITS - 1) // (len(bounds) + 1)
     return spread
 
 

@@ -139,8 +139,8 @@ class _Members:
         )  # fmt: skip
         nested = {}
         for place, reader in self._readers.items():
-            there = valid[place].view(bool)
-            nested[place], sure = reader.read(data, values[place], values[place] + lengths[place], there)
+            inner = valid[place].view(bool)
+            nested[place], sure = reader.read(data, values[place], values[place] + lengths[place], inner)
             vouched &= sure
         for place in np.flatnonzero(self._kinds == kernel.FLOAT):
             vouched &= _fits_float(values[place]) | (valid[place] == 0)
@@ -176,14 +176,14 @@ class _Lists:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         offsets, sure = np.zeros(len(firsts) + 1, np.int32), np.zeros(len(firsts), bool)
-        (begins, stops, owners), there = _find_all(
+        (begins, stops, owners), inner = _find_all(
             3,
             int(present.sum()),
-            lambda places, there: kernel.find_elements(
-                data, firsts, ends, present, offsets, places[0], places[1], there, places[2], sure
+            lambda places, inner: kernel.find_elements(
+                data, firsts, ends, present, offsets, places[0], places[1], inner, places[2], sure
             ),
         )
-        elements, certain = self.element.read(data, begins, stops, there)
+        elements, certain = self.element.read(data, begins, stops, inner)
         sure[owners[~certain]] = False
         return _nested(self.type, present, [offsets], [elements]), sure
 
@@ -197,16 +197,16 @@ class _Maps:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         offsets, sure = np.zeros(len(firsts) + 1, np.int32), np.zeros(len(firsts), bool)
-        (key_firsts, key_lengths, begins, stops, owners), there = _find_all(
+        (key_firsts, key_lengths, begins, stops, owners), inner = _find_all(
             5,
             int(present.sum()),
-            lambda places, there: kernel.find_entries(
-                data, firsts, ends, present, offsets, places[0], places[1], places[2], places[3], there, places[4], sure
+            lambda places, inner: kernel.find_entries(
+                data, firsts, ends, present, offsets, places[0], places[1], places[2], places[3], inner, places[4], sure
             ),
         )
         valid = np.ones(len(owners), np.uint8)
         keys = _array(kernel.STRING, self.type.key_type, data, key_firsts, key_lengths, valid)
-        values, certain = self.value.read(data, begins, stops, there)
+        values, certain = self.value.read(data, begins, stops, inner)
         sure[owners[~certain]] = False
         entries = pa.StructArray.from_arrays([keys, values], fields=[self.type.key_field, self.type.item_field])
         return _nested(self.type, present, [offsets], [entries]), sure
