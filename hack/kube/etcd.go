@@ -7,7 +7,7 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdmain"
 )
 
-// newEtcdCommand runs etcd of the version that the API server is built with: Debian's lacks what streaming lists need.
+// newEtcdCommand runs etcd in the version with which the API server is built. Debian's version does not support streaming lists.
 func newEtcdCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:                "etcd",

@@ -13,10 +13,10 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// newForwardCommand joins listening sockets that were opened outside the cluster's network namespace with addresses inside it.
+// newForwardCommand forwards connections from listening sockets outside the cluster's network namespace to addresses inside it.
 //
-// A socket belongs for ever to the namespace in which it was made, so the parent opens the loopback ports first and hands them down as
-// file descriptors; no interface, route or packet filter rule outside the namespace is needed.
+// A socket stays in the namespace in which it was opened. The parent therefore opens the loopback ports first and passes them as file
+// descriptors. The cluster needs no interface, route or packet filter rule outside its namespace.
 func newForwardCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:          "forward FD=HOST:PORT...",
@@ -52,7 +52,7 @@ func accept(listener net.Listener, target string) error {
 	}
 }
 
-// join copies both ways until both sides have said that they are done; one side's end of data is passed on, not taken for a hang-up.
+// join copies data in both directions until both sides have closed theirs. It forwards the end of data of one side and keeps the other open.
 func join(outside *net.TCPConn, target string) {
 	defer outside.Close()
 	connection, err := net.DialTimeout("tcp", target, 10*time.Second)

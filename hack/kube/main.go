@@ -1,4 +1,4 @@
-// Command kube is every Kubernetes binary that the local test cluster needs in one file, chosen by argv[0] or the first argument.
+// Command kube has all Kubernetes programs of the local test cluster in one file. argv[0] or the first argument selects the program.
 package main
 
 import (
@@ -25,7 +25,7 @@ func commands() map[string]func() *cobra.Command {
 		"kube-apiserver":          apiserver.NewAPIServerCommand,
 		"kube-controller-manager": controllermanager.NewControllerManagerCommand,
 		"kube-scheduler":          func() *cobra.Command { return scheduler.NewSchedulerCommand() },
-		// The kubelet installs its own signal handler and panics when handed a signal context.
+		// The kubelet installs its own signal handler, and panics if it gets a signal context.
 		"kubelet":           func() *cobra.Command { return kubelet.NewKubeletCommand(context.Background()) },
 		"kube-proxy":        proxy.NewProxyCommand,
 		"kubectl":           kubectl.NewDefaultKubectlCommand,

@@ -29,8 +29,8 @@ const (
 	provisionerFinalizer = "firn.dev/local-directory"
 )
 
-// provisioner makes a directory and a `local` PersistentVolume for every claim that the scheduler has placed on this node, and takes both
-// away when the claim is gone. `local` volumes honour fsGroup, which hostPath volumes do not.
+// provisioner creates a directory and a `local` PersistentVolume for every claim that the scheduler has placed on this node, and deletes
+// both after the claim. `local` volumes support fsGroup, and hostPath volumes do not.
 type provisioner struct {
 	client    kubernetes.Interface
 	directory string
@@ -41,7 +41,7 @@ type provisioner struct {
 	queue     workqueue.TypedRateLimitingInterface[key]
 }
 
-// key names one object to look at: a claim (with namespace) or a volume (without).
+// key names an object to reconcile: a claim (with namespace) or a volume (without).
 type key struct{ namespace, name string }
 
 func newProvisionerCommand() *cobra.Command {
@@ -120,7 +120,7 @@ func (p *provisioner) reconcile(ctx context.Context, item key) error {
 	return p.provision(ctx, claim)
 }
 
-// provision makes the volume of a claim that waits for one; a repeated call finds the volume by its name, which comes from the claim's uid.
+// provision creates the volume of a claim. A repeated call finds the volume by its name, which contains the claim's uid.
 func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVolumeClaim) error {
 	if claim.Spec.VolumeName != "" || claim.Annotations[storageProvisioner] != provisionerName || claim.Annotations[selectedNode] != p.node {
 		return nil
@@ -134,7 +134,7 @@ func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVol
 	if err := os.MkdirAll(path, 0o777); err != nil {
 		return err
 	}
-	// Past the umask: a pod without fsGroup may run as any user.
+	// Not limited by the umask, because a pod without fsGroup may run as any user.
 	if err := os.Chmod(path, 0o777); err != nil {
 		return err
 	}
@@ -169,7 +169,7 @@ func (p *provisioner) provision(ctx context.Context, claim *corev1.PersistentVol
 	return err
 }
 
-// release deletes a volume whose claim is gone, when its policy says so, and the directory of every volume of ours that is being deleted.
+// release deletes a volume without a claim if its reclaim policy says Delete, and the directory of every volume of this provisioner that is being deleted.
 func (p *provisioner) release(ctx context.Context, volume *corev1.PersistentVolume) error {
 	if volume.Annotations[provisionedBy] != provisionerName || volume.Spec.Local == nil {
 		return nil

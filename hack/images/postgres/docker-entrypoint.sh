@@ -1,5 +1,5 @@
 #!/bin/sh
-# Makes the database on an empty volume, then becomes PostgreSQL. Variables as in the official image:
+# Creates the database on an empty volume, then runs PostgreSQL. The variables are those of the official image:
 # POSTGRES_USER (postgres), POSTGRES_PASSWORD or POSTGRES_PASSWORD_FILE (one is required), POSTGRES_DB (the user's name), PGDATA.
 set -eu
 if [ "${1:-postgres}" != postgres ]; then
@@ -19,7 +19,7 @@ if [ ! -s "$PGDATA/PG_VERSION" ]; then
     echo "firn-postgres: no password for user $user: set POSTGRES_PASSWORD_FILE or POSTGRES_PASSWORD" >&2
     exit 1
   fi
-  # Made in a directory of its own and moved into place, the file that says "complete" last: a pod that dies half-way starts over.
+  # Create the database in another directory and move it. The file that marks it as complete moves last, so a pod that died before starts again.
   unfinished="$PGDATA/.unfinished"
   if [ -d "$unfinished" ]; then
     find "$PGDATA" -mindepth 1 -delete

@@ -14,7 +14,7 @@ import (
 )
 
 func main() {
-	// The order is the order in which a query passes the plugins; a plugin missing here cannot be named in a Corefile.
+	// A query passes the plugins in this order. A Corefile can name only these plugins.
 	dnsserver.Directives = []string{"bind", "health", "ready", "errors", "template", "kubernetes"}
 	coremain.Run()
 }

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs a class of Kafka: kafka-run-class.sh CLASS ARGUMENT... Environment as with Kafka's own script of this name:
+# Runs a class of Kafka: kafka-run-class.sh CLASS ARGUMENT... It reads the variables of Kafka's script of this name:
 # KAFKA_HEAP_OPTS, KAFKA_JVM_PERFORMANCE_OPTS, KAFKA_GC_LOG_OPTS, KAFKA_JMX_OPTS, KAFKA_LOG4J_OPTS, KAFKA_OPTS, CLASSPATH, LOG_DIR.
 base=$(CDPATH= cd -- "$(dirname -- "$0")/.." && pwd)
 exec java ${KAFKA_HEAP_OPTS:--Xmx256m} \
