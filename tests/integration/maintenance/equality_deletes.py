@@ -10,8 +10,9 @@ from firn_operator.adapters.iceberg.file_io import ObjectFileIO
 from tests.integration.maintenance.lake import CATALOG, Topic
 
 
-def delete_values(topic: Topic, ids: list[int]) -> None:
-    """Commit one equality delete file by column ``id``."""
+def delete_values(topic: Topic, ids: list[int], spec: int | None = None, partition: str | None = None) -> None:
+    """Commit one equality delete file by column ``id``: for the whole table, or for a partition such as
+    ``at_day=2024-05-01`` of a partition spec."""
     table = topic.fresh()
     field = table.schema().findField("id")
     number = int(field.fieldId())
@@ -27,13 +28,14 @@ def delete_values(topic: Topic, ids: list[int]) -> None:
     iceberg = jvm.org.apache.iceberg
     columns = topic.lake.spark.sparkContext._gateway.new_array(jvm.int, 1)
     columns[0] = number
-    file = (
-        iceberg.FileMetadata.deleteFileBuilder(table.spec())
+    builder = (
+        iceberg.FileMetadata.deleteFileBuilder(table.spec() if spec is None else table.specs()[spec])
         .ofEqualityDeletes(columns)
         .withPath(place)
         .withFormat("parquet")
         .withFileSizeInBytes(len(content.getvalue()))
         .withRecordCount(len(ids))
-        .build()
     )
-    table.newRowDelta().addDeletes(file).commit()
+    if partition is not None:
+        builder = builder.withPartitionPath(partition)
+    table.newRowDelta().addDeletes(builder.build()).commit()

@@ -165,6 +165,21 @@ def test_values_deleted_during_a_rewrite_stay_deleted(lake: Lake, monkeypatch: p
     assert topic.ids() == [n for n in range(40) if n not in (3, 33)]
 
 
+def test_values_deleted_in_an_old_partition_during_a_move_stay_deleted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A delete of the old partition spec does not apply to files of the new one, so the rewrite has to begin again."""
+    topic = lake.topic(partition_by=("day(at)",))
+    topic.ingest(4, at=["2024-05-01T12:00:00Z"])
+    old = int(topic.fresh().spec().specId())
+    topic.sql("ALTER TABLE {t} REPLACE PARTITION FIELD at_day WITH months(at)")
+    while_rewriting(monkeypatch, lambda: delete_values(topic, [3, 33], old, "at_day=2024-05-01"))
+    report = lake.run(topic.work(compaction=NOW))
+    assert report.outcome == "Done"
+    assert topic.ids() == [n for n in range(40) if n not in (3, 33)]
+    assert {file["spec_id"] for file in topic.data_files()} == {int(topic.fresh().spec().specId())}
+
+
 def test_a_concurrent_foreign_compaction_is_tolerated(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = lake.topic()
     topic.ingest(4)

@@ -208,6 +208,22 @@ def test_tags_branches_and_the_newest_snapshot_stay(lake: Lake) -> None:
     topic.check()
 
 
+def test_tags_and_branches_expire_at_their_own_age(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(2)
+    first = int(topic.fresh().currentSnapshot().snapshotId())
+    topic.fresh().manageSnapshots().createTag("short", first).setMaxRefAgeMs("short", 1).commit()
+    topic.fresh().manageSnapshots().createBranch("brief", first).setMaxRefAgeMs("brief", 1).commit()
+    topic.fresh().manageSnapshots().createTag("long", first).setMaxRefAgeMs("long", 10**12).commit()
+    topic.ingest(2)
+    dry, wet = both(lake, topic, snapshots=EXPIRE)
+    assert same(dry.snapshots, wet.snapshots)
+    assert wet.snapshots is not None
+    assert {"short", "brief"} <= set(wet.snapshots.sample)
+    assert {str(name) for name in topic.fresh().refs()} == {"main", "long"}
+    topic.check()
+
+
 def test_a_branch_keeps_snapshots_by_its_own_setting(lake: Lake) -> None:
     topic = lake.topic()
     topic.ingest(5)

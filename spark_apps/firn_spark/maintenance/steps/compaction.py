@@ -129,9 +129,18 @@ def _rewrite(
         planned.deletes[key] for key, users in planned.users.items() if users & paths and not users - paths - gone
     ]
 
+    specs = {int(file.specId()) for file in added}
+    # An equality delete applies to files of its own partition and spec only (Iceberg specification, scan planning). The
+    # files of another spec would lose deletes that other writers commit during the rewrite. Without the old sequence
+    # number, Iceberg rejects the rewrite after such a delete.
+    moved = bool(specs) and any(
+        planned.tasks[path].spec().isPartitioned() and {int(planned.tasks[path].spec().specId())} != specs
+        for path in paths
+    )
+
     def produce(table: Any) -> Any:
         rewrite = table.newRewrite().validateFromSnapshot(planned.snapshot_id)
-        if table.operations().current().formatVersion() > 1:
+        if table.operations().current().formatVersion() > 1 and not moved:
             rewrite.dataSequenceNumber(planned.sequence)
         for path in paths:
             rewrite.deleteFile(planned.tasks[path].file())

@@ -159,7 +159,7 @@ def hidden(path: str, root: str) -> bool:
 
 def refuse_kept(subject: Subject) -> None:
     """Raise ConflictError if the table's owner forbids the deletion of its files (``gc.enabled``)."""
-    if dict(subject.table.properties()).get("gc.enabled", "true").lower() == "false":
+    if dict(subject.table.properties()).get("gc.enabled", "true").lower() != "true":
         raise ConflictError(
             f"table {subject.name}: gc.enabled is false, so other tables may use its files; nothing is deleted. "
             "Set it to true, or remove snapshots, metadataFiles and orphanFiles from the policy",

@@ -339,17 +339,22 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     table = subject.table
     table.refresh()
     before = table.operations().current()
-    ids = _expired(before, work, subject.now_ms())
-    if not ids:
+    ids, refs = _expired(before, work, subject.now_ms())
+    if not ids and not refs:
         return Removed()
     if enforce:
 
         def edit(builder: Any, base: Any) -> None:
             # Snapshots that got a tag since, or are needed for another reason, are kept.
-            ids[:] = set(ids) & set(_expired(base, work, subject.now_ms()))
-            builder.removeSnapshots(_snapshot_list(subject.jvm, base, ids))
+            now_ids, now_refs = _expired(base, work, subject.now_ms())
+            ids[:], refs[:] = set(ids) & set(now_ids), set(refs) & set(now_refs)
+            _remove(builder, subject.jvm, base, ids, refs)
 
-        change = NewMetadata(subject.guard, edit, lambda metadata: all(metadata.snapshot(id) is None for id in ids))
+        def done(metadata: Any) -> bool:
+            left = {str(name) for name in metadata.refs()}
+            return all(metadata.snapshot(id) is None for id in ids) and left.isdisjoint(refs)
+
+        change = NewMetadata(subject.guard, edit, done)
         swap(table, change, subject.failpoints, PATIENT)
         subject.done.commits += 1
         before = change.before or before
@@ -357,7 +362,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
         subject.failpoints.reach("before-deletion")
     else:
         builder = subject.jvm.org.apache.iceberg.TableMetadata.buildFrom(before)
-        after = builder.removeSnapshots(_snapshot_list(subject.jvm, before, ids)).discardChanges().build()
+        after = _remove(builder, subject.jvm, before, ids, refs).discardChanges().build()
     old, new = Reachable(subject.spark, table, before), Reachable(subject.spark, table, after)
     content = {
         row["path"]: int(row["bytes"])
@@ -371,10 +376,23 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     if enforce:
         # Data files first, then the files that refer to them. Orphan removal finds what a killed run leaves, in either order.
         orphans.delete(subject, list(files))
-    return Removed(files=len(files), bytes=sum(files.values()), items=len(ids), sample=tuple(map(str, ids[:SAMPLE])))
+    return Removed(
+        files=len(files),
+        bytes=sum(files.values()),
+        items=len(ids) + len(refs),
+        sample=tuple([*refs, *map(str, ids)][:SAMPLE]),
+    )
 
 
-def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
+def _remove(builder: Any, jvm: Any, base: Any, ids: Iterable[int], refs: Iterable[str]) -> Any:
+    """Remove tags, branches and snapshots from a builder of table metadata, and return the builder."""
+    for name in refs:
+        builder.removeRef(name)
+    return builder.removeSnapshots(_snapshot_list(jvm, base, ids))
+
+
+def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> tuple[list[int], list[str]]:
+    """Return the snapshots that may expire, and the tags and branches whose own age (``max-ref-age-ms``) has passed."""
     snapshots = [
         History(
             int(snapshot.snapshotId()),
@@ -385,13 +403,23 @@ def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> list[int]:
         for snapshot in metadata.snapshots()
     ]
     refs = {str(name): ref for name, ref in dict(metadata.refs()).items()}
-    return expired(
+    committed = {snapshot.id: snapshot.committed_ms for snapshot in snapshots}
+    outdated = [
+        name
+        for name, ref in refs.items()
+        if name != "main"
+        and ref.maxRefAgeMs() is not None
+        and now_ms - committed.get(int(ref.snapshotId()), now_ms) > int(ref.maxRefAgeMs())
+    ]
+    kept = {name: ref for name, ref in refs.items() if name not in outdated}
+    ids = expired(
         snapshots,
-        {name: int(ref.snapshotId()) for name, ref in refs.items()},
-        {name: _own(ref) for name, ref in refs.items() if ref.isBranch()},
+        {name: int(ref.snapshotId()) for name, ref in kept.items()},
+        {name: _own(ref) for name, ref in kept.items() if ref.isBranch()},
         work,
         now_ms,
     )
+    return ids, outdated
 
 
 def _own(branch: Any) -> SnapshotsWork:
