@@ -224,12 +224,13 @@ class Committer:
         A refusal alone proves nothing: a catalog's client may have sent the request twice, and another writer may
         have continued from the first.
         """
+        # A tag or branch may keep a snapshot that is no longer in the history of main.
+        if any(kept.summary().get(COMMIT_ID) == commit_id for kept in table.snapshots()):
+            return False
         snapshot = table.currentSnapshot()
         while snapshot is not None:
             if base is not None and snapshot.snapshotId() == base.snapshot_id:
                 return True
-            if snapshot.summary().get(COMMIT_ID) == commit_id:
-                return False
             parent = snapshot.parentId()
             if parent is None:
                 return base is None

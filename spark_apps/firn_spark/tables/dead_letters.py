@@ -71,15 +71,16 @@ def now() -> int:
     return int(time.time() * 1_000_000)
 
 
-def claim(committer: Committer, table: Any, topic_id: str, epoch: int) -> Landed:
+def claim(committer: Committer, table: Any, topic_id: str, epoch: int, commit_again: bool = False) -> Landed:
     """Claim the table's epoch for this topic with an empty commit.
 
-    No older writer can add letters from here on, and the commit records where the topic's letters begin. Raises the
-    errors of `Committer.commit`.
+    No older writer can add letters from here on, and the commit records where the topic's letters begin. ``commit_again``
+    also commits if this writer has the claim already: an earlier request of its own, whose answer is missing, then fails. Raises
+    the errors of `Committer.commit`.
     """
     base = read_landed(table)
     same = base if base is not None and base.topic_id == topic_id else None
-    if same is not None and same.epoch == epoch and same.writer == committer.writer:
+    if same is not None and same.epoch == epoch and same.writer == committer.writer and not commit_again:
         return same
     if base is not None and base.epoch > epoch:
         raise FencedError(

@@ -158,7 +158,7 @@ class Tables:
             )
             properties = {
                 "format-version": str(target.format_version),
-                **table_properties.CREATED_WITH,
+                **table_properties.created_with(columns),
                 **target.properties,
                 **table_properties.marks(owner, target.properties),
             }

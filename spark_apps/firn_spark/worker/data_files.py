@@ -6,6 +6,7 @@ is made when the Parquet writer closes, so that no file is opened again before t
 
 import contextlib
 import json
+import logging
 import os
 import struct
 import uuid
@@ -24,7 +25,16 @@ from pyiceberg.table.sorting import SortOrder
 
 from firn_spark.worker.partitioning import Part, Partitioner
 
-_CODECS = {"uncompressed": "none", "zstd": "zstd", "gzip": "gzip", "snappy": "snappy", "lz4": "lz4", "brotli": "brotli"}
+log = logging.getLogger(__name__)
+_CODECS = {
+    "uncompressed": "none",
+    "zstd": "zstd",
+    "gzip": "gzip",
+    "snappy": "snappy",
+    "lz4": "lz4",
+    "lz4_raw": "lz4",
+    "brotli": "brotli",
+}
 _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
 _MEBIBYTE = 1024 * 1024
 _SMALLEST_ROW_GROUP = 1000
@@ -282,15 +292,15 @@ class Metrics:
     """
 
     def __init__(self, schema: Schema, properties: Mapping[str, str]) -> None:
-        """Read the metrics modes. Raises ValueError for an invalid one."""
+        """Read the metrics modes. An invalid mode counts as missing."""
         leaves = [leaf for column in schema.fields for leaf in _leaves(column, column.name, False)]
-        default = properties.get("write.metadata.metrics.default")
+        default = _mode(properties, "write.metadata.metrics.default")
         limit = int(properties.get("write.metadata.metrics.max-inferred-column-defaults", "100"))
         self._leaves = []
         for place, (name, column, repeated) in enumerate(leaves):
-            inferred = "truncate(16)" if place < limit else "none"
-            mode = properties.get(f"write.metadata.metrics.column.{name}") or default or inferred
-            self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, _mode(mode)))
+            inferred = 16 if place < limit else "none"
+            mode = _mode(properties, f"write.metadata.metrics.column.{name}") or default or inferred
+            self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, mode))
 
     def collect(self, file: pq.FileMetaData) -> dict[str, Any]:
         """Return a file's metrics in the form of its descriptor."""
@@ -347,13 +357,19 @@ def _leaves(column: types.NestedField, name: str, repeated: bool) -> Iterator[tu
             yield name, column, repeated
 
 
-def _mode(text: str) -> str | int:
+def _mode(properties: Mapping[str, str], key: str) -> str | int | None:
+    """Return the metrics mode of a property; None if it is missing or invalid."""
+    text = properties.get(key, "")
     mode = text.strip().lower()
     if mode in ("none", "counts", "full"):
         return mode
     if mode.startswith("truncate(") and mode.endswith(")") and mode[9:-1].isdigit() and int(mode[9:-1]):
         return int(mode[9:-1])
-    raise ValueError(f"table property write.metadata.metrics: {text!r} is not one of none, counts, truncate(N), full")
+    if text:
+        log.warning(
+            "table property %s: %r is not one of none, counts, truncate(N), full; the default applies", key, text
+        )
+    return None
 
 
 def _start(group: pq.RowGroupMetaData) -> int:

@@ -199,6 +199,7 @@ def test_flat_metadata_columns_land_in_a_table_of_version_3(world: World) -> Non
         dict(world.table(job).properties()).items()
         >= {
             **table_properties.CREATED_WITH,
+            "write.metadata.metrics.column._kafka_offset": "full",
             "kept": "1",
             "dropped": "2",
         }.items()

@@ -8,9 +8,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyiceberg.schema import Schema
 
 from firn.model.jobs import Column
-from firn.tables import rows
+from firn.tables import rows, table_properties
 from firn_spark.worker.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch, job
@@ -151,7 +152,6 @@ def test_the_object_storage_layout_spreads_paths(tmp_path: Path) -> None:
     [
         ("write.parquet.compression-codec", "lzo"),
         ("write.target-file-size-bytes", "big"),
-        ("write.metadata.metrics.default", "some"),
     ],
 )
 def test_an_invalid_property_is_an_error_of_its_topic(tmp_path: Path, key: str, value: Any) -> None:
@@ -159,6 +159,40 @@ def test_an_invalid_property_is_an_error_of_its_topic(tmp_path: Path, key: str, 
     table = tables.table_of(given, tmp_path, properties={key: value})
     results = tables.results(land(iter([batch([GOOD])]), plan(t=TopicLanding(given, table))))["t"]
     assert value in results["error"][0]["message"]
+
+
+@pytest.mark.parametrize("key", ["write.metadata.metrics.default", "write.metadata.metrics.column.a"])
+def test_an_invalid_metrics_mode_counts_as_missing(tmp_path: Path, key: str) -> None:
+    """Iceberg's own writer warns and uses the default (org.apache.iceberg.MetricsConfig)."""
+    given = job(("a", "int"))
+    table = tables.table_of(given, tmp_path, properties={key: "some"})
+    results = tables.results(land(iter([batch([b'{"a": 7}'])]), plan(t=TopicLanding(given, table))))["t"]
+    bounds = results["data"][0]["lower-bounds"]
+    assert dict(zip(bounds["keys"], bounds["values"], strict=True))[1] == "07000000"
+
+
+def test_iceberg_codec_lz4_raw_is_written(tmp_path: Path) -> None:
+    given = job(("a", "int"))
+    table = tables.table_of(given, tmp_path, properties={"write.parquet.compression-codec": "lz4_raw"})
+    (file,) = tables.results(land(iter([batch([b'{"a": 7}'])]), plan(t=TopicLanding(given, table))))["t"]["data"]
+    assert [row["a"] for row in tables.read([file])] == [7]
+
+
+@pytest.mark.parametrize("shape", ["Struct", "Flat"])
+def test_a_wide_table_has_bounds_for_the_columns_of_kafka(tmp_path: Path, shape: str) -> None:
+    """By default, Iceberg keeps bounds for the first 100 columns, and Kafka's columns are the last."""
+    fields = tuple(Column(name=f"c{number}", type="int") for number in range(150))
+    columns = fields + rows.metadata_columns(shape)
+    table = tables.table_spec(tmp_path, columns, properties=table_properties.created_with(columns))
+    given = job(*((field.name, "int") for field in fields))
+    given = given.model_copy(update={"table": given.table.model_copy(update={"metadata_columns": shape})})
+    landing = plan(t=TopicLanding(given, table))
+    (file,) = tables.results(land(iter([batch([b'{"c1": 7}'])]), landing))["t"]["data"]
+    schema = Schema.model_validate_json(table.schema)
+    separator = "." if shape == "Struct" else "_"
+    bounded = {schema.find_field(f"_kafka{separator}{name}").field_id for name in ("partition", "offset", "timestamp")}
+    assert bounded <= set(file["lower-bounds"]["keys"])
+    assert bounded <= set(file["upper-bounds"]["keys"])
 
 
 def test_a_table_may_have_more_columns_and_wider_types(tmp_path: Path) -> None:

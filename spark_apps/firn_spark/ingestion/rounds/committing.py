@@ -86,6 +86,7 @@ class TopicCommits:
         self._failpoints.reach("before-dlq-commit")
         assert topic.letters.landed is not None
         assert topic.epoch is not None
+        topic.letters.unsettled = True
         topic.letters.landed = dead_letters.commit(
             self._committer,
             topic.letters.java,
@@ -95,6 +96,7 @@ class TopicCommits:
             offsets,
             topic.letters.ingested_at,
         )
+        topic.letters.unsettled = False
         self._failpoints.reach("after-dlq-commit")
 
     def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:

@@ -114,7 +114,10 @@ class Preparation:
         assert topic.epoch is not None
         topic.letters.exclude = {}
         if topic.letters.java is not None:
-            dead = dead_letters.claim(self._committer, topic.letters.java, topic.topic_id, topic.epoch)
+            dead = dead_letters.claim(
+                self._committer, topic.letters.java, topic.topic_id, topic.epoch, commit_again=topic.letters.unsettled
+            )
+            topic.letters.unsettled = False
             landed = read_landed(topic.table.java)
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
             topic.table.landed, topic.letters.landed = landed, dead

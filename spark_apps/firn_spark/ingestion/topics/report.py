@@ -69,7 +69,7 @@ def _message(topic: Topic) -> str:
         )
     if topic.reading.lost:
         return (
-            f"{topic.reading.lost} offsets did not land, because retention deleted them from the log first; raise retention.ms of the topic, "
+            "records did not land, because retention deleted them from the log first; raise retention.ms of the topic, "
             "or give the ingestion group more resources"
         )
     return ""

@@ -97,6 +97,8 @@ class DeadLetters:
     spec: TableSpec | None = None
     landed: Landed | None = None
     claimed: bool = False
+    unsettled: bool = False
+    """True if a commit of dead letters has begun whose success is not known. The catalog may still complete it."""
     exclude: Mapping[int, frozenset[int]] = field(default_factory=dict)
     ingested_at: int = 0
     """The time that the running round writes into dead letters; microseconds since 1970."""
