@@ -78,6 +78,14 @@ class TableState:
     """Changes that the call made, as texts for users: added columns, partitioning, sort order, properties."""
 
 
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A table that was dropped from its catalog."""
+
+    files_kept: bool = False
+    """True if files stay, because the table has the property ``gc.enabled=false``."""
+
+
 class Tables(Protocol):
     """Iceberg catalogs, by name."""
 
@@ -93,10 +101,11 @@ class Tables(Protocol):
         """
         ...
 
-    async def drop(self, target: TableTarget, owner: str) -> bool:
-        """Drop the table and its dead-letter table, with their files; return True if the call dropped one.
+    async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
+        """Drop the table and its dead-letter table, with their files. Return None if the call dropped none.
 
-        Tables that do not exist are no error. A table whose ``firn.owner`` does not name this resource stays.
+        Tables that do not exist are no error. A table whose ``firn.owner`` does not name this resource stays. The files of
+        a table with ``gc.enabled=false`` stay, because they may belong to other tables or branches.
         """
         ...
 
@@ -126,6 +135,7 @@ class PodState:
     last_exit_reason: str | None
     """OOMKilled, Error, ..."""
     restarts: int
+    """Number of restarts since the last run of ten minutes or longer."""
     deleting: bool
     node: str | None = None
     created: datetime | None = None
@@ -214,10 +224,12 @@ class Debts(Protocol):
 class Cluster(Protocol):
     """The Kubernetes API, reduced to what the operator does with it."""
 
-    async def apply(self, manifest: Manifest) -> bool:
+    async def apply(self, manifest: Manifest, *, always: bool = False) -> bool:
         """Apply the object server-side, forced, with our field manager; return True if the live object changed.
 
-        The call is skipped if the annotation ``firn.dev/template-hash`` of the live object equals the manifest's.
+        The call may be skipped if the annotation ``firn.dev/template-hash`` of the live object equals the manifest's and
+        no other client has edited the object since. Edits are known from watches and from lists at intervals.
+        ``always`` never skips the call.
         """
         ...
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from firn.model.clock import Clock
+from firn.model.errors import CommitConflictError, NotReadyError, UnavailableError
 
 log = logging.getLogger(__name__)
 
@@ -242,6 +243,10 @@ class WorkQueue:
             verdict = "retry" if outcome.failed else "ok"
         except TimeoutError:
             log.error("reconcile of %s timed out after %s s", key, deadline)
+        except (CommitConflictError, NotReadyError, UnavailableError) as error:
+            # Another writer was faster, or a system does not answer: nothing is wrong with the operator.
+            verdict = "retry"
+            log.warning("reconcile of %s failed and is retried: %s", key, error)
         except Exception:
             log.exception("reconcile of %s failed", key)
         finally:

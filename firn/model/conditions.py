@@ -37,22 +37,22 @@ class ConditionType(StrEnum):
 
 
 class Reason(StrEnum):
-    """Reasons of conditions, a closed list. A new one is a change of the public interface."""
+    """Reasons of conditions, a closed list. A new one is a change of the public interface.
+
+    `Ready` has the reason of the condition that stops it. So each reason of SpecValid, TopicReady, TableReady and IngestionReady can also
+    be the reason of Ready.
+    """
 
     ALL_READY = "AllReady"
     """Ready: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy."""
     SUSPENDED = "Suspended"
     """Ready, IngestionReady: `spec.suspend` is true. Set it to false to continue."""
     INVALID_SPEC = "InvalidSpec"
-    """Ready, SpecValid, Stalled: The spec is not valid. Correct the field in the message."""
-    NOT_READY = "NotReady"
-    """Ready: Another condition is False. The message names it."""
-    STALLED = "Stalled"
-    """Ready: Retries do not help. Follow the message of Stalled."""
+    """SpecValid, Stalled: The spec is not valid. Correct the field in the message."""
     DELETING = "Deleting"
     """Ready: The resource is being deleted."""
     RESOURCE_CONFLICT = "ResourceConflict"
-    """Ready, SpecValid: An older IcebergTopic owns the Kafka topic or the table, or the table name is reserved. \
+    """SpecValid: An older IcebergTopic owns the Kafka topic or the table, or the table name is reserved. \
 Create this IcebergTopic again with another topicName and table.name."""
     PENDING = "Pending"
     """Ready, SpecValid, TopicReady, TableReady, IngestionReady: Not known yet, \

@@ -497,6 +497,10 @@ class Config(Settings):
                 )
         return self
 
+    def watches(self, namespace: str) -> bool:
+        """Return whether the operator manages the resources of a namespace."""
+        return not self.watch_namespaces or namespace in self.watch_namespaces
+
     @model_validator(mode="after")
     def _brokers_have_an_image(self) -> Self:
         for name, profile in self.profiles.items():

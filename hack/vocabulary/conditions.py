@@ -14,12 +14,16 @@ interface. The message of a condition names the object, the cause and the next s
 texts. [When something is wrong](../operations/troubleshooting.md) says what to do for each reason.
 """
 
+_BORROWED = """If a condition stops `Ready`, `Ready` has the reason of that condition. The table names `Ready` only for reasons that
+no other condition explains.
+"""
+
 
 def markdown() -> str:
     """Return the whole page."""
     parts = [_PREFACE, "## Condition types\n", "| type | meaning |", "|---|---|"]
     parts += [f"| `{kind}` | {cell(text)} |" for kind, text in documented_members(_CONDITIONS, "ConditionType").items()]
-    parts += ["", "## Reasons\n", "| reason | conditions | meaning |", "|---|---|---|"]
+    parts += ["", "## Reasons\n", _BORROWED, "| reason | conditions | meaning |", "|---|---|---|"]
     for reason, text in documented_members(_CONDITIONS, "Reason").items():
         kinds, _, meaning = text.partition(": ")
         types = {str(kind) for kind in ConditionType}

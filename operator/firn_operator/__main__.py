@@ -6,7 +6,7 @@ import os
 import sys
 
 from firn.model import config, names
-from firn.model.errors import ExitCode, InvalidSpecError
+from firn.model.errors import ExitCode, FirnError, InvalidSpecError
 from firn_operator.process import telemetry, wiring
 
 
@@ -30,6 +30,9 @@ def main() -> int:
     probes = _address("FIRN_PROBES_LISTEN", telemetry.PROBES_PORT)
     try:
         asyncio.run(wiring.run(configuration, metrics, probes))
+    except FirnError as error:
+        logging.getLogger("firn_operator").error("the operator ends, and Kubernetes starts it again: %s", error)
+        return ExitCode.TEMPORARY
     except Exception:
         logging.getLogger("firn_operator").exception("the operator ended with an unexpected error")
         return ExitCode.BUG

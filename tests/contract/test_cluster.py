@@ -76,6 +76,27 @@ def config_map(name: str, hash_: str, **data: str) -> Manifest:
     }
 
 
+def stateful_set(name: str) -> Manifest:
+    template = {
+        "metadata": {"labels": {"app": name}, "annotations": {names.TEMPLATE_HASH: "pods"}},
+        "spec": {"containers": [{"name": "main", "image": "example.com/none"}]},
+    }
+    manifest = {
+        **config_map(name, "1"),
+        "apiVersion": "apps/v1",
+        "kind": "StatefulSet",
+        "spec": {
+            "serviceName": name,
+            "replicas": 2,
+            "selector": {"matchLabels": {"app": name}},
+            "template": template,
+            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}},
+        },
+    }
+    del manifest["data"]
+    return manifest
+
+
 async def topic(api: Api, name: str) -> Manifest:
     body = {"apiVersion": names.API_VERSION, "kind": "IcebergTopic", "metadata": {"name": name}, "spec": {}}
     return await api.call("POST", path(names.API_VERSION, "IcebergTopic", "demo"), body=body)
@@ -102,6 +123,49 @@ async def test_apply_after_a_restart_skips_equal_objects(api: Api, cluster: Kube
     before = await cluster.get("v1", "ConfigMap", SYSTEM, name)
     assert not await KubeCluster(api, SYSTEM, Workloads()).apply(config_map(name, "1", a="1"))
     assert await cluster.get("v1", "ConfigMap", SYSTEM, name) == before
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same process", "restarted operator"])
+async def test_apply_restores_an_edited_object(api: Api, server: ApiServer, name: str, restarts: bool) -> None:
+    workloads = Workloads()
+    cluster = KubeCluster(api, SYSTEM, workloads, resync=0.0)
+    await cluster.apply(config_map(name, "1", a="1"))
+    place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}"
+    server.call("PATCH", place, {"data": {"a": "edited"}}, "application/merge-patch+json")
+    if restarts:
+        cluster = KubeCluster(api, SYSTEM, Workloads(), resync=0.0)
+    assert await cluster.apply(config_map(name, "1", a="1"))
+    live = await cluster.get("v1", "ConfigMap", SYSTEM, name)
+    assert live is not None
+    assert live["data"] == {"a": "1"}
+    assert not await cluster.apply(config_map(name, "1", a="1"))
+
+
+async def test_apply_restores_a_scaled_stateful_set(
+    api: Api, cluster: KubeCluster, workloads: Workloads, server: ApiServer, name: str
+) -> None:
+    manifest = stateful_set(name)
+    assert await cluster.apply(manifest)
+    assert not await cluster.apply(manifest)
+    place = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/{name}"
+    server.call("PATCH", f"{place}/scale", {"spec": {"replicas": 5}}, "application/merge-patch+json")
+    edited = await cluster.get("apps/v1", "StatefulSet", SYSTEM, name)
+    assert edited is not None
+    workloads.seen({**edited, "kind": "StatefulSet"})  # as the watch shows it
+    assert await cluster.apply(manifest)
+    live = await cluster.get("apps/v1", "StatefulSet", SYSTEM, name)
+    assert live is not None
+    assert live["spec"]["replicas"] == manifest["spec"]["replicas"]
+
+
+async def test_apply_always_sends_the_object(cluster: KubeCluster, server: ApiServer, name: str) -> None:
+    await cluster.apply(config_map(name, "1", a="1"))
+    place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{name}"
+    server.call("PATCH", place, {"data": {"a": "edited"}}, "application/merge-patch+json")
+    assert await cluster.apply(config_map(name, "1", a="1"), always=True)
+    live = await cluster.get("v1", "ConfigMap", SYSTEM, name)
+    assert live is not None
+    assert live["data"] == {"a": "1"}
 
 
 async def test_apply_keeps_fields_of_other_managers(cluster: KubeCluster, server: ApiServer, name: str) -> None:
@@ -200,23 +264,7 @@ async def test_a_repeated_event_raises_its_count(api: Api, cluster: KubeCluster,
 async def test_stateful_sets_and_pods_are_read_from_the_watch_cache(
     cluster: KubeCluster, workloads: Workloads, name: str
 ) -> None:
-    template = {
-        "metadata": {"labels": {"app": name}, "annotations": {names.TEMPLATE_HASH: "pods"}},
-        "spec": {"containers": [{"name": "main", "image": "example.com/none"}]},
-    }
-    manifest = {
-        **config_map(name, "1"),
-        "apiVersion": "apps/v1",
-        "kind": "StatefulSet",
-        "spec": {
-            "serviceName": name,
-            "replicas": 2,
-            "selector": {"matchLabels": {"app": name}},
-            "template": template,
-            "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}},
-        },
-    }
-    del manifest["data"]
+    manifest = stateful_set(name)
     assert await cluster.apply(manifest)
     assert not await cluster.apply(manifest)
     state = await cluster.stateful_set(name)

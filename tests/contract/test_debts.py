@@ -3,11 +3,13 @@
 import asyncio
 import gzip
 import itertools
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from pyiceberg.catalog import Catalog
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
 from sqlalchemy import update
 
@@ -18,6 +20,7 @@ from firn.model.maintenance import CompactionWork
 from firn.tables import compaction
 from firn_operator.adapters.iceberg import debt as debt_module
 from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.connections import Connection
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from tests.contract.suites import AT_ONCE, CATALOG, MIB, DebtsContract
 from tests.contract.writers import CatalogWriters
@@ -215,6 +218,25 @@ async def test_the_cache_of_manifests_is_bounded(
         assert port.manifests.weight <= 250
     finally:
         port.close()
+
+
+async def test_no_catalog_is_opened_on_the_event_loop(
+    debts: CatalogDebts, writers: CatalogWriters, target: TableTarget, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a Secret has changed, opening the catalog may take seconds. The event loop must not wait."""
+    writers.create(target)
+    writers.append(target, [MIB])
+    opened_by = []
+    opened = Connection.catalog
+
+    def catalog(connection: Connection) -> Catalog:
+        opened_by.append(threading.current_thread())
+        return opened(connection)
+
+    monkeypatch.setattr(Connection, "catalog", catalog)
+    assert await debts.measure(target, AT_ONCE) is not None
+    assert opened_by
+    assert threading.current_thread() not in opened_by
 
 
 async def test_many_tables_are_measured_concurrently(

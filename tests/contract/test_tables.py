@@ -15,6 +15,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
+from firn_controllers.ports import Dropped
 from firn_operator.adapters.iceberg.agreement import OWNER
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.tables import CatalogTables
@@ -412,11 +413,13 @@ async def test_drop_deletes_table_dead_letters_and_files(
     place = catalog.load_table((target.namespace, target.name)).metadata_location
     await tables.drop(target, "somebody-else")
     assert catalog.table_exists((target.namespace, target.name))
-    await tables.drop(target, "uid-1")
+    dropped = await tables.drop(target, "uid-1")
     assert not catalog.table_exists((target.namespace, target.name))
     assert not catalog.table_exists((dead.namespace, dead.name))
-    assert not open_catalog("lake", connection)._load_file_io().new_input(place).exists()
-    await tables.drop(target, "uid-1")
+    # Nessie sets gc.enabled=false on its tables, because its other branches may read the files.
+    assert dropped == Dropped(files_kept=connection.type == "rest")
+    assert open_catalog("lake", connection)._load_file_io().new_input(place).exists() == dropped.files_kept
+    assert await tables.drop(target, "uid-1") is None
 
 
 async def test_drop_deletes_dead_letters_of_any_owner_but_no_other_table(
@@ -434,6 +437,20 @@ async def test_drop_deletes_dead_letters_of_any_owner_but_no_other_table(
     assert catalog.load_table((dead.namespace, dead.name)).metadata_location == place.metadata_location
 
 
+async def test_drop_keeps_the_files_of_a_table_whose_files_belong_to_another(
+    tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
+) -> None:
+    """Iceberg's `snapshot` procedure makes such a table: its data files are those of the source table."""
+    await tables.ensure(target, JSON, "uid-1")
+    table = catalog.load_table((target.namespace, target.name))
+    with table.transaction() as transaction:
+        transaction.set_properties({"gc.enabled": "false"})
+    place = catalog.load_table((target.namespace, target.name)).metadata_location
+    assert await tables.drop(target, "uid-1") == Dropped(files_kept=True)
+    assert not catalog.table_exists((target.namespace, target.name))
+    assert open_catalog("lake", connection)._load_file_io().new_input(place).exists()
+
+
 async def test_a_table_that_was_never_adopted_is_not_dropped(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
@@ -441,6 +458,14 @@ async def test_a_table_that_was_never_adopted_is_not_dropped(
     catalog.create_table((target.namespace, target.name), Schema(NestedField(1, "other", StringType())))
     await tables.drop(target, "uid-1")
     assert catalog.table_exists((target.namespace, target.name))
+
+
+async def test_a_new_table_keeps_bounds_for_the_columns_of_kafka(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    await tables.ensure(target, JSON, "uid-1")
+    properties = catalog.load_table((target.namespace, target.name)).properties
+    assert properties["write.metadata.metrics.column._kafka.offset"] == "full"
 
 
 async def test_a_reserved_property_is_rejected(tables: CatalogTables, target: TableTarget) -> None:

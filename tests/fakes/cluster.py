@@ -34,16 +34,25 @@ class FakeCluster:
         self.watch: list[Callable[[str, Manifest], None]] = []
         self.broken_images: set[str] = set()
         """Pods of a template with one of these images never become ready: their container fails repeatedly."""
+        self._applied: dict[Place, Manifest] = {}
+        """Content of each object after its last apply."""
         self._version = 100
         self._rolled_out: dict[str, str] = {}
         """StatefulSet -> hash of the last template with which all its pods were ready."""
 
     # The port
 
-    async def apply(self, manifest: Manifest) -> bool:
-        live = self.objects.get(_place(manifest))
+    async def apply(self, manifest: Manifest, *, always: bool = False) -> bool:
+        place = _place(manifest)
+        live = self.objects.get(place)
         hash_ = manifest["metadata"]["annotations"][names.TEMPLATE_HASH]
-        if live is not None and live["metadata"]["annotations"].get(names.TEMPLATE_HASH) == hash_:
+        same = live is not None and live["metadata"]["annotations"].get(names.TEMPLATE_HASH) == hash_
+        if (
+            live is not None
+            and same
+            and (place[1] == "Job" or self._applied.get(place) == _content(live))
+            and not always
+        ):
             return False
         await self._write(manifest, live)
         return True
@@ -61,6 +70,7 @@ class FakeCluster:
         if live is not None and "status" in live:
             new["status"] = live["status"]
         self.objects[place] = new
+        self._applied[place] = _content(new)
         self.faults.log.append(f"apply {place[1]} {place[3]}")
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -303,6 +313,11 @@ class FakeCluster:
 def _place(manifest: Manifest) -> Place:
     metadata = manifest["metadata"]
     return (manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
+
+
+def _content(live: Manifest) -> Manifest:
+    """Return a copy of what an apply sets: everything except metadata and status."""
+    return copy.deepcopy({key: value for key, value in live.items() if key not in ("metadata", "status")})
 
 
 def time_text(moment: datetime) -> str:

@@ -6,7 +6,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.tables import evolution, types
-from firn_controllers.ports import TableState
+from firn_controllers.ports import Dropped, TableState
 from tests.fakes.faults import Faults, effect
 
 
@@ -64,14 +64,14 @@ class FakeTables:
         )
 
     @effect
-    async def drop(self, target: TableTarget, owner: str) -> bool:
+    async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
         self._answer(target.catalog)
         live = self.tables.get(target.identifier)
         if live is None or live.owner != owner:
-            return False
+            return None
         del self.tables[target.identifier]
         self.faults.log.append(f"drop table {target.identifier}")
-        return True
+        return Dropped()
 
     async def check(self, catalog: str) -> None:
         self._answer(catalog)

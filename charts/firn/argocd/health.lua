@@ -52,9 +52,6 @@ end
 if is_true("Stalled") then
   return { status = "Degraded", message = message_of("Stalled") }
 end
-if ready.reason == "InvalidSpec" or ready.reason == "ResourceConflict" or ready.reason == "Stalled" then
-  return { status = "Degraded", message = message_of("Ready") }
-end
 -- Ingestion stays stopped at this record until a user decides.
 local ingestion = conditions["IngestionReady"]
 if ingestion ~= nil and ingestion.status == "False" and ingestion.reason == "BadRecordHalt" then

@@ -25,7 +25,7 @@ class EventReason(StrEnum):
     DATA_DELETED = "DataDeleted"
     """The operator deleted the Kafka topic or the table, because `deletionPolicy` says Delete."""
     DATA_LEFT_BEHIND = "DataLeftBehind"
-    """A forced deletion ended without deleting all data. The message names the data that stays."""
+    """A deletion ended without deleting all data. The message names the data that stays."""
     READY = "Ready"
     """The resource became Ready."""
     NOT_READY = "NotReady"

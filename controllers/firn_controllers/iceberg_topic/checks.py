@@ -4,12 +4,13 @@ Brokers and catalogs judge later what only they know: values of topic configs, a
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic.observed import ObservedTopic
@@ -24,6 +25,15 @@ class Failure:
 
     reason: Reason
     message: str
+
+
+class HasNamespaces(Protocol):
+    """A member of the configuration that only some namespaces may use."""
+
+    @property
+    def namespaces(self) -> Sequence[str]:
+        """Return the namespaces that may use it; all namespaces if empty."""
+        ...
 
 
 Check = Callable[[ObservedTopic], Failure | None]
@@ -73,6 +83,18 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
                 " operator's configuration, or choose another",
             )
     return None
+
+
+def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
+    """Return whether the configuration forbids the topic's namespace to use what its job contract names."""
+    config, namespace = observed.config, observed.entry.name[0]
+    sections: list[tuple[Mapping[str, HasNamespaces], str]] = [
+        (config.profiles, job.profile),
+        (config.groups, job.group),
+        (config.catalogs, job.table.catalog),
+    ]
+    used = (members[name].namespaces for members, name in sections if name in members)
+    return any(namespaces and namespace not in namespaces for namespaces in used)
 
 
 def schema_valid(observed: ObservedTopic) -> Failure | None:

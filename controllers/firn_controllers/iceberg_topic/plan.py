@@ -162,6 +162,8 @@ def contract(
             return None
         job = live.job.model_copy(update={"suspended": suspended, "resume": marked, "restart": restart})
         return replace(live, job=job, seen_resume=seen)
+    if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
+        marked = None  # the annotation named a record of the earlier topic
     resource = observed.resource
     namespace, name = observed.entry.name
     job = IngestJob(

@@ -117,7 +117,7 @@ def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpe
     """Compute the status of an object that cannot be read as an IcebergTopic, stored under another version of the CRD."""
     message = steady(str(problem))
     verdicts = {
-        ConditionType.READY: Verdict("False", Reason.INVALID_SPEC, message),
+        ConditionType.READY: Verdict("False", Reason.BAD_SCHEMA, message),
         ConditionType.SPEC_VALID: Verdict("False", Reason.BAD_SCHEMA, message),
         ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
     }
@@ -269,10 +269,11 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
     if progress is None:
         return Verdict("False", Reason.STARTING, "waiting for the ingestion driver to start on the topic")
     match progress.state:
-        case "Running":
-            return Verdict("True", Reason.RUNNING, "records are landing in the table")
-        case "CaughtUp":
-            return Verdict("True", Reason.CAUGHT_UP, "records are landing in the table")
+        case "Running" | "CaughtUp" as state:
+            reason = Reason.RUNNING if state == "Running" else Reason.CAUGHT_UP
+            if progress.message:
+                return Verdict("True", reason, f"the driver lands records, but {steady(progress.message)}")
+            return Verdict("True", reason, "records are landing in the table")
         case "Halted":
             return Verdict("False", Reason.BAD_RECORD_HALT, _halted(observed, progress))
         case "Fenced":
@@ -304,10 +305,10 @@ def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     command = (
         f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
     )
-    return (
-        f"ingestion stopped at partition {at.partition}, offset {at.offset}{f' ({why})' if why else ''}; correct the schema if the"
-        f" record is valid, or send the record to the dead letters: {command}"
-    )
+    way_out = f"correct the schema if the record is valid, or send the record to the dead letters: {command}"
+    if why:
+        return f"ingestion stopped at partition {at.partition}, offset {at.offset} ({why}); {way_out}"
+    return f"ingestion stopped at partition {at.partition}, offset {at.offset}; {way_out}"
 
 
 def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
@@ -367,17 +368,18 @@ def _ready(observed: ObservedTopic, parts: Mapping[ConditionType, Verdict], stal
     if observed.deleting:
         return Verdict("False", Reason.DELETING, "the resource is being deleted")
     if spec.status == "False":
-        conflict = spec.reason == Reason.RESOURCE_CONFLICT
-        return Verdict("False", Reason.RESOURCE_CONFLICT if conflict else Reason.INVALID_SPEC, spec.message)
+        return spec
     if observed.resource.spec.suspend:
         return Verdict("False", Reason.SUSPENDED, parts[ConditionType.INGESTION_READY].message)
-    if stalled is not None:
-        return Verdict("False", Reason.STALLED, stalled.message)
-    for wanted in ("False", "Unknown"):
-        for kind, part in parts.items():
-            if part.status == wanted:
-                reason = Reason.NOT_READY if wanted == "False" else Reason.PENDING
-                return Verdict(part.status, reason, f"{kind} is {part.status}, {part.reason}: {part.message}")
+    refusing = {kind: part for kind, part in parts.items() if part.status == "False"}
+    for part in refusing.values():
+        if stalled is not None and part.message == stalled.message:
+            return part
+    for kind, part in refusing.items():
+        return Verdict("False", part.reason, f"{kind} is False: {part.message}")
+    for kind, part in parts.items():
+        if part.status == "Unknown":
+            return Verdict("Unknown", Reason.PENDING, f"{kind} is Unknown, {part.reason}: {part.message}")
     return Verdict("True", Reason.ALL_READY, "Kafka topic, table and ingestion are ready")
 
 

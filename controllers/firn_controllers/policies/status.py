@@ -91,7 +91,7 @@ def conditions(report: PolicyReport) -> dict[ConditionType, Verdict]:
         reasons = {str(reason): reason for reason in Reason}
         reason = reasons.get(policy.problem.reason, Reason.INVALID_SPEC)
         return {
-            ConditionType.READY: Verdict("False", Reason.INVALID_SPEC, message),
+            ConditionType.READY: Verdict("False", reason, message),
             ConditionType.SPEC_VALID: Verdict("False", reason, message),
             ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
         }

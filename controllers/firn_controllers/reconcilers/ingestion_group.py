@@ -39,7 +39,7 @@ class GroupReconciler:
         cluster = self._ports.cluster
         labels = group_labels(group)
         live = await cluster.stateful_set(names.ingestion(group))
-        in_use = self._topics.group_in_use(group)
+        in_use = self._topics.group_in_use(group) or await self._has_contracts(group)
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
@@ -75,6 +75,14 @@ class GroupReconciler:
         )
         self._publish_health(group, health.group_health(observed))
         return Outcome(after=self._interval)
+
+    async def _has_contracts(self, group: str) -> bool:
+        """Return whether the driver has a job contract, although no spec names its group.
+
+        Such a topic has an invalid spec, and ingestion continues under the earlier spec.
+        """
+        named = await self._ports.cluster.list_names("v1", "ConfigMap", {names.LABEL_GROUP: group})
+        return any(name.startswith(names.job("")) for name in named)
 
     def _first_reading_due(self, pods: Sequence[PodState]) -> bool:
         """Return whether this process started a moment ago and waits for the first report of a running driver."""

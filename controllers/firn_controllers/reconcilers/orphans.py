@@ -8,6 +8,7 @@ never removed: they hold data.
 import logging
 
 from firn.model import names
+from firn.model.errors import AccessDeniedError
 from firn_controllers.children import COMPONENT
 from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN
@@ -32,10 +33,16 @@ class OrphanReconciler:
         self._runs = runs
 
     async def reconcile(self) -> Outcome:
-        """Remove all orphans."""
-        await self._prune_job_contracts()
-        await self._prune_run_contracts()
-        ending = await self._prune_groups()
+        """Remove all orphans. A kind that fails delays no other kind; its first error is raised at the end."""
+        ending, failures = False, list[Exception]()
+        for prune in (self._prune_job_contracts, self._prune_run_contracts, self._prune_groups):
+            try:
+                ending = bool(await prune()) or ending
+            except Exception as error:
+                log.warning("removal of orphans failed and is retried: %s", error)
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return Outcome(after=ENDING if ending else self._context.resync_interval)
 
     async def _prune_groups(self) -> bool:
@@ -59,7 +66,12 @@ class OrphanReconciler:
         return waits
 
     async def _prune_job_contracts(self) -> None:
-        """Remove the contracts of deleted topics: those that both the complete cache and a live read lack."""
+        """Remove the contracts of deleted topics: those that both the complete cache and a live read lack.
+
+        It also removes contracts of namespaces that the operator no longer watches, because nothing manages their
+        topics any more. Their data stays, and ingestion continues at the landed offsets if the namespace comes back.
+        A contract whose topic cannot be read stays.
+        """
         labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
         prefix = names.job("")
         for name in await self._cluster.list_names("v1", "ConfigMap", labels):
@@ -71,12 +83,28 @@ class OrphanReconciler:
                 continue
             marks = config_map["metadata"].get("labels") or {}
             topic_namespace, topic = marks.get(names.LABEL_TOPIC_NAMESPACE), marks.get(names.LABEL_TOPIC)
+            cause = "the IcebergTopic is deleted"
             if topic_namespace and topic:
-                live = await self._cluster.get(names.API_VERSION, "IcebergTopic", topic_namespace, topic)
-                if live is not None and live["metadata"].get("uid") == uid:
+                if not self._context.config.watches(topic_namespace):
+                    cause = "watchNamespaces no longer has the namespace"
+                elif await self._lives(topic_namespace, topic, uid):
                     continue
             await self._cluster.delete("v1", "ConfigMap", self._namespace, name)
-            log.info("removed job contract %s of a deleted IcebergTopic %s/%s", name, topic_namespace, topic)
+            log.info("removed job contract %s of IcebergTopic %s/%s: %s", name, topic_namespace, topic, cause)
+
+    async def _lives(self, namespace: str, name: str, uid: str) -> bool:
+        """Return whether the IcebergTopic exists, or the operator cannot know."""
+        try:
+            live = await self._cluster.get(names.API_VERSION, "IcebergTopic", namespace, name)
+        except AccessDeniedError as error:
+            log.warning(
+                "job contract of IcebergTopic %s/%s stays, because the operator cannot read the resource: %s",
+                namespace,
+                name,
+                error,
+            )
+            return True
+        return live is not None and live["metadata"].get("uid") == uid
 
     async def _prune_run_contracts(self) -> None:
         """Remove the contracts of runs without a Job. Kubernetes deletes most Jobs after their time to live."""

@@ -6,15 +6,15 @@ import logging
 import os
 import random
 import signal
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY
 
 from firn.model import durations, names
 from firn.model.clock import SystemClock
 from firn.model.config import Config
-from firn.model.errors import FirnError, NotReadyError
+from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import CatalogConnection
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ports import Ports
@@ -37,6 +37,8 @@ Result = TypeVar("Result")
 _STUCK_LIMIT = 150.0
 """Seconds without progress of a queue that has work; longer than the deadline of one reconcile."""
 _RETRY = 5.0
+_OWNER_INTERVAL = 10.0
+"""Seconds between two checks of the object that owns the workloads."""
 
 
 def topics(config: Config) -> KafkaTopics:
@@ -101,7 +103,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         health.checks += [_queue_moves(controllers), _watch_delivers(watches)]
         REGISTRY.register(figures)
         try:
-            await _work(stop, health, controllers, watches, cluster, survey)
+            helpers = {"survey": survey.run(), "owner": _owner_stays(api, config, owner_uid)}
+            await _work(stop, health, controllers, watches, cluster, helpers)
         finally:
             REGISTRY.unregister(figures)
             await progress_reader.close()
@@ -120,7 +123,7 @@ async def _work(
     controllers: Controllers,
     watches: Watches,
     cluster: KubeCluster,
-    survey: Survey,
+    others: Mapping[str, Coroutine[Any, Any, None]],
 ) -> None:
     async with watches.running() as kopf_tasks:
         _on_signals(stop.set)  # kopf has set its own handlers
@@ -128,8 +131,8 @@ async def _work(
         helpers = [
             asyncio.create_task(watches.resync(), name="resync"),
             asyncio.create_task(cluster.run(), name="events"),
-            asyncio.create_task(survey.run(), name="survey"),
             asyncio.create_task(stop.wait(), name="signal"),
+            *(asyncio.create_task(other, name=name) for name, other in others.items()),
         ]
         health.starting = None
         log.info("start-up complete; reconciling")
@@ -148,9 +151,36 @@ async def _work(
         raise RuntimeError(f"task {', '.join(task.get_name() for task in done)} ended unexpectedly")
 
 
+async def _owner_stays(api: Api, config: Config, uid: str) -> None:
+    """Check at intervals that the owner of our workloads is the one of the start. Raises NotReadyError if it was
+    deleted or replaced.
+
+    Kubernetes deletes objects whose owner no longer exists. So objects for the earlier owner would be deleted again and
+    again. The process ends, and the next process uses the new owner.
+    """
+    interval = min(_OWNER_INTERVAL, durations.milliseconds(config.resync) / 1000)
+    while True:
+        await asyncio.sleep(interval)
+        try:
+            current = await _owner(api, config)
+        except (UnavailableError, AccessDeniedError, ApiError) as error:
+            log.warning("cannot read the owner of the workloads; the next check follows: %s", error)
+            continue
+        if current != uid:
+            raise NotReadyError(
+                f"ConfigMap {config.namespace}/{names.CONFIG_OBJECT}, which owns the workloads, was created again; the operator starts"
+                " again and creates its objects for the new owner"
+            )
+
+
 async def _start_up(api: Api, config: Config) -> str:
     """Check the CRDs, and return the uid of the object that owns our workloads. Raises NotReadyError."""
     await crd.check(api)
+    return await _owner(api, config)
+
+
+async def _owner(api: Api, config: Config) -> str:
+    """Return the uid of the object that owns our workloads. Raises NotReadyError."""
     try:
         owner = await api.call("GET", path("v1", "ConfigMap", config.namespace, names.CONFIG_OBJECT))
     except ApiError as error:

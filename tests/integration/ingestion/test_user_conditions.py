@@ -345,7 +345,7 @@ def test_a_driver_that_lost_its_epoch_exits_as_fenced(stage: Stage, spark: objec
                 "kubectl -n firn-system logs firn-ingest-other-0 --previous",
             ),
         )
-        assert stage.status_and_reason(name, "Ready") == ("False", "NotReady")
+        assert stage.status_and_reason(name, "Ready") == ("False", "Fenced")
         run_another(15)
         stage.await_landed(name, "lake", 15)
     finally:

@@ -53,6 +53,33 @@ def test_a_deleted_job_contract_is_restored(world: "World", name: str, monkeypat
         assert operator.metric("firn_watch_behind_seconds") == 0
 
 
+def test_a_recreated_owner_restarts_the_operator_for_the_new_owner(world: "World", name: str) -> None:
+    place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.CONFIG_OBJECT}"
+    group = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/firn-ingest-default"
+
+    def owners() -> list[str]:
+        live = world.find(group)
+        return [owner["uid"] for owner in live["metadata"]["ownerReferences"]] if live is not None else []
+
+    with world.operator(resync="1s") as operator:
+        world.apply(name, {"schema": SCHEMA})
+        world.await_made(name)
+        owner = world.find(place)
+        assert owner is not None
+        assert owners() == [owner["metadata"]["uid"]]
+        world.api.call("DELETE", place)
+        fresh = {"name": names.CONFIG_OBJECT, "namespace": SYSTEM}
+        world.api.call(
+            "POST", f"/api/v1/namespaces/{SYSTEM}/configmaps", {"metadata": fresh, "data": owner.get("data", {})}
+        )
+        assert operator.process.wait(60) != 0
+        assert names.CONFIG_OBJECT in operator.log.read_text().splitlines()[-1]
+    with world.operator():
+        again = world.find(place)
+        assert again is not None
+        await_true("the workload has the new owner", lambda: owners() == [again["metadata"]["uid"]])
+
+
 def test_only_watched_namespaces_count(world: "World", name: str) -> None:
     with world.operator(watchNamespaces=["elsewhere"]) as operator:
         world.apply(name, {"schema": SCHEMA})

@@ -57,21 +57,29 @@ READY = condition("Ready", "True", Reason.ALL_READY, "All is well")
             ("Progressing", "Waiting for the operator to look at this generation"),
         ),
         (topic(condition("Ready", "Unknown", Reason.PENDING, "Pending")), ("Progressing", "Pending")),
-        (topic(condition("Ready", "False", Reason.NOT_READY, "no brokers yet")), ("Progressing", "no brokers yet")),
+        (
+            topic(condition("Ready", "False", Reason.BROKER_STARTING, "no brokers yet")),
+            ("Progressing", "no brokers yet"),
+        ),
         (topic(READY), ("Healthy", "All is well")),
         (topic(READY, condition("Fresh", "False", Reason.BEHIND)), ("Healthy", "All is well")),
         (
             topic(
-                condition("Ready", "False", Reason.STALLED),
+                condition("Ready", "False", Reason.BACKING_OFF),
                 condition("Stalled", "True", Reason.FAST_FAILURES, "exit 2"),
             ),
             ("Degraded", "exit 2"),
         ),
-        (topic(condition("Ready", "False", Reason.INVALID_SPEC, "no column x")), ("Degraded", "no column x")),
-        (topic(condition("Ready", "False", Reason.RESOURCE_CONFLICT)), ("Degraded", "ResourceConflict")),
         (
             topic(
-                condition("Ready", "False", Reason.NOT_READY),
+                condition("Ready", "False", Reason.UNKNOWN_COLUMN, "no column x"),
+                condition("Stalled", "True", Reason.INVALID_SPEC, "no column x"),
+            ),
+            ("Degraded", "no column x"),
+        ),
+        (
+            topic(
+                condition("Ready", "False", Reason.BAD_RECORD_HALT),
                 condition("IngestionReady", "False", Reason.BAD_RECORD_HALT, "partition 2, offset 900"),
             ),
             ("Degraded", "partition 2, offset 900"),
@@ -127,7 +135,7 @@ def test_a_failed_run_does_not_change_the_health_of_its_topic() -> None:
 
 def test_the_script_names_only_existing_conditions_and_reasons() -> None:
     vocabulary = {*ConditionType, *Reason}
-    used = {"DeletionBlocked", "Ready", "Stalled", "InvalidSpec", "ResourceConflict", "IngestionReady"}
+    used = {"DeletionBlocked", "Ready", "Stalled", "IngestionReady"}
     used |= {"BadRecordHalt", "Paused", "Suspended", "MaintenanceHealthy"}
     assert all(f'"{word}"' in SCRIPT for word in used)
     assert used <= vocabulary

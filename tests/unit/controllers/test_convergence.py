@@ -7,6 +7,7 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import UnavailableError
+from firn_controllers.ports import Manifest
 from tests import gen
 from tests.fakes.world import World
 
@@ -122,6 +123,48 @@ async def test_a_resource_deleted_while_no_operator_ran_leaves_no_contract() -> 
     assert world.tables.tables
 
 
+@pytest.mark.parametrize(
+    ("key", "kind", "name", "edit"),
+    [
+        (("group", "default"), "StatefulSet", "firn-ingest-default", lambda live: live["spec"].update(replicas=2)),
+        (("group", "default"), "ConfigMap", "firn-ingest-default", lambda live: live["data"].clear()),
+        (("fleet", "classic"), "StatefulSet", "firn-broker-classic", lambda live: live["spec"].update(replicas=0)),
+        (
+            ("fleet", "classic"),
+            "Service",
+            "firn-broker-classic-bootstrap",
+            lambda live: live["spec"].update(selector={"app": "other"}),
+        ),
+    ],
+    ids=["driver scaled", "settings cleared", "brokers scaled", "selector changed"],
+)
+async def test_an_edited_child_is_restored(
+    key: tuple[str, str], kind: str, name: str, edit: Callable[[Manifest], None]
+) -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    (live,) = (live for place, live in world.cluster.objects.items() if place[1] == kind and place[3] == name)
+    before = copy.deepcopy(live)
+    edit(live)
+    await world.operator.reconcile(key)
+    (after,) = (live for place, live in world.cluster.objects.items() if place[1] == kind and place[3] == name)
+    content = {"metadata", "status"}
+    assert {k: v for k, v in after.items() if k not in content} == {k: v for k, v in before.items() if k not in content}
+
+
+async def test_an_edited_contract_is_restored() -> None:
+    world = World()
+    created(world)
+    await world.settle()
+    job = world.job()
+    contract = world.cluster.contracts()["uid-demo-flights"]
+    contract["data"]["job.json"] = contract["data"]["job.json"].replace("flights", "other")
+    world.clock.advance(3600)
+    await world.settle()
+    assert world.job() == job
+
+
 async def test_a_contract_of_an_unindexed_resource_is_no_orphan() -> None:
     world = World()
     created(world)
@@ -161,7 +204,7 @@ async def test_conditions_report_failed_dependencies_and_recover() -> None:
     await world.settle()
     assert world.conditions()["TopicReady"] == ("False", "BrokerUnreachable")
     assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
-    assert world.conditions()["Ready"] == ("False", "NotReady")
+    assert world.conditions()["Ready"] == ("False", "BrokerUnreachable")
     assert world.conditions()["Reconciling"] == ("True", "WaitingForDependency")
     assert world.cluster.contracts(), "ingestion continues"
     world.topics.problem.clear()

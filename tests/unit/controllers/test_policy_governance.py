@@ -116,7 +116,7 @@ async def test_an_invalid_policy_names_the_field_and_starts_no_run(
     await world.settle()
     conditions = world.conditions("bad", kind=kind)
     assert conditions["SpecValid"] == ("False", reason)
-    assert conditions["Ready"] == ("False", "InvalidSpec")
+    assert conditions["Ready"] == ("False", reason)
     assert conditions["Stalled"] == ("True", "InvalidSpec")
     assert field in world.message("SpecValid", "bad", kind)
     assert not jobs(world)

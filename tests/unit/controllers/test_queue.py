@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from firn.model.clock import SystemClock
+from firn.model.errors import CommitConflictError, UnavailableError
 from firn_controllers.queue import LONGEST_DELAY, ROUTINE_SHARE, Key, KeySchedule, Outcome, ReconcileVerdict, WorkQueue
 from tests.fakes.clock import FakeClock
 
@@ -188,6 +189,25 @@ async def test_an_exception_is_a_failure_of_that_key_alone() -> None:
         queue.add(key)
     await asyncio.wait_for(queue.run(reconcile, workers=1), 10)
     assert meter.verdicts == [(A, "error"), (B, "retry"), (C, "ok")]
+
+
+@pytest.mark.parametrize("error", [CommitConflictError("the object changed"), UnavailableError("no answer")])
+async def test_a_known_failure_is_retried_and_is_no_error_of_the_operator(
+    error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    meter = Meter()
+    queue = WorkQueue(SystemClock(), lambda: 0.0, meter)
+
+    async def reconcile(key: Key) -> Outcome:
+        queue.stop()
+        raise error
+
+    queue.add(A)
+    await asyncio.wait_for(queue.run(reconcile, workers=1), 10)
+    assert meter.verdicts == [(A, "retry")]
+    (record,) = caplog.records
+    assert (record.levelname, record.exc_info) == ("WARNING", None)
+    assert str(error) in record.getMessage()
 
 
 async def test_a_reconcile_that_hangs_times_out() -> None:

@@ -72,16 +72,16 @@ ROWS = [
     # Ready
     pytest.param(landing(), HEALTHY, "Ready", "True", "AllReady", id="healthy"),
     pytest.param(spec(suspend=True), HEALTHY, "Ready", "False", "Suspended", id="suspended"),
-    pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Ready", "False", "InvalidSpec", id="a rejected spec"),
+    pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Ready", "False", "BadSchema", id="a rejected spec"),
     pytest.param(
         landing(), failed(Reason.RESOURCE_CONFLICT), "Ready", "False", "ResourceConflict", id="a topic of another resource"
     ),
-    pytest.param(group(Reason.STARTING), HEALTHY, "Ready", "False", "NotReady", id="a starting driver"),
+    pytest.param(group(Reason.STARTING), HEALTHY, "Ready", "False", "Starting", id="a starting driver"),
     pytest.param(
-        group(Reason.BACKING_OFF, stalled=True), HEALTHY, "Ready", "False", "Stalled", id="a driver that always fails"
+        group(Reason.BACKING_OFF, stalled=True), HEALTHY, "Ready", "False", "BackingOff", id="a driver that always fails"
     ),
     pytest.param(landing(manifest=gen.topic("flights", gen.deleting())), TopicFindings(), "Ready", "False", "Deleting", id="deleting"),
-    pytest.param(gen.observed(), TopicFindings(), "Ready", "False", "NotReady", id="no attempt yet"),
+    pytest.param(gen.observed(), TopicFindings(), "Ready", "False", "Starting", id="no attempt yet"),
     # SpecValid
     pytest.param(landing(), HEALTHY, "SpecValid", "True", "Valid", id="a valid spec"),
     *(
@@ -287,10 +287,18 @@ def test_a_halt_names_the_record_and_the_way_out() -> None:
     assert "partition 2, offset 900 (BadType: id: not a number)" in text
     assert "kubectl -n demo annotate --overwrite itopic flights firn.dev/resume=skip:2:900" in text
     conditions = conditions_of(halted)
-    assert conditions["Ready"] == ("False", "NotReady")
+    assert conditions["Ready"] == ("False", "BadRecordHalt")
     assert "Reconciling" not in conditions, "nothing is under way: the user has to act"
     document = documented(halted, HEALTHY)
     assert document["ingestion"]["haltedAt"] == {"partition": 2, "offset": 900}
+
+
+@pytest.mark.parametrize("state", ["Running", "CaughtUp"])
+def test_a_condition_reports_lost_records(state: str) -> None:
+    loss = "records did not land, because retention deleted them from the log first; raise retention.ms of the topic, or give the"
+    lost = driver(state=state, message=f"{loss} ingestion group more resources")
+    assert conditions_of(lost)["IngestionReady"] == ("True", state)
+    assert loss in message(lost, ConditionType.INGESTION_READY)
 
 
 def test_a_topic_is_fresh_again_only_well_below_its_limit() -> None:
@@ -313,7 +321,7 @@ def test_conditions_describe_what_runs_under_a_rejected_spec() -> None:
     assert conditions["TopicReady"] == ("True", "Created")
     assert conditions["TableReady"] == ("True", "Created")
     assert conditions["IngestionReady"] == ("True", "Running")
-    assert conditions["Ready"] == ("False", "InvalidSpec")
+    assert conditions["Ready"] == ("False", "IncompatibleSchema")
 
 
 # The document
@@ -447,7 +455,7 @@ def test_a_condition_reports_an_unreadable_object() -> None:
     document = status.unreadable({}, 3, InvalidSpecError("spec.partitions: wrong"), gen.NOW)
     conditions = {condition["type"]: (condition["status"], condition["reason"]) for condition in document["conditions"]}
     assert conditions == {
-        "Ready": ("False", "InvalidSpec"), "SpecValid": ("False", "BadSchema"), "Stalled": ("True", "InvalidSpec"),
+        "Ready": ("False", "BadSchema"), "SpecValid": ("False", "BadSchema"), "Stalled": ("True", "InvalidSpec"),
     }  # fmt: skip
 
 

@@ -1,6 +1,7 @@
 """Stories of one topic: all reconcilers on a world in memory."""
 
 import asyncio
+import copy
 from itertools import pairwise
 from typing import Any
 
@@ -94,6 +95,21 @@ async def test_a_deleted_topic_is_recreated_and_the_contract_has_its_id() -> Non
         world.clock.advance(5.0)
     assert world.job().topic_id not in (None, before)
     assert world.cluster.topic("flights")["status"]["topicId"] == world.job().topic_id
+
+
+async def test_resume_does_not_apply_to_a_recreated_topic() -> None:
+    world = await settled(gen.annotated(names.RESUME, "skip:1:900"))
+    assert world.job().resume == "skip:1:900"
+    before = world.job().topic_id
+    await world.topics.delete("classic", "flights")
+    for _ in range(80):
+        await world.step()
+        world.clock.advance(5.0)
+    assert world.job().topic_id not in (None, before)
+    assert world.job().resume is None
+    world.cluster.edit("flights", gen.annotated(names.RESUME, "skip:1:7"))
+    await world.settle()
+    assert world.job().resume == "skip:1:7"
 
 
 async def test_fewer_partitions_than_the_topic_has_are_rejected() -> None:
@@ -291,6 +307,87 @@ async def test_a_halt_is_written_at_once() -> None:
     assert world.conditions()["IngestionReady"] == ("False", "BadRecordHalt")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"groups": {"default": {"namespaces": ["other"]}, "big": {}}},
+        {"profiles": {"classic": {"replicas": 3, "namespaces": ["other"]}}},
+        {
+            "catalogs": {
+                "lake": {
+                    **gen.config().catalogs["lake"].model_dump(by_alias=True, mode="json"),
+                    "namespaces": ["other"],
+                }
+            }
+        },
+    ],
+    ids=["group", "profile", "catalog"],
+)
+async def test_ingestion_stops_while_the_namespace_has_lost_its_right(change: dict[str, Any]) -> None:
+    world = await settled(gen.annotated(names.RESUME, "skip:1:900"))
+    allowed = world.config
+    before = world.job()
+    world.start(gen.config(**change))
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "NotAllowed")
+    assert world.job().suspended
+    world.start(allowed)
+    await world.settle()
+    assert world.job() == before
+
+
+async def test_a_topic_moves_to_an_allowed_group_in_the_same_change() -> None:
+    world = await settled()
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"group": "big"}))
+    world.start(gen.config(groups={"default": {"namespaces": ["other"]}, "big": {}}))
+    await world.settle()
+    assert (world.job().group, world.job().suspended) == ("big", False)
+
+
+async def test_an_edited_label_or_owner_of_a_contract_is_restored() -> None:
+    world = await settled()
+    contract = world.cluster.contracts()["uid-demo-flights"]
+    before = copy.deepcopy(contract["metadata"])
+    del contract["metadata"]["labels"][names.LABEL_GROUP]
+    contract["metadata"]["ownerReferences"] = []
+    world.start()
+    await world.settle()
+    after = world.cluster.contracts()["uid-demo-flights"]["metadata"]
+    assert (after["labels"], after["ownerReferences"]) == (before["labels"], before["ownerReferences"])
+
+
+async def test_the_driver_runs_while_it_has_the_contract_of_an_invalid_spec() -> None:
+    world = await settled()
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"group": "nowhere"}))
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "GroupNotFound")
+    (driver,) = (
+        live
+        for place, live in world.cluster.objects.items()
+        if place[3] == "firn-ingest-default" and place[1] == "StatefulSet"
+    )
+    assert driver["spec"]["replicas"] == 1
+    assert "default" in world.progress.documents
+    world.cluster.remove("flights")
+    await world.settle()
+    (driver,) = (
+        live
+        for place, live in world.cluster.objects.items()
+        if place[3] == "firn-ingest-default" and place[1] == "StatefulSet"
+    )
+    assert driver["spec"]["replicas"] == 0
+
+
+async def test_ingestion_continues_when_the_spec_names_a_forbidden_group() -> None:
+    world = World(gen.config(groups={"default": {}, "big": {"namespaces": ["other"]}}))
+    world.cluster.create(gen.topic())
+    await world.settle()
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"group": "big"}))
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "NotAllowed")
+    assert world.job().group == "default"
+
+
 # Deletion
 
 
@@ -334,6 +431,26 @@ async def test_a_deletion_follows_the_deletion_policy(
     assert not world.cluster.topics()
     assert (bool(world.topics.topics), bool(world.tables.tables)) == (topic_left, table_left)
     assert "DataDeleted" in reasons(world)
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same process", "restarted operator"])
+async def test_data_is_dropped_only_after_the_driver_of_an_earlier_group_released_the_topic(restarts: bool) -> None:
+    world = await settled(beside="resident", deletionPolicy={"topic": "Delete", "table": "Delete"})
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"group": "nowhere"}))
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "GroupNotFound")
+    assert world.job().group == "default", "ingestion continues under the earlier spec"
+    document, _ = world.progress.documents["default"]
+    world.cluster.remove("flights")
+    for number in range(20):  # the driver of the earlier group still reports the topic
+        await world.operator_only()
+        if restarts and number == 0:
+            world.start()
+        world.progress.documents["default"] = (document, world.clock.now())
+        world.clock.advance(5.0)
+    assert "lake.demo.flights" in world.tables.tables
+    await world.settle()
+    assert "lake.demo.flights" not in world.tables.tables
 
 
 async def test_data_is_dropped_only_after_the_driver_released_the_topic() -> None:
@@ -611,8 +728,8 @@ async def test_a_broken_topic_stops_no_other() -> None:
     world.cluster.create(gen.topic("good"))
     await world.settle()
     assert world.conditions("good")["Ready"] == ("True", "AllReady")
-    assert world.conditions("bad")["Ready"] == ("False", "InvalidSpec")
-    assert world.conditions("unreadable")["Ready"] == ("False", "InvalidSpec")
+    assert world.conditions("bad")["Ready"] == ("False", "BadTopicConfig")
+    assert world.conditions("unreadable")["Ready"] == ("False", "BadSchema")
 
 
 async def test_no_topic_is_reconciled_before_the_first_full_list() -> None:

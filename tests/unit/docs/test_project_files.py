@@ -23,8 +23,9 @@ def test_one_version_stands_everywhere() -> None:
     assert {firn.__version__, PROJECT["version"], chart["version"], chart["appVersion"]} == {firn.__version__}
 
 
-def test_the_changelog_begins_with_this_version_and_a_date() -> None:
+def test_the_newest_version_of_the_changelog_is_this_one_with_its_date() -> None:
     sections = re.findall(r"^## (.*)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
+    sections = sections[1:] if sections[0] == "Unreleased" else sections
     assert re.fullmatch(rf"{re.escape(firn.__version__)} - \d{{4}}-\d\d-\d\d", sections[0])
     assert all(re.fullmatch(r"\d+\.\d+\.\d+ - \d{4}-\d\d-\d\d", section) for section in sections)
 

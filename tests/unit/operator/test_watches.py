@@ -1,7 +1,7 @@
 """The kept parts of watched objects, and the detection of a watch that delivers nothing."""
 
 import asyncio
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -102,6 +102,42 @@ def test_an_older_event_of_a_pod_is_ignored() -> None:
     assert not workloads.seen(pod(5))
     assert workloads.pods({names.LABEL_GROUP: "default"})[0].phase == "Running"
     assert workloads.seen(pod(3, uid="uid-2", phase="Pending"))  # another pod of the same name
+
+
+def restarted(version: int, count: int, seconds: int) -> dict[str, Any]:
+    """Return the pod after its restart number ``count``. Its run before that lasted so many seconds."""
+    begun = datetime(2026, 3, 1, 12, tzinfo=UTC)
+    times = {"startedAt": begun.isoformat(), "finishedAt": (begun + timedelta(seconds=seconds)).isoformat()}
+    ended = {"terminated": {"exitCode": 75, **times}}
+    return pod(version, containerStatuses=[container(restartCount=count, lastState=ended, state={"running": {}})])
+
+
+def test_restarts_before_a_long_run_are_no_fast_failures() -> None:
+    workloads = Workloads()
+    for version, (count, seconds, fast) in enumerate(
+        [(1, 20, 1), (2, 20, 2), (3, 86_400, 1), (4, 20, 2), (5, 20, 3), (6, 86_400, 1), (6, 86_400, 1)], 1
+    ):
+        workloads.seen(restarted(version, count, seconds))
+        assert workloads.pods({})[0].restarts == fast
+
+
+def test_a_ready_pod_that_is_seen_first_has_recovered() -> None:
+    workloads = Workloads()
+    healthy = restarted(1, 12, 20)
+    healthy["status"]["conditions"] = [{"type": "Ready", "status": "True"}]
+    workloads.seen(healthy)
+    assert workloads.pods({})[0].restarts == 0
+    workloads.seen(restarted(2, 13, 20))
+    assert workloads.pods({})[0].restarts == 1
+
+
+def test_a_new_pod_has_restarts_of_its_own() -> None:
+    workloads = Workloads()
+    workloads.seen(restarted(1, 6, 86_400))
+    fresh = restarted(2, 3, 20)
+    fresh["metadata"]["uid"] = "uid-2"
+    workloads.seen(fresh)
+    assert workloads.pods({})[0].restarts == 3
 
 
 def test_a_late_deletion_does_not_remove_the_successor() -> None:

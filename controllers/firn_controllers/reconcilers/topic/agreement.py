@@ -154,9 +154,13 @@ class TopicAgreement:
         )
         if wanted is None:
             return findings
-        if observed.job != wanted:
+        revoked = checks.revoked(observed, wanted.job)
+        if revoked:
+            # The contract stays, because it also has what the operator remembers of the topic.
+            wanted = replace(wanted, job=wanted.job.model_copy(update={"suspended": True}))
+        if observed.job != wanted or self._contracts.edited(observed.entry.uid):
             await self._contracts.apply(wanted)
-        return replace(findings, job=wanted)
+        return replace(findings, job=None if revoked else wanted)
 
 
 def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:

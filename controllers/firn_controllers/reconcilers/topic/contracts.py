@@ -13,6 +13,8 @@ class JobContracts:
         self._cluster = context.ports.cluster
         self._owner = context.owner
         self._in_force: dict[str, LiveJob] = {}
+        self._edited: set[str] = set()
+        """Uids of contracts whose labels or owner are not those that the operator sets."""
 
     async def read(self, uid: str, *, cached: bool) -> LiveJob | None:
         """Return the contract in force, or None.
@@ -23,16 +25,30 @@ class JobContracts:
             return self._in_force[uid]
         config_map = await self._cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         job = LiveJob.read(config_map)
-        if job is not None:
+        if job is not None and config_map is not None:
             self._in_force[uid] = job
+            right, live = plan.config_map(job, self._owner)["metadata"], config_map["metadata"]
+            labels_kept = right["labels"].items() <= (live.get("labels") or {}).items()
+            owners = {owner["uid"] for owner in live.get("ownerReferences") or ()}
+            if labels_kept and self._owner.uid in owners:
+                self._edited.discard(uid)
+            else:
+                self._edited.add(uid)
         return job
+
+    def edited(self, uid: str) -> bool:
+        """Return whether labels or owner of the contract were not the operator's when it was read last."""
+        return uid in self._edited
 
     async def apply(self, job: LiveJob) -> None:
         """Put a contract into force."""
-        await self._cluster.apply(plan.config_map(job, self._owner))
+        # The caller has compared the content, which another client may have edited without changing the hash.
+        await self._cluster.apply(plan.config_map(job, self._owner), always=True)
         self._in_force[job.job.uid] = job
+        self._edited.discard(job.job.uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the contract; a missing one is no error."""
         await self._cluster.delete("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         self._in_force.pop(uid, None)
+        self._edited.discard(uid)

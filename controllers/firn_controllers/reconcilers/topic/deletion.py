@@ -20,7 +20,7 @@ from firn_controllers.iceberg_topic import checks, status
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import released
-from firn_controllers.ingestion_group.layout import group_labels
+from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN, read_run
 from firn_controllers.ports import TopicState
 from firn_controllers.queue import Outcome
@@ -46,11 +46,14 @@ class TopicDeletion:
         self._contracts = contracts
         self._reports = reports
         self._contract_removed: dict[str, datetime] = {}  # by uid
+        self._groups: dict[str, set[str]] = {}
+        """Uid -> the groups whose drivers may have the topic."""
 
     async def advance(self, observed: ObservedTopic) -> Outcome:
         """Advance the deletion of one topic as far as possible."""
         entry = observed.entry
         if entry.uid not in self._contract_removed:
+            self._groups[entry.uid] = {entry.group} | await self._contract_groups(observed)
             await self._contracts.remove(entry.uid)
             self._contract_removed[entry.uid] = observed.now
             self._memory.forget_visit(entry.name)
@@ -71,6 +74,7 @@ class TopicDeletion:
     def forget(self, uid: str) -> None:
         """Forget a deleted resource."""
         self._contract_removed.pop(uid, None)
+        self._groups.pop(uid, None)
 
     async def _delete_data(self, observed: ObservedTopic, done: list[Announcement]) -> Outcome | None:
         """Delete the data that the spec names, after driver and runs have released it.
@@ -115,13 +119,21 @@ class TopicDeletion:
         """Return whether no driver lands records of the topic any more."""
         context = self._context
         since = self._contract_removed[observed.entry.uid]
-        for group in {observed.entry.group} | ({observed.job.job.group} if observed.job else set()):
+        uid = observed.entry.uid
+        for group in self._groups[uid]:
             pods = await context.ports.cluster.pods(group_labels(group))
             # The driver of a group that is no longer configured is ending, so only the absence of its pod counts.
             report = await context.ports.progress.read(group) if group in context.config.groups else None
-            if not released(observed.entry.uid, pods, report, since, GRACE):
+            if not released(uid, pods, report, since, GRACE):
                 return False
         return True
+
+    async def _contract_groups(self, observed: ObservedTopic) -> set[str]:
+        """Return the group of the contract. Without a contract, an earlier process may have removed it: return all groups with a driver."""
+        if observed.job is not None:
+            return {observed.job.job.group}
+        pods = await self._context.ports.cluster.pods(INGESTION_LABELS)
+        return {pod.labels[names.LABEL_GROUP] for pod in pods if names.LABEL_GROUP in pod.labels}
 
     async def _maintenance_runs(self, uid: str) -> bool:
         """Return whether a run works on the table. No run starts any more, because the resource is being deleted."""
@@ -157,7 +169,13 @@ class TopicDeletion:
             dropped = await self._context.ports.tables.drop(target, observed.entry.uid)
         except FirnError as error:
             return _blocked(Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
-        if dropped:
+        if dropped is not None and dropped.files_kept:
+            text = (
+                f"dropped table {target.identifier} and its dead letters from the catalog, and left files behind: gc.enabled of a table is"
+                " false, so the files may belong to another table; if they do not, delete them"
+            )
+            done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
+        elif dropped is not None:
             done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
         return None
 

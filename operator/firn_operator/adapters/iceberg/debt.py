@@ -170,7 +170,7 @@ class CatalogDebts:
                 return last.debt
             subject = f"maintenance debt of table {target.identifier}"
             try:
-                debt, until = await connection.call(subject, partial(self._both, located, work, now))
+                debt, until = await connection.call(subject, partial(self._both, connection, located, work, now))
             except _Moved as error:
                 # The file expired or was dropped during the read: locate the metadata again.
                 if attempt == _ATTEMPTS - 1:
@@ -186,12 +186,12 @@ class CatalogDebts:
     def _now(self) -> int:
         return int(self._clock.now().timestamp() * 1000)
 
-    async def _locate(self, connection: Connection, target: TableTarget) -> list[tuple[str | None, FileIO]]:
-        """Find the metadata of the table and of its dead letters, and the file access to read it."""
+    async def _locate(self, connection: Connection, target: TableTarget) -> list[tuple[str | None, FileIO | None]]:
+        """Find the metadata of the table and of its dead letters, and the file access of their own, if they have one."""
         keys = [(target.namespace, target.name), (target.namespace, names.dead_letters(target.name))]
         if (batch := self._places.get(target.catalog)) is not None:
             lie = await asyncio.gather(*(batch.submit(key) for key in keys))
-            return [(place, file_io.ObjectFileIO(connection.catalog().properties)) for place in lie]
+            return [(place, None) for place in lie]
         if self._without_letters.get(target.identifier, 0) > self._now():
             keys.pop()
         located = await connection.call(
@@ -202,16 +202,24 @@ class CatalogDebts:
         return located
 
     def _both(
-        self, located: Sequence[tuple[str | None, FileIO]], work: CompactionWork, now: int
+        self,
+        connection: Connection,
+        located: Sequence[tuple[str | None, FileIO | None]],
+        work: CompactionWork,
+        now: int,
     ) -> tuple[TableDebt | None, int]:
-        """Return the debt of table and dead letters together, and the time until which it is valid without a commit."""
+        """Return the debt of table and dead letters together, and the time until which it is valid without a commit.
+
+        It runs in a thread, because a catalog whose secrets have changed opens its database again.
+        """
         (place, io), *letters = located
         if place is None:
             return None, _NEVER
-        debt, until = self._measure_place(place, io, work, now)
+        common = io or file_io.ObjectFileIO(connection.catalog().properties)
+        debt, until = self._measure_place(place, common, work, now)
         for other, other_io in letters:
             if other is not None:
-                more, sooner = self._measure_place(other, other_io, work, now)
+                more, sooner = self._measure_place(other, other_io or common, work, now)
                 debt, until = _sum(debt, more), min(until, sooner)
         return debt, until
 
@@ -354,7 +362,7 @@ def read_metadata(io: FileIO, place: str) -> tuple[dict[str, Any], int]:
     return document, len(stored)
 
 
-def _load(connection: Connection, key: TableKey) -> tuple[str | None, FileIO]:
+def _load(connection: Connection, key: TableKey) -> tuple[str | None, FileIO | None]:
     """Ask a REST catalog for the location of a table's metadata and for the file access to it."""
     catalog = connection.catalog()
     try:

@@ -1,31 +1,35 @@
 """Drop the tables that a resource owns, with every file that their snapshots name. Runs in a catalog's threads."""
 
+import contextlib
+
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog import Catalog
 from pyiceberg.manifest import ManifestFile
 from pyiceberg.table import Table
 
 from firn.model import names
+from firn_controllers.ports import Dropped
 from firn_operator.adapters.iceberg import file_io
 from firn_operator.adapters.iceberg.catalogs import TableKey
 
 OWNER = names.TABLE_OWNER
+GC_ENABLED = "gc.enabled"
 
 
-def drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> bool:
-    """Drop the dead letters and then the table, if ``owner`` owns the table; return whether it does.
+def drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> Dropped | None:
+    """Drop the dead letters and then the table, if ``owner`` owns the table. Return None if it does not.
 
     The table goes last, because it shows the owner when an interrupted drop is repeated. The dead letters may have been
     created for an earlier owner of the table. A table of their name without an owner is not Firn's, and stays.
     """
     table = _existing(catalog, key)
     if table is None or table.metadata.properties.get(OWNER) != owner:
-        return False
+        return None
     letters = _existing(catalog, dead)
+    kept = False
     if letters is not None and OWNER in letters.metadata.properties:
-        _drop(catalog, dead, letters)
-    _drop(catalog, key, table)
-    return True
+        kept = _drop(catalog, dead, letters)
+    return Dropped(files_kept=_drop(catalog, key, table) or kept)
 
 
 def _existing(catalog: Catalog, key: TableKey) -> Table | None:
@@ -35,9 +39,17 @@ def _existing(catalog: Catalog, key: TableKey) -> Table | None:
         return None
 
 
-def _drop(catalog: Catalog, key: TableKey, table: Table) -> None:
-    """Drop one table, then delete the files of its snapshots, so that no reader finds a table without some files."""
+def _drop(catalog: Catalog, key: TableKey, table: Table) -> bool:
+    """Drop one table, then delete the files of its snapshots, so that no reader finds a table without some files.
+
+    Returns True if the files stay. Iceberg's procedure `snapshot` sets ``gc.enabled=false``, because the files belong to
+    another table (org.apache.iceberg.TableProperties.GC_ENABLED).
+    """
     metadata = table.metadata
+    if metadata.properties.get(GC_ENABLED, "true").lower() != "true":
+        with contextlib.suppress(iceberg_errors.NoSuchTableError):
+            catalog.drop_table(key)
+        return True
     manifests: dict[str, ManifestFile] = {}
     files: set[str] = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
     for snapshot in metadata.snapshots:
@@ -50,6 +62,7 @@ def _drop(catalog: Catalog, key: TableKey, table: Table) -> None:
     try:
         catalog.drop_table(key)
     except iceberg_errors.NoSuchTableError:
-        return
+        return False
     io = file_io.ObjectFileIO(table.io.properties)
     io.delete_all(sorted(files))
+    return False

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
-from firn_controllers.ports import TableState
+from firn_controllers.ports import Dropped, TableState
 from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg.agreement import Agreement
 from firn_operator.adapters.iceberg.catalogs import TableKey, places
@@ -53,7 +53,7 @@ class CatalogTables:
             f"table {target.identifier}", lambda: Agreement(connection, target, schema, owner, request).run(place)
         )
 
-    async def drop(self, target: TableTarget, owner: str) -> bool:
+    async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
         """Drop the table and its dead letters if ``owner`` owns them."""
         connection = self._connections[target.catalog]
         key = (target.namespace, target.name)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from firn.model import names
-from firn.model.errors import CommitConflictError
+from firn.model.errors import AccessDeniedError, CommitConflictError
 from firn_controllers.ports import JobState, PodState, StatefulSetState
 from firn_operator.adapters.kube.api_client import (
     APPLY,
@@ -19,7 +19,7 @@ from firn_operator.adapters.kube.api_client import (
 )
 from firn_operator.adapters.kube.events import EventRecorder, EventSubject
 from firn_operator.adapters.kube.lists import list_all, pages
-from firn_operator.adapters.kube.workloads import Workloads
+from firn_operator.adapters.kube.workloads import Applied, Workloads
 
 log = logging.getLogger(__name__)
 
@@ -28,10 +28,10 @@ ChildKind = tuple[str, str]
 
 @dataclass(slots=True)
 class _Children:
-    """Our child objects of one kind by name: template hash and resource version."""
+    """Our child objects of one kind by name, and the time of the list."""
 
     read: float
-    versions: dict[str, tuple[str | None, str]]
+    live: dict[str, Applied]
 
 
 class KubeCluster:
@@ -46,6 +46,8 @@ class KubeCluster:
         self._workloads = workloads
         self._resync = resync
         self._children: dict[ChildKind, _Children] = {}
+        self._applied: dict[tuple[str, str], str] = {}
+        """Kind and name -> edition of the object after the last apply of this process."""
         self._reading: dict[ChildKind, asyncio.Task[_Children]] = {}
         self._recorder = EventRecorder(api, instance)
 
@@ -53,31 +55,46 @@ class KubeCluster:
         """Send Events until cancelled."""
         await self._recorder.run()
 
-    async def apply(self, manifest: Manifest) -> bool:
-        """Apply an object server-side, unless its hash is the live one. Returns True if the object changed."""
+    async def apply(self, manifest: Manifest, *, always: bool = False) -> bool:
+        """Apply an object server-side. Returns True if the object changed.
+
+        The request is skipped if the live object has the hash of the manifest, and no client has edited the object since
+        this process applied it. ``always`` sends it in any case. A Job is applied once, because its template is fixed.
+        """
         metadata = manifest["metadata"]
         kind = (manifest["apiVersion"], manifest["kind"])
+        name = metadata["name"]
         wanted_hash = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
         ours = metadata["namespace"] == self._namespace
         children = await self._known_children(kind) if ours else None
-        live_hash, live_version = children.versions.get(metadata["name"], (None, "")) if children else (None, "")
+        live = children.live.get(name) if children else None
         if kind[1] == "StatefulSet" and ours:
-            live_hash = self._workloads.applied_hash(metadata["name"])
-        if wanted_hash is not None and live_hash == wanted_hash:
+            live = self._workloads.applied(name)
+        same = wanted_hash is not None and live is not None and live.hash == wanted_hash
+        untouched = live is not None and self._applied.get((kind[1], name)) == live.edition
+        if same and (kind[1] == "Job" or untouched) and not always:
             return False
-        applied = await self._api.call(
-            "PATCH",
-            path(*kind, metadata["namespace"], metadata["name"]),
-            {"fieldManager": names.FIELD_MANAGER, "force": "true"},
-            manifest,
-            APPLY,
-        )
-        version: str = applied["metadata"]["resourceVersion"]
+        try:
+            answer = await self._api.call(
+                "PATCH",
+                path(*kind, metadata["namespace"], name),
+                {"fieldManager": names.FIELD_MANAGER, "force": "true"},
+                manifest,
+                APPLY,
+            )
+        except (AccessDeniedError, ApiError) as error:
+            if not same or always:
+                raise
+            # The object has our template. Health must not wait for the repair of an edit.
+            log.warning("%s %s may have been edited, and cannot be restored: %s", kind[1], name, error)
+            return False
         if kind[1] in ("StatefulSet", "Job") and ours:
-            self._workloads.seen({**applied, "kind": kind[1]})
+            self._workloads.seen({**answer, "kind": kind[1]})
+        applied = Applied.of(answer)
         if children is not None:
-            children.versions[metadata["name"]] = (wanted_hash, version)
-        return version != live_version
+            children.live[name] = applied
+            self._applied[kind[1], name] = applied.edition
+        return live is None or applied.version != live.version
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
         """Return an object; None if it does not exist."""
@@ -92,7 +109,8 @@ class KubeCluster:
         """Delete an object. Succeed if it does not exist."""
         children = self._children.get((api_version, kind))
         if children is not None and namespace == self._namespace:
-            children.versions.pop(name, None)
+            children.live.pop(name, None)
+            self._applied.pop((kind, name), None)
         try:
             await self._api.call(
                 "DELETE", path(api_version, kind, namespace, name), {"propagationPolicy": "Background"}
@@ -169,8 +187,8 @@ class KubeCluster:
         children = {}
         async for items, _ in pages(self._api, *kind, self._namespace, labels, metadata_only=True):
             for manifest in items:
-                metadata = manifest["metadata"]
-                hash_ = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
-                children[metadata["name"]] = (hash_, metadata["resourceVersion"])
+                children[manifest["metadata"]["name"]] = Applied.of(manifest)
         self._children[kind] = _Children(time.monotonic(), children)
+        for place in [place for place in self._applied if place[0] == kind[1] and place[1] not in children]:
+            del self._applied[place]
         return self._children[kind]

@@ -1,15 +1,42 @@
 """StatefulSets, Jobs and pods of the operator's namespace as the watches show them, reduced to what conditions need."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from firn.model import names
 from firn_controllers.ports import JobState, PodState, StatefulSetState
 
 Manifest = Mapping[str, Any]
+CALM = timedelta(minutes=10)
+"""Duration of a container's run from which its earlier restarts no longer count."""
 _ON_THE_WAY = frozenset({"ContainerCreating", "PodInitializing"})
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """The manifest from which an object was applied, and the edition of the object that is live."""
+
+    hash: str | None
+    """The annotation ``firn.dev/template-hash``."""
+    edition: str
+    """Changes with every edit of the spec: uid and generation, or the resource version of a kind that has no generation."""
+    version: str
+    """The resource version."""
+
+    @classmethod
+    def of(cls, manifest: Manifest) -> "Applied":
+        """Return hash, edition and version of a live object."""
+        metadata = manifest["metadata"]
+        version = metadata["resourceVersion"]
+        hash_ = (metadata.get("annotations") or {}).get(names.TEMPLATE_HASH)
+        edition = (
+            f"{metadata['uid']} generation {metadata['generation']}"
+            if "generation" in metadata
+            else f"version {version}"
+        )
+        return cls(hash_, edition, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +44,9 @@ class _Kept:
     version: int
     uid: str
     state: PodState | StatefulSetState | JobState
-    hash: str | None
+    applied: Applied
+    calm_restarts: int = 0
+    """Number of restarts of a pod's main container up to its last run of `CALM` or longer."""
 
 
 class Workloads:
@@ -36,8 +65,14 @@ class Workloads:
         if old is not None and old.uid == metadata["uid"] and version <= old.version:
             return False
         state = _READERS[kind](manifest)
-        hash_ = metadata.get("annotations", {}).get(names.TEMPLATE_HASH)
-        self._kept[key] = _Kept(version, metadata["uid"], state, hash_)
+        calm = 0
+        if isinstance(state, PodState):
+            same_pod = old is not None and old.uid == metadata["uid"]
+            # A ready pod that this process has not seen before has recovered from its restarts.
+            before = old.calm_restarts if old is not None and same_pod else state.restarts if state.ready else 0
+            calm = _calm_restarts(manifest, before)
+            state = replace(state, restarts=max(0, state.restarts - calm))
+        self._kept[key] = _Kept(version, metadata["uid"], state, Applied.of(manifest), calm)
         return True
 
     def gone(self, manifest: Manifest) -> None:
@@ -82,10 +117,26 @@ class Workloads:
         kept = self._kept.get(("StatefulSet", name))
         return kept.state if kept is not None and isinstance(kept.state, StatefulSetState) else None
 
-    def applied_hash(self, name: str) -> str | None:
-        """Return the annotation ``firn.dev/template-hash`` of a live StatefulSet."""
+    def applied(self, name: str) -> Applied | None:
+        """Return hash and edition of a live StatefulSet; None if it does not exist."""
         kept = self._kept.get(("StatefulSet", name))
-        return kept.hash if kept is not None else None
+        return kept.applied if kept is not None else None
+
+
+def _calm_restarts(pod: Manifest, before: int) -> int:
+    """Return how many restarts no longer count as failures in quick succession, given the number ``before`` this state.
+
+    A container that ran long enough works. The kubelet also ends its growing delays after ten minutes.
+    """
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    main: Manifest = next((each for each in statuses if each["name"] == pod["spec"]["containers"][0]["name"]), {})
+    restarts: int = main.get("restartCount", 0)
+    ended = main.get("lastState", {}).get("terminated") or {}
+    begun, finished = _time(ended.get("startedAt")), _time(ended.get("finishedAt"))
+    if begun is not None and finished is not None and finished - begun >= CALM:
+        # The restart after that run is the first of a new series.
+        return max(before, restarts - 1)
+    return before
 
 
 def pod_state(pod: Manifest) -> PodState:
