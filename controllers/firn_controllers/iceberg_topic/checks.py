@@ -68,33 +68,36 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
     """Check that the configuration allows this namespace to use the profile, the group and the catalog."""
     namespace = observed.entry.name[0]
-    config = observed.config
-    used = [
-        ("profiles", observed.entry.profile, config.profiles[observed.entry.profile].namespaces),
-        ("groups", observed.entry.group, config.groups[observed.entry.group].namespaces),
-    ]
-    if isinstance(observed.target, TableTarget):
-        used.append(("catalogs", observed.target.catalog, config.catalogs[observed.target.catalog].namespaces))
-    for section, name, namespaces in used:
-        if namespaces and namespace not in namespaces:
-            return Failure(
-                Reason.NOT_ALLOWED,
-                f"namespace {namespace} may not use {_KINDS[section]} {name}; add the namespace to {section}.{name}.namespaces in the"
-                " operator's configuration, or choose another",
-            )
-    return None
+    catalog = observed.target.catalog if isinstance(observed.target, TableTarget) else ""
+    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog)
+    if forbidden is None:
+        return None
+    section, name = forbidden
+    return Failure(
+        Reason.NOT_ALLOWED,
+        f"namespace {namespace} may not use {_KINDS[section]} {name}; add the namespace to {section}.{name}.namespaces in the"
+        " operator's configuration, or choose another",
+    )
 
 
 def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
     """Return whether the configuration forbids the topic's namespace to use what its job contract names."""
+    return _forbidden(observed, job.profile, job.group, job.table.catalog) is not None
+
+
+def _forbidden(observed: ObservedTopic, profile: str, group: str, catalog: str) -> tuple[str, str] | None:
+    """Return section and name of the first of these members that the topic's namespace may not use, or None."""
     config, namespace = observed.config, observed.entry.name[0]
-    sections: list[tuple[Mapping[str, HasNamespaces], str]] = [
-        (config.profiles, job.profile),
-        (config.groups, job.group),
-        (config.catalogs, job.table.catalog),
+    sections: list[tuple[str, Mapping[str, HasNamespaces], str]] = [
+        ("profiles", config.profiles, profile),
+        ("groups", config.groups, group),
+        ("catalogs", config.catalogs, catalog),
     ]
-    used = (members[name].namespaces for members, name in sections if name in members)
-    return any(namespaces and namespace not in namespaces for namespaces in used)
+    for section, members, name in sections:
+        allowed = members[name].namespaces if name in members else ()
+        if allowed and namespace not in allowed:
+            return section, name
+    return None
 
 
 def schema_valid(observed: ObservedTopic) -> Failure | None:

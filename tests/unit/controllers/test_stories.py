@@ -28,6 +28,16 @@ async def settled(*modifiers: gen.Modifier, beside: str | None = None, **spec: A
     return world
 
 
+async def recreate_topic(world: World) -> None:
+    """Delete the Kafka topic, and wait until the contract has the id of its successor."""
+    before = world.job().topic_id
+    await world.topics.delete("classic", "flights")
+    for _ in range(80):
+        await world.step()
+        world.clock.advance(5.0)
+    assert world.job().topic_id not in (None, before)
+
+
 def annotate(world: World, key: str, value: str | None) -> None:
     def change(manifest: Manifest) -> None:
         annotations = manifest["metadata"].setdefault("annotations", {})
@@ -88,24 +98,14 @@ async def test_an_external_change_of_a_managed_config_is_repaired() -> None:
 
 async def test_a_deleted_topic_is_recreated_and_the_contract_has_its_id() -> None:
     world = await settled()
-    before = world.job().topic_id
-    await world.topics.delete("classic", "flights")
-    for _ in range(80):
-        await world.step()
-        world.clock.advance(5.0)
-    assert world.job().topic_id not in (None, before)
+    await recreate_topic(world)
     assert world.cluster.topic("flights")["status"]["topicId"] == world.job().topic_id
 
 
 async def test_resume_does_not_apply_to_a_recreated_topic() -> None:
     world = await settled(gen.annotated(names.RESUME, "skip:1:900"))
     assert world.job().resume == "skip:1:900"
-    before = world.job().topic_id
-    await world.topics.delete("classic", "flights")
-    for _ in range(80):
-        await world.step()
-        world.clock.advance(5.0)
-    assert world.job().topic_id not in (None, before)
+    await recreate_topic(world)
     assert world.job().resume is None
     world.cluster.edit("flights", gen.annotated(names.RESUME, "skip:1:7"))
     await world.settle()

@@ -12,7 +12,7 @@ from firn_broker.metadata_store.postgres.database import Database, plain_uuid
 
 
 class PostgresGroups:
-    """Implement `GroupStore`."""
+    """`GroupStore` over PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

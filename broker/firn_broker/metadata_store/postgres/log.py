@@ -30,7 +30,7 @@ from firn_broker.metadata_store.postgres.database import Database
 
 
 class PostgresLog:
-    """Implement `LogStore`."""
+    """`LogStore` over PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

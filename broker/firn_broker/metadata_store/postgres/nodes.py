@@ -10,7 +10,7 @@ from firn_broker.metadata_store.postgres.database import Database
 
 
 class PostgresNodes:
-    """Implement `NodeStore`."""
+    """`NodeStore` over PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -11,7 +11,7 @@ BEGINNING = (-1, -1)
 
 
 class PostgresRetention:
-    """Implement `RetentionStore`."""
+    """`RetentionStore` over PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -10,7 +10,7 @@ from firn_broker.settings import PostgresSettings
 
 
 class PostgresStore:
-    """Implement `MetadataStore` over a schema that all brokers of a cluster share."""
+    """`MetadataStore` over a schema that all brokers of a cluster share."""
 
     def __init__(self, settings: PostgresSettings, *, migrates: bool = True) -> None:
         self.database = Database(settings, migrates=migrates)

@@ -13,7 +13,7 @@ from firn_broker.metadata_store.postgres.database import Database, plain_uuid
 
 
 class PostgresTopics:
-    """Implement `TopicStore`."""
+    """`TopicStore` over PostgreSQL."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -14,7 +14,7 @@ from firn_broker.metadata_store.sqlite.database import Database
 
 
 class SqliteGroups:
-    """Implement `GroupStore`."""
+    """`GroupStore` over SQLite."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -34,7 +34,7 @@ Commits proceed between transactions.
 
 
 class SqliteLog:
-    """Implement `LogStore`."""
+    """`LogStore` over SQLite."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -8,7 +8,7 @@ from firn_broker.metadata_store.sqlite.database import Database
 
 
 class SqliteNodes:
-    """Implement `NodeStore`."""
+    """`NodeStore` over SQLite."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -11,7 +11,7 @@ BEGINNING = (-1, -1)
 
 
 class SqliteRetention:
-    """Implement `RetentionStore`."""
+    """`RetentionStore` over SQLite."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

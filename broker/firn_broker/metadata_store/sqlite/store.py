@@ -12,7 +12,7 @@ from firn_broker.metadata_store.sqlite.topics import SqliteTopics
 
 
 class SqliteStore:
-    """Implement `MetadataStore` over one file, for one process at a time, or in memory (path ":memory:")."""
+    """`MetadataStore` over one file, for one process at a time, or in memory (path ":memory:")."""
 
     def __init__(
         self, path: str, clock: Clock, new_cluster_id: str, executor: Executor | None = None, *, migrates: bool = True

@@ -12,7 +12,7 @@ from firn_broker.metadata_store.sqlite.database import Database
 
 
 class SqliteTopics:
-    """Implement `TopicStore`."""
+    """`TopicStore` over SQLite."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -128,8 +128,7 @@ def _calm_restarts(pod: Manifest, before: int) -> int:
 
     A container that ran long enough works. The kubelet also ends its growing delays after ten minutes.
     """
-    statuses = pod.get("status", {}).get("containerStatuses", [])
-    main: Manifest = next((each for each in statuses if each["name"] == pod["spec"]["containers"][0]["name"]), {})
+    main = _main_container(pod)
     restarts: int = main.get("restartCount", 0)
     ended = main.get("lastState", {}).get("terminated") or {}
     begun, finished = _time(ended.get("startedAt")), _time(ended.get("finishedAt"))
@@ -139,12 +138,17 @@ def _calm_restarts(pod: Manifest, before: int) -> int:
     return before
 
 
+def _main_container(pod: Manifest) -> Manifest:
+    """Return the status of the first container of the spec; an empty one before it exists."""
+    statuses = pod.get("status", {}).get("containerStatuses", [])
+    return next((each for each in statuses if each["name"] == pod["spec"]["containers"][0]["name"]), {})
+
+
 def pod_state(pod: Manifest) -> PodState:
     """Return the state of a pod. Its main container is the first of its spec."""
     metadata, status = pod["metadata"], pod.get("status", {})
-    statuses = {container["name"]: container for container in status.get("containerStatuses", [])}
-    every = [*status.get("initContainerStatuses", []), *statuses.values()]
-    main = statuses.get(pod["spec"]["containers"][0]["name"], {})
+    every = [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
+    main = _main_container(pod)
     conditions = {condition["type"]: condition for condition in status.get("conditions", [])}
     waiting: Manifest = next(
         (
