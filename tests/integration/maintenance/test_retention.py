@@ -8,6 +8,7 @@ import pytest
 
 from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, Removed, RetentionWork, RowsWork, SnapshotsWork, TableReport
+from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.rewriting import Rewriter
 from tests.integration.maintenance.lake import DAY, Lake, Topic, ago
 
@@ -235,6 +236,36 @@ def test_a_branch_keeps_snapshots_by_its_own_setting(lake: Lake) -> None:
     # Of five snapshots: the newest three for the first branch, and the second one for the other.
     assert wet.snapshots.items == 1
     topic.check()
+
+
+def test_another_attempt_to_expire_reads_only_new_snapshots(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An attempt that reads each snapshot from Java again takes longer than ingestion takes between two commits."""
+    topic = lake.topic()
+    topic.ingest(40)
+    requests: list[int] = []
+    client = lake.spark.sparkContext._gateway._gateway_client
+    send, build = client.send_command, NewMetadata.build
+
+    def counted(*arguments: Any, **options: Any) -> Any:
+        requests[-1] += 1
+        return send(*arguments, **options)
+
+    def refused_once(self: NewMetadata, table: Any) -> Any:
+        requests.append(0)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(client, "send_command", counted)
+            built = build(self, table)
+        if len(requests) == 1:
+            topic.ingest(1)
+        return built
+
+    monkeypatch.setattr(NewMetadata, "build", refused_once)
+    removed = lake.run(topic.work(retention=RetentionWork(enforce=True, snapshots=EXPIRE))).snapshots
+    assert removed is not None
+    assert removed.items == 39
+    assert topic.kinds() == ["ingest"] * 2
+    assert len(requests) == 2
+    assert max(requests) < 40
 
 
 def test_another_table_of_the_dead_letter_name_is_not_changed(lake: Lake) -> None:

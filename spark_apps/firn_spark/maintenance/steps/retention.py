@@ -19,7 +19,7 @@ from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWo
 from firn_spark.maintenance.steps import orphans
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.reachable import Places, Reachable
-from firn_spark.maintenance.steps.rewriting import planned
+from firn_spark.maintenance.steps.rewriting import elements, planned
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap
@@ -334,24 +334,69 @@ def _lineage(snapshots: Mapping[int, History], head: int) -> Iterable[History]:
         snapshot = snapshots.get(snapshot.parent) if snapshot.parent is not None else None
 
 
+class Histories:
+    """The snapshots of a table's metadata. Each is read from Java once.
+
+    An attempt to commit must not take longer because the table has many snapshots: it fails if ingestion commits
+    meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[int, History] = {}
+
+    def read(self, metadata: Any) -> list[History]:
+        """Return the snapshots of ``metadata`` (Java), oldest first."""
+        listed = metadata.snapshots()
+        size = int(listed.size())
+        # Commits append to the list.
+        new: list[History] = []
+        for place in reversed(range(size)):
+            snapshot = listed.get(place)
+            if int(snapshot.snapshotId()) in self._known:
+                break
+            new.append(_history(snapshot))
+        self._known.update((snapshot.id, snapshot) for snapshot in reversed(new))
+        if len(self._known) != size:
+            # Another writer removed snapshots.
+            ids = [int(snapshot.snapshotId()) for snapshot in elements(listed.iterator())]
+            self._known = {id: self._known.get(id) or _history(metadata.snapshot(id)) for id in ids}
+        return list(self._known.values())
+
+
+def _history(snapshot: Any) -> History:
+    parent = snapshot.parentId()
+    return History(
+        int(snapshot.snapshotId()),
+        int(parent) if parent is not None else None,
+        int(snapshot.timestampMillis()),
+        snapshot.summary().get(names.SUMMARY_OFFSETS) is not None,
+    )
+
+
 def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     subject.guard.check()
     table = subject.table
     table.refresh()
     before = table.operations().current()
-    ids, refs = _expired(before, work, subject.now_ms())
+    histories = Histories()
+    ids, refs = _expired(histories.read(before), before, work, subject.now_ms())
     if not ids and not refs:
         return Removed()
+    gone = _snapshot_list(subject.jvm, before, ids)
     if enforce:
 
         def edit(builder: Any, base: Any) -> None:
             # Snapshots that got a tag since, or are needed for another reason, are kept.
-            now_ids, now_refs = _expired(base, work, subject.now_ms())
-            ids[:], refs[:] = set(ids) & set(now_ids), set(refs) & set(now_refs)
-            _remove(builder, subject.jvm, base, ids, refs)
+            now_ids, now_refs = _expired(histories.read(base), base, work, subject.now_ms())
+            if not set(ids).issubset(now_ids):
+                ids[:] = set(ids) & set(now_ids)
+                gone.clear()
+                gone.addAll(_snapshot_list(subject.jvm, base, ids))
+            refs[:] = set(refs) & set(now_refs)
+            _remove(builder, gone, refs)
 
         def done(metadata: Any) -> bool:
-            left = {str(name) for name in metadata.refs()}
+            left = {str(name) for name in elements(metadata.refs().keySet().iterator())}
             return all(metadata.snapshot(id) is None for id in ids) and left.isdisjoint(refs)
 
         change = NewMetadata(subject.guard, edit, done)
@@ -362,7 +407,7 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
         subject.failpoints.reach("before-deletion")
     else:
         builder = subject.jvm.org.apache.iceberg.TableMetadata.buildFrom(before)
-        after = _remove(builder, subject.jvm, before, ids, refs).discardChanges().build()
+        after = _remove(builder, gone, refs).discardChanges().build()
     old, new = Reachable(subject.spark, table, before), Reachable(subject.spark, table, after)
     content = {
         row["path"]: int(row["bytes"])
@@ -384,25 +429,18 @@ def _snapshots(subject: Subject, work: SnapshotsWork, enforce: bool) -> Removed:
     )
 
 
-def _remove(builder: Any, jvm: Any, base: Any, ids: Iterable[int], refs: Iterable[str]) -> Any:
-    """Remove tags, branches and snapshots from a builder of table metadata, and return the builder."""
+def _remove(builder: Any, gone: Any, refs: Iterable[str]) -> Any:
+    """Remove snapshots (a Java list), tags and branches from a builder of table metadata, and return the builder."""
     for name in refs:
         builder.removeRef(name)
-    return builder.removeSnapshots(_snapshot_list(jvm, base, ids))
+    return builder.removeSnapshots(gone)
 
 
-def _expired(metadata: Any, work: SnapshotsWork, now_ms: int) -> tuple[list[int], list[str]]:
+def _expired(
+    snapshots: Sequence[History], metadata: Any, work: SnapshotsWork, now_ms: int
+) -> tuple[list[int], list[str]]:
     """Return the snapshots that may expire, and the tags and branches whose own age (``max-ref-age-ms``) has passed."""
-    snapshots = [
-        History(
-            int(snapshot.snapshotId()),
-            int(snapshot.parentId()) if snapshot.parentId() is not None else None,
-            int(snapshot.timestampMillis()),
-            snapshot.summary().get(names.SUMMARY_OFFSETS) is not None,
-        )
-        for snapshot in metadata.snapshots()
-    ]
-    refs = {str(name): ref for name, ref in dict(metadata.refs()).items()}
+    refs = {str(entry.getKey()): entry.getValue() for entry in elements(metadata.refs().entrySet().iterator())}
     committed = {snapshot.id: snapshot.committed_ms for snapshot in snapshots}
     outdated = [
         name
