@@ -68,7 +68,7 @@ Add it to the values, or create the resource again with a profile from the messa
     """SpecValid: The configuration has no catalog of this name. \
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
-    """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a value of the policy. Follow the message."""
+    """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a name or value. Follow the message."""
     BAD_SCHEMA = "BadSchema"
     """SpecValid: A column or a type cannot be read. Correct the field in the message."""
     INCOMPATIBLE_SCHEMA = "IncompatibleSchema"

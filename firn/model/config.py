@@ -5,6 +5,7 @@ IcebergTopic names a profile, a group and a catalog. The document refers to Secr
 """
 
 from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
@@ -215,11 +216,77 @@ class External(Settings):
     """Annotations of the Services."""
 
 
+Pattern = Annotated[str, Field(min_length=1, max_length=255)]
+"""A name in which ``*`` stands for any characters."""
+
+
+def _checked_limit(text: str) -> str:
+    limit(text)
+    return text
+
+
+def limit(text: str) -> int:
+    """Return a number of bytes (``8Mi``), of milliseconds (``7d``), or a plain number. Raises ValueError."""
+    for parse in (int, quantities.size, durations.milliseconds):
+        try:
+            return parse(text)
+        except (ValueError, InvalidSpecError):
+            continue
+    raise ValueError(f"{text!r} is no limit; write a number, a size such as 8Mi, or a duration such as 7d")
+
+
+class Allowance(Settings):
+    """Names that a spec may set: those that match ``allow`` and do not match ``deny``."""
+
+    allow: list[Pattern] = ["*"]
+    """Patterns of the names that a spec may set."""
+    deny: list[Pattern] = []
+    """Patterns of the names that a spec must not set."""
+
+    def permits(self, name: str) -> bool:
+        """Return whether a spec may set ``name``."""
+        return matches(name, self.allow) and not matches(name, self.deny)
+
+
+def matches(name: str, patterns: list[str]) -> bool:
+    """Return whether ``name`` matches one of the patterns."""
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+class ConfigAllowance(Allowance):
+    """Topic configs that a spec may set, and their highest values."""
+
+    max: dict[str, Annotated[str, AfterValidator(_checked_limit)]] = {}
+    """Highest value of a config: a number, a size such as ``8Mi``, or a duration such as ``7d``."""
+
+
+class ProfileTenancy(Settings):
+    """Limits for the topics of each Kubernetes namespace on these brokers."""
+
+    topic_names: list[Pattern] = []
+    """Patterns of the topic names that a namespace may use. ``{namespace}`` stands for its name. Empty: all names."""
+    config: ConfigAllowance = ConfigAllowance()
+    """Topic configs that topics and RetentionPolicies may set."""
+    partitions_per_namespace: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Highest number of partitions of all topics of a namespace together. Without it, there is no limit."""
+
+
+class CatalogTenancy(Settings):
+    """Limits for the tables of each Kubernetes namespace in this catalog."""
+
+    table_namespaces: list[Pattern] = []
+    """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name. Empty: all."""
+    properties: Allowance = Allowance(deny=["write.*.path", "write.location-provider.*"])
+    """Table properties that a spec may set. By default, files stay at the table's location."""
+
+
 class Profile(Settings):
     """Brokers and defaults of topics: the keys that all kinds of profiles have."""
 
     namespaces: list[str] = []
     """Namespaces whose topics may use the profile. Empty: all."""
+    tenancy: ProfileTenancy = ProfileTenancy()
+    """Limits for the topics of each namespace."""
     default_partitions: int = Field(default=3, ge=1, le=10000)
     """Number of partitions of topics that do not set it."""
     replicas: int = Field(default=3, ge=1, le=99)
@@ -357,6 +424,8 @@ class Catalog(Settings):
     """For sql: the location of new tables, such as ``s3://BUCKET/PATH``. For rest: the warehouse that the catalog serves."""
     namespaces: list[str] = []
     """Kubernetes namespaces whose topics may use the catalog. Empty: all."""
+    tenancy: CatalogTenancy = CatalogTenancy()
+    """Limits for the tables of each Kubernetes namespace."""
     properties: dict[str, str] = {}
     """Properties of the catalog and of its object store."""
     secret_properties: dict[str, SecretKey] = {}

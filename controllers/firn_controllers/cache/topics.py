@@ -54,6 +54,16 @@ class TopicEntry:
         return (self.created, self.uid)
 
     @property
+    def live_partitions(self) -> int:
+        """The partitions that the Kafka topic has, as status shows them; 0 before it exists."""
+        return int(self.status.get("partitions") or 0)
+
+    def partitions(self, default: int) -> int:
+        """Return the number of partitions that the resource asks for or already has."""
+        wanted = self.resource.spec.partitions if self.resource is not None else None
+        return max(self.live_partitions, wanted if wanted is not None else 0 if self.live_partitions else default)
+
+    @property
     def policy_trigger(self) -> tuple[object, ...]:
         """The parts of the object that policies depend on."""
         return (self.trigger, (self.status.get("table") or {}).get("uuid"))
@@ -170,6 +180,18 @@ class TopicCache:
     def in_namespace(self, namespace: str) -> Iterable[TopicEntry]:
         """Return the resources of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
+
+    def other_partitions(self, entry: TopicEntry, default: int) -> int:
+        """Return the partitions of the namespace's other topics in the profile of ``entry``.
+
+        An older topic counts with the partitions that it asks for, a younger one with those that it has.
+        """
+        others = [other for other in self.in_namespace(entry.name[0]) if other.profile == entry.profile]
+        return sum(
+            other.partitions(default) if other.age < entry.age else other.live_partitions
+            for other in others
+            if other.uid != entry.uid and other.resource is not None
+        )
 
     def holder(self, claim: Claim) -> TopicEntry | None:
         """Return the oldest resource with this claim."""

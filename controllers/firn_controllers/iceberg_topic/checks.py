@@ -4,8 +4,7 @@ Brokers and catalogs judge later what only they know: values of topic configs, a
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from firn.model.conditions import Reason
@@ -13,18 +12,10 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.iceberg_topic import tenancy
+from firn_controllers.iceberg_topic.failure import Check, Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.specs.columns import check_term
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """The reason why a spec is refused: a reason of SpecValid False, and a message that names the field and the next
-    step.
-    """
-
-    reason: Reason
-    message: str
 
 
 class HasNamespaces(Protocol):
@@ -35,8 +26,6 @@ class HasNamespaces(Protocol):
         """Return the namespaces that may use it; all namespaces if empty."""
         ...
 
-
-Check = Callable[[ObservedTopic], Failure | None]
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
@@ -213,9 +202,14 @@ CHECKS: tuple[Check, ...] = (
     namespace_allowed,
     schema_valid,
     table_name_valid,
+    tenancy.topic_name_allowed,
+    tenancy.table_namespace_allowed,
     topic_is_ours,
     table_is_ours,
     config_keys_valid,
+    tenancy.topic_configs_allowed,
+    tenancy.table_properties_allowed,
+    tenancy.partitions_allowed,
     schema_evolves,
     partitioning_fits,
     sorting_fits,

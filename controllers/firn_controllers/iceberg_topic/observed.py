@@ -107,6 +107,8 @@ class ObservedTopic:
     progress: TopicProgress | None
     job: LiveJob | None
     now: datetime
+    other_partitions: int = 0
+    """The partitions of the namespace's other topics in the profile, if the profile limits them."""
     maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
     """The policies that govern the topic, and the maintenance debt of its table."""
 

@@ -20,7 +20,7 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
-from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.policies.outcome import (
     awaits_policy,

@@ -14,7 +14,7 @@ from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic import status
-from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import GroupHealth

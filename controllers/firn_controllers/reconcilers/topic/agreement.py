@@ -11,7 +11,7 @@ from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import checks, plan, status
-from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.plan import TopicStep
 from firn_controllers.iceberg_topic.status import TopicFindings

@@ -120,8 +120,15 @@ class TopicReconciler:
             progress=board.topic_progress(entry.group, entry.uid),
             job=await self._contracts.read(entry.uid, cached=self._memory.is_recent(entry)),
             now=context.ports.clock.now(),
+            other_partitions=self._other_partitions(entry),
             maintenance=self._maintenance(entry),
         )
+
+    def _other_partitions(self, entry: TopicEntry) -> int:
+        profile = self._context.config.profiles.get(entry.profile)
+        if profile is None or profile.tenancy.partitions_per_namespace is None:
+            return 0
+        return self._context.topics.other_partitions(entry, profile.default_partitions)
 
     def _maintenance(self, entry: TopicEntry) -> TopicMaintenance:
         context = self._context
