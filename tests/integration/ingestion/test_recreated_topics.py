@@ -1,9 +1,5 @@
 """A topic is deleted and re-created during a round. Records of the old topic never become rows of the new one."""
 
-import threading
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from pyiceberg.io import PY_IO_IMPL
 
@@ -11,45 +7,12 @@ from firn.model.jobs import IngestJob
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli import audit
 from firn_operator.cli.lake import ARROW_IO
-from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.tables.commits import read_landed
+from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.world import WAIT, World, value
 from tests.servers.s3 import S3
 
 OLD, WAITING, NEW = range(20), range(20, 30), range(100, 140)
-
-
-class Gate:
-    """After ``closed`` is set, hold the first caller until ``open`` is set."""
-
-    def __init__(self) -> None:
-        self.closed, self.held, self.open = threading.Event(), threading.Event(), threading.Event()
-
-    def pass_(self) -> None:
-        if self.closed.is_set() and not self.held.is_set():
-            self.held.set()
-            assert self.open.wait(WAIT)
-
-
-def gate_at(place: str, monkeypatch: pytest.MonkeyPatch) -> Gate:
-    gate = Gate()
-    if place == "before reading":
-        read: Callable[..., Any] = LandingJobs.run
-
-        def job(jobs: LandingJobs, planned: Any) -> Any:
-            gate.pass_()
-            return read(jobs, planned)
-
-        monkeypatch.setattr(LandingJobs, "run", job)
-    else:
-
-        def reach(_: Failpoints, name: str) -> None:
-            if name == place:
-                gate.pass_()
-
-        monkeypatch.setattr(Failpoints, "reach", reach)
-    return gate
 
 
 @pytest.mark.parametrize(
