@@ -47,13 +47,13 @@ class RecordSchema(Contract):
 
 
 class TableTarget(Contract):
-    """The Iceberg table of a topic."""
+    """The Iceberg table of a topic. Without ``partition_by`` or ``sort_by``, the table keeps its own."""
 
     catalog: str
     namespace: str
     name: str
-    partition_by: tuple[str, ...] = ()
-    sort_by: tuple[str, ...] = ()
+    partition_by: tuple[str, ...] | None = None
+    sort_by: tuple[str, ...] | None = None
     metadata_columns: Literal["Struct", "Flat"] = "Struct"
     format_version: Literal[2, 3] = 2
     properties: dict[str, str] = Field(default_factory=dict)

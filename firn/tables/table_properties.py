@@ -4,11 +4,13 @@ The operator (formats 1 and 2) and the driver (format 3, dead letters) use the s
 """
 
 from collections.abc import Mapping, Sequence
+from typing import TypeVar
 
 from firn.model import names
-from firn.model.jobs import Column
+from firn.model.jobs import Column, TableTarget
 from firn.tables import rows
 
+Terms = TypeVar("Terms")
 CLEAN = "write.metadata.delete-after-commit.enabled"
 KEEP = "write.metadata.previous-versions-max"
 CREATED_WITH = {CLEAN: "true", KEEP: "100"}
@@ -17,6 +19,9 @@ _BOUNDED = ("partition", "offset", "timestamp")
 """Columns of Kafka whose bounds every file has. Retention and queries skip files by them."""
 MANAGED = "firn.properties"
 """Property that lists the properties set by the spec, so that Firn can remove them when a later spec omits them."""
+LAYOUT = "firn.layout"
+"""Property that lists which of `PARTITION_BY` and `SORT_BY` the spec set, for the same reason."""
+PARTITION_BY, SORT_BY = "partitionBy", "sortBy"
 RESERVED = ("firn.", "format-version")
 """Prefixes of properties that a spec must not set."""
 _OF_COLUMNS = (".column.", "write.orc.bloom.filter.columns")
@@ -34,15 +39,37 @@ def created_with(columns: Sequence[Column]) -> dict[str, str]:
     return {**CREATED_WITH, **dict.fromkeys(bounded, "full")}
 
 
-def marks(owner: str, properties: Mapping[str, str]) -> dict[str, str]:
-    """Return Firn's own properties of a table. ``owner``: UID of the IcebergTopic. ``properties``: those of its spec."""
-    return {names.TABLE_OWNER: owner, **({MANAGED: ",".join(sorted(properties))} if properties else {})}
+def marks(owner: str, properties: Mapping[str, str], layout: Sequence[str] = ()) -> dict[str, str]:
+    """Return Firn's own properties of a table.
+
+    ``owner``: UID of the IcebergTopic. ``properties`` and ``layout``: what its spec sets.
+    """
+    listed = {MANAGED: sorted(properties), LAYOUT: sorted(layout)}
+    return {names.TABLE_OWNER: owner, **{key: ",".join(items) for key, items in listed.items() if items}}
+
+
+def layout_set_by(target: TableTarget) -> tuple[str, ...]:
+    """Return which of `PARTITION_BY` and `SORT_BY` the spec sets. An empty list counts as set."""
+    fields = {PARTITION_BY: target.partition_by, SORT_BY: target.sort_by}
+    return tuple(field for field, terms in fields.items() if terms is not None)
+
+
+def wanted_terms(field: str, terms: tuple[Terms, ...] | None, current: Mapping[str, str]) -> tuple[Terms, ...] | None:
+    """Return the terms that the table must have, or None if the table keeps its own.
+
+    ``terms`` is None if the spec does not set ``field``. Terms that an earlier spec set are then removed.
+    """
+    return () if terms is None and field in _listed(current, LAYOUT) else terms
 
 
 def dropped_by_spec(current: Mapping[str, str], wanted: Mapping[str, str]) -> frozenset[str]:
     """Return the properties that an earlier spec set and that are not in ``wanted`` (the spec's and `marks`)."""
-    managed = {key for key in current.get(MANAGED, "").split(",") if key}
-    return frozenset(key for key in (managed | {MANAGED}) - wanted.keys() if key in current)
+    managed = _listed(current, MANAGED)
+    return frozenset(key for key in (managed | {MANAGED, LAYOUT}) - wanted.keys() if key in current)
+
+
+def _listed(properties: Mapping[str, str], key: str) -> set[str]:
+    return {item for item in properties.get(key, "").split(",") if item}
 
 
 def dead_letter_properties(properties: Mapping[str, str]) -> dict[str, str]:

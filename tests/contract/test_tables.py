@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from firn.model.conditions import Reason
@@ -236,6 +237,30 @@ async def test_partitioning_and_sort_order_evolve(tables: CatalogTables, catalog
         state = await tables.ensure(wanted, JSON, "uid-1")
         assert state is not None
         assert state.changed == ()
+
+
+async def test_an_adopted_table_keeps_a_layout_that_the_spec_leaves_out(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    def layout() -> tuple[list[str], int]:
+        table = catalog.load_table((target.namespace, target.name))
+        return [field.name for field in table.spec().fields], len(table.sort_order().fields)
+
+    await tables.ensure(target, JSON, "uid-0")
+    table = catalog.load_table((target.namespace, target.name))
+    with table.update_spec() as spec:
+        spec.add_identity("carrier")
+    with table.update_sort_order() as order:
+        order.asc("at", IdentityTransform())
+    await tables.ensure(target, JSON, "uid-1")
+    assert layout() == (["carrier"], 1)
+    # An empty list removes the layout.
+    await tables.ensure(target.model_copy(update={"sort_by": ()}), JSON, "uid-1")
+    assert layout() == (["carrier"], 0)
+    # A layout that the spec set is removed with its field.
+    await tables.ensure(target.model_copy(update={"partition_by": ("carrier",)}), JSON, "uid-1")
+    await tables.ensure(target, JSON, "uid-1")
+    assert layout() == ([], 0)
 
 
 async def test_one_commit_adds_a_column_and_partitions_by_it(

@@ -154,7 +154,7 @@ def partitioning_fits(observed: ObservedTopic) -> Failure | None:
     columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
     names: dict[str, str] = {}
     timed: dict[str, str] = {}
-    for text in observed.target.partition_by:
+    for text in observed.target.partition_by or ():
         field = f"spec.table.partitionBy: {text!r}"
         try:
             term = transforms.parse(text)
@@ -187,7 +187,7 @@ def sorting_fits(observed: ObservedTopic) -> Failure | None:
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
-    for text in observed.target.sort_by:
+    for text in observed.target.sort_by or ():
         try:
             check_term(transforms.parse_sort(text).term, columns)
         except InvalidSpecError as error:

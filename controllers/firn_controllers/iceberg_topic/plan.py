@@ -206,7 +206,8 @@ def config_map(live: LiveJob, owner: children.Owner) -> Manifest:
         POLICY_CONFIG: json.dumps(sorted(live.policy_config)) if live.policy_config else None,
     }
     annotations = {key: value for key, value in marks.items() if value is not None}
-    data = {"job.json": job.model_dump_json()}
+    # A driver of an earlier version cannot read null in every field that has no value.
+    data = {"job.json": job.model_dump_json(exclude_none=True)}
     return children.child_object(
         "v1", "ConfigMap", names.job(job.uid), owner, labels, annotations=annotations, data=data
     )

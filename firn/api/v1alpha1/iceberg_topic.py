@@ -120,15 +120,16 @@ class TableSpec(ApiModel):
         default=None,
         description="Name of the table. Default: the name of the topic in lower case, with _ for other characters. Immutable.",
     )
-    partition_by: Annotated[tuple[Term, ...], Field(max_length=16)] = Field(
-        default=(),
+    partition_by: Annotated[tuple[Term, ...], Field(max_length=16)] | None = Field(
+        default=None,
         description="Iceberg partition transforms: a column, year(column), month(column), day(column), hour(column), bucket(N, column),"
-        " truncate(N, column). It can be changed later.",
+        " truncate(N, column). It can be changed later. [] means no partitioning. Default: an existing table keeps its own.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
-    sort_by: Annotated[tuple[Term, ...], Field(max_length=16)] = Field(
-        default=(),
-        description="Sort order inside files: columns or transforms with asc or desc, nulls first or nulls last. It can be changed later.",
+    sort_by: Annotated[tuple[Term, ...], Field(max_length=16)] | None = Field(
+        default=None,
+        description="Sort order inside files: columns or transforms with asc or desc, nulls first or nulls last. It can be changed later."
+        " [] means no order. Default: an existing table keeps its own.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     metadata_columns: Literal["Struct", "Flat"] = Field(

@@ -7,7 +7,7 @@ changes without loss are made: new optional columns, wider types, required to op
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from py4j.protocol import Py4JJavaError
@@ -112,7 +112,7 @@ class Tables:
         table = self.load(target.catalog, target.namespace, target.name)
         columns = rows.table_columns(job.record_schema, target.metadata_columns)
         if table is None:
-            return self.create(target, target.name, columns, target.partition_by, target.sort_by, job.uid)
+            return self.create(target, target.name, columns, target.partition_by or (), target.sort_by or (), job.uid)
         try:
             self._evolve(table, target, columns, job.uid)
         except JAVA_ERRORS as error:
@@ -160,7 +160,7 @@ class Tables:
                 "format-version": str(target.format_version),
                 **table_properties.created_with(columns),
                 **target.properties,
-                **table_properties.marks(owner, target.properties),
+                **table_properties.marks(owner, target.properties, table_properties.layout_set_by(target)),
             }
             for key, value in properties.items():
                 builder.withProperty(key, value)
@@ -232,7 +232,11 @@ class Tables:
     def _evolve_v3(self, table: Any, target: TableTarget, owner: str) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = dict(table.properties())
-        ours = {**target.properties, **table_properties.marks(owner, target.properties)}
+        self._lay_out(table, target, properties)
+        ours = {
+            **target.properties,
+            **table_properties.marks(owner, target.properties, table_properties.layout_set_by(target)),
+        }
         put = {key: value for key, value in ours.items() if properties.get(key) != value}
         gone = table_properties.dropped_by_spec(properties, ours)
         if table.operations().current().formatVersion() < target.format_version:
@@ -244,9 +248,14 @@ class Tables:
             for key in gone:
                 update.remove(key)
             update.commit()
-        if partition_terms(table) != [str(transforms.parse(text)) for text in target.partition_by]:
+
+    def _lay_out(self, table: Any, target: TableTarget, properties: Mapping[str, str]) -> None:
+        """Evolve partitioning and sort order, before the properties that list what the spec sets."""
+        partition_by = table_properties.wanted_terms(table_properties.PARTITION_BY, target.partition_by, properties)
+        wanted = None if partition_by is None else [str(transforms.parse(text)) for text in partition_by]
+        current = partition_terms(table)
+        if wanted is not None and current != wanted:
             update = table.updateSpec()
-            current, wanted = partition_terms(table), [str(transforms.parse(text)) for text in target.partition_by]
             for text in current:
                 if text not in wanted:
                     update.removeField(self._term(transforms.parse(text)))
@@ -254,9 +263,10 @@ class Tables:
                 if text not in current:
                     update.addField(self._term(transforms.parse(text)))
             update.commit()
-        if sort_terms(table) != [_sort_text(transforms.parse_sort(text)) for text in target.sort_by]:
+        sort_by = table_properties.wanted_terms(table_properties.SORT_BY, target.sort_by, properties)
+        if sort_by is not None and sort_terms(table) != [_sort_text(transforms.parse_sort(text)) for text in sort_by]:
             order = table.replaceSortOrder()
-            for text in target.sort_by:
+            for text in sort_by:
                 self._sort(order, transforms.parse_sort(text))
             order.commit()
 

@@ -10,6 +10,7 @@ from confluent_kafka.admin import NewPartitions
 from firn.model.jobs import Column, RecordSchema, StartFrom
 from firn.tables import table_properties
 from firn_spark.ingestion.rounds import landing_job
+from firn_spark.tables.java_tables import partition_terms, sort_terms
 from tests.integration.ingestion.world import Record, World, exactly, places, value
 
 
@@ -204,12 +205,15 @@ def test_flat_metadata_columns_land_in_a_table_of_version_3(world: World) -> Non
             "dropped": "2",
         }.items()
     )
-    # Only properties that the spec set are removed.
+    # Only properties and layouts that the spec set are removed.
     world.table(job).updateProperties().set("somebody.s", "own").commit()
+    world.table(job).replaceSortOrder().asc("id").commit()
+    del target["partition_by"]
     world.apply(world.job(topic, generation=2, table={**target, "properties": {"kept": "3"}}))
     world.await_state(job, "CaughtUp", generation=2)
     properties = dict(world.table(job).properties())
     assert (properties["kept"], properties["somebody.s"], "dropped" in properties) == ("3", "own", False)
+    assert (partition_terms(world.table(job)), sort_terms(world.table(job))) == ([], ["id asc nulls first"])
 
 
 def test_start_from_latest_is_remembered_across_a_restart(world: World) -> None:

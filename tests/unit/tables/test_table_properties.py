@@ -1,5 +1,6 @@
 """The properties of tables that Firn creates."""
 
+from firn.model.jobs import TableTarget
 from firn.tables import table_properties
 
 SPEC = {
@@ -29,3 +30,14 @@ def test_only_properties_set_by_the_spec_are_removed() -> None:
     nothing = table_properties.marks("uid", {})
     assert table_properties.dropped_by_spec(table, nothing) == {"a", "b", table_properties.MANAGED}
     assert table_properties.dropped_by_spec({"a": "1"}, nothing) == frozenset()
+
+
+def test_only_a_layout_set_by_an_earlier_spec_is_removed() -> None:
+    target = TableTarget(catalog="c", namespace="n", name="t", partition_by=("id",))
+    marked = table_properties.marks("uid", {}, table_properties.layout_set_by(target))
+    wanted = table_properties.wanted_terms
+    assert wanted(table_properties.PARTITION_BY, None, marked) == ()
+    assert wanted(table_properties.SORT_BY, None, marked) is None
+    assert wanted(table_properties.PARTITION_BY, ("b",), marked) == ("b",)
+    assert wanted(table_properties.SORT_BY, (), {}) == ()
+    assert table_properties.LAYOUT in table_properties.dropped_by_spec(marked, table_properties.marks("uid", {}))

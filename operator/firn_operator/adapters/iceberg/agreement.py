@@ -145,7 +145,9 @@ class Agreement:
         return self._catalog.namespace_location(namespace) if isinstance(self._catalog, LeanSqlCatalog) else ""
 
     def _marks(self) -> dict[str, str]:
-        return table_properties.marks(self._owner, self._layout.properties)
+        return table_properties.marks(
+            self._owner, self._layout.properties, table_properties.layout_set_by(self._target)
+        )
 
     def _agree(self, table: Table) -> TableState:
         """Change the parts of the table that differ from the layout, in one commit."""
@@ -165,10 +167,11 @@ class Agreement:
                 for step in steps:
                     step.act(update)
             changed += [step.text for step in steps]
-        changed += _repartition(transaction, self._layout)
-        changed += _resort(transaction, self._layout)
+        layout = evolution.layout_over(self._layout, metadata.properties)
+        changed += _repartition(transaction, layout)
+        changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)
-        if changed or state.owner != self._owner:
+        if changed or transaction.table_metadata.properties != metadata.properties:
             transaction.commit_transaction()
         return replace(state, format_version=max(metadata.format_version, 2), changed=tuple(changed))
 
@@ -187,6 +190,8 @@ class Agreement:
 
 
 def _repartition(transaction: Transaction, layout: Layout) -> list[str]:
+    if layout.partition is None:
+        return []
     metadata = transaction.table_metadata
     change = evolution.partition_change(metadata.schema(), metadata.spec(), metadata.specs().values(), layout)
     if not change:
@@ -202,6 +207,8 @@ def _repartition(transaction: Transaction, layout: Layout) -> list[str]:
 
 
 def _resort(transaction: Transaction, layout: Layout) -> list[str]:
+    if layout.sort is None:
+        return []
     metadata = transaction.table_metadata
     order = evolution.sort_order(metadata.schema(), layout)
     current = metadata.sort_order_by_id(metadata.default_sort_order_id)

@@ -5,9 +5,9 @@ doc, partitioning, sort order, properties. The same rules apply to an adopted ta
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionField, PartitionSpec
@@ -19,9 +19,10 @@ from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, TableTarget
-from firn.tables import rows, transforms, types
+from firn.tables import rows, table_properties, transforms, types
 from firn.tables.transforms import PartitionTerm, SortTerm
 
+Parsed = TypeVar("Parsed")
 _PRIMITIVES: dict[str, iceberg.PrimitiveType] = {
     "boolean": iceberg.BooleanType(),
     "int": iceberg.IntegerType(),
@@ -41,12 +42,12 @@ _TIME_TRANSFORMS = frozenset({"year", "month", "day", "hour"})
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The parsed layout of a table that a spec describes."""
+    """The parsed layout of a table that a spec describes. With None, a table keeps its own partitioning or order."""
 
     identifier: str
     columns: tuple[Column, ...]
-    partition: tuple[PartitionTerm, ...]
-    sort: tuple[SortTerm, ...]
+    partition: tuple[PartitionTerm, ...] | None
+    sort: tuple[SortTerm, ...] | None
     properties: Mapping[str, str]
 
 
@@ -55,9 +56,22 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
     return Layout(
         identifier=target.identifier,
         columns=rows.table_columns(schema, target.metadata_columns),
-        partition=tuple(transforms.parse(term) for term in target.partition_by),
-        sort=tuple(transforms.parse_sort(term) for term in target.sort_by),
+        partition=_parsed(transforms.parse, target.partition_by),
+        sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,
+    )
+
+
+def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tuple[Parsed, ...] | None:
+    return None if terms is None else tuple(parse(term) for term in terms)
+
+
+def layout_over(layout: Layout, properties: Mapping[str, str]) -> Layout:
+    """Return the layout for a table with these properties: without the terms that only an earlier spec set."""
+    return replace(
+        layout,
+        partition=table_properties.wanted_terms(table_properties.PARTITION_BY, layout.partition, properties),
+        sort=table_properties.wanted_terms(table_properties.SORT_BY, layout.sort, properties),
     )
 
 
@@ -157,7 +171,7 @@ def partition_keys(schema: Schema, layout: Layout) -> dict[PartitionKey, Partiti
     """Return the partition fields of the layout, in order. Raises InvalidSpecError (UnknownColumn, BadTransform)."""
     keys: dict[PartitionKey, PartitionTerm] = {}
     timed: dict[int, PartitionTerm] = {}
-    for term in layout.partition:
+    for term in layout.partition or ():
         source = _source(schema, term, layout.identifier, "partitionBy")
         key = (source, str(transform_of(term)))
         earlier = keys.get(key) or (timed.get(source) if term.transform in _TIME_TRANSFORMS else None)
@@ -251,7 +265,7 @@ def sort_order(schema: Schema, layout: Layout) -> SortOrder:
                 direction=SortDirection.DESC if item.descending else SortDirection.ASC,
                 null_order=NullOrder.NULLS_FIRST if item.nulls_first else NullOrder.NULLS_LAST,
             )
-            for item in layout.sort
+            for item in layout.sort or ()
         ),
         order_id=1 if layout.sort else 0,
     )
