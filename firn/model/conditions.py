@@ -48,7 +48,7 @@ class Reason(StrEnum):
     SUSPENDED = "Suspended"
     """Ready, IngestionReady: `spec.suspend` is true. Set it to false to continue."""
     INVALID_SPEC = "InvalidSpec"
-    """SpecValid, Stalled: The spec is not valid. Correct the field in the message."""
+    """SpecValid, Stalled, DeletionBlocked: The spec is not valid. Correct the field in the message."""
     DELETING = "Deleting"
     """Ready: The resource is being deleted."""
     RESOURCE_CONFLICT = "ResourceConflict"

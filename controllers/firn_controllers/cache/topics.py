@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from firn.api.model import ObjectMeta
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.config import Config
@@ -30,7 +31,7 @@ class TopicEntry:
 
     name: Name
     uid: str
-    created: datetime
+    metadata: ObjectMeta
     generation: int
     resource_version: str
     status: Mapping[str, Any]
@@ -45,13 +46,13 @@ class TopicEntry:
 
     @property
     def claims(self) -> tuple[Claim, ...]:
-        """The Kafka topic and the table that the resource claims, as far as its spec is valid."""
+        """The Kafka topic and the table that the resource claims. A spec that cannot be read claims those of its status."""
         return tuple(claim for claim in (self.topic_claim, self.table_claim) if claim is not None)
 
     @property
     def age(self) -> tuple[datetime, str]:
         """Key that sorts older resources first."""
-        return (self.created, self.uid)
+        return (self.metadata.creation_timestamp or EPOCH, self.uid)
 
     @property
     def live_partitions(self) -> int:
@@ -83,9 +84,7 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
         tuple(sorted((metadata.get("labels") or {}).items())),
     )
     resource, problem = None, None
-    profile, group = config.default_profile, config.default_group
-    topic_claim: Claim | None = None
-    table_claim: Claim | None = None
+    status = manifest.get("status") or {}
     try:
         resource = IcebergTopic.parse(manifest)
     except InvalidSpecError as error:
@@ -93,29 +92,39 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
     if resource is not None:
         profile = resource.profile_name(config.default_profile)
         group = resource.group_name(config.default_group)
-        profile_config = config.profiles.get(profile)
-        cluster = bootstrap_servers(profile, profile_config, config.namespace) if profile_config else profile
-        topic_claim = ("topic", cluster, resource.topic_name)
-        try:
-            target = resource.table_target(config.default_catalog)
-            table_claim = ("table", target.catalog, target.namespace, target.name)
-        except FirnError:
-            table_claim = None
+        topic_name, table_claim = resource.topic_name, _table_claim(resource, config)
+    else:
+        # The contract of an earlier spec stays in force, so the names that it uses stay taken.
+        profile = status.get("profile") or config.default_profile
+        group = (status.get("ingestion") or {}).get("group") or config.default_group
+        topic_name = status.get("topicName") or ""
+        identifier = (status.get("table") or {}).get("identifier")
+        table_claim = ("table", *identifier.split(".")) if identifier else None
+    profile_config = config.profiles.get(profile)
+    cluster = bootstrap_servers(profile, profile_config, config.namespace) if profile_config else profile
     return TopicEntry(
         name=(namespace, name),
         uid=metadata.get("uid", ""),
-        created=(resource.metadata.creation_timestamp if resource else None) or EPOCH,
+        metadata=ObjectMeta.model_validate(metadata),
         generation=metadata.get("generation", 0),
         resource_version=metadata.get("resourceVersion", ""),
-        status=manifest.get("status") or {},
+        status=status,
         resource=resource,
         problem=problem,
         profile=profile,
         group=group,
-        topic_claim=topic_claim,
+        topic_claim=("topic", cluster, topic_name) if topic_name else None,
         table_claim=table_claim,
         trigger=trigger,
     )
+
+
+def _table_claim(resource: IcebergTopic, config: Config) -> Claim | None:
+    try:
+        target = resource.table_target(config.default_catalog)
+    except FirnError:
+        return None
+    return ("table", target.catalog, target.namespace, target.name)
 
 
 class TopicCache:

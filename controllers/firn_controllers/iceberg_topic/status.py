@@ -113,7 +113,13 @@ def paused(observed: ObservedTopic) -> Manifest:
     return paused_over(observed.entry.status, observed.entry.generation, message, observed.now)
 
 
-def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpecError, now: datetime) -> Manifest:
+def unreadable(
+    previous: Mapping[str, Any],
+    generation: int,
+    problem: InvalidSpecError,
+    now: datetime,
+    blocked: Verdict | None = None,
+) -> Manifest:
     """Compute the status of an object that cannot be read as an IcebergTopic, stored under another version of the CRD."""
     message = steady(str(problem))
     verdicts = {
@@ -121,6 +127,8 @@ def unreadable(previous: Mapping[str, Any], generation: int, problem: InvalidSpe
         ConditionType.SPEC_VALID: Verdict("False", Reason.BAD_SCHEMA, message),
         ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
     }
+    if blocked is not None:
+        verdicts[ConditionType.DELETION_BLOCKED] = blocked
     return {
         **previous,
         "observedGeneration": generation,

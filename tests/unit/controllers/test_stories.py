@@ -732,6 +732,39 @@ async def test_a_broken_topic_stops_no_other() -> None:
     assert world.conditions("unreadable")["Ready"] == ("False", "BadSchema")
 
 
+async def unreadable(world: World, **spec: Any) -> None:
+    """Make the spec of a topic that was ready unreadable, as a newer version of the CRD may store it."""
+    world.cluster.create(gen.topic("flights", **spec))
+    await world.settle()
+    world.cluster.edit("flights", lambda live: live["spec"].update(partitions="many"))
+    await world.settle()
+
+
+async def test_an_unreadable_topic_keeps_its_names() -> None:
+    world = World()
+    await unreadable(world)
+    world.cluster.create(younger("second", topicName="flights"))
+    world.cluster.create(younger("third", table={"name": "flights"}))
+    await world.settle()
+    assert world.conditions("second")["Ready"] == ("False", "ResourceConflict")
+    assert world.conditions("third")["Ready"] == ("False", "ResourceConflict")
+    assert list(world.cluster.contracts()) == [UID]
+
+
+async def test_a_forced_deletion_removes_an_unreadable_topic() -> None:
+    world = World()
+    await unreadable(world, deletionPolicy={"topic": "Delete", "table": "Delete"})
+    world.cluster.remove("flights")
+    await world.settle()
+    assert world.conditions("flights")["DeletionBlocked"] == ("True", "InvalidSpec")
+    assert not world.cluster.contracts()
+    annotate(world, names.FORCE_DELETION, "true")
+    await world.settle()
+    assert not world.cluster.topics()
+    assert reasons(world)[-1] == "DataLeftBehind"
+    assert world.tables.tables
+
+
 async def test_no_topic_is_reconciled_before_the_first_full_list() -> None:
     world = World()
     world.cluster.create(younger("second", topicName="flights"))

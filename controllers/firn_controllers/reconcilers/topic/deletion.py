@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
-from firn.model.errors import FirnError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import TableTarget
+from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.children import COMPONENT
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.conditions.render import Verdict
@@ -71,6 +72,25 @@ class TopicDeletion:
         await self._reports.announce(entry, done)
         return Outcome()
 
+    async def advance_unreadable(self, entry: TopicEntry, problem: InvalidSpecError) -> Outcome | None:
+        """Stop ingestion, and release the finalizer if the deletion is forced. Returns None while it waits for that.
+
+        A spec that cannot be read does not say what to delete, so all data stays.
+        """
+        await self._contracts.remove(entry.uid)
+        finalizers = entry.metadata.finalizers
+        if names.FINALIZER not in finalizers:
+            return None
+        if entry.metadata.annotations.get(names.FORCE_DELETION) != "true":
+            blocked = _with_command(entry, _blocked(Reason.INVALID_SPEC, str(problem)))
+            document = status.unreadable(
+                entry.status, entry.generation, problem, self._context.ports.clock.now(), blocked
+            )
+            return await self._reports.report(entry, document)
+        await self._reports.set_finalizers(entry, tuple(name for name in finalizers if name != names.FINALIZER))
+        await self._reports.announce(entry, [_left_behind(str(problem))])
+        return Outcome()
+
     def forget(self, uid: str) -> None:
         """Forget a deleted resource."""
         self._contract_removed.pop(uid, None)
@@ -98,8 +118,7 @@ class TopicDeletion:
         if not forced:
             await self._report_blocked(observed, problem, done)
             return Outcome(failed=True)
-        text = f"annotation {names.FORCE_DELETION} is true, so the operator leaves data behind: {problem.message}"
-        done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
+        done.append(_left_behind(problem.message))
         return None
 
     async def _report_blocked(
@@ -109,9 +128,7 @@ class TopicDeletion:
         if blocked is None:
             blocked = status.as_before(observed, ConditionType.DELETION_BLOCKED)
         else:
-            namespace, name = observed.entry.name
-            command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
-            blocked = replace(blocked, message=f"{blocked.message}; to leave the data behind instead: {command}")
+            blocked = _with_command(observed.entry, blocked)
         document = status.document(observed, TopicFindings(blocked=blocked))
         await self._reports.report(observed.entry, document, done or ())
 
@@ -212,3 +229,14 @@ def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
 
 def _blocked(reason: Reason, problem: str) -> Verdict:
     return Verdict("True", reason, steady(problem))
+
+
+def _with_command(entry: TopicEntry, blocked: Verdict) -> Verdict:
+    namespace, name = entry.name
+    command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
+    return replace(blocked, message=f"{blocked.message}; to leave the data behind instead: {command}")
+
+
+def _left_behind(problem: str) -> Announcement:
+    text = f"annotation {names.FORCE_DELETION} is true, so the operator leaves data behind: {problem}"
+    return Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text)

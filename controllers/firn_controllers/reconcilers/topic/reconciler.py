@@ -50,9 +50,7 @@ class TopicReconciler:
         if entry is None:
             return Outcome()
         if entry.resource is None:
-            problem = entry.problem or InvalidSpecError(f"IcebergTopic {entry.name[1]} cannot be read")
-            now = self._context.ports.clock.now()
-            return await self._reports.report(entry, status.unreadable(entry.status, entry.generation, problem, now))
+            return await self._reconcile_unreadable(entry)
         if not self._dependencies_known(entry):
             return Outcome()
         observed = await self._observe(entry)
@@ -63,6 +61,16 @@ class TopicReconciler:
             self._failures.forget(name)
             return await self._deletion.advance(observed)
         return await self._converge(observed)
+
+    async def _reconcile_unreadable(self, entry: TopicEntry) -> Outcome:
+        """Report why the object cannot be read, and delete it if a user asks for that."""
+        problem = entry.problem or InvalidSpecError(f"IcebergTopic {entry.name[1]} cannot be read")
+        if entry.metadata.deletion_timestamp is not None:
+            outcome = await self._deletion.advance_unreadable(entry, problem)
+            if outcome is not None:
+                return outcome
+        now = self._context.ports.clock.now()
+        return await self._reports.report(entry, status.unreadable(entry.status, entry.generation, problem, now))
 
     async def _converge(self, observed: ObservedTopic) -> Outcome:
         """Bring all parts into agreement with the spec, as far as possible, and report the result."""
