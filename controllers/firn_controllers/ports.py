@@ -101,6 +101,13 @@ class Tables(Protocol):
         """
         ...
 
+    async def filled_by(self, target: TableTarget) -> str | None:
+        """Return Kafka's id of the topic whose records the table has, "" before the first record.
+
+        None if the table does not exist, or if no IcebergTopic ever owned it.
+        """
+        ...
+
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
         """Drop the table and its dead-letter table, with their files. Return None if the call dropped none.
 

@@ -69,6 +69,8 @@ Add it to the values, or create the resource again with a profile from the messa
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
     """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a name or value. Follow the message."""
+    DEFAULT_CHANGED = "DefaultChanged"
+    """SpecValid: The data of a restored resource is under an earlier default profile or catalog. Create the resource again, and name it."""
     BAD_SCHEMA = "BadSchema"
     """SpecValid: A column or a type cannot be read. Correct the field in the message."""
     INCOMPATIBLE_SCHEMA = "IncompatibleSchema"

@@ -159,6 +159,11 @@ class TablesContract:
         assert await tables.ensure(newer, schema(INT), "uid-1") is None
         assert await tables.ensure(newer, schema(INT), "uid-1") is None
 
+    async def test_only_a_table_of_firn_is_filled_by_a_topic(self, tables: Tables, target: TableTarget) -> None:
+        assert await tables.filled_by(target) is None
+        await tables.ensure(target, schema(INT), "uid-1")
+        assert await tables.filled_by(target) == ""
+
     async def test_only_the_owner_drops_a_table_and_drops_repeat(self, tables: Tables, target: TableTarget) -> None:
         assert not await tables.drop(target, "uid-1")
         await tables.ensure(target, schema(INT), "uid-1")

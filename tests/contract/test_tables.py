@@ -323,6 +323,7 @@ async def test_offsets_in_the_properties_are_ignored(
     assert state is not None
     assert state.changed == ()
     assert catalog.load_table((target.namespace, target.name)).properties["firn.offsets"] == '{"0":5}'
+    assert await tables.filled_by(target) == "x"
 
 
 async def test_a_column_dropped_by_another_client_is_restored(

@@ -18,6 +18,7 @@ class Stored:
     target: TableTarget
     schema: RecordSchema
     owner: str | None
+    topic_id: str = ""
 
 
 class FakeTables:
@@ -62,6 +63,11 @@ class FakeTables:
             created=created,
             changed=changed,
         )
+
+    async def filled_by(self, target: TableTarget) -> str | None:
+        self._answer(target.catalog)
+        live = self.tables.get(target.identifier)
+        return live.topic_id if live is not None and live.owner is not None else None
 
     @effect
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:

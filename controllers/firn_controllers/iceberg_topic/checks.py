@@ -83,10 +83,14 @@ def _forbidden(observed: ObservedTopic, profile: str, group: str, catalog: str) 
         ("catalogs", config.catalogs, catalog),
     ]
     for section, members, name in sections:
-        allowed = members[name].namespaces if name in members else ()
-        if allowed and namespace not in allowed:
+        if name in members and not allows(members[name], namespace):
             return section, name
     return None
+
+
+def allows(member: HasNamespaces, namespace: str) -> bool:
+    """Return whether resources of the namespace may use this member of the configuration."""
+    return not member.namespaces or namespace in member.namespaces
 
 
 def schema_valid(observed: ObservedTopic) -> Failure | None:

@@ -207,7 +207,7 @@ def test_flat_metadata_columns_land_in_a_table_of_version_3(world: World) -> Non
     )
     # Only properties and layouts that the spec set are removed.
     world.table(job).updateProperties().set("somebody.s", "own").commit()
-    world.table(job).replaceSortOrder().asc("id").commit()
+    world.spark.sql(f"alter table {job.table.identifier} write ordered by id")
     del target["partition_by"]
     world.apply(world.job(topic, generation=2, table={**target, "properties": {"kept": "3"}}))
     world.await_state(job, "CaughtUp", generation=2)

@@ -666,6 +666,51 @@ async def test_recovered_brokers_do_not_bypass_a_failed_object_store(
     await first
 
 
+# Restores from Git
+
+
+async def restored(world: World, **changes: Any) -> None:
+    """Delete a topic whose records have landed, change the defaults, and apply its manifest again."""
+    table = world.tables.tables["lake.demo.flights"]
+    table.topic_id = world.job().topic_id or ""
+    world.cluster.remove("flights")
+    await world.settle()
+    table.owner = "uid-before"  # a created resource never has the uid of a deleted one
+    world.start(gen.config(**changes))
+    world.cluster.create(gen.topic("flights", deletionPolicy={"topic": "Delete", "table": "Delete"}))
+    await world.settle()
+
+
+async def test_a_restored_topic_does_not_move_to_a_new_default_profile() -> None:
+    world = await settled()
+    await restored(world, defaultProfile="outside")
+    assert world.conditions()["SpecValid"] == ("False", "DefaultChanged")
+    assert "spec.profile: classic" in world.message("SpecValid")
+    assert list(world.topics.topics) == [("classic", "flights")]
+    # Its deletion does not touch a topic that it never had.
+    await world.topics.create("outside", "flights", 1, {})
+    world.cluster.remove("flights")
+    await world.settle()
+    assert len(world.topics.topics) == 2
+    assert list(world.tables.tables) == ["lake.demo.flights"]
+
+
+async def test_a_restored_topic_does_not_move_to_a_new_default_catalog() -> None:
+    world = await settled()
+    lake = gen.config().catalogs["lake"].model_dump(by_alias=True)
+    await restored(world, defaultCatalog="next", catalogs={"lake": lake, "next": lake})
+    assert world.conditions()["SpecValid"] == ("False", "DefaultChanged")
+    assert "spec.table.catalog: lake" in world.message("SpecValid")
+    assert list(world.tables.tables) == ["lake.demo.flights"]
+
+
+async def test_a_restored_topic_continues_under_unchanged_defaults() -> None:
+    world = await settled()
+    await restored(world)
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert world.conditions()["TableReady"] == ("True", "Adopted")
+
+
 # Conflicts
 
 

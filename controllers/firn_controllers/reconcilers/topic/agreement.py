@@ -20,6 +20,7 @@ from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.contracts import JobContracts
 from firn_controllers.reconcilers.topic.failures import DependencyFailures
 from firn_controllers.reconcilers.topic.memory import Recollection, TopicMemory
+from firn_controllers.reconcilers.topic.restored import default_failure
 
 VISIBLE_WITHIN = 10.0
 """Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
@@ -43,6 +44,12 @@ class TopicAgreement:
         """
         failure = checks.first_failure(observed)
         findings = TopicFindings(failure=failure, job=observed.job)
+        if failure is None:
+            try:
+                failure = await default_failure(observed, self._context.ports)
+            except FirnError as error:
+                return replace(findings, topic=error)
+            findings = replace(findings, failure=failure)
         if failure is None:
             with_topic = await self._agree_topic(observed, recalled, findings)
             if with_topic is None:

@@ -221,10 +221,14 @@ class TopicDeletion:
 def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
     """Return whether status names this topic.
 
-    Without a topic in status, a valid spec would have created or adopted it.
+    Without a topic in status, an accepted spec would have created or adopted it.
     """
     remembered = observed.entry.status.get("topicId")
-    return live.topic_id == remembered if remembered else checks.first_failure(observed) is None
+    if remembered:
+        return live.topic_id == remembered
+    verdict = status.as_before(observed, ConditionType.SPEC_VALID)
+    refused = verdict is not None and verdict.reason == Reason.DEFAULT_CHANGED
+    return not refused and checks.first_failure(observed) is None
 
 
 def _blocked(reason: Reason, problem: str) -> Verdict:

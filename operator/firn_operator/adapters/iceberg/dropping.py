@@ -22,17 +22,18 @@ def drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> D
     The table goes last, because it shows the owner when an interrupted drop is repeated. The dead letters may have been
     created for an earlier owner of the table. A table of their name without an owner is not Firn's, and stays.
     """
-    table = _existing(catalog, key)
+    table = existing(catalog, key)
     if table is None or table.metadata.properties.get(OWNER) != owner:
         return None
-    letters = _existing(catalog, dead)
+    letters = existing(catalog, dead)
     kept = False
     if letters is not None and OWNER in letters.metadata.properties:
         kept = _drop(catalog, dead, letters)
     return Dropped(files_kept=_drop(catalog, key, table) or kept)
 
 
-def _existing(catalog: Catalog, key: TableKey) -> Table | None:
+def existing(catalog: Catalog, key: TableKey) -> Table | None:
+    """Return the table, or None if it does not exist."""
     try:
         return catalog.load_table(key)
     except (iceberg_errors.NoSuchTableError, iceberg_errors.NoSuchNamespaceError):

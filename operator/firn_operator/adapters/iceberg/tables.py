@@ -8,6 +8,8 @@ spec only if more than snapshots changed.
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from pyiceberg.catalog import Catalog
+
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
 from firn_controllers.ports import Dropped, TableState
@@ -15,7 +17,7 @@ from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg.agreement import Agreement
 from firn_operator.adapters.iceberg.catalogs import TableKey, places
 from firn_operator.adapters.iceberg.connections import Connection
-from firn_operator.adapters.iceberg.dropping import drop_owned
+from firn_operator.adapters.iceberg.dropping import drop_owned, existing
 
 _BATCH = 500
 
@@ -53,6 +55,15 @@ class CatalogTables:
             f"table {target.identifier}", lambda: Agreement(connection, target, schema, owner, request).run(place)
         )
 
+    async def filled_by(self, target: TableTarget) -> str | None:
+        """Return Kafka's id of the topic whose records a table of Firn has."""
+        connection = self._connections[target.catalog]
+        key = (target.namespace, target.name)
+        batch = self._places.get(target.catalog)
+        if batch is not None and await batch.submit(key) is None:
+            return None
+        return await connection.call(f"table {target.identifier}", lambda: _filled_by(connection.catalog(), key))
+
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
         """Drop the table and its dead letters if ``owner`` owns them."""
         connection = self._connections[target.catalog]
@@ -74,3 +85,17 @@ class CatalogTables:
             return await connection.call(f"catalog {connection.name}", lambda: places(connection.catalog(), keys))
 
         return read
+
+
+def _filled_by(catalog: Catalog, key: TableKey) -> str | None:
+    table = existing(catalog, key)
+    if table is None or names.TABLE_OWNER not in table.properties:
+        return None
+    snapshot = table.current_snapshot()
+    while snapshot is not None:
+        summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if names.SUMMARY_TOPIC_ID in summary:
+            return str(summary[names.SUMMARY_TOPIC_ID])
+        parent = snapshot.parent_snapshot_id
+        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    return table.properties.get(names.SUMMARY_TOPIC_ID, "")

@@ -1,0 +1,85 @@
+"""Refuses a new resource that leaves its profile or catalog to a default, but whose data is under another one.
+
+The status has the defaults that were chosen at the creation of a resource. A resource that is restored from Git has no
+status, so after a change of the defaults it would get an empty topic or table elsewhere.
+"""
+
+import logging
+
+from firn.model.conditions import Reason
+from firn.model.errors import FirnError
+from firn.model.jobs import TableTarget
+from firn_controllers.iceberg_topic import checks
+from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.ports import Ports
+
+log = logging.getLogger(__name__)
+
+
+async def default_failure(observed: ObservedTopic, ports: Ports) -> Failure | None:
+    """Return why the defaults do not fit the data that exists, or None.
+
+    Raises UnavailableError or AccessDeniedError if the table, or brokers that may have its topic, cannot tell.
+    """
+    target, status = observed.target, observed.entry.status
+    known = observed.job is not None or "topicId" in status or "table" in status
+    if known or not isinstance(target, TableTarget):
+        return None
+    spec = observed.resource.spec
+    if spec.table.catalog is None:
+        elsewhere = await _catalog_with_table(observed, target, ports)
+        if elsewhere is not None:
+            return _refused(
+                f"table {elsewhere.identifier} exists, but the default catalog is {target.catalog}",
+                "spec.table.catalog",
+                elsewhere.catalog,
+            )
+    if spec.profile is None:
+        profile = await _profile_with_topic(observed, target, ports)
+        if profile is not None:
+            topic, default = observed.resource.topic_name, observed.entry.profile
+            return _refused(
+                f"table {target.identifier} has the records of Kafka topic {topic} of profile {profile}, but the default profile is {default}",
+                "spec.profile",
+                profile,
+            )
+    return None
+
+
+async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, ports: Ports) -> TableTarget | None:
+    for catalog, settings in sorted(observed.config.catalogs.items()):
+        if catalog == target.catalog or not checks.allows(settings, observed.entry.name[0]):
+            continue
+        other = target.model_copy(update={"catalog": catalog})
+        try:
+            if await ports.tables.filled_by(other) is not None:
+                return other
+        except FirnError as error:  # one catalog does not stop the topics of another
+            log.warning("cannot tell whether table %s exists: %s", other.identifier, error)
+    return None
+
+
+async def _profile_with_topic(observed: ObservedTopic, target: TableTarget, ports: Ports) -> str | None:
+    topic_id = await ports.tables.filled_by(target)
+    if not topic_id:
+        return None
+    name, default = observed.resource.topic_name, observed.entry.profile
+    profiles = observed.config.profiles
+    others = [
+        key for key in sorted(profiles) if key != default and checks.allows(profiles[key], observed.entry.name[0])
+    ]
+    # The default comes first: two profiles may be the same brokers.
+    for profile in (default, *others):
+        live = await ports.topics.describe(profile, name)
+        if live is not None and live.topic_id == topic_id:
+            return profile if profile != default else None
+    return None
+
+
+def _refused(problem: str, field: str, value: str) -> Failure:
+    return Failure(
+        Reason.DEFAULT_CHANGED,
+        f"{problem}; delete this resource, which has no data yet, and create it with {field}: {value} to continue with that data, or with"
+        " another table.name",
+    )
