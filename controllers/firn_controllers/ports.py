@@ -285,6 +285,13 @@ class Cluster(Protocol):
         """
         ...
 
+    async def rival(self, namespace: str) -> str | None:
+        """Claim the resources of a namespace for this release.
+
+        Returns the namespace of the release that has claimed them, or None if it is this release.
+        """
+        ...
+
     async def event(
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str
     ) -> None:

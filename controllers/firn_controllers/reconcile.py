@@ -17,7 +17,7 @@ from firn_controllers.cache import policies as policy_index
 from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, PolicyEntry
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry, topic_entry
 from firn_controllers.children import COMPONENT, Owner
-from firn_controllers.conditions.announcements import Announcement
+from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Manifest, Ports, RunMeter
 from firn_controllers.queue import Key, Outcome, ReconcileMeter, WorkQueue
@@ -56,6 +56,8 @@ class Controllers:
         self._synced = asyncio.Event()
         self._stopped = False
         self._announcements: list[Announcement] = []
+        self._taken_namespaces: set[str] = set()
+        """Namespaces whose resources another release manages."""
         self._context = context = Context(
             config=config,
             owner=Owner(config.namespace, owner_uid),
@@ -180,9 +182,15 @@ class Controllers:
         """Reconcile one key."""
         match key:
             case (kind, namespace, name) if kind == TOPIC:
-                outcome = await self._topic_reconciler.reconcile((namespace, name))
+                if await self._taken(namespace):
+                    outcome = await self._topic_reconciler.leave((namespace, name))
+                else:
+                    outcome = await self._topic_reconciler.reconcile((namespace, name))
             case (kind, policy_kind, namespace, name) if kind == POLICY and policy_kind in KINDS:
-                outcome = await self._policy_reconciler.reconcile(policy_kind, (namespace, name))
+                if await self._taken(namespace):
+                    outcome = self._context.resync()
+                else:
+                    outcome = await self._policy_reconciler.reconcile(policy_kind, (namespace, name))
             case (kind, name) if kind == FLEET:
                 outcome = await self._fleet_reconciler.reconcile(name)
             case (kind, name) if kind == CATALOG:
@@ -193,6 +201,20 @@ class Controllers:
                 outcome = await self._orphan_reconciler.reconcile()
         await self._announce()
         return outcome
+
+    async def _taken(self, namespace: str) -> bool:
+        """Return whether another release manages the resources of the namespace. The first time, an Event tells it."""
+        rival = await self._context.ports.cluster.rival(namespace)
+        if rival is None:
+            self._taken_namespaces.discard(namespace)
+        elif namespace not in self._taken_namespaces:
+            self._taken_namespaces.add(namespace)
+            text = (
+                f"the release in namespace {rival} manages the resources of namespace {namespace}, so this operator leaves them alone;"
+                " remove the namespace from watchNamespaces of one of the two releases"
+            )
+            self._context.announce(Announcement("Warning", EventReason.NAMESPACE_TAKEN, text))
+        return rival is not None
 
     async def _announce(self) -> None:
         """Record the Events of fleets and groups on the object that owns their children."""

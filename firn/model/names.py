@@ -8,6 +8,8 @@ API_VERSION = f"{GROUP}/{VERSION}"
 FIELD_MANAGER = "firn-operator"
 MANAGED_BY = "firn"
 CONFIG_OBJECT = "firn-config"
+CLAIM = "firn-operator"
+"""Name of the Lease by which a release claims the resources of a namespace."""
 
 # Labels
 LABEL_MANAGED_BY = "app.kubernetes.io/managed-by"

@@ -32,6 +32,8 @@ class FakeCluster:
         self.pod_states: dict[str, PodState] = {}
         self.events: list[tuple[str, str, str]] = []
         self.watch: list[Callable[[str, Manifest], None]] = []
+        self.rivals: dict[str, str] = {}
+        """Namespace of resources -> namespace of another release that has claimed it."""
         self.broken_images: set[str] = set()
         """Pods of a template with one of these images never become ready: their container fails repeatedly."""
         self._applied: dict[Place, Manifest] = {}
@@ -148,6 +150,9 @@ class FakeCluster:
             self._remove(live)
             return None
         return self._changed(live)
+
+    async def rival(self, namespace: str) -> str | None:
+        return self.rivals.get(namespace)
 
     async def event(
         self, namespace: str, name: str, uid: str, kind: str, type_: str, reason: str, message: str

@@ -70,6 +70,8 @@ class EventReason(StrEnum):
     """A broker does not run, or a change of the profile cannot take effect. The message names the cause."""
     RECOVERED = "Recovered"
     """All brokers of the profile run again."""
+    NAMESPACE_TAKEN = "NamespaceTaken"
+    """Another release manages the resources of a namespace that this release watches, too."""
     FINALIZED = "MetadataVersionFinalised"
     """The operator finalized the metadata version that the profile names. Brokers of an older release can no longer start."""
 

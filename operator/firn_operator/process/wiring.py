@@ -86,6 +86,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         resync = durations.milliseconds(config.resync) / 1000
         instance = os.environ.get("POD_NAME", "firn-operator")
         cluster = KubeCluster(api, config.namespace, workloads, resync, instance)
+        if await _until(stop, health, lambda: _claim(cluster, config)) is None:
+            return
         lake = tables(config)
         interval = durations.milliseconds(config.progress_interval) / 1000
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace), interval)
@@ -177,6 +179,18 @@ async def _start_up(api: Api, config: Config) -> str:
     """Check the CRDs, and return the uid of the object that owns our workloads. Raises NotReadyError."""
     await crd.check(api)
     return await _owner(api, config)
+
+
+async def _claim(cluster: KubeCluster, config: Config) -> bool:
+    """Claim the namespaces that the configuration lists. Raises NotReadyError if another release has one of them."""
+    for namespace in config.watch_namespaces:
+        rival = await cluster.rival(namespace)
+        if rival is not None:
+            raise NotReadyError(
+                f"the release in namespace {rival} manages the resources of namespace {namespace}; remove the namespace from watchNamespaces of"
+                " one of the two releases"
+            )
+    return True
 
 
 async def _owner(api: Api, config: Config) -> str:

@@ -32,6 +32,7 @@ def allowed(
         ("patch", "icebergtopics", "watched", "firn.dev"),
         ("patch", "icebergtopics/status", "watched", "firn.dev"),
         ("create", "events", "watched", ""),
+        ("create", "leases", "watched", "coordination.k8s.io"),
         ("patch", "events", "firn-system", ""),
         ("patch", "statefulsets", "firn-system", "apps"),
         ("delete", "statefulsets", "firn-system", "apps"),

@@ -261,6 +261,7 @@ def test_the_operator_has_rights_in_its_namespace_and_reads_all_topics() -> None
     assert everywhere == {
         *(f"{kind}{part}" for kind in KINDS for part in ("", "/status")),
         "events",
+        "leases",
         "customresourcedefinitions",
     }
 

@@ -756,6 +756,25 @@ async def test_two_topics_with_one_table_are_a_conflict() -> None:
     assert ("classic", "second") not in world.topics.topics
 
 
+async def test_resources_of_another_release_are_left_alone() -> None:
+    world = await settled()
+    before = world.conditions()
+    world.cluster.rivals["demo"] = "firn-other"
+    world.start()
+    world.cluster.create(gen.topic("second"))
+    world.cluster.create(gen.policy("nightly"))
+    await world.settle()
+    assert not world.cluster.contracts()
+    assert (world.conditions(), world.conditions("second")["Ready"][1]) == (before, "Pending")
+    assert list(world.topics.topics) == [("classic", "flights")]
+    told = [reason for name, reason, _ in world.cluster.events if name == names.CONFIG_OBJECT]
+    assert told.count("NamespaceTaken") == 1
+    del world.cluster.rivals["demo"]
+    world.start()
+    await world.settle()
+    assert world.conditions("second")["Ready"] == ("True", "AllReady")
+
+
 async def test_equal_names_in_different_profiles_are_no_conflict() -> None:
     world = World()
     world.cluster.create(gen.topic("flights"))

@@ -62,6 +62,13 @@ class TopicReconciler:
             return await self._deletion.advance(observed)
         return await self._converge(observed)
 
+    async def leave(self, name: Name) -> Outcome:
+        """Stop ingestion by this release, and change nothing else: another release manages the resource."""
+        entry = self._context.topics.get(name)
+        if entry is not None and await self._contracts.read(entry.uid, cached=False) is not None:
+            await self._contracts.remove(entry.uid)
+        return self._context.resync()
+
     async def _reconcile_unreadable(self, entry: TopicEntry) -> Outcome:
         """Report why the object cannot be read, and delete it if a user asks for that."""
         problem = entry.problem or InvalidSpecError(f"IcebergTopic {entry.name[1]} cannot be read")

@@ -180,6 +180,7 @@ PLURALS = {
     ("apps/v1", "StatefulSet"): "statefulsets",
     ("batch/v1", "Job"): "jobs",
     ("policy/v1", "PodDisruptionBudget"): "poddisruptionbudgets",
+    ("coordination.k8s.io/v1", "Lease"): "leases",
     ("firn.dev/v1alpha1", "IcebergTopic"): "icebergtopics",
     ("firn.dev/v1alpha1", "CompactionPolicy"): "compactionpolicies",
     ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",

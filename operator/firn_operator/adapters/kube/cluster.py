@@ -17,6 +17,7 @@ from firn_operator.adapters.kube.api_client import (
     Manifest,
     path,
 )
+from firn_operator.adapters.kube.claims import Claims
 from firn_operator.adapters.kube.events import EventRecorder, EventSubject
 from firn_operator.adapters.kube.lists import list_all, pages
 from firn_operator.adapters.kube.workloads import Applied, Workloads
@@ -50,10 +51,17 @@ class KubeCluster:
         """Kind and name -> edition of the object after the last apply of this process."""
         self._reading: dict[ChildKind, asyncio.Task[_Children]] = {}
         self._recorder = EventRecorder(api, instance)
+        self._claims = Claims(api, namespace)
 
     async def run(self) -> None:
-        """Send Events until cancelled."""
-        await self._recorder.run()
+        """Send Events and renew claims until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._recorder.run())
+            tasks.create_task(self._claims.run())
+
+    async def rival(self, namespace: str) -> str | None:
+        """Claim the resources of a namespace, or return the namespace of the release that has claimed them."""
+        return await self._claims.rival(namespace)
 
     async def apply(self, manifest: Manifest, *, always: bool = False) -> bool:
         """Apply an object server-side. Returns True if the object changed.

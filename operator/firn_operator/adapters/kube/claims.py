@@ -1,0 +1,131 @@
+"""Claims of namespaces: one release manages the resources of a namespace, also if another release watches it too.
+
+A claim is the Lease ``firn-operator`` in the namespace, and its holder is the namespace of the release. The first release
+that asks gets the claim. It renews the Lease, so that another release can follow after the first one was uninstalled.
+"""
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from firn.model import names
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_operator.adapters.kube.api_client import JSON, Api, ApiError, Manifest, path
+
+log = logging.getLogger(__name__)
+
+SECONDS = 300
+"""Time without a renewal after which another release may take the claim."""
+RENEWAL = 60.0
+"""Seconds between two renewals."""
+_LOOK_AGAIN = 15.0
+"""Seconds between two looks at the claim of another release."""
+_LEASE = ("coordination.k8s.io/v1", "Lease")
+
+
+@dataclass(slots=True)
+class _Rival:
+    """The claim of another release, as this process saw it. Clocks of two nodes are never compared."""
+
+    holder: str
+    version: str
+    since: float
+    looked: float
+
+
+class Claims:
+    """The claims of one release."""
+
+    def __init__(self, api: Api, holder: str) -> None:
+        self._api = api
+        self._holder = holder
+        self._held: set[str] = set()
+        self._rivals: dict[str, _Rival] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def rival(self, namespace: str) -> str | None:
+        """Claim a namespace. Return the namespace of the release that has the claim, or None if it is this release."""
+        if namespace in self._held:
+            return None
+        async with self._locks.setdefault(namespace, asyncio.Lock()):
+            known = self._rivals.get(namespace)
+            if known is None or time.monotonic() - known.looked >= _LOOK_AGAIN:
+                await self._look(namespace)
+            if namespace in self._held:
+                return None
+            known = self._rivals.get(namespace)
+            if known is None:
+                raise UnavailableError(f"the claim of namespace {namespace} changes; the next reconcile retries")
+            return known.holder
+
+    async def run(self) -> None:
+        """Renew the claims until cancelled."""
+        while True:
+            await asyncio.sleep(RENEWAL)
+            for namespace in sorted(self._held):
+                try:
+                    await self._look(namespace)
+                except (ApiError, UnavailableError, AccessDeniedError) as error:
+                    log.warning("cannot renew the claim of namespace %s; the next try follows: %s", namespace, error)
+
+    async def _look(self, namespace: str) -> None:
+        """Create, renew or take over the claim, or note its holder."""
+        now = time.monotonic()
+        live = await self._lease(namespace)
+        holder = (live["spec"].get("holderIdentity") or self._holder) if live is not None else self._holder
+        if live is not None and holder != self._holder:
+            version = live["metadata"]["resourceVersion"]
+            known = self._rivals.get(namespace)
+            since = known.since if known is not None and known.version == version else now
+            if now - since < SECONDS:
+                self._note(namespace, _Rival(holder, version, since, now))
+                return
+        if await self._write(namespace, live):
+            self._rivals.pop(namespace, None)
+            self._held.add(namespace)
+        else:  # another process was faster; the next look shows its claim
+            self._held.discard(namespace)
+            self._rivals.pop(namespace, None)
+
+    def _note(self, namespace: str, rival: _Rival) -> None:
+        if namespace not in self._rivals:
+            log.warning(
+                "the release in namespace %s manages the resources of namespace %s, so this operator leaves them alone; remove the namespace"
+                " from watchNamespaces of one of the two releases",
+                rival.holder,
+                namespace,
+            )
+        self._rivals[namespace] = rival
+        self._held.discard(namespace)
+
+    async def _lease(self, namespace: str) -> Manifest | None:
+        try:
+            return await self._api.call("GET", path(*_LEASE, namespace, names.CLAIM))
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _write(self, namespace: str, live: Manifest | None) -> bool:
+        """Write the claim. Returns False if the Lease has changed since it was read."""
+        spec = {
+            "holderIdentity": self._holder,
+            "leaseDurationSeconds": SECONDS,
+            "renewTime": datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z"),
+        }
+        metadata = {"name": names.CLAIM, "namespace": namespace}
+        if live is not None:
+            metadata["resourceVersion"] = live["metadata"]["resourceVersion"]
+        lease = {"apiVersion": _LEASE[0], "kind": _LEASE[1], "metadata": metadata, "spec": spec}
+        place = path(*_LEASE, namespace, names.CLAIM if live is not None else "")
+        try:
+            await self._api.call("PUT" if live is not None else "POST", place, None, lease, JSON)
+        except ApiError as error:
+            if error.status == 409:
+                return False
+            if error.status == 404 and live is None:
+                return True  # the namespace does not exist, so it has no resources
+            raise
+        return True
