@@ -59,6 +59,11 @@ def fleet(profile: str) -> str:
     return f"firn-broker-{profile}"
 
 
+def quorum(profile: str) -> str:
+    """Return the name of the ConfigMap with the size of the controller quorum of a profile's volumes."""
+    return f"firn-broker-{profile}-quorum"
+
+
 def bootstrap(profile: str) -> str:
     """Return the name of the bootstrap Service (port 9092)."""
     return f"firn-broker-{profile}-bootstrap"

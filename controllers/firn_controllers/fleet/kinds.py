@@ -16,11 +16,13 @@ from firn_controllers.ports import Manifest, StatefulSetState
 AnyFleet: TypeAlias = KafkaFleet | DisklessFleet
 
 
-def managed_fleet(config: Config, name: str, owner: Owner, live: StatefulSetState | None) -> AnyFleet:
-    """Return the fleet of the managed profile ``name``, given its live StatefulSet."""
+def managed_fleet(
+    config: Config, name: str, owner: Owner, live: StatefulSetState | None, voters: int | None = None
+) -> AnyFleet:
+    """Return the fleet of the managed profile ``name``, given its live StatefulSet, and the voters of its volumes."""
     match config.profiles[name]:
         case KafkaProfile() as profile:
-            return KafkaFleet.from_profile(config, name, profile, owner, live)
+            return KafkaFleet.from_profile(config, name, profile, owner, live, voters)
         case DisklessProfile() as profile:
             return DisklessFleet.from_profile(config, name, profile, owner)
 

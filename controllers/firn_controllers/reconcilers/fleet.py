@@ -13,11 +13,11 @@ from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, health, kinds, rollout
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version
-from firn_controllers.fleet.kafka.layout import KafkaFleet
+from firn_controllers.fleet.kafka.layout import KafkaFleet, kept_voters, quorum
 from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
-from firn_controllers.ports import FleetState
+from firn_controllers.ports import FleetState, StatefulSetState
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
 
@@ -43,6 +43,8 @@ class FleetReconciler:
 
         It creates no others, because its own configuration never changes.
         """
+        self._quorums_kept: set[str] = set()
+        """Profiles whose controller quorum this process has recorded."""
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
@@ -59,7 +61,10 @@ class FleetReconciler:
         """Return the health of a managed fleet, and whether the next reconcile may continue a roll-out or upgrade."""
         cluster = self._cluster
         live = await cluster.stateful_set(names.fleet(profile))
-        fleet = kinds.managed_fleet(self._config, profile, self._owner, live)
+        try:
+            fleet = await self._keep_quorum(profile, live)
+        except InvalidSpecError as error:
+            return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
         pods = await cluster.pods(fleet.labels)
         answers = any(pod.ready for pod in pods)
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
@@ -83,6 +88,21 @@ class FleetReconciler:
             await self._prune(fleet)
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
         return fleet_health, rolling or (version is not None and failure is None)
+
+    async def _keep_quorum(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
+        """Return the fleet. Its controller quorum is that of its volumes, also after the StatefulSet was deleted.
+
+        Raises InvalidSpecError if the record of the quorum cannot be read.
+        """
+        cluster, voters = self._cluster, None
+        if live is None:
+            record = await cluster.get("v1", "ConfigMap", self._owner.namespace, names.quorum(profile))
+            voters = kept_voters(record)
+        fleet = kinds.managed_fleet(self._config, profile, self._owner, live, voters)
+        if isinstance(fleet, KafkaFleet) and voters is None and profile not in self._quorums_kept:
+            await cluster.apply(quorum(fleet))
+            self._quorums_kept.add(profile)
+        return fleet
 
     async def _finalized(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
         """Finalize the metadata version.

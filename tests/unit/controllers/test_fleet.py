@@ -523,7 +523,9 @@ async def test_a_broker_that_does_not_become_ready_stops_the_roll() -> None:
 
 async def test_an_old_config_map_stays_while_a_broker_uses_it() -> None:
     def configurations() -> set[str]:
-        return {place[3] for place in world.cluster.objects if place[1] == "ConfigMap" and "broker-classic" in place[3]}
+        kept = names.quorum("classic")
+        maps = {place[3] for place in world.cluster.objects if place[1] == "ConfigMap" and place[3] != kept}
+        return {name for name in maps if "broker-classic" in name}
 
     world = World()
     await world.settle()
@@ -635,6 +637,44 @@ def test_the_health_names_a_failing_broker_of_a_working_fleet() -> None:
 
 NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
 """Values with which no fleet of three brokers can be rendered."""
+
+
+async def uninstalled(replicas: int) -> World:
+    """Install a fleet of one broker, let it grow to three, uninstall it, and install it with ``replicas``."""
+    world = World(gen.config(profiles={"classic": {"replicas": 1}}))
+    await world.settle()
+    world.start(gen.config(profiles={"classic": {"replicas": 3}}))
+    await world.settle()
+    for live in list(world.cluster.objects.values()):
+        if live["metadata"].get("ownerReferences"):
+            world.cluster._remove(live)
+    world.cluster.pod_states.clear()
+    world.start(gen.config(profiles={"classic": {"replicas": replicas}}))
+    await world.settle()
+    return world
+
+
+@pytest.mark.parametrize("replicas", [1, 3])
+async def test_a_reinstalled_fleet_has_the_quorum_of_its_volumes(replicas: int) -> None:
+    world = await uninstalled(replicas)
+    live = await world.cluster.stateful_set("firn-broker-classic")
+    assert live is not None
+    assert (live.manifest["metadata"]["annotations"][layout.VOTERS], live.replicas) == ("1", replicas)
+
+
+async def test_a_quorum_that_cannot_be_read_stops_a_new_fleet() -> None:
+    world = World()
+    record = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": names.quorum("classic"), "namespace": "firn-system"},
+    }
+    place = ("v1", "ConfigMap", "firn-system", names.quorum("classic"))
+    world.cluster.objects[place] = {**record, "data": {"voters": "many"}}
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert await world.cluster.stateful_set("firn-broker-classic") is None
+    assert names.quorum("classic") in world.message("TopicReady")
 
 
 async def test_an_invalid_profile_stops_only_its_own_topics() -> None:

@@ -41,7 +41,7 @@ def leases() -> Leases:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
-    monkeypatch.setattr(claims.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_operator.adapters.kube.claims.time.monotonic", lambda: now[0])
     return now
 
 

@@ -8,17 +8,19 @@ from typing import Self
 
 from firn.model import names
 from firn.model.config import Config, KafkaProfile
+from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.addresses import CLIENT_PORT
-from firn_controllers.children import Owner
+from firn_controllers.children import Owner, digest
 from firn_controllers.fleet.layout import Fleet
-from firn_controllers.ports import StatefulSetState
+from firn_controllers.ports import Manifest, StatefulSetState
 
 CONTROLLER_PORT = 9093
 DATA_PATH = "/var/lib/kafka/data"
 CONFIG_PATH = "/etc/firn/kafka"
 UID = 1000
 VOTERS = f"{names.GROUP}/controller-voters"
-"""Annotation of the StatefulSet: the number of brokers in the controller quorum when the fleet was created."""
+"""Annotation of the StatefulSet: the number of brokers in the controller quorum when the fleet was created. The ConfigMap
+`quorum` repeats it, because a volume outlives its StatefulSet, and has the quorum of its creation."""
 METADATA_VERSION = f"{names.GROUP}/metadata-version"
 """Annotation of the StatefulSet: the metadata version that a Job finalized last. Missing if there is none."""
 
@@ -38,12 +40,18 @@ class KafkaFleet(Fleet):
 
     @classmethod
     def from_profile(
-        cls, config: Config, name: str, profile: KafkaProfile, owner: Owner, live: StatefulSetState | None
+        cls,
+        config: Config,
+        name: str,
+        profile: KafkaProfile,
+        owner: Owner,
+        live: StatefulSetState | None,
+        voters: int | None = None,
     ) -> Self:
-        """Return the fleet of profile ``name``, given its live StatefulSet."""
+        """Return the fleet of profile ``name``, given its live StatefulSet, and the voters of an earlier one."""
         size, storage_class = profile.storage.size, profile.storage.storage_class_name
-        replicas = profile.replicas
-        voters = 3 if replicas >= 3 else 1
+        replicas = max(profile.replicas, voters or 1)
+        voters = voters or (3 if replicas >= 3 else 1)
         version = None
         if live is not None:
             replicas = max(replicas, live.replicas)
@@ -93,6 +101,31 @@ class KafkaFleet(Fleet):
         It never changes for a namespace and profile, so that existing volumes fit a StatefulSet that is created again.
         """
         return cluster_id(self.owner.namespace, self.name)
+
+
+def quorum(fleet: KafkaFleet) -> Manifest:
+    """Build the ConfigMap ``firn-broker-P-quorum``. It has no owner, so it stays with the volumes after an uninstallation."""
+    data = {"voters": str(fleet.voters)}
+    metadata = {
+        "name": names.quorum(fleet.name),
+        "namespace": fleet.owner.namespace,
+        "labels": {names.LABEL_MANAGED_BY: names.MANAGED_BY, names.LABEL_PROFILE: fleet.name},
+        "annotations": {names.TEMPLATE_HASH: digest(data)},
+    }
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+
+
+def kept_voters(quorum: Manifest | None) -> int | None:
+    """Return the number of voters in the ConfigMap `quorum`. Raises InvalidSpecError if it has none."""
+    if quorum is None:
+        return None
+    text = str((quorum.get("data") or {}).get("voters", ""))
+    if not text.isdecimal() or int(text) < 1:
+        name = quorum["metadata"]["name"]
+        raise InvalidSpecError(
+            f"ConfigMap {name}: voters is {text!r}; set it to the number of brokers in the controller quorum when the volumes were created"
+        )
+    return int(text)
 
 
 def cluster_id(namespace: str, profile: str) -> str:

@@ -44,18 +44,21 @@ class TopicAgreement:
         """
         failure = checks.first_failure(observed)
         findings = TopicFindings(failure=failure, job=observed.job)
+        unknown: FirnError | None = None
         if failure is None:
             try:
                 failure = await default_failure(observed, self._context.ports)
             except FirnError as error:
-                return replace(findings, topic=error)
+                unknown = error
             findings = replace(findings, failure=failure)
         if failure is None:
             with_topic = await self._agree_topic(observed, recalled, findings)
             if with_topic is None:
                 return None
             findings = with_topic
-            if findings.failure is None:
+            if unknown is not None:
+                findings = replace(findings, table=unknown)
+            elif findings.failure is None:
                 findings = await self._agree_table(observed, recalled, findings)
         return await self._agree_contract(observed, findings)
 

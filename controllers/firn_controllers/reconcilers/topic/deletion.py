@@ -225,7 +225,7 @@ def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
     """
     remembered = observed.entry.status.get("topicId")
     if remembered:
-        return live.topic_id == remembered
+        return bool(live.topic_id == remembered)
     verdict = status.as_before(observed, ConditionType.SPEC_VALID)
     refused = verdict is not None and verdict.reason == Reason.DEFAULT_CHANGED
     return not refused and checks.first_failure(observed) is None

@@ -22,8 +22,8 @@ async def default_failure(observed: ObservedTopic, ports: Ports) -> Failure | No
 
     Raises UnavailableError or AccessDeniedError if the table, or brokers that may have its topic, cannot tell.
     """
-    target, status = observed.target, observed.entry.status
-    known = observed.job is not None or "topicId" in status or "table" in status
+    target = observed.target
+    known = observed.job is not None or "table" in observed.entry.status
     if known or not isinstance(target, TableTarget):
         return None
     spec = observed.resource.spec
