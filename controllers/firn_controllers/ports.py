@@ -86,6 +86,16 @@ class Dropped:
     """True if files stay, because the table has the property ``gc.enabled=false``."""
 
 
+@dataclass(frozen=True, slots=True)
+class FoundTable:
+    """A table that exists before its resource is reconciled for the first time."""
+
+    owner: str | None
+    """Property ``firn.owner``: uid of the resource that created or adopted the table."""
+    topic_id: str = ""
+    """Kafka's id of the topic whose records the table has; empty before the first record."""
+
+
 class Tables(Protocol):
     """Iceberg catalogs, by name."""
 
@@ -101,11 +111,8 @@ class Tables(Protocol):
         """
         ...
 
-    async def filled_by(self, target: TableTarget) -> str | None:
-        """Return Kafka's id of the topic whose records the table has, "" before the first record.
-
-        None if the table does not exist, or if no IcebergTopic ever owned it.
-        """
+    async def found(self, target: TableTarget) -> FoundTable | None:
+        """Return what is known of a table before it is adopted; None if it does not exist."""
         ...
 
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:

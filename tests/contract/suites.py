@@ -13,7 +13,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, TableTarget
 from firn.model.maintenance import CompactionWork
-from firn_controllers.ports import Debts, Tables, Topics, TopicState
+from firn_controllers.ports import Debts, FoundTable, Tables, Topics, TopicState
 
 PROFILE, CATALOG = "classic", "lake"
 
@@ -159,10 +159,10 @@ class TablesContract:
         assert await tables.ensure(newer, schema(INT), "uid-1") is None
         assert await tables.ensure(newer, schema(INT), "uid-1") is None
 
-    async def test_only_a_table_of_firn_is_filled_by_a_topic(self, tables: Tables, target: TableTarget) -> None:
-        assert await tables.filled_by(target) is None
+    async def test_a_table_is_found_with_its_owner(self, tables: Tables, target: TableTarget) -> None:
+        assert await tables.found(target) is None
         await tables.ensure(target, schema(INT), "uid-1")
-        assert await tables.filled_by(target) == ""
+        assert await tables.found(target) == FoundTable("uid-1")
 
     async def test_only_the_owner_drops_a_table_and_drops_repeat(self, tables: Tables, target: TableTarget) -> None:
         assert not await tables.drop(target, "uid-1")

@@ -16,7 +16,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
-from firn_controllers.ports import Dropped
+from firn_controllers.ports import Dropped, FoundTable
 from firn_operator.adapters.iceberg.agreement import OWNER
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.tables import CatalogTables
@@ -323,7 +323,7 @@ async def test_offsets_in_the_properties_are_ignored(
     assert state is not None
     assert state.changed == ()
     assert catalog.load_table((target.namespace, target.name)).properties["firn.offsets"] == '{"0":5}'
-    assert await tables.filled_by(target) == "x"
+    assert await tables.found(target) == FoundTable("uid-1", "x")
 
 
 async def test_a_column_dropped_by_another_client_is_restored(

@@ -6,7 +6,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.tables import evolution, types
-from firn_controllers.ports import Dropped, TableState
+from firn_controllers.ports import Dropped, FoundTable, TableState
 from tests.fakes.faults import Faults, effect
 
 
@@ -64,10 +64,10 @@ class FakeTables:
             changed=changed,
         )
 
-    async def filled_by(self, target: TableTarget) -> str | None:
+    async def found(self, target: TableTarget) -> FoundTable | None:
         self._answer(target.catalog)
         live = self.tables.get(target.identifier)
-        return live.topic_id if live is not None and live.owner is not None else None
+        return FoundTable(live.owner, live.topic_id) if live is not None else None
 
     @effect
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:

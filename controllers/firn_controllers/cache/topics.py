@@ -47,7 +47,21 @@ class TopicEntry:
     @property
     def claims(self) -> tuple[Claim, ...]:
         """The Kafka topic and the table that the resource claims. A spec that cannot be read claims those of its status."""
-        return tuple(claim for claim in (self.topic_claim, self.table_claim) if claim is not None)
+        return (*self.topic_claims, *self.table_claims)
+
+    @property
+    def topic_claims(self) -> tuple[Claim, ...]:
+        """The claims of the Kafka topic: by address and name, and by the id in the status.
+
+        Two profiles may name one Kafka by different addresses.
+        """
+        return _present(self.topic_claim, topic_id_claim(self.status.get("topicId")))
+
+    @property
+    def table_claims(self) -> tuple[Claim, ...]:
+        """The claims of the table: by catalog and name, and by the uuid in the status."""
+        uuid = (self.status.get("table") or {}).get("uuid")
+        return _present(self.table_claim, ("table-uuid", uuid) if uuid else None)
 
     @property
     def age(self) -> tuple[datetime, str]:
@@ -68,6 +82,15 @@ class TopicEntry:
     def policy_trigger(self) -> tuple[object, ...]:
         """The parts of the object that policies depend on."""
         return (self.trigger, (self.status.get("table") or {}).get("uuid"))
+
+
+def topic_id_claim(topic_id: str | None) -> Claim | None:
+    """Return the claim of the Kafka topic with this id."""
+    return ("topic-id", topic_id) if topic_id else None
+
+
+def _present(*claims: Claim | None) -> tuple[Claim, ...]:
+    return tuple(claim for claim in claims if claim is not None)
 
 
 def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
@@ -206,6 +229,12 @@ class TopicCache:
         """Return the oldest resource with this claim."""
         entries = [self._by_name[name] for name in self._by_claim.get(claim, ())]
         return min(entries, key=lambda entry: entry.age, default=None)
+
+    def rival(self, entry: TopicEntry, claims: Iterable[Claim]) -> TopicEntry | None:
+        """Return the oldest resource that has one of the claims and is older than ``entry``."""
+        holders = (holder for claim in claims if (holder := self.holder(claim)) is not None)
+        older = [holder for holder in holders if holder.uid != entry.uid and holder.age < entry.age]
+        return min(older, key=lambda holder: holder.age, default=None)
 
     def deleted_uids(self, name: Name) -> frozenset[str]:
         """Return the uids of deleted resources of this name that still have to be cleaned up."""

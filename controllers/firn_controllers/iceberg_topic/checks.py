@@ -111,14 +111,14 @@ def topic_is_ours(observed: ObservedTopic) -> Failure | None:
     """Check that no older resource owns the Kafka topic."""
     if observed.topic_rival is None:
         return None
-    return _conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival)
+    return conflict(f"Kafka topic {observed.resource.topic_name}", observed.topic_rival)
 
 
 def table_is_ours(observed: ObservedTopic) -> Failure | None:
     """Check that no older resource owns the table."""
     if observed.table_rival is None or isinstance(observed.target, InvalidSpecError):
         return None
-    return _conflict(f"table {observed.target.identifier}", observed.table_rival)
+    return conflict(f"table {observed.target.identifier}", observed.table_rival)
 
 
 def config_keys_valid(observed: ObservedTopic) -> Failure | None:
@@ -232,7 +232,8 @@ def _check_configured(field: str, name: str, configured: Mapping[str, object], r
     return Failure(reason, f"{field}: {name} is not in the operator's configuration; choose one of {choice}")
 
 
-def _conflict(what: str, rival: TopicEntry) -> Failure:
+def conflict(what: str, rival: TopicEntry) -> Failure:
+    """Return the failure of a resource whose topic or table belongs to an older one."""
     namespace, name = rival.name
     return Failure(
         Reason.RESOURCE_CONFLICT,

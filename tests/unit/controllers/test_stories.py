@@ -756,6 +756,36 @@ async def test_two_topics_with_one_table_are_a_conflict() -> None:
     assert ("classic", "second") not in world.topics.topics
 
 
+async def test_two_addresses_of_one_kafka_are_no_two_topics() -> None:
+    world = World(
+        gen.config(
+            profiles={"outside": {"bootstrapServers": "a:9092"}, "alias": {"bootstrapServers": "b:9092"}},
+            defaultProfile="outside",
+        )
+    )
+    world.cluster.create(gen.topic("flights"))
+    await world.settle()
+    world.topics.topics["alias", "flights"] = world.topics.topics["outside", "flights"]
+    world.cluster.create(younger("second", topicName="flights", profile="alias", config={"retention.ms": "1"}))
+    await world.settle()
+    assert world.conditions("second")["Ready"] == ("False", "ResourceConflict")
+    assert world.topics.topics["alias", "flights"].configs == {}
+    assert list(world.cluster.contracts()) == [UID]
+
+
+async def test_two_names_of_one_catalog_are_no_two_tables() -> None:
+    lake = gen.config().catalogs["lake"].model_dump(by_alias=True)
+    world = World(gen.config(catalogs={"lake": lake, "alias": lake}))
+    world.cluster.create(gen.topic("flights"))
+    await world.settle()
+    world.tables.tables["alias.demo.flights"] = world.tables.tables["lake.demo.flights"]
+    world.cluster.create(younger("second", table={"catalog": "alias", "name": "flights"}))
+    await world.settle()
+    assert world.conditions("second")["Ready"] == ("False", "ResourceConflict")
+    assert world.tables.tables["lake.demo.flights"].owner == UID
+    assert list(world.cluster.contracts()) == [UID]
+
+
 async def test_resources_of_another_release_are_left_alone() -> None:
     world = await settled()
     before = world.conditions()

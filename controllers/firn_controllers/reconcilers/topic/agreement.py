@@ -8,7 +8,7 @@ from dataclasses import replace
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
-from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.cache.topics import TopicEntry, topic_id_claim
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import checks, plan, status
 from firn_controllers.iceberg_topic.failure import Failure
@@ -20,7 +20,7 @@ from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.contracts import JobContracts
 from firn_controllers.reconcilers.topic.failures import DependencyFailures
 from firn_controllers.reconcilers.topic.memory import Recollection, TopicMemory
-from firn_controllers.reconcilers.topic.restored import default_failure
+from firn_controllers.reconcilers.topic.restored import found_failure
 
 VISIBLE_WITHIN = 10.0
 """Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
@@ -47,7 +47,7 @@ class TopicAgreement:
         unknown: FirnError | None = None
         if failure is None:
             try:
-                failure = await default_failure(observed, self._context.ports)
+                failure = await found_failure(observed, self._context)
             except FirnError as error:
                 unknown = error
             findings = replace(findings, failure=failure)
@@ -106,6 +106,10 @@ class TopicAgreement:
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._context.config.profiles[profile].default_partitions
         live = await topics.describe(profile, topic)
+        rival = self._topic_rival(observed, live)
+        if rival is not None:
+            failure = checks.conflict(f"Kafka topic {topic}", rival)
+            raise InvalidSpecError(failure.message, reason=failure.reason)
         steps = plan.topic(
             live, spec.partitions, default, observed.log_retention.over(spec.config), observed.owned_config
         )
@@ -120,6 +124,11 @@ class TopicAgreement:
                 case plan.AlterConfigs(put, remove):
                     await topics.alter_configs(profile, topic, put, remove)
         return (plan.after(steps, live) if live is not None else None), steps
+
+    def _topic_rival(self, observed: ObservedTopic, live: TopicState | None) -> TopicEntry | None:
+        """Return the older resource that has the topic under another address of its brokers."""
+        claim = topic_id_claim(live.topic_id) if live is not None else None
+        return self._context.topics.rival(observed.entry, [claim]) if claim is not None else None
 
     # Table
 

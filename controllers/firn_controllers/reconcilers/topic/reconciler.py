@@ -9,7 +9,7 @@ from dataclasses import replace
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn_controllers.cache.policies import KINDS
-from firn_controllers.cache.topics import Claim, Name, TopicEntry
+from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.iceberg_topic import plan, status
 from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, target_of
@@ -127,8 +127,8 @@ class TopicReconciler:
             resource=resource,
             schema=schema,
             target=target,
-            topic_rival=self._rival(entry, entry.topic_claim),
-            table_rival=self._rival(entry, entry.table_claim),
+            topic_rival=context.topics.rival(entry, entry.topic_claims),
+            table_rival=context.topics.rival(entry, entry.table_claims),
             fleet=board.fleet(entry.profile),
             catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
             group=board.group(entry.group) if entry.group in context.config.groups else GroupHealth(),
@@ -152,11 +152,6 @@ class TopicReconciler:
             for kind in KINDS
         }
         return TopicMaintenance(bindings, context.board.debts.get(entry.uid))
-
-    def _rival(self, entry: TopicEntry, claim: Claim | None) -> TopicEntry | None:
-        """Return the older resource that has the topic or table."""
-        holder = self._context.topics.holder(claim) if claim is not None else None
-        return holder if holder is not None and holder.uid != entry.uid else None
 
     def _forget(self, name: Name, uid: str) -> None:
         self._memory.forget(name, uid)

@@ -1,6 +1,7 @@
-"""Refuses a new resource that leaves its profile or catalog to a default, but whose data is under another one.
+"""Refuses a new resource whose data exists already and is not its own.
 
-The status has the defaults that were chosen at the creation of a resource. A resource that is restored from Git has no
+A table may belong to an older resource, under another name of its catalog. And data may be under another profile or
+catalog than the defaults. The status has the defaults that were chosen at the creation of a resource. A resource that is restored from Git has no
 status, so after a change of the defaults it would get an empty topic or table elsewhere.
 """
 
@@ -13,20 +14,25 @@ from firn_controllers.iceberg_topic import checks
 from firn_controllers.iceberg_topic.checks import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.ports import Ports
+from firn_controllers.reconcilers.context import Context
 
 log = logging.getLogger(__name__)
 
 
-async def default_failure(observed: ObservedTopic, ports: Ports) -> Failure | None:
-    """Return why the defaults do not fit the data that exists, or None.
+async def found_failure(observed: ObservedTopic, context: Context) -> Failure | None:
+    """Return why a new resource does not fit the data that exists, or None.
 
     Raises UnavailableError or AccessDeniedError if the table, or brokers that may have its topic, cannot tell.
     """
-    target = observed.target
+    target, ports = observed.target, context.ports
     known = observed.job is not None or "table" in observed.entry.status
     if known or not isinstance(target, TableTarget):
         return None
     spec = observed.resource.spec
+    found = await ports.tables.found(target)
+    owner = context.topics.by_uid(found.owner) if found is not None and found.owner else None
+    if owner is not None and owner.age < observed.entry.age:
+        return checks.conflict(f"table {target.identifier}", owner)
     if spec.table.catalog is None:
         elsewhere = await _catalog_with_table(observed, target, ports)
         if elsewhere is not None:
@@ -35,8 +41,8 @@ async def default_failure(observed: ObservedTopic, ports: Ports) -> Failure | No
                 "spec.table.catalog",
                 elsewhere.catalog,
             )
-    if spec.profile is None:
-        profile = await _profile_with_topic(observed, target, ports)
+    if spec.profile is None and found is not None and found.topic_id:
+        profile = await _profile_with_topic(observed, found.topic_id, ports)
         if profile is not None:
             topic, default = observed.resource.topic_name, observed.entry.profile
             return _refused(
@@ -53,17 +59,15 @@ async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, port
             continue
         other = target.model_copy(update={"catalog": catalog})
         try:
-            if await ports.tables.filled_by(other) is not None:
+            found = await ports.tables.found(other)
+            if found is not None and found.owner is not None:
                 return other
         except FirnError as error:  # one catalog does not stop the topics of another
             log.warning("cannot tell whether table %s exists: %s", other.identifier, error)
     return None
 
 
-async def _profile_with_topic(observed: ObservedTopic, target: TableTarget, ports: Ports) -> str | None:
-    topic_id = await ports.tables.filled_by(target)
-    if not topic_id:
-        return None
+async def _profile_with_topic(observed: ObservedTopic, topic_id: str, ports: Ports) -> str | None:
     name, default = observed.resource.topic_name, observed.entry.profile
     profiles = observed.config.profiles
     others = [

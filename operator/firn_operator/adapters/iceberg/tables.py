@@ -12,7 +12,7 @@ from pyiceberg.catalog import Catalog
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
-from firn_controllers.ports import Dropped, TableState
+from firn_controllers.ports import Dropped, FoundTable, TableState
 from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg.agreement import Agreement
 from firn_operator.adapters.iceberg.catalogs import TableKey, places
@@ -55,14 +55,14 @@ class CatalogTables:
             f"table {target.identifier}", lambda: Agreement(connection, target, schema, owner, request).run(place)
         )
 
-    async def filled_by(self, target: TableTarget) -> str | None:
-        """Return Kafka's id of the topic whose records a table of Firn has."""
+    async def found(self, target: TableTarget) -> FoundTable | None:
+        """Return the owner of a table that exists, and the topic whose records it has."""
         connection = self._connections[target.catalog]
         key = (target.namespace, target.name)
         batch = self._places.get(target.catalog)
         if batch is not None and await batch.submit(key) is None:
             return None
-        return await connection.call(f"table {target.identifier}", lambda: _filled_by(connection.catalog(), key))
+        return await connection.call(f"table {target.identifier}", lambda: _found(connection.catalog(), key))
 
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
         """Drop the table and its dead letters if ``owner`` owns them."""
@@ -87,15 +87,16 @@ class CatalogTables:
         return read
 
 
-def _filled_by(catalog: Catalog, key: TableKey) -> str | None:
+def _found(catalog: Catalog, key: TableKey) -> FoundTable | None:
     table = existing(catalog, key)
-    if table is None or names.TABLE_OWNER not in table.properties:
+    if table is None:
         return None
+    owner = table.properties.get(names.TABLE_OWNER)
     snapshot = table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if names.SUMMARY_TOPIC_ID in summary:
-            return str(summary[names.SUMMARY_TOPIC_ID])
+            return FoundTable(owner, str(summary[names.SUMMARY_TOPIC_ID]))
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    return table.properties.get(names.SUMMARY_TOPIC_ID, "")
+    return FoundTable(owner, table.properties.get(names.SUMMARY_TOPIC_ID, ""))
