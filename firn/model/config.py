@@ -4,11 +4,12 @@ Keys are camelCase in YAML. The document has all cluster-wide settings: profiles
 IcebergTopic names a profile, a group and a catalog. The document refers to Secrets by name and key and contains no secret values.
 """
 
+import re
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
@@ -35,8 +36,35 @@ def _checked_heap(text: str) -> str:
     return text
 
 
+_SECRET_ENDS = (
+    "password", "passwd", "passphrase", "secret", "token", "credential", "authorization", "secretkey", "secretaccesskey", "privatekey",
+    "accountkey", "apikey", "storagekey",
+)  # fmt: skip
+"""Ends of keys, in lower case and without separators, whose values are secrets. A key such as ``..._TOKEN_FILE`` names a file."""
+
+
+def _names_secret(key: str) -> bool:
+    letters = re.sub(r"[^a-z0-9]", "", key.lower())
+    return letters.endswith(_SECRET_ENDS) or "sastoken" in letters
+
+
+def _without_secrets(properties: dict[str, str]) -> dict[str, str]:
+    found = sorted(key for key in properties if _names_secret(key))
+    if found:
+        raise ValueError(
+            f"{', '.join(found)} would be readable in ConfigMaps; put the value into a Secret, and name it in secretProperties of the"
+            " catalog or object store"
+        )
+    return properties
+
+
+PlainProperties = Annotated[dict[str, str], AfterValidator(_without_secrets)]
+"""Keys and values that are no secrets."""
+
+
 def _without_credentials(uri: str) -> str:
-    if "@" in urlsplit(uri).netloc:
+    parts = urlsplit(uri)
+    if "@" in parts.netloc or any(_names_secret(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True)):
         raise ValueError(
             "contains credentials; remove them, and name Secret keys in secretProperties, or for a coordinator in user and password"
         )
@@ -349,7 +377,7 @@ class ObjectStore(Settings):
 
     url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^(s3|gs|az)://[^/]+")]
     """URL of the bucket: ``s3://BUCKET/PREFIX``, ``gs://...`` or ``az://...``. Each profile writes below its own name."""
-    properties: dict[str, str] = {}
+    properties: PlainProperties = {}
     """Settings of the object store client, such as ``aws_endpoint`` and ``aws_region``. docs.rs/object_store lists them."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys, such as ``aws_access_key_id`` and ``aws_secret_access_key``."""
@@ -373,7 +401,7 @@ class DisklessProfile(Profile):
     """Resources of each broker's pod."""
     service_account: str = "firn-broker"
     """ServiceAccount of the brokers' pods."""
-    environment: dict[str, str] = {}
+    environment: PlainProperties = {}
     """Environment variables of the brokers."""
     config: BrokerSettings = {}
     """Other settings of the brokers, such as ``writer`` and ``reader``. They take precedence over the settings that the operator makes."""
@@ -426,7 +454,7 @@ class Catalog(Settings):
     """Kubernetes namespaces whose topics may use the catalog. Empty: all."""
     tenancy: CatalogTenancy = CatalogTenancy()
     """Limits for the tables of each Kubernetes namespace."""
-    properties: dict[str, str] = {}
+    properties: PlainProperties = {}
     """Properties of the catalog and of its object store."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys. For sql, ``user`` and ``password`` are those of the database."""
@@ -466,11 +494,11 @@ class IngestionGroup(Settings):
     """Executors of the group. Without them, Spark's tasks run in the driver pod."""
     bytes_per_commit: Size = "128Mi"
     """A topic is due when so many bytes wait, even if its freshness does not require a commit yet."""
-    spark_conf: dict[str, str] = {}
+    spark_conf: PlainProperties = {}
     """Spark properties. They take precedence over the properties that Firn sets."""
     scheduling: Scheduling = Scheduling()
     """Scheduling of the pods."""
-    environment: dict[str, str] = {}
+    environment: PlainProperties = {}
     """Environment variables of the driver."""
     service_account: str = "firn-ingest"
     """ServiceAccount of the pods."""
@@ -514,11 +542,11 @@ class Maintenance(Settings):
     """ServiceAccount of the pods."""
     image: Image | None = None
     """Image of runs instead of ``images.spark``."""
-    spark_conf: dict[str, str] = {}
+    spark_conf: PlainProperties = {}
     """Spark properties. They take precedence over the properties that Firn sets."""
     scheduling: Scheduling = Scheduling()
     """Scheduling of the pods."""
-    environment: dict[str, str] = {}
+    environment: PlainProperties = {}
     """Environment variables of the runs."""
 
     @model_validator(mode="after")

@@ -58,6 +58,16 @@ class Running:
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
 
 
+PROGRAM = """
+import sys
+from firn.model import names
+from firn_operator.__main__ import main
+names.SECRETS_PATH = sys.argv[1]
+sys.exit(main())
+"""
+"""Run the operator with Secrets from a directory."""
+
+
 @dataclass
 class World:
     """The servers, and operators that run against them."""
@@ -66,7 +76,14 @@ class World:
     broker: Kafka
     database: Postgres
     directory: Path
-    program: Sequence[str] = ("-m", "firn_operator")
+    program: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        """Mount the Secret with the database's password."""
+        secrets = self.directory / "secrets"
+        (secrets / "database").mkdir(parents=True, exist_ok=True)
+        (secrets / "database" / "password").write_text(self.database.password)
+        self.program = self.program or ("-c", PROGRAM, str(secrets))
 
     def configuration(self, **changes: object) -> Manifest:
         """Return a configuration for these servers."""
@@ -81,7 +98,8 @@ class World:
                     "type": "sql",
                     "uri": self.database.uri,
                     "warehouse": f"file://{self.directory}/warehouse",
-                    "properties": {"user": self.database.user, "password": self.database.password},
+                    "properties": {"user": self.database.user},
+                    "secretProperties": {"password": {"secret": "database", "key": "password"}},
                 }
             },
             "groups": {"default": {}},

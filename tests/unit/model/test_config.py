@@ -116,6 +116,23 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
             _set("catalogs.lake.uri", "postgresql://me:secret@host/db"),
             "catalogs.lake.uri: contains credentials",
         ),
+        (
+            _set("catalogs.lake.uri", "postgresql://host/db?password=secret"),
+            "catalogs.lake.uri: contains credentials",
+        ),
+        (_set("catalogs.lake.uri", "postgresql://host/db?sslmode=require"), ""),
+        *(
+            (_set("catalogs.lake.properties", {key: "x"}), f"catalogs.lake.properties: {key} would be readable")
+            for key in ("password", "token", "credential", "s3.secret-access-key", "adls.sas-token.lake")
+        ),
+        (_set("catalogs.lake.properties", {"client.credentials-provider": "x", "token-refresh-enabled": "true"}), ""),
+        (
+            _set("groups.default.sparkConf", {"spark.ssl.keyPassword": "x"}),
+            "groups.default.sparkConf: spark.ssl.keyPassword",
+        ),
+        (_set("groups.default.environment", {"AWS_WEB_IDENTITY_TOKEN_FILE": "/x", "AWS_ROLE_ARN": "y"}), ""),
+        (_set("groups.default.environment", {"AWS_SECRET_ACCESS_KEY": "x"}), "name it in secretProperties"),
+        (_set("maintenance", {"environment": {"PGPASSWORD": "x"}}), "maintenance.environment: PGPASSWORD"),
         (_set("groups.default.memory", "2 gigabytes"), "groups.default.memory: '2 gigabytes' is not a"),
         (_set("groups.default.bytesPerCommit", "1.5Gi"), "groups.default.bytesPerCommit: '1.5Gi' is not a size"),
         (_set("groups.default.executors.instances", 0), "groups.default.executors.instances"),
