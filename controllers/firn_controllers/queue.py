@@ -1,18 +1,18 @@
 """The work queue: keys in, reconciles out. A key says where to look, never what happened.
 
 `KeySchedule` holds the rules and does no I/O. A key waits once however often it is added, is reconciled by one worker
-at a time, and is reconciled again if it was added during a reconcile. Events go before resyncs. Failures back off
-exponentially with jitter until the first success. `WorkQueue` runs the schedule on asyncio with a limited number of
-workers.
+at a time, and is reconciled again if it was added during a reconcile. It waits in one of four lanes, which share the
+workers (`Lane`). Failures back off exponentially with jitter until the first success. `WorkQueue` runs the schedule on
+asyncio with a limited number of workers.
 """
 
 import asyncio
 import contextlib
 import heapq
 import logging
-from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Literal, Protocol
 
 from firn.model.clock import Clock
@@ -26,23 +26,40 @@ ReconcileVerdict = Literal["ok", "retry", "error"]
 FIRST_DELAY = 1.0
 """Seconds before the first retry after a failure; doubled each time."""
 LONGEST_DELAY = 300.0
-ROUTINE_SHARE = 8
-"""Number of keys after which a key that waits for a resync precedes keys of events, so that it does not starve."""
 DEADLINE = 120.0
 """Seconds after which a reconcile is cancelled and counted as failed."""
+
+
+class Lane(IntEnum):
+    """The reason why a key waits. A lower number is more urgent."""
+
+    NEWS = 0
+    """A driver reports something new, or the next step of a creation is possible. Such reconciles are short, and users
+    wait for their result."""
+    CHANGE = 1
+    """A user created, changed or deleted the object."""
+    DEPENDENCY = 2
+    """A dependency that many objects share has changed."""
+    ROUTINE = 3
+    """A resync or a retry."""
+
+
+SHARES = {Lane.NEWS: 12, Lane.CHANGE: 4, Lane.DEPENDENCY: 2, Lane.ROUTINE: 1}
+"""Starts of each lane among 19, while keys wait in all of them. So a bulk of work in one lane delays the others little."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """Instruction of a reconcile to the queue.
 
-    The key is reconciled again ``after`` seconds at the latest. ``failed``: it backs off instead, by up to ``longest``
-    seconds.
+    The key is reconciled again ``after`` seconds at the latest, and then waits in ``lane``. ``failed``: it backs off
+    instead, by up to ``longest`` seconds.
     """
 
     after: float | None = None
     failed: bool = False
     longest: float = LONGEST_DELAY
+    lane: Lane = Lane.ROUTINE
 
 
 class ReconcileMeter(Protocol):
@@ -68,34 +85,41 @@ class NoReconcileMeter:
 
 
 class KeySchedule:
-    """Decides which key is next, without I/O. ``jitter`` returns numbers in [0, 1)."""
+    """Decides which key is next, without I/O. ``jitter`` returns numbers in [0, 1).
 
-    def __init__(self, clock: Clock, jitter: Callable[[], float]) -> None:
+    Keys of the kinds ``shared`` always wait in `Lane.NEWS`: they are few, and many other keys depend on them.
+    """
+
+    def __init__(self, clock: Clock, jitter: Callable[[], float], shared: frozenset[str] = frozenset()) -> None:
         self._clock = clock
         self._jitter = jitter
-        self._fresh: deque[Key] = deque()
-        self._routine: deque[Key] = deque()
-        self._waiting: dict[Key, float] = {}  # since when
+        self._shared = shared
+        self._lanes: dict[Lane, dict[Key, float]] = {lane: {} for lane in Lane}  # since when, in order
+        self._credit = dict.fromkeys(Lane, 0)
         self._working: set[Key] = set()
-        self._again: set[Key] = set()  # added while being worked on
-        self._due: dict[Key, float] = {}
+        self._again: dict[Key, Lane] = {}  # added while being worked on
+        self._due: dict[Key, tuple[float, Lane]] = {}
         self._heap: list[tuple[float, Key]] = []  # entries that `_due` does not confirm are stale
         self._failures: dict[Key, int] = {}
-        self._taken = 0
 
-    def add(self, key: Key, *, fresh: bool = True) -> None:
-        """Add a key. ``fresh`` keys go before the others."""
+    def add(self, key: Key, lane: Lane = Lane.CHANGE) -> None:
+        """Add a key. A key that waits in a less urgent lane moves to the end of this one."""
+        if key[0] in self._shared:
+            lane = Lane.NEWS
         if key in self._working:
-            self._again.add(key)
-        elif key not in self._waiting:
-            self._waiting[key] = self._clock.monotonic()
-            (self._fresh if fresh else self._routine).append(key)
+            self._again[key] = min(lane, self._again.get(key, lane))
+            return
+        present = self._lane_of(key)
+        if present is None:
+            self._lanes[lane][key] = self._clock.monotonic()
+        elif lane < present:
+            self._lanes[lane][key] = self._lanes[present].pop(key)
 
-    def add_after(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: Key, seconds: float, lane: Lane = Lane.ROUTINE) -> None:
         """Add a key after ``seconds``, or earlier if an earlier time was set."""
         due = self._clock.monotonic() + seconds
-        if due < self._due.get(key, float("inf")):
-            self._due[key] = due
+        if key not in self._due or due < self._due[key][0]:
+            self._due[key] = (due, lane)
             heapq.heappush(self._heap, (due, key))
 
     def release(self) -> None:
@@ -103,19 +127,16 @@ class KeySchedule:
         now = self._clock.monotonic()
         while self._heap and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
-            if self._due.get(key) == due:
-                del self._due[key]
-                self.add(key, fresh=False)
+            if key in self._due and self._due[key][0] == due:
+                self.add(key, self._due.pop(key)[1])
 
     def start_next(self) -> Key | None:
         """Return the next key to work on, or None. The caller calls `done` when it has finished."""
-        if not self._waiting:
+        lane = self._next_lane()
+        if lane is None:
             return None
-        self._taken += 1
-        routine_first = self._taken % ROUTINE_SHARE == 0
-        line = self._routine if self._routine and (routine_first or not self._fresh) else self._fresh
-        key = line.popleft()
-        del self._waiting[key]
+        key = next(iter(self._lanes[lane]))
+        del self._lanes[lane][key]
         self._due.pop(key, None)
         self._working.add(key)
         return key
@@ -126,14 +147,27 @@ class KeySchedule:
         if outcome.failed:
             failures = self._failures.get(key, 0) + 1
             self._failures[key] = failures
-            self.add_after(key, self.delay(failures, outcome.longest))
+            self.add_after(key, self.delay(failures, outcome.longest), outcome.lane)
         else:
             self._failures.pop(key, None)
             if outcome.after is not None:
-                self.add_after(key, outcome.after)
+                self.add_after(key, outcome.after, outcome.lane)
         if key in self._again:
-            self._again.discard(key)
-            self.add(key)
+            self.add(key, self._again.pop(key))
+
+    def _lane_of(self, key: Key) -> Lane | None:
+        return next((lane for lane, keys in self._lanes.items() if key in keys), None)
+
+    def _next_lane(self) -> Lane | None:
+        """Return the lane whose turn it is. Each waiting lane gains its share, and the one with the most pays for all."""
+        waiting = [lane for lane, keys in self._lanes.items() if keys]
+        for lane in Lane:
+            self._credit[lane] = self._credit[lane] + SHARES[lane] if lane in waiting else 0
+        if not waiting:
+            return None
+        chosen = max(waiting, key=lambda lane: (self._credit[lane], -lane))
+        self._credit[chosen] -= sum(SHARES[lane] for lane in waiting)
+        return chosen
 
     def delay(self, failures: int, longest: float = LONGEST_DELAY) -> float:
         """Return the seconds to wait after so many failures in a row, half of them random."""
@@ -143,7 +177,7 @@ class KeySchedule:
     @property
     def depth(self) -> int:
         """Number of keys that wait for a worker."""
-        return len(self._waiting)
+        return sum(map(len, self._lanes.values()))
 
     @property
     def working(self) -> int:
@@ -152,14 +186,13 @@ class KeySchedule:
 
     @property
     def oldest(self) -> float | None:
-        """Time since which the oldest key waits (monotonic seconds)."""
-        heads = [self._waiting[line[0]] for line in (self._fresh, self._routine) if line]
-        return min(heads, default=None)
+        """Time since which the first key of a lane waits (monotonic seconds)."""
+        return min((next(iter(keys.values())) for keys in self._lanes.values() if keys), default=None)
 
     @property
     def next_due(self) -> float | None:
         """Monotonic time at which `release` has something to do at the earliest."""
-        while self._heap and self._due.get(self._heap[0][1]) != self._heap[0][0]:
+        while self._heap and self._due.get(self._heap[0][1], (None,))[0] != self._heap[0][0]:
             heapq.heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
@@ -167,18 +200,24 @@ class KeySchedule:
 class WorkQueue:
     """A `KeySchedule` with workers. Use it from one event loop."""
 
-    def __init__(self, clock: Clock, jitter: Callable[[], float], meter: ReconcileMeter | None = None) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        jitter: Callable[[], float],
+        meter: ReconcileMeter | None = None,
+        shared: frozenset[str] = frozenset(),
+    ) -> None:
         self._clock = clock
-        self.schedule = KeySchedule(clock, jitter)
+        self.schedule = KeySchedule(clock, jitter, shared)
         self._meter = meter or NoReconcileMeter()
         self._changed = asyncio.Event()
         self._stopping = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._last_progress = clock.monotonic()
 
-    def add(self, key: Key, *, fresh: bool = True) -> None:
+    def add(self, key: Key, lane: Lane = Lane.CHANGE) -> None:
         """Add a key, and wake a worker."""
-        self.schedule.add(key, fresh=fresh)
+        self.schedule.add(key, lane)
         self._changed.set()
 
     def add_after(self, key: Key, seconds: float) -> None:

@@ -20,7 +20,7 @@ from firn_controllers.children import COMPONENT, Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Manifest, Ports, RunMeter
-from firn_controllers.queue import Key, Outcome, ReconcileMeter, WorkQueue
+from firn_controllers.queue import Key, Lane, Outcome, ReconcileMeter, WorkQueue
 from firn_controllers.reconcilers.catalog import CatalogReconciler
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.fleet import FleetReconciler
@@ -48,7 +48,7 @@ class Controllers:
         meter: ReconcileMeter | None = None,
         run_meter: RunMeter | None = None,
     ) -> None:
-        self.queue = WorkQueue(ports.clock, jitter, meter)
+        self.queue = WorkQueue(ports.clock, jitter, meter, shared=frozenset((FLEET, CATALOG, GROUP)))
         self.topics = TopicCache()
         self.policies = PolicyCache()
         self.board = Board()
@@ -86,8 +86,11 @@ class Controllers:
         if old is not None and old.uid == new.uid and _older(new, old):
             return
         affected = self.topics.put(new)
+        # After a start, all topics are new to this process. Only some of them were changed in the meantime.
+        known = old is None and new.status.get("observedGeneration") == new.generation
+        lane = Lane.DEPENDENCY if known else Lane.CHANGE
         for name in affected:
-            self._wake(name)
+            self._wake(name, lane)
         if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])
         if new.name in affected:
@@ -100,7 +103,7 @@ class Controllers:
         name = (metadata["namespace"], metadata["name"])
         old = self.topics.get(name)
         for affected in self.topics.remove(name, metadata["uid"]):
-            self._wake(affected)
+            self._wake(affected, Lane.CHANGE)
         self._wake_policies(name[0])
         if old is not None and old.group in self._config.groups:
             self.queue.add((GROUP, old.group))
@@ -141,7 +144,7 @@ class Controllers:
         if labels.get(COMPONENT) == COMPONENT_RUN:
             policy = (names.LABEL_POLICY_KIND, names.LABEL_POLICY_NAMESPACE, names.LABEL_POLICY)
             if labels.keys() >= set(policy):
-                self.queue.add((POLICY, *(labels[key] for key in policy)))
+                self.queue.add((POLICY, *(labels[key] for key in policy)), Lane.DEPENDENCY)
             return
         if profile in self._config.profiles:
             self.queue.add((FLEET, str(profile)))
@@ -170,7 +173,7 @@ class Controllers:
         ):
             for name in configured:
                 self.queue.add((kind, name))
-        self.queue.add((ORPHANS,), fresh=False)
+        self.queue.add((ORPHANS,), Lane.ROUTINE)
 
     def stop(self) -> None:
         """Finish the active reconciles, and return from `run`."""
@@ -232,22 +235,22 @@ class Controllers:
 
     # Wake-ups
 
-    def _wake(self, name: Name) -> None:
-        self.queue.add((TOPIC, *name))
+    def _wake(self, name: Name, lane: Lane) -> None:
+        self.queue.add((TOPIC, *name), lane)
 
     def _wake_policies(self, namespace: str) -> None:
         """Wake the policies of a namespace, because the topics that they govern may have changed."""
         for kind in KINDS:
             for policy in self.policies.in_namespace(kind, namespace):
-                self.queue.add((POLICY, kind, *policy.name))
+                self.queue.add((POLICY, kind, *policy.name), Lane.DEPENDENCY)
 
     def _policy_changed(self, kind: Kind, name: Name) -> None:
         """Wake the topics and policies that a created, changed or deleted policy may affect."""
         self.queue.add((POLICY, kind, *name))
         for other in self.policies.in_namespace(kind, name[0]):
-            self.queue.add((POLICY, kind, *other.name))
+            self.queue.add((POLICY, kind, *other.name), Lane.DEPENDENCY)
         for topic in self.topics.in_namespace(name[0]):
-            self._wake(topic.name)
+            self._wake(topic.name, Lane.DEPENDENCY)
 
 
 def _older(new: TopicEntry | PolicyEntry, old: TopicEntry | PolicyEntry) -> bool:

@@ -11,7 +11,7 @@ from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
 from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.ports import Ports
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Lane, Outcome
 
 REFRESH = 60.0
 """Least seconds between two writes of a status in which only times and counts differ."""
@@ -29,8 +29,8 @@ class Context:
     topics: TopicCache
     policies: PolicyCache
     board: Board
-    wake_topic: Callable[[Name], None]
-    """Puts a topic into the queue."""
+    wake_topic: Callable[[Name, Lane], None]
+    """Puts a topic into a lane of the queue."""
     wake_topic_after: Callable[[Name, float], None]
     """Puts a topic into the queue after so many seconds."""
     announce: Callable[[Announcement], None]
@@ -60,4 +60,4 @@ class Context:
         """Reconcile every topic for which ``concerned`` is true."""
         for entry in self.topics.all():
             if concerned(entry):
-                self.wake_topic(entry.name)
+                self.wake_topic(entry.name, Lane.DEPENDENCY)

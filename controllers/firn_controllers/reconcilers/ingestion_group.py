@@ -13,7 +13,7 @@ from firn_controllers.ingestion_group import health, service, settings, stateful
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
 from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.ports import PodState
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 
 
@@ -102,13 +102,13 @@ class GroupReconciler:
                 continue
             digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms)
             if digests[uid] != before.get(uid):
-                self._context.wake_topic(entry.name)
+                self._context.wake_topic(entry.name, Lane.NEWS)
             elif progress != earlier.get(uid) and _counts(progress) != _counts(earlier[uid]):
                 self._context.refresh_topic(entry.name)
         for uid in before.keys() - digests.keys():
             entry = self._topics.by_uid(uid)
             if entry is not None:
-                self._context.wake_topic(entry.name)
+                self._context.wake_topic(entry.name, Lane.DEPENDENCY)
         self._digests[group] = digests
 
     def _publish_health(self, group: str, group_health: GroupHealth) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.errors import CommitConflictError, UnavailableError
-from firn_controllers.queue import LONGEST_DELAY, ROUTINE_SHARE, Key, KeySchedule, Outcome, ReconcileVerdict, WorkQueue
+from firn_controllers.queue import LONGEST_DELAY, SHARES, Key, KeySchedule, Lane, Outcome, ReconcileVerdict, WorkQueue
 from tests.fakes.clock import FakeClock
 
 A, B, C = ("topic", "a"), ("topic", "b"), ("topic", "c")
@@ -45,22 +45,77 @@ def test_a_key_added_during_its_reconcile_runs_again_afterwards(schedule: KeySch
     assert schedule.start_next() == A
 
 
-def test_fresh_events_run_before_resyncs(schedule: KeySchedule) -> None:
-    schedule.add(A, fresh=False)
+def test_a_more_urgent_lane_goes_first(schedule: KeySchedule) -> None:
+    for lane in reversed(Lane):
+        schedule.add((lane.name,), lane)
+    assert drained(schedule) == [(lane.name,) for lane in Lane]
+
+
+@pytest.mark.parametrize("lane", Lane)
+def test_no_lane_starves_under_the_others(schedule: KeySchedule, lane: Lane) -> None:
+    for other in Lane:
+        for number in range(sum(SHARES.values())):
+            schedule.add((other.name, str(number)), other)
+    begun = [schedule.start_next() for _ in range(sum(SHARES.values()))]
+    assert sum(key is not None and key[0] == lane.name for key in begun) == SHARES[lane]
+
+
+def test_a_lane_gains_nothing_while_no_key_waits_in_it(schedule: KeySchedule) -> None:
+    for number in range(100):
+        schedule.add(("change", str(number)), Lane.CHANGE)
+        assert schedule.start_next() is not None
+    for number in range(10):
+        schedule.add(("routine", str(number)), Lane.ROUTINE)
+        schedule.add(("change", "again", str(number)), Lane.CHANGE)
+    begun = [schedule.start_next() for _ in range(10)]
+    assert sum(key is not None and key[0] == "routine" for key in begun) == 2
+
+
+def test_a_waiting_key_moves_to_a_more_urgent_lane(schedule: KeySchedule) -> None:
+    for key in (A, B, C):
+        schedule.add(key, Lane.ROUTINE)
+    schedule.add(C, Lane.CHANGE)
+    assert drained(schedule) == [C, A, B]
+
+
+def test_a_waiting_key_never_moves_to_a_less_urgent_lane(schedule: KeySchedule) -> None:
+    schedule.add(A, Lane.CHANGE)
+    schedule.add(B, Lane.DEPENDENCY)
+    schedule.add(A, Lane.ROUTINE)
+    assert drained(schedule) == [A, B]
+
+
+def test_a_key_added_during_its_reconcile_waits_in_the_most_urgent_lane_of_these(schedule: KeySchedule) -> None:
+    schedule.add(A)
+    schedule.start_next()
+    schedule.add(A, Lane.ROUTINE)
+    schedule.add(A, Lane.NEWS)
+    schedule.add(A, Lane.DEPENDENCY)
+    schedule.add(B, Lane.CHANGE)
+    schedule.done(A, Outcome())
+    assert drained(schedule) == [A, B]
+
+
+def test_a_key_that_continues_soon_precedes_new_work(schedule: KeySchedule, clock: FakeClock) -> None:
+    schedule.add(A)
+    schedule.start_next()
+    schedule.done(A, Outcome(after=0.5, lane=Lane.NEWS))
     schedule.add(B)
-    assert drained(schedule) == [B, A]
+    clock.advance(0.5)
+    schedule.release()
+    assert drained(schedule) == [A, B]
 
 
-def test_resyncs_do_not_starve_under_fresh_events(schedule: KeySchedule) -> None:
-    schedule.add(A, fresh=False)
-    order = []
-    for _ in range(2 * ROUTINE_SHARE):
-        schedule.add(B)
-        key = schedule.start_next()
-        assert key is not None
-        order.append(key)
-        schedule.done(key, Outcome())
-    assert A in order
+@pytest.mark.parametrize("outcome", [Outcome(after=5), Outcome(failed=True)], ids=["resync", "retry"])
+def test_a_shared_key_never_waits_behind_others(clock: FakeClock, outcome: Outcome) -> None:
+    schedule = KeySchedule(clock, lambda: 1.0, shared=frozenset({"group"}))
+    schedule.add(("group", "default"), Lane.ROUTINE)
+    schedule.start_next()
+    schedule.done(("group", "default"), outcome)
+    schedule.add(A, Lane.CHANGE)
+    clock.advance(5)
+    schedule.release()
+    assert drained(schedule) == [("group", "default"), A]
 
 
 def test_a_key_runs_again_at_its_time(schedule: KeySchedule, clock: FakeClock) -> None:
@@ -133,7 +188,7 @@ def test_half_of_a_delay_is_random(clock: FakeClock) -> None:
 
 def test_the_queue_reports_the_age_of_the_oldest_key(schedule: KeySchedule, clock: FakeClock) -> None:
     assert schedule.oldest is None
-    schedule.add(A, fresh=False)
+    schedule.add(A, Lane.ROUTINE)
     since = clock.monotonic()
     clock.advance(3)
     schedule.add(B)

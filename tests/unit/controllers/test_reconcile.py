@@ -59,6 +59,15 @@ def test_a_topic_that_changes_its_group_wakes_both(controllers: Controllers) -> 
     assert woken(controllers) == {("topic", "demo", "flights"), ("group", "default"), ("group", "big")}
 
 
+def test_the_known_topics_after_a_start_do_not_delay_a_change(controllers: Controllers) -> None:
+    known, changed = gen.topic("known"), gen.topic("changed", gen.generation(2))
+    for topic in (known, changed):
+        topic["status"]["observedGeneration"] = 1
+        controllers.topic_seen(topic)
+    begun = [controllers.queue.schedule.start_next() for _ in range(3)]
+    assert begun == [("group", "default"), ("topic", "demo", "changed"), ("topic", "demo", "known")]
+
+
 def test_a_late_event_does_not_restore_an_older_state(controllers: Controllers) -> None:
     newer = gen.topic("flights", gen.generation(2))
     newer["metadata"]["resourceVersion"] = "20"

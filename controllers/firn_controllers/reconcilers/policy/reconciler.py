@@ -12,7 +12,7 @@ from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy, Ta
 from firn_controllers.policies.runs import PolicyRun
 from firn_controllers.policies.status import TROUBLED_AFTER, paused_status
 from firn_controllers.ports import NoRunMeter, RunMeter
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.policy.reporting import PolicyReports
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
@@ -150,7 +150,7 @@ class PolicyReconciler:
                 self._due_since[kind, entry.uid] = topic_decision.due_since
             if board.outcomes.get((entry.uid, kind)) != topic_decision.outcome:
                 board.outcomes[entry.uid, kind] = topic_decision.outcome
-                self._context.wake_topic(entry.name)
+                self._context.wake_topic(entry.name, Lane.DEPENDENCY)
 
     def _release(self, kind: Kind, name: Name, uids: frozenset[str]) -> None:
         """Forget topics that the policy no longer governs, and remove their outcomes unless another policy has replaced

@@ -15,7 +15,7 @@ from firn_controllers.iceberg_topic import plan, status
 from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, target_of
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.agreement import TopicAgreement
 from firn_controllers.reconcilers.topic.contracts import JobContracts
@@ -34,7 +34,7 @@ class TopicReconciler:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._memory = TopicMemory(context.ports.clock, context.resync_interval)
-        self._failures = DependencyFailures(context.wake_topic)
+        self._failures = DependencyFailures(lambda name: context.wake_topic(name, Lane.DEPENDENCY))
         self._contracts = JobContracts(context)
         self._reports = TopicReports(context)
         self._agreement = TopicAgreement(context, self._memory, self._failures, self._contracts)
@@ -87,7 +87,7 @@ class TopicReconciler:
         recalled = self._memory.recall(followed)
         findings = await self._agreement.reach(followed, recalled)
         if findings is None:
-            return Outcome(after=VISIBLE_SOON)
+            return Outcome(after=VISIBLE_SOON, lane=Lane.NEWS)
         self._memory.remember(followed, recalled, findings)
         document = status.document(followed, findings)
         outcome = await self._reports.report(followed.entry, document, findings.announcements)

@@ -1,0 +1,147 @@
+"""Many topics at once, in virtual time: each is Ready soon after its driver reports it.
+
+The delays of the ports make a creation take 1.6 s, so that 8 workers create 5 topics a second.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.jobs import IngestJob
+from firn.model.progress import GroupProgress, TopicProgress
+from firn_controllers.ports import Manifest, Ports
+from firn_controllers.reconcile import Controllers
+from tests import gen
+from tests.fakes.cluster import FakeCluster
+from tests.fakes.faults import Faults
+from tests.fakes.progress import FakeProgress
+from tests.fakes.tables import FakeTables
+from tests.fakes.topics import FakeTopics
+from tests.fakes.virtual_time import LoopClock, run
+
+UNSEEN = 0.3
+"""Seconds for which the brokers do not describe a topic that was created."""
+PICKED_UP = 3.0
+"""Seconds from a contract to the driver's first report of the topic."""
+DELAYS = {
+    "describe": 0.1,
+    "create": 0.4,
+    "ensure": 0.9,
+    "apply": 0.05,
+    "patch_status": 0.05,
+}
+
+
+class Delayed:
+    """A port whose calls take as long as `DELAYS` says."""
+
+    def __init__(self, port: Any) -> None:
+        self._port = port
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._port, name)
+        delay = DELAYS.get(name, 0.0)
+        if not delay:
+            return method
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(delay)
+            return await method(*args, **kwargs)
+
+        return call
+
+
+class HiddenTopics(FakeTopics):
+    """Brokers that describe a topic only `UNSEEN` seconds after its creation."""
+
+    def __init__(self, faults: Faults) -> None:
+        super().__init__(faults)
+        self._created: dict[str, float] = {}
+
+    async def describe(self, profile: str, topic: str) -> Any:
+        state = await super().describe(profile, topic)
+        now = asyncio.get_running_loop().time()
+        return state if state is not None and self._created.setdefault(topic, now) + UNSEEN <= now else None
+
+
+class Stage:
+    """An operator process, and a driver that reports each topic `PICKED_UP` seconds after its contract."""
+
+    def __init__(self) -> None:
+        self.clock = LoopClock()
+        faults = Faults()
+        self.cluster = FakeCluster(faults, self.clock)  # type: ignore[arg-type]
+        self.tables, self.progress = FakeTables(faults), FakeProgress()
+        ports = Ports(
+            Delayed(HiddenTopics(faults)), Delayed(self.tables), Delayed(self.cluster), self.progress, self.clock
+        )
+        self.operator = Controllers(gen.config(defaultProfile="outside"), "config-uid", ports, jitter=lambda: 0.5)
+        self.contracts: dict[str, float] = {}
+        self.reports: dict[str, TopicProgress] = {}
+        self.reported: dict[str, float] = {}
+        self.ready: dict[str, float] = {}
+        self.cluster.watch = [self._watched]
+
+    def _watched(self, change: str, manifest: Manifest) -> None:
+        if manifest["kind"] != "IcebergTopic":
+            return
+        self.operator.topic_seen(manifest)
+        status, uid, now = manifest["status"], manifest["metadata"]["uid"], self.clock.monotonic()
+        if any((condition["type"], condition["status"]) == ("Ready", "True") for condition in status["conditions"]):
+            self.ready.setdefault(uid, now)
+
+    async def drive(self) -> None:
+        """Report each topic some time after its contract, until cancelled."""
+        while True:
+            await asyncio.sleep(0.5)
+            now = self.clock.monotonic()
+            if names.ingestion("default") not in {state.name[:-2] for state in self.cluster.pod_states.values()}:
+                self.cluster.run_pods()
+            for uid, contract in self.cluster.contracts().items():
+                if uid not in self.reports and self.contracts.setdefault(uid, now) + PICKED_UP <= now:
+                    self.reports[uid] = self._report(IngestJob.model_validate_json(contract["data"]["job.json"]))
+                    self.reported[uid] = now
+            document = GroupProgress(group="default", started=1.0, topics=list(self.reports.values()))
+            self.progress.documents["default"] = (document, self.clock.now())
+
+    def _report(self, job: IngestJob) -> TopicProgress:
+        table = self.tables.tables[job.table.identifier]
+        return TopicProgress(
+            uid=job.uid,
+            generation=job.generation,
+            state="CaughtUp",
+            topic_id=job.topic_id,
+            table_uuid=table.uuid,
+            table_location="s3://firn",
+            table_ready=True,
+            lag_records=0,
+            lag_seconds=0.0,
+        )
+
+
+async def created(stage: Stage, topics: int) -> None:
+    """Create topics at once, on an operator that has been running, and run until all of them are ready."""
+    stage.cluster.create(gen.topic("first"))
+    stage.operator.synced()
+    tasks = [asyncio.create_task(stage.operator.run()), asyncio.create_task(stage.drive())]
+    await asyncio.sleep(20)
+    for number in range(topics):
+        stage.cluster.create(gen.topic(f"t{number}"))
+    while len(stage.ready) <= topics:
+        assert stage.clock.monotonic() < 3600
+        await asyncio.sleep(5)
+    stage.operator.stop()
+    await tasks[0]
+    tasks[1].cancel()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("topics", [250, pytest.param(1000, marks=pytest.mark.long)])
+def test_a_topic_is_ready_soon_after_its_driver_reports_it_while_others_are_created(topics: int) -> None:
+    stage = Stage()
+    run(created(stage, topics), tick=1e-9)
+    waits = sorted(stage.ready[uid] - stage.reported[uid] for uid in stage.ready)
+    assert max(stage.contracts.values()) > topics / 5, "the creations take minutes"
+    assert waits[topics * 99 // 100] <= 10
