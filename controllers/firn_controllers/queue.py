@@ -220,9 +220,9 @@ class WorkQueue:
         self.schedule.add(key, lane)
         self._changed.set()
 
-    def add_after(self, key: Key, seconds: float) -> None:
+    def add_after(self, key: Key, seconds: float, lane: Lane = Lane.ROUTINE) -> None:
         """Add a key after ``seconds``."""
-        self.schedule.add_after(key, seconds)
+        self.schedule.add_after(key, seconds, lane)
         self._changed.set()
 
     def stop(self) -> None:

@@ -242,7 +242,12 @@ class Controllers:
         """Wake the policies of a namespace, because the topics that they govern may have changed."""
         for kind in KINDS:
             for policy in self.policies.in_namespace(kind, namespace):
-                self.queue.add((POLICY, kind, *policy.name), Lane.DEPENDENCY)
+                key = (POLICY, kind, *policy.name)
+                pause = self._policy_reconciler.pause(kind, policy.name)
+                if pause:
+                    self.queue.add_after(key, pause, Lane.DEPENDENCY)
+                else:
+                    self.queue.add(key, Lane.DEPENDENCY)
 
     def _policy_changed(self, kind: Kind, name: Name) -> None:
         """Wake the topics and policies that a created, changed or deleted policy may affect."""

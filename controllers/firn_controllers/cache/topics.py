@@ -4,7 +4,7 @@ Two resources may claim the same Kafka topic or the same table. The older one ow
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -209,7 +209,7 @@ class TopicCache:
         """Return all resources."""
         return self._by_name.values()
 
-    def in_namespace(self, namespace: str) -> Iterable[TopicEntry]:
+    def in_namespace(self, namespace: str) -> Collection[TopicEntry]:
         """Return the resources of a namespace."""
         return self._by_namespace.get(namespace, {}).values()
 

@@ -1,7 +1,7 @@
 """Decisions about one policy: which tables are due, which are overdue, and what its runs did. Pure."""
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -57,19 +57,15 @@ class PolicyDecision:
         return min((time for time in times if time is not None), default=None)
 
 
-def decide(observed: ObservedPolicy) -> PolicyDecision:
-    """Decide about every topic for which the policy is followed."""
+def decide_topics(observed: ObservedPolicy) -> Iterator[TopicDecision]:
+    """Decide about every topic for which the policy is followed, one after the other."""
     ended = _ended_runs(observed)
     unsettled = [run for run in observed.runs if not run.settled(observed.now)]
     own = frozenset[str]().union(*(run.uids for run in unsettled))
     busy = own.union(observed.claimed, *(run.uids for run in observed.active))
-    return PolicyDecision(
-        tuple(
-            _decide_topic(observed, topic, ended.get(topic.entry.uid, ()), own, busy)
-            for topic in observed.topics
-            if topic.followed
-        )
-    )
+    for topic in observed.topics:
+        if topic.followed:
+            yield _decide_topic(observed, topic, ended.get(topic.entry.uid, ()), own, busy)
 
 
 def planned_runs(

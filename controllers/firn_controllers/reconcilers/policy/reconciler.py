@@ -1,13 +1,15 @@
 """The reconcile of one policy: observe -> decide -> start -> report, from the top each time."""
 
-from collections.abc import Collection, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from datetime import datetime
+from typing import TypeVar
 
 from firn.model import names
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.policies import Kind, PolicyEntry
 from firn_controllers.cache.topics import Name, TopicEntry
-from firn_controllers.policies.decision import PolicyDecision, decide, is_unwanted, planned_runs
+from firn_controllers.policies.decision import PolicyDecision, decide_topics, is_unwanted, planned_runs
 from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy, TargetTable
 from firn_controllers.policies.runs import PolicyRun
 from firn_controllers.policies.status import TROUBLED_AFTER, paused_status
@@ -21,6 +23,12 @@ LISTEN = 1.0
 """Seconds until the next check for the report of a run that ended."""
 BLOCKED = 5.0
 """Seconds until the next attempt to start runs that a limit holds back."""
+TOPICS_PER_SECOND = 500
+"""Topics of a policy's namespace for each second between two reconciles of the policy because of changed topics. So a
+bulk of changes costs a small share of the processor."""
+AT_A_TIME = 200
+"""Topics after which other tasks have a turn: 20 ms of work."""
+Item = TypeVar("Item")
 
 
 class PolicyReconciler:
@@ -32,10 +40,20 @@ class PolicyReconciler:
         self.runs = PolicyRuns(context)
         self._governed: dict[tuple[Kind, Name], frozenset[str]] = {}
         self._due_since: dict[tuple[Kind, str], datetime] = {}  # by uid of the topic
+        self._looked: dict[tuple[Kind, Name], float] = {}
+
+    def pause(self, kind: Kind, name: Name) -> float:
+        """Return for how many seconds the policy may ignore that a topic changed."""
+        looked = self._looked.get((kind, name))
+        if looked is None:
+            return 0.0
+        pause = len(self._context.topics.in_namespace(name[0])) / TOPICS_PER_SECOND
+        return max(0.0, looked + pause - self._context.ports.clock.monotonic())
 
     async def reconcile(self, kind: Kind, name: Name) -> Outcome:
         """Bring the policy's runs and status closer to its spec."""
         policy = self._context.policies.get(kind, name)
+        self._looked[kind, name] = self._context.ports.clock.monotonic()
         runs = await self.runs.read(kind, name)
         if policy is None:
             return await self._end(kind, name, runs)
@@ -45,9 +63,12 @@ class PolicyReconciler:
         if policy.paused:
             await self._reports.write(policy, paused_status(policy, self._context.ports.clock.now()))
             return Outcome()
+        begun = self.runs.begun
         observed = await self._observe(policy, runs)
-        decision = decide(observed)
-        self._publish(policy, decision)
+        decision = PolicyDecision(tuple([topic async for topic in _in_turns(decide_topics(observed))]))
+        await self._publish(policy, decision)
+        if self.runs.begun != begun:
+            return Outcome(after=LISTEN)  # another policy may work on the same tables now
         planned = planned_runs(observed, decision, self.runs.making, self._context.config)
         started = await self.runs.start(policy, planned)
         if started:
@@ -62,6 +83,7 @@ class PolicyReconciler:
         for run in runs:
             await self.runs.stop(run)
         self._release(kind, name, frozenset())
+        self._looked.pop((kind, name), None)
         self._reports.forget(kind, name)
         self.runs.forget(kind, name)
         return Outcome()
@@ -70,7 +92,7 @@ class PolicyReconciler:
         """Stop the runs that `is_unwanted` names. Returns the policy's other runs."""
         workable = frozenset[str]()
         if any(run.active and run.mark.mode == "Enforce" for run in runs):
-            topics = self._governed_topics(policy)
+            topics = await self._governed_topics(policy)
             workable = frozenset(topic.entry.uid for topic in topics if topic.followed and topic.table is not None)
         kept = []
         for run in runs:
@@ -85,20 +107,21 @@ class PolicyReconciler:
     # Observe
 
     async def _observe(self, policy: PolicyEntry, runs: Sequence[PolicyRun]) -> ObservedPolicy:
+        topics = await self._governed_topics(policy)
         active = await self.runs.active()
         return ObservedPolicy(
             policy=policy,
-            topics=tuple(self._governed_topics(policy)),
+            topics=tuple(topics),
             runs=tuple(runs),
             active=tuple(active),
             claimed=self.runs.claimed,
             now=self._context.ports.clock.now(),
         )
 
-    def _governed_topics(self, policy: PolicyEntry) -> list[GovernedTopic]:
+    async def _governed_topics(self, policy: PolicyEntry) -> list[GovernedTopic]:
         context, board = self._context, self._context.board
         topics = []
-        for entry in context.topics.in_namespace(policy.name[0]):
+        async for entry in _in_turns(list(context.topics.in_namespace(policy.name[0]))):
             resolution = context.policies.resolve(policy.kind, entry)
             if resolution.policy is None or resolution.policy.uid != policy.uid:
                 continue
@@ -134,13 +157,13 @@ class PolicyReconciler:
 
     # Publish
 
-    def _publish(self, policy: PolicyEntry, decision: PolicyDecision) -> None:
+    async def _publish(self, policy: PolicyEntry, decision: PolicyDecision) -> None:
         """Put outcomes on the board, and wake the topics whose outcome changed."""
         board, kind = self._context.board, policy.kind
         self._release(
             kind, policy.name, frozenset(topic_decision.topic.entry.uid for topic_decision in decision.topics)
         )
-        for topic_decision in decision.topics:
+        async for topic_decision in _in_turns(decision.topics):
             entry = topic_decision.topic.entry
             if topic_decision.debt_outdated:
                 board.debts.pop(entry.uid, None)
@@ -183,3 +206,11 @@ class PolicyReconciler:
         if any(run.job.finished is not None and not run.settled(now) for run in runs):
             times.append(LISTEN)
         return Outcome(after=min(times))
+
+
+async def _in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
+    """Yield the items, and let other tasks run now and then."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % AT_A_TIME == 0:
+            await asyncio.sleep(0)

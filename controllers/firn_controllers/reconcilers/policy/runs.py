@@ -26,6 +26,8 @@ class PolicyRuns:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._cluster = context.ports.cluster
+        self.begun = 0
+        """Number of times that this process has begun to make runs."""
         self._making: set[str] = set()
         self._claimed: set[str] = set()
         self._settled: dict[tuple[Kind, Name], dict[str, PolicyRun]] = {}
@@ -70,6 +72,7 @@ class PolicyRuns:
         # While this awaits, reconciles of other policies must not use these tables or exceed the limit of all runs.
         self._claimed |= uids
         self._making |= making
+        self.begun += bool(planned)
         started = []
         try:
             for run in planned:
