@@ -16,6 +16,7 @@ from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, No
 from firn.model.jobs import TableTarget
 from firn.model.progress import TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
+from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
@@ -179,6 +180,14 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
     )
 
 
+def ready_table(entry: TopicEntry) -> Verdict | None:
+    """Return the verdict of TableReady, if status says that the table matches the present spec."""
+    before = _condition(entry.status, ConditionType.TABLE_READY)
+    if before is None or (before["status"], before["observedGeneration"]) != ("True", entry.generation):
+        return None
+    return Verdict("True", Reason(before["reason"]), before["message"])
+
+
 # Conditions
 
 
@@ -220,7 +229,8 @@ def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if not isinstance(target, TableTarget) or target.catalog not in observed.config.catalogs:
         return _pending("waiting for a configured catalog and a valid table name")
     if observed.catalog.problem is not None:
-        return Verdict("False", observed.catalog.problem, steady(observed.catalog.message))
+        before = ready_table(observed.entry) if observed.catalog.recent else None
+        return before or Verdict("False", observed.catalog.problem, steady(observed.catalog.message))
     match findings.table:
         case TableState() as live if max(live.format_version, target.format_version) > 2:
             return _table_of_driver(observed, findings, target)
@@ -249,9 +259,8 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
         if progress.table_ready and progress.state in PREPARED:
             origin = findings.table_origin or Reason.CREATED
             return Verdict("True", origin, f"table {target.identifier} matches the spec")
-    before = _condition(observed.entry.status, ConditionType.TABLE_READY)
-    if before is not None and before["status"] == "True" and before["observedGeneration"] == observed.entry.generation:
-        return Verdict("True", Reason(before["reason"]), before["message"])
+    if (before := ready_table(observed.entry)) is not None:
+        return before
     verb = "create" if findings.table_missing else "update"
     return Verdict(
         "False",

@@ -1,14 +1,20 @@
 """Checks whether each catalog answers, once for all topics that use it."""
 
+from dataclasses import replace
+
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.stable_text import steady
+from firn_controllers.iceberg_topic import status
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
 
 INTERVAL = 10.0
 INTERVAL_DOWN = 5.0
+PATIENCE = 20.0
+"""Seconds for which topics whose table is ready do not show that their catalog does not answer. A database that fails
+over is away for less, and must not change the status of every topic twice."""
 
 
 class CatalogReconciler:
@@ -16,15 +22,31 @@ class CatalogReconciler:
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._failing: dict[str, float] = {}  # catalog -> since when, in monotonic seconds
 
     async def reconcile(self, name: str) -> Outcome:
         """Check one catalog."""
-        health = await self._check(name)
+        health = self._with_patience(name, await self._check(name))
         board = self._context.board
-        if health != board.catalog(name):
+        before = board.catalog(name)
+        if health != before:
             board.catalogs[name] = health
-            self._context.wake_topics(lambda entry: entry.table_claim is not None and entry.table_claim[1] == name)
+            hidden = all(state.recent or state.problem is None for state in (before, health))
+            self._context.wake_topics(
+                lambda entry: (
+                    entry.table_claim is not None
+                    and entry.table_claim[1] == name
+                    and not (hidden and status.ready_table(entry) is not None)
+                )
+            )
         return Outcome(after=INTERVAL if health.problem is None else INTERVAL_DOWN)
+
+    def _with_patience(self, name: str, health: DependencyHealth) -> DependencyHealth:
+        if health.problem is None:
+            self._failing.pop(name, None)
+            return health
+        now = self._context.ports.clock.monotonic()
+        return replace(health, recent=now - self._failing.setdefault(name, now) < PATIENCE)
 
     async def _check(self, name: str) -> DependencyHealth:
         try:

@@ -201,7 +201,9 @@ async def test_conditions_report_failed_dependencies_and_recover() -> None:
     right = world.state()
     world.topics.problem["classic"] = UnavailableError("nobody answers")
     world.tables.problem["lake"] = UnavailableError("nobody answers")
-    await world.settle()
+    for _ in range(10):
+        await world.step()
+        world.clock.advance(5.0)
     assert world.conditions()["TopicReady"] == ("False", "BrokerUnreachable")
     assert world.conditions()["TableReady"] == ("False", "CatalogUnreachable")
     assert world.conditions()["Ready"] == ("False", "BrokerUnreachable")

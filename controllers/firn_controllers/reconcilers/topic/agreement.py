@@ -135,7 +135,8 @@ class TopicAgreement:
     async def _agree_table(
         self, observed: ObservedTopic, recalled: Recollection, findings: TopicFindings
     ) -> TopicFindings:
-        if observed.catalog.problem is not None:
+        trouble = observed.catalog.problem is not None
+        if trouble and not (observed.catalog.recent and recalled.table is not None):
             return findings
         if recalled.table is not None:
             origin = _origin(observed, ConditionType.TABLE_READY)
