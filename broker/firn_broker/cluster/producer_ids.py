@@ -2,7 +2,10 @@
 
 The broker reserves the next block of ids before the current one runs out. So a producer that starts while the
 coordinator cannot be reached gets an id, with which it can produce to the leaders of its partitions. Without an id,
-librdkafka 2.16 asks the same broker again and again."""
+librdkafka 2.16 asks the same broker again and again.
+
+Ids rise with time, over all brokers: a broker replaces its blocks after `BLOCK_SECONDS`. So the coordinator can tell a
+new producer from a producer that it has forgotten (`metadata_store.idempotence`)."""
 
 import asyncio
 
@@ -14,6 +17,9 @@ from firn_broker.ports import NodeStore
 log = structlog.get_logger()
 
 BLOCK = 1000
+BLOCK_SECONDS = 3600.0
+"""Seconds after which a broker replaces its blocks. They are less than the time for which the coordinator remembers a
+silent producer (``upkeep.producerSeconds``), unless an administrator lowers that time."""
 CHECK_SECONDS = 1.0
 
 
@@ -27,6 +33,8 @@ class ProducerIds:
         self._spare: int | None = None
         """The first id of the reserved block."""
         self._lock = asyncio.Lock()
+        self._reserved = 0.0
+        """The event loop's time of the last reservation."""
 
     async def allocate(self) -> int:
         """Return the next id. Raises UnavailableError."""
@@ -42,14 +50,26 @@ class ProducerIds:
         """Reserve the next block of ids, if none is reserved. Raises UnavailableError."""
         async with self._lock:
             if self._spare is None:
-                self._spare = await self._nodes.allocate_producer_ids(BLOCK)
+                await self._reserve()
+
+    async def _reserve(self) -> None:
+        self._spare = await self._nodes.allocate_producer_ids(BLOCK)
+        self._reserved = asyncio.get_running_loop().time()
+
+    async def _renew(self) -> None:
+        """Replace both blocks when they are old. They stay in use while the coordinator cannot be reached."""
+        async with self._lock:
+            if asyncio.get_running_loop().time() - self._reserved > BLOCK_SECONDS:
+                await self._reserve()
+                self._next = self._end
 
     async def keep(self) -> None:
-        """Keep a block reserved until cancelled."""
+        """Keep a young block reserved until cancelled."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 await self.reserve()
+                await self._renew()
             except UnavailableError as error:
                 log.warning("cannot reserve producer ids", error=str(error))
             except Exception:

@@ -1,6 +1,7 @@
 """Kafka's rules for batches of an idempotent producer, without I/O: a batch is new, a duplicate, or out of order.
 
-- A producer without stored state may begin at any sequence: its state may have expired.
+- A producer without stored state begins at sequence 0, unless its state may have been forgotten. Kafka lets it begin
+  anywhere, because one leader orders its batches. Here a later batch may arrive first, through another broker.
 - A lower epoch than the stored one is fenced. A higher one has to begin at sequence 0.
 - The next sequence is the last one plus one; 0 follows 2,147,483,647.
 - A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset.
@@ -11,6 +12,7 @@ PL/pgSQL (``commit_wal`` in `metadata_store.postgres.migrations`). Change both t
 both.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -39,10 +41,15 @@ class ProducerState:
     batches: list[KnownBatch] = field(default_factory=list)
 
 
-def judge(state: ProducerState | None, epoch: int, sequence: int, records: int) -> ErrorCode | KnownBatch | None:
-    """Judge a batch: None to append it, the known batch that it duplicates, or the error to answer."""
+def judge(
+    state: ProducerState | None, epoch: int, sequence: int, records: int, forgotten: Callable[[], bool]
+) -> ErrorCode | KnownBatch | None:
+    """Judge a batch: None to append it, the known batch that it duplicates, or the error to answer.
+
+    ``forgotten`` returns whether the state of the producer may have been forgotten.
+    """
     if state is None:
-        return None
+        return None if sequence == 0 or forgotten() else ErrorCode.out_of_order_sequence_number
     if epoch < state.epoch:
         return ErrorCode.invalid_producer_epoch
     if epoch > state.epoch:

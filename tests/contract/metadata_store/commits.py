@@ -83,9 +83,15 @@ class CommitContract(StoreContract):
         assert sorted(pair[0].base_offset for pair in outcomes) == list(range(0, 40, 2))
         assert sorted(pair[1].base_offset for pair in outcomes) == list(range(0, 60, 3))
 
-    async def test_an_unknown_producer_may_begin_at_any_sequence(self, log: Log) -> None:
-        (outcome,) = await log.commit(produced(17))
-        assert (outcome.error, outcome.base_offset) == (ErrorCode.none, 0)
+    async def test_a_producer_begins_at_sequence_zero(self, log: Log) -> None:
+        """A batch that overtakes the first one, through another broker, must wait for it."""
+        outcomes = await log.commit(produced(1), produced(0), produced(1))
+        assert [outcome.error for outcome in outcomes] == [
+            ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none,
+        ]  # fmt: skip
+        assert offsets(outcomes) == [-1, 0, 1]
+        (alone,) = await log.commit(produced(17, producer=6))
+        assert alone.error is ErrorCode.out_of_order_sequence_number
 
     async def test_a_gap_between_sequences_is_rejected(self, log: Log) -> None:
         outcomes = await log.commit(produced(0, 3), produced(3, 2), produced(6), produced(5))
@@ -96,9 +102,9 @@ class CommitContract(StoreContract):
 
     async def test_sequences_wrap_around(self, log: Log) -> None:
         last = (1 << 31) - 1
-        outcomes = await log.commit(produced(last - 1, 2), produced(0, 2), produced(2))
-        assert offsets(outcomes) == [0, 2, 4]
-        (wrapping,) = await log.commit(produced(last, 3, producer=6))
+        outcomes = await log.commit(produced(0, last - 1), produced(last - 1, 2), produced(0, 2), produced(2))
+        assert offsets(outcomes) == [0, last - 1, last + 1, last + 3]
+        (_, wrapping) = await log.commit(produced(0, last, producer=6), produced(last, 3, producer=6))
         (after,) = await log.commit(produced(2, producer=6))
         assert (wrapping.error, after.error) == (ErrorCode.none, ErrorCode.none)
 

@@ -1,10 +1,12 @@
 """The contract of `RetentionStore`, for every implementation."""
 
+from uuid import UUID
+
 import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import KEPT_REPLIES, Lookup
+from firn_broker.log_types import KEPT_REPLIES, Lookup, Partition, Topic
 from tests.contract.metadata_store.builders import (
     ADDRESS,
     FIRST,
@@ -81,6 +83,41 @@ class RetentionContract(StoreContract):
         assert await log.store.retention.forget_producers(10_000, 10) == 1
         outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
         assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+
+    async def test_only_a_producer_that_may_be_forgotten_begins_at_any_sequence(
+        self, log: Log, advance: Advance
+    ) -> None:
+        other = Topic(UUID(int=8), "payments", 1, {})
+        await log.store.topics.create_topic(other)
+        await log.commit(produced(0, producer=3))
+        await advance(11)
+        assert await log.store.retention.forget_producers(10_000, 10) == 1
+        outcomes = await log.commit(
+            produced(7, producer=4), produced(7, producer=3, partition=Partition(other.id, 0)), produced(7, producer=3),
+            produced(8, producer=3), produced(7, producer=2, partition=SECOND),
+        )  # fmt: skip
+        assert [outcome.error for outcome in outcomes] == [
+            ErrorCode.out_of_order_sequence_number, ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none,
+            ErrorCode.none,
+        ]  # fmt: skip
+
+    async def test_a_producer_goes_on_in_a_topic_that_is_created_again(self, log: Log, advance: Advance) -> None:
+        again = Partition(UUID(int=8), 0)
+        await log.commit(produced(0, 5, producer=3))
+        await log.store.topics.delete_topic(TOPIC)
+        await log.store.topics.create_topic(Topic(again.topic, "orders", 1, {}))
+        outcomes = await log.commit(produced(5, producer=4, partition=again), produced(5, producer=3, partition=again))
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+
+    async def test_deleted_names_are_forgotten_with_their_producers(self, log: Log, advance: Advance) -> None:
+        again = Partition(UUID(int=8), 0)
+        await log.commit(produced(0, 5, producer=3))
+        await log.store.topics.delete_topic(TOPIC)
+        await advance(11)
+        await log.store.retention.forget_producers(10_000, 10)
+        await log.store.topics.create_topic(Topic(again.topic, "orders", 1, {}))
+        (outcome,) = await log.commit(produced(5, producer=3, partition=again))
+        assert outcome.error is ErrorCode.out_of_order_sequence_number
 
     async def test_silent_producers_are_examined_in_bounded_steps(self, log: Log, advance: Advance) -> None:
         await log.commit(*(produced(0, producer=number) for number in range(5)))

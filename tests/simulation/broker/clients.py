@@ -59,21 +59,22 @@ class Producer:
         self._windows = windows
         self._idempotent = idempotent
         self._enough = enough
+        self._producer_id = -1
         self._sequence = 0
         self._sent = 0
 
     async def run(self) -> None:
         chance = self._world.chance
-        id = await self._id() if self._idempotent else -1
         while self._windows > 0 or not self._enough():
             self._windows -= 1
+            id = self._producer_id = await self._begin(self._producer_id)
             await asyncio.sleep(chance.random() * 0.8)
             window = []
             for _ in range(chance.randint(1, 5) if self._idempotent else 1):
                 count = chance.randint(1, 4)
                 sequence = {"producer": id, "epoch": 0, "sequence": self._sequence} if self._idempotent else {}
                 data = wire.batch(self._sent, self._number, count, chance.randrange(1500), **sequence)
-                sent = Sent(self._log, self._number, self._sent, count, self._idempotent)
+                sent = Sent(self._log, self._number, self._sent, count, self._idempotent, id)
                 self._history.sent.append(sent)
                 window.append((sent, data))
                 self._sent += 1
@@ -81,6 +82,10 @@ class Producer:
             acks = -1 if self._idempotent else chance.choice((-1, 1, 0))
             while window:
                 window = await self._send(window, acks)
+
+    async def _begin(self, id: int) -> int:
+        """Return the producer id for the next window."""
+        return await self._id() if self._idempotent and id < 0 else id
 
     async def _id(self) -> int:
         while True:

@@ -32,10 +32,14 @@ class Sent:
     number: int
     records: int
     idempotent: bool
+    id: int = -1
+    """The producer id; -1 without one."""
     times: int = 0
     began: float = 0.0
     offset: int | None = None
     acknowledged: float = NEVER
+    refused: bool = False
+    """It was out of order although all earlier batches of its id were acknowledged."""
 
 
 class Bounds(NamedTuple):
@@ -104,6 +108,7 @@ def violations(history: History) -> Iterator[str]:
     yield from _logs(history)
     yield from _acknowledged(history)
     yield from _orders(history)
+    yield from _gaps(history)
     yield from _readers(history)
     yield from _bounds(history)
     yield from _offsets(history)
@@ -178,6 +183,22 @@ def _orders(history: History) -> Iterator[str]:
                 sent = by_id.get((log, batch.producer, batch.number))
                 if sent is not None and sent.times == 1 and sent.acknowledged < generations[-1][0]:
                     yield f"{log}: {batch} was sent to a topic that is deleted"
+
+
+def _gaps(history: History) -> Iterator[str]:
+    """The log has every earlier batch of the same producer id as an acknowledged batch."""
+    stored = {(log, batch.producer, batch.number) for log, (_, batches) in history.logs.items() for batch in batches}
+    missing: dict[tuple[Log, int], Sent] = {}
+    for sent in history.sent:
+        if not sent.idempotent:
+            continue
+        if sent.refused:
+            yield f"{sent.log}: {sent} was out of order after the last batch of its producer"
+        if sent.offset is None:
+            if (sent.log, sent.producer, sent.number) not in stored:
+                missing.setdefault((sent.log, sent.id), sent)
+        elif (earlier := missing.get((sent.log, sent.id))) and sent.offset >= history.logs[sent.log][0]:
+            yield f"{sent.log}: {sent} was acknowledged, and the earlier {earlier} was never appended"
 
 
 def _readers(history: History) -> Iterator[str]:

@@ -10,6 +10,7 @@ from firn_broker.network.router import Client
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import history, wire
 from tests.simulation.broker.clients import RETRIABLE, Admin, Consumer, Member, Producer, somewhere
+from tests.simulation.broker.followers import Follower
 from tests.simulation.broker.history import History, Log
 from tests.simulation.broker.world import COORDINATOR, LEASE_SECONDS, OBJECTS, OFTEN, STEPS, Dead, World, only_errors
 
@@ -107,12 +108,14 @@ def _producers(world: World, record: History) -> list[Producer]:
         # The last part, without faults, adds about a third.
         return world.operations >= 0.7 * OPERATIONS and world.faults.total() >= FAULTS
 
+    kinds: list[tuple[type[Producer], Log, bool]] = [
+        *((Follower, (KEPT_TOPIC, part), True) for part in (0, 1, 2)),
+        (Producer, (KEPT_TOPIC, 0), True), (Producer, (KEPT_TOPIC, 1), False),
+        (Producer, (TRIMMED, 0), True), (Producer, (TRIMMED, 1), False), (Producer, (REMADE, 0), False),
+    ]  # fmt: skip
     return [
-        Producer(world, record, number, log, WINDOWS, idempotent=idempotent, enough=enough)
-        for number, (log, idempotent) in enumerate(
-            [((KEPT_TOPIC, part), True) for part in (0, 1, 2, 0)]
-            + [((KEPT_TOPIC, 1), False), ((TRIMMED, 0), True), ((TRIMMED, 1), False), ((REMADE, 0), False)]
-        )
+        kind(world, record, number, log, WINDOWS, idempotent=idempotent, enough=enough)
+        for number, (kind, log, idempotent) in enumerate(kinds)
     ]
 
 

@@ -53,8 +53,23 @@ SCRIPTS = (
     """
     DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
     """,
+    """
+    CREATE TABLE forgotten_producer(topic text PRIMARY KEY, pid bigint NOT NULL, forgotten_ms bigint NOT NULL);
+    INSERT INTO forgotten_producer
+      SELECT name, coalesce((SELECT value FROM counter WHERE counter.name = 'producer'), 0) - 1, 0 FROM topic;
+    """,
 )
-"""`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply."""
+"""`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
+
+`forgotten_producer.pid` is the greatest producer id whose state was deleted in a topic of that name, because it was old
+or with the topic. Earlier versions did not store it, so any id that they allocated counts.
+"""
+
+RAISE_FORGOTTEN = (
+    "ON CONFLICT (topic) DO UPDATE SET pid = greatest(f.pid, excluded.pid),"
+    " forgotten_ms = greatest(f.forgotten_ms, excluded.forgotten_ms)"
+)
+"""The end of a statement that inserts into ``forgotten_producer AS f``."""
 
 FUNCTIONS = """
     CREATE OR REPLACE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$
@@ -142,6 +157,10 @@ FUNCTIONS = """
                 error := 45;
               END IF;
             END IF;
+          ELSIF p_seq[i] <> 0 AND NOT EXISTS (
+            SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic = topic.name WHERE topic.id = at_topic AND f.pid >= p_pid[i]
+          ) THEN
+            error := 45;
           END IF;
           IF error <> 0 THEN
             replies := replies || jsonb_build_array(error, -1, -1, log_start, false);

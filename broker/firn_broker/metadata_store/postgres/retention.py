@@ -5,6 +5,7 @@ from uuid import UUID
 
 from firn_broker.log_types import KEPT_REPLIES
 from firn_broker.metadata_store.postgres.database import Database
+from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 
 BEGINNING = (-1, -1)
 """A position before every (log, producer)."""
@@ -64,15 +65,21 @@ class PostgresRetention:
         rows = await self._database.rows(
             "WITH seen AS (SELECT log, pid FROM producer WHERE (log, pid) > ($3, $4) ORDER BY log, pid LIMIT $2),"
             " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"
-            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING 1)"
+            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING log, pid),"
+            # A deleted topic has no row here: its producers were noted when it was deleted.
+            " noted AS (INSERT INTO forgotten_producer AS f SELECT name, max(pid), (SELECT now_ms()) FROM gone JOIN log ON log.id = log"
+            f" JOIN topic ON topic.id = topic_id GROUP BY name ORDER BY name {RAISE_FORGOTTEN})"
             " SELECT log, pid, (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) FROM seen ORDER BY log DESC, pid DESC LIMIT 1",
             age_ms, limit, *self._examined,
         )  # fmt: skip
-        if not rows:
-            self._examined = BEGINNING
-            return 0
-        log, pid, forgotten, seen = rows[0]
+        log, pid, forgotten, seen = rows[0] if rows else (*BEGINNING, 0, 0)
         self._examined = (log, pid) if seen == limit else BEGINNING
+        if self._examined == BEGINNING:
+            await self._database.rows(
+                "DELETE FROM forgotten_producer WHERE forgotten_ms <= (SELECT now_ms() - $1)"
+                " AND NOT EXISTS (SELECT 1 FROM topic WHERE name = topic)",
+                age_ms,
+            )
         return int(forgotten)
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from firn_broker.log_types import Topic, Topics
 from firn_broker.metadata_store.postgres.database import Database, plain_uuid
+from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 
 
 class PostgresTopics:
@@ -31,7 +32,7 @@ class PostgresTopics:
 
         return await self._database.use(work)
 
-    async def _change(self, sql: str, *values: Any, logs: Callable[[Any], Awaitable[None]] | None = None) -> bool:
+    async def _change(self, sql: str, *values: Any, logs: Callable[[Any, Any], Awaitable[None]] | None = None) -> bool:
         """Run a statement. If it returns a row, it changed a topic: change its logs too, and raise the version."""
 
         async def work(db: Any) -> bool:
@@ -39,14 +40,14 @@ class PostgresTopics:
                 row = await db.fetchrow(sql, *values)
                 if row is not None:
                     if logs is not None:
-                        await logs(db)
+                        await logs(db, row)
                     await db.execute("SELECT raise_counter('topics', 1)")
                 return row is not None
 
         return await self._database.use(work)
 
     async def create_topic(self, topic: Topic) -> bool:
-        async def logs(db: Any) -> None:
+        async def logs(db: Any, _: Any) -> None:
             await _add_logs(db, topic.id, topic.partitions)
 
         return await self._change(
@@ -55,7 +56,7 @@ class PostgresTopics:
         )  # fmt: skip
 
     async def grow_topic(self, topic: UUID, partitions: int) -> bool:
-        async def logs(db: Any) -> None:
+        async def logs(db: Any, _: Any) -> None:
             await _add_logs(db, topic, partitions)
 
         return await self._change(
@@ -70,12 +71,17 @@ class PostgresTopics:
         )  # fmt: skip
 
     async def delete_topic(self, topic: UUID) -> bool:
-        async def logs(db: Any) -> None:
+        async def logs(db: Any, row: Any) -> None:
             await db.execute("SELECT 1 FROM log WHERE topic_id = $1 ORDER BY topic_id, part FOR UPDATE", topic)
+            await db.execute(
+                "INSERT INTO forgotten_producer AS f SELECT $1, coalesce(max(pid), -1), now_ms() FROM log JOIN producer ON log = id"
+                f" WHERE topic_id = $2 {RAISE_FORGOTTEN}",
+                row["name"], topic,
+            )  # fmt: skip
             await db.execute("UPDATE log SET deleted = true WHERE topic_id = $1", topic)
             await db.execute("DELETE FROM grp_offset WHERE topic_id = $1", topic)
 
-        return await self._change("DELETE FROM topic WHERE id = $1 RETURNING id", topic, logs=logs)
+        return await self._change("DELETE FROM topic WHERE id = $1 RETURNING name", topic, logs=logs)
 
 
 async def _add_logs(db: Any, topic: UUID, partitions: int) -> None:

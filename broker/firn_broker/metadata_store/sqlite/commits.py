@@ -72,7 +72,9 @@ class Appends:
         if entry.producer_id < 0:
             return BatchOutcome(ErrorCode.none, log.append(entry, append_ms), append_ms, log.start)
         producer = self._producer(log, entry.producer_id)
-        verdict = idempotence.judge(producer, entry.producer_epoch, entry.base_sequence, entry.records)
+        verdict = idempotence.judge(
+            producer, entry.producer_epoch, entry.base_sequence, entry.records, lambda: self._may_be_forgotten(entry)
+        )
         if isinstance(verdict, KnownBatch):
             return BatchOutcome(ErrorCode.none, verdict.base_offset, verdict.append_ms, log.start, duplicate=True)
         if verdict is not None:
@@ -96,6 +98,13 @@ class Appends:
                 ProducerState(row[0], [KnownBatch(*batch) for batch in json.loads(row[1])]) if row else None
             )
         return log.producers[pid]
+
+    def _may_be_forgotten(self, entry: BatchEntry) -> bool:
+        row = self._database.row(
+            "SELECT 1 FROM topic JOIN forgotten_producer ON topic=name WHERE id=? AND pid>=?",
+            entry.partition.topic.bytes, entry.producer_id,
+        )  # fmt: skip
+        return row is not None
 
     def store(self, wal: int) -> int:
         """Write what was appended from the object with row id ``wal``; return its number of batch ranges."""

@@ -40,5 +40,18 @@ MIGRATIONS = (
     """
     DELETE FROM grp_offset WHERE topic_id NOT IN (SELECT id FROM topic);
     """,
+    """
+    CREATE TABLE forgotten_producer(topic TEXT PRIMARY KEY, pid INTEGER NOT NULL, forgotten_ms INTEGER NOT NULL) WITHOUT ROWID;
+    INSERT INTO forgotten_producer
+      SELECT name, coalesce((SELECT value FROM counter WHERE counter.name = 'producer'), 0) - 1, 0 FROM topic;
+    """,
 )
-"""`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply."""
+"""`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
+
+`forgotten_producer.pid` is the greatest producer id whose state was deleted in a topic of that name, because it was old
+or with the topic. Earlier versions did not store it, so any id that they allocated counts.
+"""
+RAISE_FORGOTTEN = (
+    "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"
+)
+"""The end of a statement that inserts into ``forgotten_producer``."""

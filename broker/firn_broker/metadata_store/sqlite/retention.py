@@ -5,6 +5,7 @@ from uuid import UUID
 
 from firn_broker.log_types import KEPT_REPLIES
 from firn_broker.metadata_store.sqlite.database import Database
+from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 
 BEGINNING = (-1, -1)
 """A position before every (log, producer)."""
@@ -129,9 +130,21 @@ class SqliteRetention:
                 "SELECT log, pid, touched_ms FROM producer WHERE (log, pid) > (?, ?) ORDER BY log, pid LIMIT ?",
                 (*self._examined, limit),
             ).fetchall()
-            old = [(log, pid) for log, pid, touched in seen if touched <= database.now_ms() - age_ms]
+            now = database.now_ms()
+            old = [(log, pid) for log, pid, touched in seen if touched <= now - age_ms]
             database.connection.executemany("DELETE FROM producer WHERE log=? AND pid=?", old)
+            # A deleted topic has no row here: its producers were noted when it was deleted.
+            database.connection.executemany(
+                "INSERT INTO forgotten_producer SELECT name, ?, ? FROM log JOIN topic ON topic.id=topic_id WHERE log.id=?"
+                f" {RAISE_FORGOTTEN}",
+                [(pid, now, log) for log, pid in old],
+            )
             self._examined = seen[-1][:2] if len(seen) == limit else BEGINNING
+            if self._examined == BEGINNING:
+                database.connection.execute(
+                    "DELETE FROM forgotten_producer WHERE forgotten_ms<=? AND topic NOT IN (SELECT name FROM topic)",
+                    (now - age_ms,),
+                )
             return len(old)
 
         return await database.run(work)

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from firn_broker.log_types import Topic, Topics
 from firn_broker.metadata_store.sqlite.database import Database
+from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 
 
 class SqliteTopics:
@@ -88,8 +89,14 @@ class SqliteTopics:
         database = self._database
 
         def work() -> bool:
-            if not database.connection.execute("DELETE FROM topic WHERE id=?", (topic.bytes,)).rowcount:
+            row = database.row("DELETE FROM topic WHERE id=? RETURNING name", topic.bytes)
+            if row is None:
                 return False
+            database.connection.execute(
+                "INSERT INTO forgotten_producer SELECT ?, coalesce(max(pid), -1), ? FROM log JOIN producer ON log=id WHERE topic_id=?"
+                f" {RAISE_FORGOTTEN}",
+                (row[0], database.now_ms(), topic.bytes),
+            )
             database.connection.execute("UPDATE log SET deleted=1 WHERE topic_id=?", (topic.bytes,))
             database.connection.execute("DELETE FROM grp_offset WHERE topic_id=?", (topic.bytes,))
             database.raise_counter("topics")
