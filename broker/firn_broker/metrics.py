@@ -35,6 +35,11 @@ GET_BYTES = Counter(
     "Bytes read from the object store, by lane: tail (recent batches) or backfill (older batches)",
     ["lane"],
 )
+DAMAGED_RANGES = Counter(
+    "firn_broker_damaged_ranges_total",
+    "Batch ranges that did not match their checksums, by read: first (the broker reads them again) or second (they are damaged in the store)",
+    ["read"],
+)
 COMMIT_SECONDS = Histogram("firn_broker_commit_seconds", "Duration of a commit at the coordinator", buckets=_SECONDS)
 COMMIT_BATCHES = Counter("firn_broker_commit_batches_total", "Batches committed")
 FIND_SECONDS = Histogram(

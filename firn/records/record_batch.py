@@ -21,6 +21,8 @@ HEADER = 61
 _FIELDS = struct.Struct(">qiibIhiqqqhii")
 _PLACE = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
+_CRC = struct.Struct(">I")
+_CRC_PLACE = 17
 _ATTRIBUTES = 21
 _MAX_TIMESTAMP = 35
 
@@ -144,6 +146,12 @@ def header(data: memoryview, place: int = 0) -> tuple[int, int, int]:
     return fields[8], fields[5], fields[12]
 
 
+def intact(data: memoryview) -> bool:
+    """Return whether the batch ``data`` matches its checksum."""
+    (crc,) = _CRC.unpack_from(data, _CRC_PLACE)
+    return bool(crc32c(data[_ATTRIBUTES:]) == crc)
+
+
 def number(data: memoryview, place: int, base_offset: int) -> None:
     """Write the assigned base offset into the batch at ``place``; the leader epoch is always 0."""
     _PLACE.pack_into(data, place, base_offset)
@@ -155,7 +163,7 @@ def stamp(data: memoryview, append_ms: int) -> None:
     (attributes,) = struct.unpack_from(">h", data, _ATTRIBUTES)
     struct.pack_into(">h", data, _ATTRIBUTES, attributes | APPEND_TIME_BIT)
     _PLACE.pack_into(data, _MAX_TIMESTAMP, append_ms)
-    struct.pack_into(">I", data, 17, crc32c(data[_ATTRIBUTES:]))
+    _CRC.pack_into(data, _CRC_PLACE, crc32c(data[_ATTRIBUTES:]))
 
 
 def following_sequence(sequence: int, records: int) -> int:

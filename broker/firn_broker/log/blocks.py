@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.log_types import BatchRange
 
@@ -47,12 +48,22 @@ class Block:
 
 
 def number_batches(batch_range: BatchRange, data: memoryview) -> Block:
-    """Write the offsets into the bytes of a batch range. Raises ValueError if the bytes are not its batches."""
+    """Write the offsets into the bytes of a batch range, as the object store returned them.
+
+    Raises CorruptDataError if the bytes are not its batches, or a batch does not match its checksum. A new checksum
+    for the append time would hide the damage from consumers.
+    """
     if data.readonly:
         data = memoryview(bytearray(data))
     positions, ends, bases = [], [], []
     offset = batch_range.base_offset
-    for place, size, count in record_batch.walk(data):
+    try:
+        batches = record_batch.walk(data)
+    except ValueError as error:
+        raise CorruptDataError(f"{batch_range.place}: {error}") from error
+    for place, size, count in batches:
+        if not record_batch.intact(data[place : place + size]):
+            raise CorruptDataError(f"{batch_range.place}: the batch at byte {place} does not match its checksum")
         if batch_range.append_ms >= 0:
             record_batch.stamp(data[place : place + size], batch_range.append_ms)
         record_batch.number(data, place, offset)
@@ -61,7 +72,7 @@ def number_batches(batch_range: BatchRange, data: memoryview) -> Block:
         bases.append(offset)
         offset += count
     if offset != batch_range.last_offset + 1:
-        raise ValueError(f"{batch_range.place}: its records end at {offset}, not {batch_range.last_offset + 1}")
+        raise CorruptDataError(f"{batch_range.place}: its records end at {offset}, not {batch_range.last_offset + 1}")
     return Block(batch_range.place.position, data, positions, ends, bases)
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import structlog
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import UnavailableError
+from firn.model.errors import CorruptDataError, UnavailableError
 from firn_broker import metrics
 from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches
 from firn_broker.log.watermarks import Watch, Watermarks
@@ -254,26 +254,45 @@ class Reader:
             task.add_done_callback(self._tasks.discard)
 
     async def _read(self, key: str, ranges: Sequence[BatchRange], *, recent: bool) -> None:
-        lane = "tail" if recent else "backfill"
         try:
-            async with self._tails if recent else self._backfills:
-                spans = [
-                    (batch_range.place.position, batch_range.place.position + batch_range.place.length)
-                    for batch_range in ranges
-                ]
-                with metrics.GET_SECONDS.labels(lane).time():
-                    contents = await self._store.get_ranges(key, spans)
-            for batch_range, data in zip(ranges, contents, strict=True):
-                metrics.GET_BYTES.labels(lane).inc(len(data))
-                block = number_batches(batch_range, data)
-                self._cache.put_read(batch_range, block, recent=recent)
-                self._loading.pop(_slot(batch_range)).set_result(block)
+            damaged = await self._get(key, ranges, recent=recent, read="first")
+            if damaged:
+                # The damage may have happened on the way from the store.
+                await self._get(key, damaged, recent=recent, read="second")
         except Exception as error:
             if not isinstance(error, UnavailableError):
                 log.exception("cannot read batches", key=key)
             for batch_range in ranges:
                 if (future := self._loading.pop(_slot(batch_range), None)) is not None:
                     future.set_exception(UnreadableError(f"{key}: {error}"))
+
+    async def _get(self, key: str, ranges: Sequence[BatchRange], *, recent: bool, read: str) -> list[BatchRange]:
+        """Read ranges from the object store, and return those that are damaged. Raises CorruptDataError in the second
+        read."""
+        lane = "tail" if recent else "backfill"
+        async with self._tails if recent else self._backfills:
+            spans = [
+                (batch_range.place.position, batch_range.place.position + batch_range.place.length)
+                for batch_range in ranges
+            ]
+            with metrics.GET_SECONDS.labels(lane).time():
+                contents = await self._store.get_ranges(key, spans)
+        damaged, errors = [], []
+        for batch_range, data in zip(ranges, contents, strict=True):
+            metrics.GET_BYTES.labels(lane).inc(len(data))
+            try:
+                block = number_batches(batch_range, data)
+            except CorruptDataError as error:
+                metrics.DAMAGED_RANGES.labels(read).inc()
+                log.warning("the object store returned damaged batches", key=key, read=read, error=str(error))
+                damaged.append(batch_range)
+                errors.append(error)
+                continue
+            self._cache.put_read(batch_range, block, recent=recent)
+            self._loading.pop(_slot(batch_range)).set_result(block)
+        if errors and read == "second":
+            raise errors[0]
+        return damaged
 
     async def read(self, batch_range: BatchRange) -> Block:
         """Load the block of one batch range. Raises UnreadableError."""

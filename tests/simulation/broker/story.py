@@ -72,6 +72,7 @@ async def _story(world: World, record: History) -> None:
         await world.start()
     admin = await _admin_with_topics(world, record)
     world.trouble, world.slowness = chance.choice((0.02, 0.08, 0.2)), chance.choice((0.01, 0.2, 1.0))
+    world.objects.share = world.trouble / 2
     producers = _producers(world, record)
     readers = _readers(world, record)
     chaos = world.later(_chaos(world))
@@ -184,6 +185,7 @@ async def _stop(*tasks: "asyncio.Task[None]") -> None:
 
 def _heal(world: World) -> None:
     world.trouble, world.slowness = 0.0, 0.01
+    world.objects.share = 0.0
     world.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
     world.clock.skew = 0.0
     for host in list(world.hosts):

@@ -1,6 +1,7 @@
 """The simulation finds brokers that break a promise within a few seeds. Otherwise it would prove nothing."""
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError, UnavailableError
+from firn.records import record_batch
 from firn_broker import broker
 from firn_broker.groups.shards import Shard
 from firn_broker.groups.storage import GroupStorage
@@ -16,6 +18,7 @@ from firn_broker.log.watermarks import Watch
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, LookupResult, StoredGroup
 from firn_broker.metadata_store import idempotence
+from firn_broker.metadata_store.sqlite.commits import Appends
 from tests.simulation.broker.story import run_story
 
 SEEDS = range(12)
@@ -32,6 +35,16 @@ def first_violation() -> str:
 def test_the_checker_finds_a_coordinator_that_accepts_duplicates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(idempotence, "judge", lambda *_: None)
     assert "times, and was sent" in first_violation()
+
+
+def test_the_checker_finds_a_coordinator_that_lets_producers_begin_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Appends, "_may_be_forgotten", lambda *_: True)
+    assert "out of order after the last batch" in first_violation()
+
+
+def test_the_checker_finds_a_broker_that_does_not_look_at_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_batch, "intact", lambda _: True)
+    assert re.search("the checksum at|other bytes than sent", first_violation())
 
 
 class HastyWriter(WalWriter):

@@ -408,3 +408,25 @@ def test_a_slow_or_failing_object_store_loses_no_record() -> None:
             assert await numbers(world, host) == list(range(11))
 
     run(story())
+
+
+def test_the_object_store_returns_damaged_batches() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            assert await send(world, first, 0) == (0, 0)
+            world.objects.share = 1.0
+            assert await numbers(world, second) == [0], "the second read is whole"
+            assert world.faults["bit flipped"] == 1
+            world.objects.share = 0.0
+            before = set(world.objects.objects)
+            assert await send(world, first, 1) == (0, 1)
+            (key,) = set(world.objects.objects) - before
+            whole = world.objects.objects[key]
+            world.objects.objects[key] = whole[:100] + bytes([whole[100] ^ 1]) + whole[101:]
+            answer = await wire.fetch(world, second, Client("reader"), TOPIC, 0, 1)
+            assert (answer.error, answer.batches) == (STORAGE_ERROR, [])
+            world.objects.objects[key] = whole
+            assert await numbers(world, second) == [0, 1]
+
+    run(story())

@@ -5,6 +5,7 @@ import struct
 from functools import cache
 from typing import Any, NamedTuple
 
+from crc32c import crc32c
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
@@ -26,9 +27,14 @@ def batch(number: int, sender: int, count: int, padding: int, **more: int) -> me
 
 
 def batches(data: memoryview) -> list[Batch]:
-    """Read the batches of a reply."""
+    """Read the batches of a reply, and check their checksums and bytes."""
     batches = []
-    for place, _, count in record_batch.walk(data):
+    for place, size, count in record_batch.walk(data):
+        batch = data[place : place + size]
+        assert crc32c(batch[21:]) == int.from_bytes(batch[17:21], "big"), (
+            f"the checksum at {place} does not match the batch"
+        )
+        assert not any(batch[record_batch.HEADER + _IDENTITY.size :]), f"the batch at {place} has other bytes than sent"
         (base,) = struct.unpack_from(">q", data, place)
         batches.append(Batch(base, count, *_IDENTITY.unpack_from(data, place + record_batch.HEADER)))
     return batches

@@ -32,9 +32,9 @@ from firn_broker.settings import (
     SqliteSettings,
     WriterSettings,
 )
-from firn_broker.storage.objects import MemoryObjects
 from firn_broker.wire import headers
 from tests.fakes.virtual_time import LoopClock
+from tests.simulation.broker.flips import FlippingObjects
 
 LEASE_SECONDS = 4.0
 SETTINGS = BrokerSettings(
@@ -201,7 +201,8 @@ class World:
     def __init__(self, seed: int, settings: BrokerSettings = SETTINGS) -> None:
         self.chance = Random(seed)
         self.settings = settings
-        self.objects = MemoryObjects()
+        self.faults: Counter[str] = Counter()
+        self.objects = FlippingObjects(Random(self.chance.random()), self.faults)
         self.clock = LoopClock()
         self.store = SqliteStore(":memory:", self.clock, "cluster", Inline())
         self.life = 0
@@ -215,7 +216,6 @@ class World:
         """When each broker became ready."""
         self.calls = 0
         self.requests = 0
-        self.faults: Counter[str] = Counter()
         self.errors: list[Any] = []
         """Errors that no fault explains."""
         self._count = 0
