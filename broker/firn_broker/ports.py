@@ -71,7 +71,8 @@ class NodeStore(Protocol):
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
         """Extend a node lease to ``ttl_ms`` from now and return all live nodes.
 
-        No lease ends later than that afterwards: a longer one dates from before a wall clock went back.
+        Afterwards no lease lasts longer than its own node requested: a longer one dates from before a wall clock went
+        back.
         Raises `FencedError` when the id has a newer holder.
         """
         ...

@@ -17,10 +17,23 @@ class NodeContract(StoreContract):
     async def test_a_lease_from_before_the_clock_went_back_ends_on_time(
         self, store: MetadataStore, advance: Advance
     ) -> None:
-        first, _ = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 1000 * TTL)
+        first, _ = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
+        await advance(-1000 * TTL / 1000)
         assert [node.id for node in await store.nodes.renew(first, TTL)] == [0, 1]
         await advance(TTL / 1000 + 1)
         assert [node.id for node in await store.nodes.renew(first, TTL)] == [0]
+
+    async def test_a_node_does_not_shorten_a_longer_lease_of_another(
+        self, store: MetadataStore, advance: Advance
+    ) -> None:
+        """While a roll-out raises leaseSeconds, brokers have leases of two lengths."""
+        short, long = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
+        await store.nodes.renew(long, 3 * TTL)
+        await store.nodes.renew(short, TTL)
+        await advance(2 * TTL / 1000)
+        assert [node.id for node in await store.nodes.renew(short, TTL)] == [0, 1]
+        await advance(TTL / 1000 + 1)
+        assert [node.id for node in await store.nodes.renew(short, TTL)] == [0]
 
     async def test_nodes_get_the_lowest_free_id(self, store: MetadataStore, advance: Advance) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, 2 * TTL)

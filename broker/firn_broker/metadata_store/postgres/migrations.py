@@ -58,6 +58,9 @@ SCRIPTS = (
     INSERT INTO forgotten_producer
       SELECT name, coalesce((SELECT value FROM counter WHERE counter.name = 'producer'), 0) - 1, 0 FROM topic;
     """,
+    """
+    ALTER TABLE node ADD COLUMN ttl_ms bigint;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

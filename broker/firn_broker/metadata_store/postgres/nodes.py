@@ -24,9 +24,9 @@ class PostgresNodes:
                     live = {row[0] for row in await db.fetch("SELECT id FROM node WHERE expires_ms > now_ms()")}
                     node = next(number for number in range(len(live) + 1) if number not in live)
                 epoch = await db.fetchval(
-                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7) ON CONFLICT (id) DO UPDATE SET"
+                    "INSERT INTO node AS n VALUES ($1, 1, $2, $3, $4, now_ms() + $5, $6, $7, $5) ON CONFLICT (id) DO UPDATE SET"
                     " epoch = n.epoch + 1, host = $2, port = $3, zone = $4, expires_ms = now_ms() + $5, external_host = $6,"
-                    " external_port = $7 RETURNING epoch",
+                    " external_port = $7, ttl_ms = $5 RETURNING epoch",
                     node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
                 )  # fmt: skip
                 return NodeLease(node, epoch)
@@ -47,12 +47,12 @@ class PostgresNodes:
     async def _renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
         database = self._database
         changed = await database.value(
-            "UPDATE node SET expires_ms = now_ms() + $3 WHERE id = $1 AND epoch = $2 RETURNING id",
+            "UPDATE node SET expires_ms = now_ms() + $3, ttl_ms = $3 WHERE id = $1 AND epoch = $2 RETURNING id",
             lease.node, lease.epoch, ttl_ms,
         )  # fmt: skip
         if changed is None:
             raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
-        await database.rows("UPDATE node SET expires_ms = now_ms() + $1 WHERE expires_ms > now_ms() + $1", ttl_ms)
+        await database.rows("UPDATE node SET expires_ms = now_ms() + ttl_ms WHERE expires_ms > now_ms() + ttl_ms")
         rows = await database.rows(
             "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
         )

@@ -28,8 +28,8 @@ class SqliteNodes:
             epoch = (row[0] if row else 0) + 1
             external = address.external or (None, None)
             database.connection.execute(
-                "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?)",
-                (node, epoch, address.host, address.port, address.zone, now + ttl_ms, *external),
+                "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?,?)",
+                (node, epoch, address.host, address.port, address.zone, now + ttl_ms, *external, ttl_ms),
             )
             return NodeLease(node, epoch)
 
@@ -41,11 +41,12 @@ class SqliteNodes:
         def work() -> Sequence[Node]:
             now = database.now_ms()
             changed = database.connection.execute(
-                "UPDATE node SET expires_ms=? WHERE id=? AND epoch=?", (now + ttl_ms, lease.node, lease.epoch)
+                "UPDATE node SET expires_ms=?, ttl_ms=? WHERE id=? AND epoch=?",
+                (now + ttl_ms, ttl_ms, lease.node, lease.epoch),
             ).rowcount
             if not changed:
                 raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
-            database.connection.execute("UPDATE node SET expires_ms=?1 WHERE expires_ms > ?1", (now + ttl_ms,))
+            database.connection.execute("UPDATE node SET expires_ms=?1+ttl_ms WHERE expires_ms > ?1+ttl_ms", (now,))
             rows = database.connection.execute(
                 "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > ? ORDER BY id",
                 (now,),
