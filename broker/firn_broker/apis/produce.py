@@ -6,7 +6,7 @@
   is no answer, and an error closes the connection, as with Kafka.
 - The batches of a connection enter the log in the order of its requests.
 - When an idempotent producer has to send a batch again, the later batches of the connection are rejected until it does.
-  The client sent them before it knew of the error, and a producer that the coordinator does not know may start at any
+  The client sent them before it knew of the error, and a producer that the coordinator has forgotten may start at any
   sequence.
 - The first and the greatest timestamp of the batch header are checked: INVALID_TIMESTAMP.
 - Compacted topics reject records without a key: INVALID_RECORD. Only for these topics does the broker decode records
@@ -38,6 +38,8 @@ _LARGEST = 1 << 31
 NO_TIMESTAMP = -1
 _AWAITED = 10_000
 """Rejected batches of one connection that are remembered; the oldest are forgotten first."""
+_AGAIN = (ErrorCode.kafka_storage_error, ErrorCode.unknown_topic_or_partition)
+"""Errors of a commit after which a client sends the batch again."""
 _IN_FLIGHT = 5
 """Requests that an idempotent producer may have in flight (``max.in.flight.requests.per.connection``)."""
 
@@ -76,11 +78,9 @@ async def _handle(broker: Broker, call: Call, request: ProduceRequest) -> list[b
         return [produce.write(call.version, _all(request, ErrorCode.transactional_id_authorization_failed))]
     results, future, places = await _append(broker, call, request)
     if future is not None:
-        for (topic, index, batch), outcome in zip(places, await future, strict=True):
-            name, of_topic = results[topic]
-            _answer(of_topic, index, outcome)
-            if outcome.error is ErrorCode.kafka_storage_error:
-                _await(call.client, name, of_topic[index].index, batch)
+        for (topic, index), outcome in zip(places, await future, strict=True):
+            _answer(results[topic][1], index, outcome)
+        _note_failures(call.client)
     if request.acks == 0:
         if any(result.error for _, of_topic in results for result in of_topic):
             raise MalformedError("a batch with acks=0 was rejected")
@@ -97,9 +97,9 @@ def _all(request: ProduceRequest, error: ErrorCode) -> Results:
 
 async def _append(
     broker: Broker, call: Call, request: ProduceRequest
-) -> tuple[Results, "asyncio.Future[list[BatchOutcome]] | None", list[tuple[int, int, Batch]]]:
-    """Append the batches; return the known errors, the future outcomes, and (topic, partition, batch) of each of those
-    in the results."""
+) -> tuple[Results, "asyncio.Future[list[BatchOutcome]] | None", list[tuple[int, int]]]:
+    """Append the batches; return the known errors, the future outcomes, and (topic, partition) of each of those in the
+    results."""
     order = call.client.produce_order
     if order is None:
         order = call.client.produce_order = asyncio.Lock()
@@ -107,9 +107,11 @@ async def _append(
     async with order:
         checked = [(name, *await _check(broker, name, partitions)) for name, partitions in request.topics]
         # No await from here on: another request must not add an awaited batch between this check and the append.
+        _note_failures(call.client)
         results: Results = []
         appends: list[Append] = []
-        places: list[tuple[int, int, Batch]] = []
+        places: list[tuple[int, int]] = []
+        buffered: list[tuple[str, int, Batch]] = []
         for name, topic, missing, batches in checked:
             of_topic: list[ProduceResult] = []
             for index, batch in batches:
@@ -123,11 +125,15 @@ async def _append(
                 elif _too_early(call.client, name, index, batch):
                     of_topic.append(ProduceResult(index, ErrorCode.kafka_storage_error))
                 else:
-                    places.append((len(results), len(of_topic), batch))
+                    places.append((len(results), len(of_topic)))
+                    buffered.append((name, index, batch))
                     of_topic.append(ProduceResult(index))
                     appends.append(Append(place, batch, broker.configs.append_time(topic)))
             results.append((name, of_topic))
-        return results, broker.writer.append(appends) if appends else None, places
+        future = broker.writer.append(appends) if appends else None
+        if future is not None and any(batch.producer_id >= 0 for _, _, batch in buffered):
+            call.client.buffered.append((future, buffered))
+        return results, future, places
 
 
 async def _check(
@@ -156,6 +162,19 @@ async def _check(
             # Other requests must not wait for many batches, or for batches that take long to decode.
             await asyncio.sleep(0)
     return topic, missing, checked
+
+
+def _note_failures(client: Client) -> None:
+    """Note which buffered batches the client has to send again, perhaps before it has the answer."""
+    waiting = []
+    for future, batches in client.buffered:
+        if not future.done():
+            waiting.append((future, batches))
+        elif not future.cancelled():
+            for (topic, index, batch), outcome in zip(batches, future.result(), strict=True):
+                if outcome.error in _AGAIN:
+                    _await(client, topic, index, batch)
+    client.buffered = waiting
 
 
 def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:

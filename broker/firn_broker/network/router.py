@@ -34,6 +34,8 @@ class Client:
     """True if the client uses the external listener. The broker gives it the addresses of that listener."""
     produce_order: asyncio.Lock | None = None
     """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
+    buffered: list[tuple["asyncio.Future[Any]", list[Any]]] = field(default_factory=list)
+    """The future outcomes of produce requests, and their (topic, partition, batch)."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
     """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
     the number of later batches that were rejected since."""
