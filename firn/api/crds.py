@@ -128,7 +128,13 @@ def iceberg_topics() -> Manifest:
         _column("Table", ".status.table.identifier", "The Iceberg table."),
         _column("Fresh", _condition("Fresh", "status"), "Condition Fresh."),
         _AGE,
-        _column("Group", ".status.ingestion.group", "The ingestion group.", wide=True),
+        _column(
+            "Letters",
+            ".status.ingestion.deadLetters",
+            "Number of records that have landed as dead letters.",
+            kind="integer",
+            wide=True,
+        ),
         _column(
             "Last-Commit",
             ".status.ingestion.lastCommitTime",

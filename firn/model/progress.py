@@ -41,6 +41,17 @@ class HaltedAt(BaseModel):
     detail: str = ""
 
 
+class RecentRecords(BaseModel):
+    """The newest records that have landed. ``code`` and ``path`` belong to the newest that does not fit the schema."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    records: int
+    rejected: int = 0
+    code: str = ""
+    path: str = ""
+
+
 class TopicProgress(BaseModel):
     """The driver's report of a topic. Times are Unix seconds; lag is in records and in seconds."""
 
@@ -68,6 +79,8 @@ class TopicProgress(BaseModel):
     skipped: int = 0
     dead_letter_table: str | None = None
     halted_at: HaltedAt | None = None
+    recent: RecentRecords | None = None
+    """None until a record lands after the start of the driver, or after a change of the schema."""
 
 
 class GroupProgress(BaseModel):

@@ -38,6 +38,8 @@ class EventReason(StrEnum):
     """Records wait longer than `spec.ingestion.freshness`."""
     CAUGHT_UP = "CaughtUp"
     """Records are in the table within `spec.ingestion.freshness` again."""
+    RECORDS_REJECTED = "RecordsRejected"
+    """Records do not fit the schema. They are dead letters, or dropped because `onBadRecord` is Skip."""
     PAUSED = "Paused"
     """The annotation `firn.dev/pause-reconciliation` pauses reconciliation."""
     UNPAUSED = "Unpaused"
@@ -140,6 +142,17 @@ def _halted(old: Conditions, new: Conditions) -> Announcement | None:
     return Announcement("Warning", EventReason.HALTED, ingestion["message"])
 
 
+def _rejected(old: Conditions, new: Conditions) -> Announcement | None:
+    accepted, earlier = new.get(ConditionType.RECORDS_ACCEPTED, {}), old.get(ConditionType.RECORDS_ACCEPTED, {})
+    rejecting = (Reason.SOME_REJECTED, Reason.MOST_REJECTED)
+    if accepted.get("reason") not in rejecting:
+        return None
+    # From most to some is an improvement.
+    if earlier.get("reason") == accepted["reason"] or earlier.get("reason") == Reason.MOST_REJECTED:
+        return None
+    return Announcement("Warning", EventReason.RECORDS_REJECTED, accepted["message"])
+
+
 def _unpaused(old: Conditions, new: Conditions) -> Announcement | None:
     if ConditionType.PAUSED not in old or ConditionType.PAUSED in new:
         return None
@@ -159,6 +172,7 @@ _RULES: tuple[Rule, ...] = (
     _halted,
     _turns(ConditionType.FRESH, "False", "Warning", EventReason.FELL_BEHIND),
     _turns(ConditionType.FRESH, "True", "Normal", EventReason.CAUGHT_UP, only_from="False"),
+    _rejected,
     _turns(ConditionType.PAUSED, "True", "Normal", EventReason.PAUSED),
     _unpaused,
     _turns(ConditionType.DELETION_BLOCKED, "True", "Warning", EventReason.DELETION_BLOCKED),

@@ -14,7 +14,7 @@ from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import TableTarget
-from firn.model.progress import TopicProgress
+from firn.model.progress import RecentRecords, TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement
@@ -90,7 +90,13 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
     stalled = _stalled(observed, findings, parts)
     governed = _governed(observed, findings)
     ready = _ready(observed, parts, stalled)
-    verdicts = {ConditionType.READY: ready, **parts, ConditionType.FRESH: _fresh(observed, findings), **governed}
+    verdicts = {
+        ConditionType.READY: ready,
+        **parts,
+        ConditionType.FRESH: _fresh(observed, findings),
+        ConditionType.RECORDS_ACCEPTED: _records_accepted(observed),
+        **governed,
+    }
     if stalled is not None:
         verdicts[ConditionType.STALLED] = stalled
     else:
@@ -138,8 +144,8 @@ def unreadable(
 
 
 def significant(status: Mapping[str, Any]) -> Manifest:
-    """Return the parts of a status that are written as soon as they change: all but times, counts, and Running against
-    CaughtUp.
+    """Return the parts of a status that are written as soon as they change: all but times, counts (also those in the
+    message of RecordsAccepted), and Running against CaughtUp.
     """
     copy = dict(status)
     ingestion = dict(copy.get("ingestion") or {})
@@ -172,6 +178,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         steady(progress.table_message),
         progress.dead_letter_table,
         progress.halted_at,
+        _acceptance(progress.recent),
         progress.lag_records is None,
         progress.last_commit is None and not progress.lag_records,
         progress.backfilling,
@@ -355,6 +362,39 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness} before they reach the table")
 
 
+def _acceptance(recent: RecentRecords | None) -> Reason:
+    if recent is None:
+        return Reason.NO_RECORDS
+    if not recent.rejected:
+        return Reason.ALL_ACCEPTED
+    return Reason.MOST_REJECTED if 2 * recent.rejected > recent.records else Reason.SOME_REJECTED
+
+
+def _records_accepted(observed: ObservedTopic) -> Verdict:
+    """Report rejected records. The counts of the message are written only when the reason changes, or with other counts."""
+    progress = observed.progress
+    if progress is None or progress.recent is None:
+        before = as_before(observed, ConditionType.RECORDS_ACCEPTED)
+        if before is not None:
+            return before
+        if progress is None:
+            return Verdict("Unknown", Reason.UNKNOWN, "no progress report from the ingestion driver yet")
+        return Verdict("Unknown", Reason.NO_RECORDS, "no record has landed since the ingestion driver started")
+    recent, reason = progress.recent, _acceptance(progress.recent)
+    if reason == Reason.ALL_ACCEPTED:
+        return Verdict("True", reason, "the newest records are in the table")
+    dropped = observed.resource.spec.ingestion.on_bad_record == "Skip" or progress.dead_letter_table is None
+    place = (
+        "they are dropped, because onBadRecord is Skip"
+        if dropped
+        else f"table {progress.dead_letter_table} has them with the cause"
+    )
+    share = f"{recent.rejected} of the last {recent.records} records did not fit the schema, the last one with {recent.code} at {recent.path}"
+    if reason == Reason.SOME_REJECTED:
+        return Verdict("True", reason, f"{share}; {place}")
+    return Verdict("False", reason, f"{share}; {place}; correct the producer or the schema")
+
+
 def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
     """Return the conditions about policies.
 
@@ -473,6 +513,8 @@ def _coarse(condition: Mapping[str, Any]) -> Manifest:
     copy = {key: value for key, value in condition.items() if key != "lastTransitionTime"}
     if copy["type"] == ConditionType.INGESTION_READY and copy["status"] == "True":
         copy["reason"] = str(Reason.RUNNING)
+    if copy["type"] == ConditionType.RECORDS_ACCEPTED:
+        del copy["message"]
     return copy
 
 

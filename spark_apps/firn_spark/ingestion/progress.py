@@ -68,7 +68,9 @@ class Metrics:
         self._failures.labels(topic.job.namespace, topic.job.name).inc()
 
     def lag(self, topic: Topic, records: int, seconds: float) -> None:
-        """Set a topic's lag."""
+        """Set a topic's lag. Start its counters at 0, so that an increase at its first commit is visible."""
+        for counter in (self._rows, self._bytes, self._dead, self._skipped, self._failures):
+            counter.labels(topic.job.namespace, topic.job.name)
         self._lag_records.labels(topic.job.namespace, topic.job.name).set(records)
         self._lag_seconds.labels(topic.job.namespace, topic.job.name).set(seconds)
 

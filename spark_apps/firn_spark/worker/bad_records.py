@@ -49,24 +49,31 @@ class Code(StrEnum):
 
 class BadRecordError(ValueError):
     """A record that cannot become a row. ``path`` is like ``$.a.b[3]``; ``detail`` has at most `DETAIL_LIMIT`
-    characters."""
+    characters. ``schema_path`` is ``path`` with ``*`` for each name that comes from the record and not from the schema."""
 
     def __init__(self, code: Code, stage: Stage, detail: str) -> None:
         self.code = code
         self.stage = stage
         self.detail = _bounded(detail, DETAIL_LIMIT)
         self._segments: list[str] = []
+        self._named: list[str] = []
         super().__init__(self.detail)
 
-    def within(self, segment: str) -> "BadRecordError":
-        """Return the same error with ``segment`` in front of its path."""
+    def within(self, segment: str, *, from_record: bool = False) -> "BadRecordError":
+        """Return the same error with ``segment`` in front of its path. ``from_record``: the schema does not have the name."""
         self._segments.append(segment)
+        self._named.append(".*" if from_record else segment)
         return self
 
     @property
     def path(self) -> str:
         """The place of the error in the record."""
         return _bounded("$" + "".join(reversed(self._segments)), DETAIL_LIMIT)
+
+    @property
+    def schema_path(self) -> str:
+        """The place of the error in the record, without any name or key of the record's own."""
+        return _bounded("$" + "".join(reversed(self._named)), DETAIL_LIMIT)
 
 
 def _bounded(text: str, limit: int) -> str:

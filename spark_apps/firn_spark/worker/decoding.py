@@ -35,7 +35,8 @@ class Decoded:
     """The result of decoding a batch.
 
     ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
-    ``excluded`` count records without a row. ``halts`` are new halts.
+    ``excluded`` count records without a row. ``halts`` are new halts. ``sample`` is the last of the errors that made a
+    dead letter or a skipped record.
     """
 
     rows: pa.Table
@@ -43,6 +44,7 @@ class Decoded:
     skipped: int
     excluded: int
     halts: tuple[Halt, ...]
+    sample: BadRecordError | None
 
 
 class Decoder:
@@ -87,8 +89,9 @@ class Decoder:
         if errors:
             table = table.filter(pa.array(sorted_out.good))
         dead = self._dead_letters(records, kafka, sorted_out.dead, errors) if sorted_out.dead else None
+        sample = errors[sorted_out.rejected] if sorted_out.rejected is not None else None
         return Decoded(
-            table, dead, sorted_out.skipped, int(np.count_nonzero(excluded & ~halted)), tuple(sorted_out.halts)
+            table, dead, sorted_out.skipped, int(np.count_nonzero(excluded & ~halted)), tuple(sorted_out.halts), sample
         )
 
     def _sort_out(self, records: Fetched, forced: Numbers, errors: Mapping[int, BadRecordError]) -> "_SortedOut":
@@ -100,8 +103,10 @@ class Decoder:
             sorted_out.good[index] = False
             if self._job.on_bad_record == "DeadLetter" or forced[index]:
                 sorted_out.dead.append(index)
+                sorted_out.rejected = index
             elif self._job.on_bad_record == "Skip":
                 sorted_out.skipped += 1
+                sorted_out.rejected = index
             else:
                 partition, offset = int(records.partitions[index]), int(records.offsets[index])
                 self._halted[partition] = offset
@@ -146,12 +151,14 @@ DEAD_LETTER_SCHEMA = arrow_types.arrow_schema(rows.dead_letter_columns())
 
 @dataclass(slots=True)
 class _SortedOut:
-    """The treatment of a batch's records: ``good`` marks rows, ``dead`` lists indices of dead letters."""
+    """The treatment of a batch's records: ``good`` marks rows, ``dead`` lists indices of dead letters. ``rejected`` is
+    the last index without a row, unless its partition halts there."""
 
     good: Numbers
     dead: list[int] = field(default_factory=list)
     halts: list[Halt] = field(default_factory=list)
     skipped: int = 0
+    rejected: int | None = None
 
 
 def _listed(offsets_by_partition: Mapping[int, frozenset[int]], records: Fetched) -> Numbers:

@@ -55,7 +55,8 @@ class TaskStats(TypedDict):
     """Counts of a task for one topic.
 
     ``bytes`` counts keys and values read, ``largest`` bounds the largest record. ``partitions`` maps the partition's
-    number, as text, to [records read, first offset, last offset].
+    number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
+    record, empty if there is none; ``path`` has no text of the record.
     """
 
     rows: int
@@ -65,6 +66,8 @@ class TaskStats(TypedDict):
     bytes: int
     largest: int
     partitions: dict[str, list[int]]
+    code: str
+    path: str
 
 
 class TaskError(TypedDict):
@@ -186,6 +189,8 @@ class _Topic:
             "bytes": 0,
             "largest": 0,
             "partitions": {},
+            "code": "",
+            "path": "",
         }
         self._rows: list[pa.Table] = []
         self._dead: list[pa.Table] = []
@@ -227,6 +232,8 @@ class _Topic:
         stats["dead"] += 0 if decoded.dead is None else decoded.dead.num_rows
         stats["skipped"] += decoded.skipped
         stats["excluded"] += decoded.excluded
+        if decoded.sample is not None:
+            stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
         keys, values = records.keys.lengths(), records.values.lengths()
         stats["bytes"] += int(keys.sum() + values.sum())
         stats["largest"] = max(stats["largest"], int(keys.max(initial=0) + values.max(initial=0)))

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import RecordSchema
-from firn.model.progress import HaltedAt
+from firn.model.progress import HaltedAt, RecentRecords
+from firn_controllers.conditions import announcements
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.fleet.health import FleetHealth
@@ -49,6 +51,10 @@ def documented(observed: ObservedTopic, findings: TopicFindings = HEALTHY) -> di
     return status.document(observed, replace(findings, job=findings.job or observed.job))
 
 
+def condition_in(document: dict[str, Any], kind: str) -> dict[str, Any]:
+    return next(item for item in document["conditions"] if item["type"] == kind)
+
+
 def spec(**changes: Any) -> ObservedTopic:
     return landing(manifest=gen.topic(**changes))
 
@@ -59,6 +65,11 @@ def group(reason: Reason, *, stalled: bool = False) -> ObservedTopic:
 
 def driver(**changes: Any) -> ObservedTopic:
     return landing(progress=gen.progress(**changes))
+
+
+def rejecting(rejected: int, **changes: Any) -> ObservedTopic:
+    recent = RecentRecords(records=1000, rejected=rejected, code="InvalidJson", path="$")
+    return driver(recent=recent, dead_letter_table="lake.demo.flights__dlq", **changes)
 
 
 def failed(reason: Reason) -> TopicFindings:
@@ -213,6 +224,14 @@ ROWS = [
         id="a driver that has not read the table yet",
     ),
     pytest.param(spec(suspend=True), HEALTHY, "Fresh", "Unknown", "Unknown", id="freshness while suspended"),
+    # RecordsAccepted
+    pytest.param(driver(), HEALTHY, "RecordsAccepted", "Unknown", "NoRecords", id="nothing landed since the driver started"),
+    pytest.param(landing(progress=None), HEALTHY, "RecordsAccepted", "Unknown", "Unknown", id="acceptance without a report"),
+    pytest.param(driver(recent=RecentRecords(records=9)), HEALTHY, "RecordsAccepted", "True", "AllAccepted", id="all records fit"),
+    pytest.param(rejecting(1), HEALTHY, "RecordsAccepted", "True", "SomeRejected", id="a dead letter"),
+    pytest.param(rejecting(500), HEALTHY, "RecordsAccepted", "True", "SomeRejected", id="half of the records are dead letters"),
+    pytest.param(rejecting(501), HEALTHY, "RecordsAccepted", "False", "MostRejected", id="most records are dead letters"),
+    pytest.param(rejecting(1000), HEALTHY, "Ready", "True", "AllReady", id="ready while all records are dead letters"),
     # Only while True
     pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Stalled", "True", "InvalidSpec", id="stalled by the spec"),
     pytest.param(spec(partitions=2), HEALTHY, "Stalled", "True", "InvalidSpec", id="stalled by partitions"),
@@ -331,7 +350,16 @@ def test_conditions_have_a_fixed_order_and_a_generation() -> None:
     observed = landing(manifest=gen.topic("flights", gen.generation(7)), group=GroupHealth(Reason.STARTING, "starts"))
     document = documented(observed, replace(HEALTHY, job=observed.job))
     kinds = [item["type"] for item in document["conditions"]]
-    assert kinds == ["Ready", "SpecValid", "TopicReady", "TableReady", "IngestionReady", "Fresh", "Reconciling"]
+    assert kinds == [
+        "Ready",
+        "SpecValid",
+        "TopicReady",
+        "TableReady",
+        "IngestionReady",
+        "Fresh",
+        "RecordsAccepted",
+        "Reconciling",
+    ]
     assert document["observedGeneration"] == 7
     assert {item["observedGeneration"] for item in document["conditions"]} == {7}
 
@@ -449,6 +477,43 @@ def test_dead_letters_stay_in_the_status_while_a_driver_starts() -> None:
     ):
         after = documented(landing(manifest=manifest, progress=gen.progress(state=state, dead_letters=count)), HEALTHY)
         assert after["ingestion"]["deadLetters"] == expected, state
+
+
+def test_the_message_about_rejected_records_has_code_count_and_place() -> None:
+    assert message(rejecting(501), ConditionType.RECORDS_ACCEPTED) == (
+        "501 of the last 1000 records did not fit the schema, the last one with InvalidJson at $;"
+        " table lake.demo.flights__dlq has them with the cause; correct the producer or the schema"
+    )
+    skipping = replace(rejecting(1), resource=spec(ingestion={"onBadRecord": "Skip"}).resource)
+    assert message(skipping, ConditionType.RECORDS_ACCEPTED).endswith("; they are dropped, because onBadRecord is Skip")
+
+
+def test_counts_of_rejected_records_wait_for_the_next_refresh_and_a_new_reason_does_not() -> None:
+    documents = [documented(rejecting(count)) for count in (0, 3, 4, 501)]
+    parts = [status.significant(document) for document in documents]
+    assert [earlier == later for earlier, later in pairwise(parts)] == [False, True, False]
+    digests = [
+        status.driver_digest(gen.progress(recent=rejecting(count).progress.recent), 60_000) for count in (0, 3, 4, 501)
+    ]  # type: ignore[union-attr]
+    assert [earlier == later for earlier, later in pairwise(digests)] == [False, True, False]
+
+
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [((0, 1), True), ((1, 2), False), ((1, 501), True), ((501, 1), False), ((1, 0), False), ((501, 600), False)],
+)
+def test_an_event_reports_the_first_rejected_record_and_when_most_are_rejected(
+    counts: tuple[int, int], expected: bool
+) -> None:
+    before, after = (documented(rejecting(count)) for count in counts)
+    reasons = [item.reason for item in announcements.transitions(before, after)]
+    assert (announcements.EventReason.RECORDS_REJECTED in reasons) is expected
+
+
+def test_a_driver_that_starts_changes_nothing_about_rejected_records() -> None:
+    before = documented(rejecting(501))
+    after = documented(landing(manifest=gen.topic("flights", gen.with_status(before))))
+    assert condition_in(after, "RecordsAccepted") == condition_in(before, "RecordsAccepted")
 
 
 def test_a_condition_reports_an_unreadable_object() -> None:

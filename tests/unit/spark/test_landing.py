@@ -52,8 +52,19 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "bytes": size,
             "largest": max(len(GOOD) + 2, len(BAD)),
             "partitions": partitions,
+            "code": "WrongKind",
+            "path": "$.a",
         }
     ]
+
+
+def test_the_place_of_a_rejected_record_has_no_name_from_the_record(tmp_path: Path) -> None:
+    fields = (("a", "map<string, int>"),)
+    for on_bad_record in ("DeadLetter", "Skip"):
+        given = job(*fields, unknown_fields="DeadLetter", on_bad_record=on_bad_record)
+        for value, path in ((b'{"a": {"mail@x.org": "y"}}', "$.a.*"), (b'{"secret": 1}', "$.*")):
+            (stats,) = tables.results(land(iter([batch([value])]), plan(t=topic(tmp_path, given))))["t"]["stats"]
+            assert stats["path"] == path
 
 
 def test_interleaved_topics_fail_separately(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from firn.model.progress import GroupProgress
 from firn_spark.ingestion.progress import Metrics, Server
+from tests.unit.spark_driver.topic import topic
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
@@ -37,6 +38,14 @@ def answer_after_a_disconnect(problem: Exception | None = None) -> None:
         assert not handlers[0].is_alive()
     finally:
         server.stop()
+
+
+def test_counters_of_a_topic_exist_before_its_first_commit() -> None:
+    metrics = Metrics()
+    metrics.lag(topic(), 0, 0.0)
+    labels = {"namespace": "shop", "topic": "orders"}
+    for counter in ("rows", "bytes", "dead_letters", "skipped", "failures"):
+        assert metrics.registry.get_sample_value(f"firn_ingest_{counter}_total", labels) == 0, counter
 
 
 def test_a_client_that_disconnects_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,6 +50,8 @@ def test_results_of_tasks_are_added_up() -> None:
         "bytes": 50,
         "largest": 7,
         "partitions": {"0": [10, 0, 9]},
+        "code": "WrongKind",
+        "path": "$.id",
     }
     results = parse_results(
         [

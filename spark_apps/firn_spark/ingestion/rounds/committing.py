@@ -74,6 +74,7 @@ class TopicCommits:
         topic.totals.rows += result.rows
         topic.totals.dead += result.dead_rows
         topic.totals.skipped += result.skipped
+        topic.recent.add(result.rows, result.dead_rows + result.skipped, result.code, result.path)
         if result.landed:
             topic.totals.last_commit = time.time()
             self._meter.landed(topic, result, time.monotonic() - started)

@@ -37,6 +37,8 @@ class TopicResult:
     bytes: int = 0
     largest: int = 0
     records: int = 0
+    code: str = ""
+    path: str = ""
     dead_letters_missing: bool = False
     error: str | None = None
 
@@ -64,6 +66,8 @@ class TopicResult:
         self.excluded += stats["excluded"]
         self.bytes += stats["bytes"]
         self.largest = max(self.largest, stats["largest"])
+        if stats["code"]:
+            self.code, self.path = stats["code"], stats["path"]
         self.records += sum(numbers[0] for numbers in stats["partitions"].values())
 
     @property

@@ -36,6 +36,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         if topic.letters.landed is not None
         else None,
         halted_at=topic.halted,
+        recent=topic.recent.report(),
     )
 
 

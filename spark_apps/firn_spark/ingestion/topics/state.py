@@ -1,12 +1,14 @@
 """Parts of a topic's state: its log, its table, its dead letters, its reading, its attempts, its totals."""
 
+import math
 import random
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
-from firn.model.progress import Offsets
+from firn.model.progress import Offsets, RecentRecords
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
@@ -20,6 +22,8 @@ BACKOFF_MOST = 60.0
 NOT_READY_MOST = 5.0
 """Longest backoff of a topic that is not ready yet, because a dependency is starting."""
 SEEN_MOST = 128
+RECENT_MOST = 1000
+"""Number of newest records that count as recent."""
 FENCED_QUIET = 300.0
 """Seconds after which a fenced topic is checked again: its other writer may have stopped."""
 
@@ -151,6 +155,41 @@ class Attempts:
             delay = FENCED_QUIET
         self.next_at = now + delay * random.uniform(0.8, 1.2)
         self.error, self.round_failed = error, in_round
+
+
+@dataclass(slots=True)
+class Recent:
+    """The rounds of the newest `RECENT_MOST` records. The records of a round count as mixed evenly."""
+
+    rounds: deque[tuple[float, float]] = field(default_factory=deque)
+    """Records and rejected records of each round."""
+    code: str = ""
+    path: str = ""
+
+    def add(self, accepted: int, rejected: int, code: str, path: str) -> None:
+        """Add a round. ``code`` and ``path`` describe one of the rejected records."""
+        if not accepted + rejected:
+            return
+        if rejected:
+            self.code, self.path = code, path
+        self.rounds.append((accepted + rejected, rejected))
+        surplus = sum(records for records, _ in self.rounds) - RECENT_MOST
+        while surplus > 0:
+            records, bad = self.rounds.popleft()
+            if records > surplus:
+                kept = records - surplus
+                self.rounds.appendleft((kept, bad * kept / records))
+            surplus -= records
+
+    def report(self) -> RecentRecords | None:
+        """Return the counts, or None if no record is known. A share of a rejected record counts as one."""
+        records = round(sum(records for records, _ in self.rounds))
+        rejected = math.ceil(sum(bad for _, bad in self.rounds) - 1e-9)
+        if not records:
+            return None
+        if not rejected:
+            return RecentRecords(records=records)
+        return RecentRecords(records=records, rejected=rejected, code=self.code, path=self.path)
 
 
 @dataclass(slots=True)

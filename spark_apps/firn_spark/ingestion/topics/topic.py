@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from firn.model.errors import FencedError, FirnError
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets
-from firn_spark.ingestion.topics.state import Attempts, DeadLetters, Log, Reading, Table, Totals, covered
+from firn_spark.ingestion.topics.state import Attempts, DeadLetters, Log, Reading, Recent, Table, Totals, covered
 
 
 @dataclass(slots=True, eq=False)
@@ -22,6 +22,7 @@ class Topic:
     reading: Reading = field(default_factory=Reading)
     attempts: Attempts = field(default_factory=Attempts)
     totals: Totals = field(default_factory=Totals)
+    recent: Recent = field(default_factory=Recent)
     epoch: int | None = None
     """This process's epoch in the commits of both tables."""
     busy: bool = False
@@ -136,7 +137,9 @@ class Topic:
         self.table.java = self.letters.java = self.table.spec = self.letters.spec = None
 
     def accept(self, job: IngestJob) -> None:
-        """Take a new contract. A halted topic is retried under it."""
+        """Take a new contract. A halted topic is retried under it. Another schema may accept what the earlier one rejected."""
+        if job.record_schema != self.job.record_schema:
+            self.recent = Recent()
         self.job, self.halted = job, None
         self.prepared = False
         self.attempts.failures, self.attempts.next_at = 0, 0.0

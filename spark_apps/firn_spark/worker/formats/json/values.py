@@ -382,7 +382,7 @@ def _map(kind: types.MapOf, strict: bool) -> Converter:
                     raise _repeated_key()
                 entries[key] = None if item is None else to_value(item)
             except BadRecordError as error:
-                raise error.within(f".{name[:DETAIL_LIMIT]}") from None
+                raise error.within(f".{name[:DETAIL_LIMIT]}", from_record=True) from None
         return list(entries.items())
 
     return convert
@@ -462,7 +462,7 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
             values[place] = item
         if strict and unknown is not None:
             raise BadRecordError(Code.UNKNOWN_FIELD, Stage.SCHEMA, "the schema does not name this field").within(
-                f".{unknown[:DETAIL_LIMIT]}"
+                f".{unknown[:DETAIL_LIMIT]}", from_record=True
             )
         for place, (name, required, convert) in enumerate(plan):
             item = values[place]
