@@ -11,6 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from firn.model import config, names
 
+Epoch = Literal["s", "ms", "us", "ns"]
+"""Unit of an integer that counts time since 1970."""
+
 RESUME = r"^skip:[0-9]{1,10}:[0-9]{1,18}$"
 """Pattern of `IngestJob.resume`."""
 
@@ -28,6 +31,8 @@ class Column(Contract):
     type: str
     required: bool = False
     doc: str | None = None
+    epoch: Epoch = "ms"
+    """Unit of integers in timestamps of the column."""
 
 
 class SchemaFormat(StrEnum):

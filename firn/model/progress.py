@@ -41,6 +41,16 @@ class HaltedAt(BaseModel):
     detail: str = ""
 
 
+class SuspiciousTimes(BaseModel):
+    """A column of which most integers are sensible times only in another ``epoch``. ``sample`` is the date of one in the table."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    column: str
+    epoch: str
+    sample: str
+
+
 class RecentRecords(BaseModel):
     """The newest records that have landed. ``code`` and ``path`` belong to the newest that does not fit the schema."""
 
@@ -50,6 +60,7 @@ class RecentRecords(BaseModel):
     rejected: int = 0
     code: str = ""
     path: str = ""
+    times: SuspiciousTimes | None = None
 
 
 class TopicProgress(BaseModel):

@@ -40,6 +40,8 @@ class EventReason(StrEnum):
     """Records are in the table within `spec.ingestion.freshness` again."""
     RECORDS_REJECTED = "RecordsRejected"
     """Records do not fit the schema. They are dead letters, or dropped because `onBadRecord` is Skip."""
+    SUSPICIOUS_TIMES = "SuspiciousTimes"
+    """Most integers of a column are sensible times only in another unit. The message names `epoch` of the field."""
     PAUSED = "Paused"
     """The annotation `firn.dev/pause-reconciliation` pauses reconciliation."""
     UNPAUSED = "Unpaused"
@@ -144,13 +146,15 @@ def _halted(old: Conditions, new: Conditions) -> Announcement | None:
 
 def _rejected(old: Conditions, new: Conditions) -> Announcement | None:
     accepted, earlier = new.get(ConditionType.RECORDS_ACCEPTED, {}), old.get(ConditionType.RECORDS_ACCEPTED, {})
-    rejecting = (Reason.SOME_REJECTED, Reason.MOST_REJECTED)
-    if accepted.get("reason") not in rejecting:
+    reason, before = accepted.get("reason"), earlier.get("reason")
+    if reason == before:
         return None
+    if reason == Reason.SUSPICIOUS_TIMES:
+        return Announcement("Warning", EventReason.SUSPICIOUS_TIMES, accepted["message"])
     # From most to some is an improvement.
-    if earlier.get("reason") == accepted["reason"] or earlier.get("reason") == Reason.MOST_REJECTED:
-        return None
-    return Announcement("Warning", EventReason.RECORDS_REJECTED, accepted["message"])
+    if reason == Reason.MOST_REJECTED or (reason == Reason.SOME_REJECTED and before != Reason.MOST_REJECTED):
+        return Announcement("Warning", EventReason.RECORDS_REJECTED, accepted["message"])
+    return None
 
 
 def _unpaused(old: Conditions, new: Conditions) -> Announcement | None:

@@ -365,9 +365,11 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
 def _acceptance(recent: RecentRecords | None) -> Reason:
     if recent is None:
         return Reason.NO_RECORDS
-    if not recent.rejected:
-        return Reason.ALL_ACCEPTED
-    return Reason.MOST_REJECTED if 2 * recent.rejected > recent.records else Reason.SOME_REJECTED
+    if 2 * recent.rejected > recent.records:
+        return Reason.MOST_REJECTED
+    if recent.times is not None:
+        return Reason.SUSPICIOUS_TIMES
+    return Reason.SOME_REJECTED if recent.rejected else Reason.ALL_ACCEPTED
 
 
 def _records_accepted(observed: ObservedTopic) -> Verdict:
@@ -383,6 +385,14 @@ def _records_accepted(observed: ObservedTopic) -> Verdict:
     recent, reason = progress.recent, _acceptance(progress.recent)
     if reason == Reason.ALL_ACCEPTED:
         return Verdict("True", reason, "the newest records are in the table")
+    if reason == Reason.SUSPICIOUS_TIMES and recent.times is not None:
+        times = recent.times
+        return Verdict(
+            "True",
+            reason,
+            f"column {times.column} has times such as {times.sample}, because its integers count in another unit; if they count in"
+            f" {times.epoch}, set epoch: {times.epoch} of the field in spec.schema.fields, which applies to later records",
+        )
     dropped = observed.resource.spec.ingestion.on_bad_record == "Skip" or progress.dead_letter_table is None
     place = (
         "they are dropped, because onBadRecord is Skip"

@@ -15,7 +15,7 @@ from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, SchemaFormat, StartFrom, TableTarget
+from firn.model.jobs import Column, Epoch, RecordSchema, SchemaFormat, StartFrom, TableTarget
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -58,6 +58,11 @@ class FieldSpec(ApiModel):
         default=False, description="If true, a record without this member, or with null, becomes a dead letter."
     )
     doc: str | None = Field(default=None, max_length=1024, description="Comment of the column in the table.")
+    epoch: Epoch | None = Field(
+        default=None,
+        description="Unit of integers in a timestamp or timestamptz, which count from 1970 in UTC: s, ms, us or ns. It also applies to times"
+        " inside a list, map or struct. Default: ms. A change applies to records that land later.",
+    )
 
 
 class SchemaSpec(ApiModel):
@@ -510,7 +515,12 @@ class IcebergTopic(ApiModel):
                 kind = types.parse(field.type)
             except InvalidSpecError as error:
                 raise _bad_schema(f"{field.name}: {error}") from error
-            columns.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc))
+            if field.epoch is not None and "timestamp" not in str(kind):
+                raise _bad_schema(
+                    f"{field.name}: epoch is for timestamp and timestamptz, and the type is {kind}; remove epoch"
+                )
+            epoch = field.epoch or "ms"
+            columns.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
         if len(seen) < len(columns):
             raise _bad_schema("two fields have the same name; rename one of them")
         return RecordSchema(

@@ -15,6 +15,7 @@ from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Numbers
+from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.kafka_columns import kafka_columns, shaped
 
@@ -36,7 +37,7 @@ class Decoded:
 
     ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
     ``excluded`` count records without a row. ``halts`` are new halts. ``sample`` is the last of the errors that made a
-    dead letter or a skipped record.
+    dead letter or a skipped record. ``times`` are those of `Columns`.
     """
 
     rows: pa.Table
@@ -45,6 +46,7 @@ class Decoded:
     excluded: int
     halts: tuple[Halt, ...]
     sample: BadRecordError | None
+    times: Mapping[str, Times]
 
 
 class Decoder:
@@ -91,7 +93,13 @@ class Decoder:
         dead = self._dead_letters(records, kafka, sorted_out.dead, errors) if sorted_out.dead else None
         sample = errors[sorted_out.rejected] if sorted_out.rejected is not None else None
         return Decoded(
-            table, dead, sorted_out.skipped, int(np.count_nonzero(excluded & ~halted)), tuple(sorted_out.halts), sample
+            table,
+            dead,
+            sorted_out.skipped,
+            int(np.count_nonzero(excluded & ~halted)),
+            tuple(sorted_out.halts),
+            sample,
+            columns.times,
         )
 
     def _sort_out(self, records: Fetched, forced: Numbers, errors: Mapping[int, BadRecordError]) -> "_SortedOut":

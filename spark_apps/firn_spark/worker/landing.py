@@ -30,6 +30,7 @@ from firn.model.jobs import IngestJob
 from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched
+from firn_spark.worker.formats.format import Times
 
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 
@@ -56,7 +57,7 @@ class TaskStats(TypedDict):
 
     ``bytes`` counts keys and values read, ``largest`` bounds the largest record. ``partitions`` maps the partition's
     number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
-    record, empty if there is none; ``path`` has no text of the record.
+    record, empty if there is none; ``path`` has no text of the record. ``times`` maps fields to `Times`.
     """
 
     rows: int
@@ -68,6 +69,7 @@ class TaskStats(TypedDict):
     partitions: dict[str, list[int]]
     code: str
     path: str
+    times: dict[str, Times]
 
 
 class TaskError(TypedDict):
@@ -191,6 +193,7 @@ class _Topic:
             "partitions": {},
             "code": "",
             "path": "",
+            "times": {},
         }
         self._rows: list[pa.Table] = []
         self._dead: list[pa.Table] = []
@@ -234,6 +237,8 @@ class _Topic:
         stats["excluded"] += decoded.excluded
         if decoded.sample is not None:
             stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
+        for name, times in decoded.times.items():
+            stats["times"][name] = stats["times"][name].plus(times) if name in stats["times"] else times
         keys, values = records.keys.lengths(), records.values.lengths()
         stats["bytes"] += int(keys.sum() + values.sum())
         stats["largest"] = max(stats["largest"], int(keys.max(initial=0) + values.max(initial=0)))

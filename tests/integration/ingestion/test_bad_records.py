@@ -101,7 +101,10 @@ def test_skip_counts_the_skipped_records(world: World) -> None:
     world.apply(job)
     world.start()
     world.await_rows(job, 40)
-    world.await_state(job, "CaughtUp", skipped=10, rows=40)
+    recent = world.await_state(job, "CaughtUp", skipped=10, rows=40).recent
+    assert recent is not None
+    assert (recent.records, recent.rejected) == (50, 10)
+    assert recent.code
     assert world.table(job, "__dlq") is None
     assert world.landed(job) == {0: 50}
 

@@ -97,6 +97,7 @@ def test_a_schema_with_fields_is_json() -> None:
                 "fields": [
                     {"name": "a", "type": " Decimal(10,2)", "required": True, "doc": "amount"},
                     {"name": "b", "type": "list<struct<x:int>>"},
+                    {"name": "c", "type": "map<string,timestamp>", "epoch": "s"},
                 ],
             }
         }
@@ -105,6 +106,7 @@ def test_a_schema_with_fields_is_json() -> None:
     assert schema.fields == (
         Column(name="a", type="decimal(10, 2)", required=True, doc="amount"),
         Column(name="b", type="list<struct<x: int>>"),
+        Column(name="c", type="map<string, timestamp>", epoch="s"),
     )
 
 
@@ -114,6 +116,10 @@ def test_a_schema_with_fields_is_json() -> None:
         ([{"name": "a", "type": "number"}], "a: type 'number', character 6: 'number' is not a type"),
         ([{"name": "a", "type": "int"}, {"name": "A", "type": "int"}], "a and A differ only in case"),
         ([{"name": "a", "type": "int"}, {"name": "a", "type": "int"}], "two fields have the same name"),
+        (
+            [{"name": "a", "type": "long", "epoch": "s"}],
+            "a: epoch is for timestamp and timestamptz, and the type is long",
+        ),
         ([{"name": "_kafka", "type": "int"}], "_kafka: names that start with _kafka"),
         ([{"name": "_kafka_offset", "type": "int"}], "_kafka_offset: names that start with _kafka"),
     ],

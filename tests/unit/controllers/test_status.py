@@ -10,7 +10,7 @@ import pytest
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import RecordSchema
-from firn.model.progress import HaltedAt, RecentRecords
+from firn.model.progress import HaltedAt, RecentRecords, SuspiciousTimes
 from firn_controllers.conditions import announcements
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.conditions.render import Verdict
@@ -70,6 +70,11 @@ def driver(**changes: Any) -> ObservedTopic:
 def rejecting(rejected: int, **changes: Any) -> ObservedTopic:
     recent = RecentRecords(records=1000, rejected=rejected, code="InvalidJson", path="$")
     return driver(recent=recent, dead_letter_table="lake.demo.flights__dlq", **changes)
+
+
+def suspicious(rejected: int) -> ObservedTopic:
+    times = SuspiciousTimes(column="at", epoch="s", sample="1970-01-21")
+    return driver(recent=RecentRecords(records=1000, rejected=rejected, code="WrongKind", path="$.b", times=times))
 
 
 def failed(reason: Reason) -> TopicFindings:
@@ -231,6 +236,8 @@ ROWS = [
     pytest.param(rejecting(1), HEALTHY, "RecordsAccepted", "True", "SomeRejected", id="a dead letter"),
     pytest.param(rejecting(500), HEALTHY, "RecordsAccepted", "True", "SomeRejected", id="half of the records are dead letters"),
     pytest.param(rejecting(501), HEALTHY, "RecordsAccepted", "False", "MostRejected", id="most records are dead letters"),
+    pytest.param(suspicious(0), HEALTHY, "RecordsAccepted", "True", "SuspiciousTimes", id="times of another unit"),
+    pytest.param(suspicious(501), HEALTHY, "RecordsAccepted", "False", "MostRejected", id="most records rejected and times of another unit"),
     pytest.param(rejecting(1000), HEALTHY, "Ready", "True", "AllReady", id="ready while all records are dead letters"),
     # Only while True
     pytest.param(landing(), failed(Reason.BAD_SCHEMA), "Stalled", "True", "InvalidSpec", id="stalled by the spec"),
@@ -486,6 +493,14 @@ def test_the_message_about_rejected_records_has_code_count_and_place() -> None:
     )
     skipping = replace(rejecting(1), resource=spec(ingestion={"onBadRecord": "Skip"}).resource)
     assert message(skipping, ConditionType.RECORDS_ACCEPTED).endswith("; they are dropped, because onBadRecord is Skip")
+
+
+def test_the_message_about_suspicious_times_has_column_sample_and_option() -> None:
+    text = message(suspicious(3), ConditionType.RECORDS_ACCEPTED)
+    assert text.startswith("column at has times such as 1970-01-21, because its integers count in another unit")
+    assert "set epoch: s of the field in spec.schema.fields" in text
+    events = announcements.transitions(documented(rejecting(3)), documented(suspicious(3)))
+    assert [item.reason for item in events] == [announcements.EventReason.SUSPICIOUS_TIMES]
 
 
 def test_counts_of_rejected_records_wait_for_the_next_refresh_and_a_new_reason_does_not() -> None:

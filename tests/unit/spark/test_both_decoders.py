@@ -32,6 +32,8 @@ FIELDS = (
     Column(name="grid", type="list<list<int>>"), Column(name="prices", type="list<decimal(9, 2)>"),
     Column(name="singles", type="list<float>"), Column(name="when", type="map<string, timestamptz>"),
     Column(name="ids", type="list<uuid>"), Column(name="codes", type="map<int, string>"),
+    Column(name="seconds", type="timestamptz", epoch="s"), Column(name="nanos", type="timestamp", epoch="ns"),
+    Column(name="moments", type="struct<a: list<timestamp>, b: map<string, timestamptz>>", epoch="us"),
     Column(name="deep", type="struct<a: struct<b: list<map<string, struct<c: string, d: date>>>>, e: boolean, f: map<string, list<string>>>"),
 )  # fmt: skip
 SEEDS = 40 if os.environ.get("FIRN_LONG") else 4
@@ -161,7 +163,7 @@ NUMBER_CHARACTERS = "0123456789.eE+-"
 )
 @settings(max_examples=200 if SEEDS == 4 else 5000, deadline=None)
 def test_both_decoders_agree_on_any_number_in_any_field(numbers: Any) -> None:
-    names = ("small", "big", "single", "double", "at", "price", "huge", "unknown", "text")
+    names = ("small", "big", "single", "double", "at", "local", "seconds", "nanos", "price", "huge", "unknown", "text")
     records = [f'{{"{name}": {number}}}' for name in names for number in numbers]
     check([record.encode() for record in records + [f'{{"price": "{n}", "huge": "{n}"}}' for n in numbers]])
 
@@ -178,6 +180,8 @@ def sample(chance: random.Random) -> Any:
         "prices": [1.25, "0.10", None], "singles": [0.1, -0.0, 3e38], "when": {"u": 1_600_000_000_000, "b": "2020-01-01 00:00Z", "c": None},
         "ids": ["00112233-4455-6677-8899-aabbccddeeff", None], "codes": {"1": "a", "-2": None},
         "deep": {"a": {"b": [{"k": {"c": "é\n", "d": "2020-02-29"}, "l": {}, "m": None}, {}, None]}, "e": False, "f": {"\\": ["x"]}},
+        "seconds": chance.choice([1_600_000_000, "2020-01-01T00:00:00Z"]), "nanos": 1_600_000_000_123_456_000,
+        "moments": {"a": [1_600_000_000_123_456, None, "2020-02-29 23:59"], "b": {"k": -1_600_000_000_123_456}},
         "unknown": [{"a": [1, 2, {}]}, "x", None, -1.5e3],
     }  # fmt: skip
     names = list(values)
@@ -291,6 +295,23 @@ def test_both_decoders_reject_nesting_at_the_same_depth(depth: int, left: str, r
 def test_both_decoders_agree_on_nested_values(record: Any, sure: bool) -> None:
     others = [b'{"tags": ["before"], "scores": {"k": 1}, "place": {"lat": 1.0}}', None, b'{"tags": ["behind"]}']
     assert check([others[0], record, *others[1:]]) == 3 + sure
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "sure"),
+    [
+        ("at", 9223372036854775, True),
+        ("at", 9223372036854776, False),
+        ("local", 1_600_000_000_000, True),
+        ("seconds", -9223372036854, True),
+        ("seconds", 9223372036855, False),
+        ("nanos", -(2**63 - 808), True),
+        ("nanos", 1_600_000_000_123_456_789, False),
+        ("nanos", -1, False),
+    ],
+)
+def test_both_decoders_agree_on_integer_times(name: str, number: int, sure: bool) -> None:
+    assert check([f'{{"{name}": {number}}}'.encode()]) == sure
 
 
 def test_the_fast_decoder_leaves_only_maps_of_many_keys() -> None:

@@ -60,6 +60,7 @@ def micros(text: str) -> Any:
         ("timestamptz", '"2024-01-01T00:00-08"', micros("2024-01-01T00:00:00-08:00")),
         ("timestamptz", "1704067200123", micros("2024-01-01T00:00:00.123")),
         ("timestamptz", "-9223372036854775", -9223372036854775000),
+        ("timestamp", "1704067200123", micros("2024-01-01T00:00:00.123")),
         ("decimal(9, 2)", "1234567.89", Decimal("1234567.89")),
         ("decimal(9, 2)", '"-1.5e3"', Decimal("-1500.00")),
         ("decimal(9, 2)", "1.230000", Decimal("1.23")),
@@ -113,7 +114,8 @@ def test_a_value_that_fits_is_converted(kind: str, text: str, value: Any) -> Non
         ("time", '"12:00:00Z"', Code.INVALID_FORMAT),
         ("timestamp", '"2024-01-01T00:00:00Z"', Code.INVALID_FORMAT),
         ("timestamp", '"2024-01-01T00:00:00.1234567"', Code.INEXACT),
-        ("timestamp", "1704067200000", Code.WRONG_KIND),
+        ("timestamp", "true", Code.WRONG_KIND),
+        ("timestamp", "1704067200000.5", Code.INEXACT),
         ("timestamptz", '"2024-01-01T00:00:00"', Code.INVALID_FORMAT),
         ("timestamptz", '"2024-01-01T00:00:00+19:00"', Code.OUT_OF_RANGE),
         ("timestamptz", '"2024-01-01"', Code.INVALID_FORMAT),
@@ -229,6 +231,34 @@ def test_errors_are_short_for_any_record(value: Any) -> None:
     error = refusal(value, ("a", "int"), refuse_unknown=True)
     assert len(error.detail) <= DETAIL_LIMIT
     assert len(error.path) <= DETAIL_LIMIT
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
+@pytest.mark.parametrize(
+    ("epoch", "number", "expected"),
+    [
+        ("s", 1704067200, micros("2024-01-01")),
+        ("s", -1, -1_000_000),
+        ("s", 9223372036854, 9223372036854_000_000),
+        ("s", 9223372036855, Code.OUT_OF_RANGE),
+        ("ms", 1704067200123, micros("2024-01-01T00:00:00.123")),
+        ("us", 1704067200123456, micros("2024-01-01T00:00:00.123456")),
+        ("us", 2**63 - 1, 2**63 - 1),
+        ("us", -(2**63), Code.OUT_OF_RANGE),
+        ("ns", 1704067200123456000, micros("2024-01-01T00:00:00.123456")),
+        ("ns", -1000, -1),
+        ("ns", 1704067200123456789, Code.INEXACT),
+    ],
+)
+def test_integers_count_from_1970_in_the_unit_of_the_field(kind: str, epoch: str, number: int, expected: Any) -> None:
+    for outer, text in ((kind, f"{number}"), (f"struct<a: list<{kind}>>", f'{{"a": [{number}]}}')):
+        if isinstance(expected, Code):
+            with pytest.raises(BadRecordError) as caught:
+                read(outer, text, epoch=epoch)
+            assert caught.value.code is expected
+        else:
+            value = read(outer, text, epoch=epoch)
+            assert (value if outer == kind else value["a"][0]) == expected
 
 
 @pytest.mark.parametrize("kind", ["int", "double", "decimal(9, 2)", "timestamptz"])

@@ -54,8 +54,16 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "partitions": partitions,
             "code": "WrongKind",
             "path": "$.a",
+            "times": {},
         }
     ]
+
+
+def test_times_of_a_wrong_unit_are_counted_over_batches(tmp_path: Path) -> None:
+    landing = plan(t=topic(tmp_path, job(("a", "timestamptz"))))
+    batches = [batch([b'{"a": 1700000000}']), batch([b'{"a": 1700000000000}', b'{"a": "x"}'], offset=[1, 2])]
+    (stats,) = tables.results(land(iter(batches), landing))["t"]["stats"]
+    assert stats["times"] == {"a": [2, 1, "s", 1700000000000]}
 
 
 def test_the_place_of_a_rejected_record_has_no_name_from_the_record(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ class TopicCommits:
         topic.totals.dead += result.dead_rows
         topic.totals.skipped += result.skipped
         topic.recent.add(result.rows, result.dead_rows + result.skipped, result.code, result.path)
+        topic.recent.add_times(result.times)
         if result.landed:
             topic.totals.last_commit = time.time()
             self._meter.landed(topic, result, time.monotonic() - started)

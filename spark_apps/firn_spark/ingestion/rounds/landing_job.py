@@ -14,6 +14,7 @@ from firn_spark.kafka.clients import client_config, spark_options
 from firn_spark.kafka.spark_reader import SMALL_RECORD_BYTES, small_records_session, spark_records
 from firn_spark.kafka.tasks import land_records, land_slices
 from firn_spark.tables import dead_letters
+from firn_spark.worker.formats.format import Times
 from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
 
 CLIENT_READER_RECORDS = 20_000
@@ -39,6 +40,7 @@ class TopicResult:
     records: int = 0
     code: str = ""
     path: str = ""
+    times: dict[str, Times] = field(default_factory=dict)
     dead_letters_missing: bool = False
     error: str | None = None
 
@@ -68,6 +70,9 @@ class TopicResult:
         self.largest = max(self.largest, stats["largest"])
         if stats["code"]:
             self.code, self.path = stats["code"], stats["path"]
+        for name, counts in stats["times"].items():
+            times = Times(*counts)  # JSON made a list of it
+            self.times[name] = self.times[name].plus(times) if name in self.times else times
         self.records += sum(numbers[0] for numbers in stats["partitions"].values())
 
     @property

@@ -1,5 +1,6 @@
 """Parts of a topic's state: its log, its table, its dead letters, its reading, its attempts, its totals."""
 
+import datetime
 import math
 import random
 from collections import deque
@@ -8,10 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
-from firn.model.progress import Offsets, RecentRecords
+from firn.model.jobs import Epoch
+from firn.model.progress import Offsets, RecentRecords, SuspiciousTimes
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
+from firn_spark.worker.formats.format import Times
 
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""
@@ -158,13 +161,43 @@ class Attempts:
 
 
 @dataclass(slots=True)
-class Recent:
-    """The rounds of the newest `RECENT_MOST` records. The records of a round count as mixed evenly."""
+class Share:
+    """How many of the newest `RECENT_MOST` things are of one kind. The things of a round count as mixed evenly."""
 
     rounds: deque[tuple[float, float]] = field(default_factory=deque)
-    """Records and rejected records of each round."""
+    """For each round: all things, and those of the kind."""
+
+    def add(self, count: int, of_kind: int) -> None:
+        """Add a round."""
+        self.rounds.append((count, of_kind))
+        surplus = sum(count for count, _ in self.rounds) - RECENT_MOST
+        while surplus > 0:
+            oldest, kind = self.rounds.popleft()
+            if oldest > surplus:
+                kept = oldest - surplus
+                self.rounds.appendleft((kept, kind * kept / oldest))
+            surplus -= oldest
+
+    @property
+    def count(self) -> int:
+        """All recent things."""
+        return round(sum(count for count, _ in self.rounds))
+
+    @property
+    def of_kind(self) -> int:
+        """Recent things of the kind. A part of a thing counts as one."""
+        return math.ceil(sum(kind for _, kind in self.rounds) - 1e-9)
+
+
+@dataclass(slots=True)
+class Recent:
+    """The newest records: how many were rejected, and the times in them."""
+
+    rejected: Share = field(default_factory=Share)
     code: str = ""
     path: str = ""
+    times: dict[str, tuple[Share, Epoch, int]] = field(default_factory=dict)
+    """Column -> share of times that need another epoch, that epoch, and a sample (decoded microseconds since 1970)."""
 
     def add(self, accepted: int, rejected: int, code: str, path: str) -> None:
         """Add a round. ``code`` and ``path`` describe one of the rejected records."""
@@ -172,24 +205,41 @@ class Recent:
             return
         if rejected:
             self.code, self.path = code, path
-        self.rounds.append((accepted + rejected, rejected))
-        surplus = sum(records for records, _ in self.rounds) - RECENT_MOST
-        while surplus > 0:
-            records, bad = self.rounds.popleft()
-            if records > surplus:
-                kept = records - surplus
-                self.rounds.appendleft((kept, bad * kept / records))
-            surplus -= records
+        self.rejected.add(accepted + rejected, rejected)
+
+    def add_times(self, times: Mapping[str, Times]) -> None:
+        """Add the times of a round, by column."""
+        for column, counts in times.items():
+            share, epoch, sample = self.times.get(column) or (Share(), counts.epoch, counts.sample)
+            if counts.wrong:
+                epoch, sample = counts.epoch, counts.sample
+            share.add(counts.values, counts.wrong)
+            self.times[column] = (share, epoch, sample)
 
     def report(self) -> RecentRecords | None:
-        """Return the counts, or None if no record is known. A share of a rejected record counts as one."""
-        records = round(sum(records for records, _ in self.rounds))
-        rejected = math.ceil(sum(bad for _, bad in self.rounds) - 1e-9)
+        """Return the counts, or None if no record is known."""
+        records, rejected = self.rejected.count, self.rejected.of_kind
         if not records:
             return None
-        if not rejected:
-            return RecentRecords(records=records)
-        return RecentRecords(records=records, rejected=rejected, code=self.code, path=self.path)
+        suspicious = next(
+            (
+                SuspiciousTimes(column=column, epoch=epoch, sample=_year_and_day(sample))
+                for column, (share, epoch, sample) in self.times.items()
+                if 2 * share.of_kind > share.count
+            ),
+            None,
+        )
+        cause = {"code": self.code, "path": self.path} if rejected else {}
+        return RecentRecords(records=records, rejected=rejected, times=suspicious, **cause)
+
+
+def _year_and_day(micros: int) -> str:
+    """Return a day of the years 1 to 9999 as a date, else the year alone, roughly."""
+    days = micros // 86_400_000_000
+    try:
+        return (datetime.date(1970, 1, 1) + datetime.timedelta(days)).isoformat()
+    except OverflowError:
+        return f"the year {1970 + int(days / 365.2425)}"
 
 
 @dataclass(slots=True)

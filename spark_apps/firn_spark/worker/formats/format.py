@@ -4,24 +4,45 @@ A new format is a package beside `json` and `raw`, a value of `firn.model.jobs.S
 `firn_spark.worker.formats.registry`.
 """
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from firn.model.jobs import Epoch
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Fetched
+
+
+class Times(NamedTuple):
+    """Times of one field: how many there are, and how many are sensible only if integers count in ``epoch``.
+
+    ``sample`` is one of these, in microseconds since 1970 as it was decoded.
+    """
+
+    values: int
+    wrong: int
+    epoch: Epoch
+    sample: int
+
+    def plus(self, other: "Times") -> "Times":
+        """Return the times of both. If they are wrong in two ways, only the more frequent way counts."""
+        more = max(self, other, key=lambda times: times.wrong)
+        wrong = self.wrong + other.wrong if self.epoch == other.epoch else more.wrong
+        return Times(self.values + other.values, wrong, more.epoch, more.sample)
 
 
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Arrays of the schema's columns, as long as the records they were decoded from, and the bad records by index.
 
-    The values of bad records are null.
+    The values of bad records are null. ``times`` has the fields with times, by name.
     """
 
     arrays: list[pa.Array]
     errors: dict[int, BadRecordError]
+    times: Mapping[str, Times] = field(default_factory=dict)
 
 
 class Format(Protocol):

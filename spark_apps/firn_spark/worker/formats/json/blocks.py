@@ -18,12 +18,12 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from firn.model.jobs import Column
+from firn.model.jobs import Column, Epoch
 from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
-from firn_spark.worker.formats.json import kernel
+from firn_spark.worker.formats.json import kernel, limits
 from firn_spark.worker.formats.json.values import ValueReader
 
 _KINDS = {
@@ -89,19 +89,19 @@ class _Reader(Protocol):
         ...
 
 
-def _reader(kind: types.Type, refuse_unknown: bool) -> _Reader:
+def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch) -> _Reader:
     type_ = arrow_types.arrow_type(kind)
     match kind:
         case types.Struct(fields):
-            columns = [Column(name=name, type=str(member)) for name, member in fields]
+            columns = [Column(name=name, type=str(member), epoch=epoch) for name, member in fields]
             return _Structs(type_, _Members(columns, refuse_unknown))
         case types.ListOf(element):
-            return _Lists(type_, _reader(element, refuse_unknown))
+            return _Lists(type_, _reader(element, refuse_unknown, epoch))
         case types.MapOf(types.Primitive("string"), value):
-            return _Maps(type_, _reader(value, refuse_unknown))
+            return _Maps(type_, _reader(value, refuse_unknown, epoch))
     if _kind(kind) == kernel.OPAQUE:
-        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown))
-    return _Scalars(type_, kind)
+        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown, epoch=epoch))
+    return _Scalars(type_, kind, epoch)
 
 
 class _Members:
@@ -111,7 +111,7 @@ class _Members:
         kinds = [types.parse(field.type) for field in fields]
         self._types = [arrow_types.arrow_type(kind) for kind in kinds]
         self._kinds = np.array([_kind(kind) for kind in kinds], np.int64)
-        digits = [_digits(kind) for kind in kinds]
+        digits = [_digits(kind, field.epoch) for kind, field in zip(kinds, fields, strict=True)]
         self._precisions = np.array([precision for precision, _ in digits], np.int64)
         self._scales = np.array([scale for _, scale in digits], np.int64)
         self._required = np.array([field.required for field in fields], bool)
@@ -120,7 +120,7 @@ class _Members:
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._refuse_unknown = refuse_unknown
         self._readers = {
-            place: _reader(kind, refuse_unknown)
+            place: _reader(kind, refuse_unknown, fields[place].epoch)
             for place, kind in enumerate(kinds)
             if self._kinds[place] == kernel.OPAQUE
         }
@@ -215,10 +215,10 @@ class _Maps:
 class _Scalars:
     """Reads values of a kind that the kernel has code for."""
 
-    def __init__(self, type_: pa.DataType, kind: types.Type) -> None:
+    def __init__(self, type_: pa.DataType, kind: types.Type, epoch: Epoch) -> None:
         self._type = type_
         self._kind = _kind(kind)
-        self._precision, self._scale = _digits(kind)
+        self._precision, self._scale = _digits(kind, epoch)
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         count = len(firsts)
@@ -280,8 +280,9 @@ def _fits_float(bits: _Array) -> _Array:
     return fits
 
 
-def _digits(kind: types.Type) -> tuple[int, int]:
-    return (kind.precision, kind.scale) if isinstance(kind, types.Decimal) else (0, 0)
+def _digits(kind: types.Type, epoch: Epoch) -> tuple[int, int]:
+    """Return precision and scale of a decimal, or factor and divisor of integers for other types."""
+    return (kind.precision, kind.scale) if isinstance(kind, types.Decimal) else limits.EPOCHS[epoch]
 
 
 def _kind(kind: types.Type) -> int:

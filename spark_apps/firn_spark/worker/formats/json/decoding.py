@@ -9,6 +9,7 @@ from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.formats.json.blocks import BlockDecoder
+from firn_spark.worker.formats.json.times import read_times
 from firn_spark.worker.formats.json.values import RecordReader
 
 
@@ -18,6 +19,7 @@ class JsonFormat:
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for a column type that does not exist."""
         refuse_unknown = schema.unknown_fields == "DeadLetter"
+        self._fields = schema.fields
         self._columns = arrow_types.arrow_schema(schema.fields)
         self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
         self._reader = RecordReader.for_schema(schema.fields, refuse_unknown=refuse_unknown)
@@ -28,7 +30,7 @@ class JsonFormat:
         fast, vouched = self._blocks.decode(values)
         doubted = np.flatnonzero(~vouched)
         if not len(doubted):
-            return Columns(fast, {})
+            return Columns(fast, {}, read_times(self._fields, fast))
         strict = self._strict(values.select(doubted))
         order = np.arange(len(values))
         order[doubted] = len(values) + np.arange(len(doubted))
@@ -36,7 +38,8 @@ class JsonFormat:
         merged = [
             pa.concat_arrays([ours, theirs]).take(indices) for ours, theirs in zip(fast, strict.arrays, strict=True)
         ]
-        return Columns(merged, {int(doubted[index]): error for index, error in strict.errors.items()})
+        errors = {int(doubted[index]): error for index, error in strict.errors.items()}
+        return Columns(merged, errors, read_times(self._fields, merged))
 
     def _strict(self, values: Places) -> Columns:
         errors: dict[int, BadRecordError] = {}

@@ -25,7 +25,7 @@ SIGN_BIT = -(2**63)
 MAX_LONG = np.uint64(2**63 - 1)
 DOUBT = -1
 DAY_MICROS = 86_400_000_000
-MAX_MILLISECONDS = limits.MAX_MILLISECONDS
+MAX_MICROSECONDS = limits.MAX_MICROSECONDS
 MAX_ZONE_MINUTES = limits.MAX_ZONE_MINUTES
 MAX_INNER_DEPTH = limits.MAX_DEPTH - 1
 MAX_KEYS = 64
@@ -486,7 +486,10 @@ def _double(mantissa, digits, exponent, powers):
 
 @njit
 def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):  # noqa: C901, PLR0913
-    """Read the value at ``at``, which is not null, into its place. Return the place behind it."""
+    """Read the value at ``at``, which is not null, into its place. Return the place behind it.
+
+    An integer time is divided by ``scale`` and multiplied by ``precision``.
+    """
     byte = data[np.uintp(at)]
     if kind == STRING:
         if byte != QUOTE:
@@ -515,18 +518,16 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
     if kind == BOOLEAN:
         values[column, row] = 1 if byte == SMALL_T else 0
         return _literal(data, at, end) if byte == SMALL_T or byte == SMALL_F else DOUBT
-    if kind == TIMESTAMPTZ and byte != QUOTE:
+    if (kind == TIMESTAMPTZ or kind == TIMESTAMP) and byte != QUOTE:
         at, negative, mantissa, digits, _, integral = _number(data, at, end)
         if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
             return DOUBT
         number = np.int64(mantissa)
-        if number > MAX_MILLISECONDS:
+        if number > MAX_MICROSECONDS // precision or number % scale != 0:
             return DOUBT
-        values[column, row] = (-number if negative else number) * 1000
+        values[column, row] = (-number if negative else number) // scale * precision
         return at
     if kind == TIMESTAMPTZ or kind == TIMESTAMP:
-        if byte != QUOTE:
-            return DOUBT
         at, micros = _moment(data, at + 1, end, kind == TIMESTAMPTZ)
         values[column, row] = micros
     elif kind == DATE:

@@ -11,8 +11,8 @@ float, double         a JSON number; the nearest value of the type (a float: of 
 string                a JSON string
 date                  ``YYYY-MM-DD``, years 0001 to 9999, as everywhere below
 time                  ``hh:mm``, ``hh:mm:ss`` or ``hh:mm:ss.f``; digits below the microsecond have to be zeros, as below
-timestamp             date, ``T`` or a space, time; a zone is refused
-timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or integer milliseconds since 1970
+timestamp             date, ``T`` or a space, time; a zone is refused; or an integer since 1970 in the unit of the field's ``epoch``
+timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or such an integer
 decimal(P, S)         a JSON number, or a string holding one, whose value needs no more than S places and P digits
 binary, fixed[L]      base64 (RFC 4648 section 4, padded, canonical); a fixed of exactly L bytes
 uuid                  ``8-4-4-4-12`` hexadecimal digits, either case
@@ -37,10 +37,10 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
-from firn.model.jobs import Column
+from firn.model.jobs import Column, Epoch
 from firn.tables import types
 from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
-from firn_spark.worker.formats.json.limits import MAX_DEPTH, MAX_MILLISECONDS, MAX_ZONE_MINUTES
+from firn_spark.worker.formats.json.limits import EPOCHS, MAX_DEPTH, MAX_MICROSECONDS, MAX_ZONE_MINUTES
 
 _EXCERPT_LIMIT = 48
 
@@ -247,23 +247,41 @@ def _time(kind: types.Type) -> Converter:
     return lambda value: _micros(kind, value, _matched(_TIME_TEXT, "hh:mm:ss.ffffff", kind, value))
 
 
-def _timestamp(kind: types.Type) -> Converter:
+def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
+    integer = _integer(kind, 64)
+    factor, divisor = EPOCHS[epoch]
+
     def convert(value: Any) -> int:
+        number: int = integer(value)
+        if abs(number) > MAX_MICROSECONDS // factor:
+            raise _bad(Code.OUT_OF_RANGE, kind, value, f"too large for a time in epoch {epoch}; see epoch of the field")
+        if number % divisor:
+            raise _bad(Code.INEXACT, kind, value, "finer than a microsecond")
+        return number // divisor * factor
+
+    return convert
+
+
+def _timestamp(kind: types.Type, epoch: Epoch) -> Converter:
+    since_1970 = _since_1970(kind, epoch)
+
+    def convert(value: Any) -> int:
+        if type(value) is _Integer or type(value) is _Fraction:
+            number: int = since_1970(value)
+            return number
         parts = _matched(_TIMESTAMP_TEXT, "YYYY-MM-DDThh:mm:ss.ffffff, without a zone", kind, value)
         return _days(kind, value, parts) * _DAY + _micros(kind, value, parts[3:])
 
     return convert
 
 
-def _timestamptz(kind: types.Type) -> Converter:
-    milliseconds = _integer(kind, 64)
+def _timestamptz(kind: types.Type, epoch: Epoch) -> Converter:
+    since_1970 = _since_1970(kind, epoch)
 
     def convert(value: Any) -> int:
         if type(value) is _Integer or type(value) is _Fraction:
-            number: int = milliseconds(value)
-            if not -MAX_MILLISECONDS <= number <= MAX_MILLISECONDS:
-                raise _bad(Code.OUT_OF_RANGE, kind, value)
-            return number * 1000
+            number: int = since_1970(value)
+            return number
         parts = _matched(_TIMESTAMPTZ_TEXT, "YYYY-MM-DDThh:mm:ss.ffffff and a zone", kind, value)
         micros = _days(kind, value, parts) * _DAY + _micros(kind, value, parts[3:])
         if parts[7]:
@@ -349,8 +367,8 @@ def _uuid(kind: types.Type) -> Converter:
     return convert
 
 
-def _list(kind: types.ListOf, strict: bool) -> Converter:
-    element = _converter(kind.element, strict)
+def _list(kind: types.ListOf, strict: bool, epoch: Epoch) -> Converter:
+    element = _converter(kind.element, strict, epoch)
 
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
@@ -366,10 +384,10 @@ def _list(kind: types.ListOf, strict: bool) -> Converter:
     return convert
 
 
-def _map(kind: types.MapOf, strict: bool) -> Converter:
+def _map(kind: types.MapOf, strict: bool, epoch: Epoch) -> Converter:
     if isinstance(kind.key, types.ListOf | types.MapOf | types.Struct):
-        return _entries(kind, strict)
-    to_key, to_value = _converter(kind.key, strict), _converter(kind.value, strict)
+        return _entries(kind, epoch)
+    to_key, to_value = _converter(kind.key, strict, epoch), _converter(kind.value, strict, epoch)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not _Object:
@@ -388,11 +406,10 @@ def _map(kind: types.MapOf, strict: bool) -> Converter:
     return convert
 
 
-def _entries(kind: types.MapOf, strict: bool) -> Converter:
+def _entries(kind: types.MapOf, epoch: Epoch) -> Converter:
     """Return a converter for maps whose keys are not texts in JSON: an array of entries with key and value."""
-    entry = _members(
-        (Column(name="key", type=str(kind.key), required=True), Column(name="value", type=str(kind.value))), True
-    )
+    key = Column(name="key", type=str(kind.key), required=True, epoch=epoch)
+    entry = _members((key, Column(name="value", type=str(kind.value), epoch=epoch)), True)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not list:
@@ -430,9 +447,10 @@ def _scalar(kind: types.Type, text: str) -> Any:
     return text
 
 
-def _struct(kind: types.Struct, strict: bool) -> Converter:
+def _struct(kind: types.Struct, strict: bool, epoch: Epoch) -> Converter:
     names = [name for name, _ in kind.fields]
-    members = _members(tuple(Column(name=name, type=str(member)) for name, member in kind.fields), strict)
+    columns = tuple(Column(name=name, type=str(member), epoch=epoch) for name, member in kind.fields)
+    members = _members(columns, strict)
 
     def convert(value: Any) -> dict[str, Any]:
         if type(value) is not _Object:
@@ -445,7 +463,9 @@ def _struct(kind: types.Struct, strict: bool) -> Converter:
 def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], list[Any]]:
     """Return a reader of an object's members in the order of ``columns``; ``strict`` refuses other members."""
     places = {column.name: place for place, column in enumerate(columns)}
-    plan = [(column.name, column.required, _converter(types.parse(column.type), strict)) for column in columns]
+    plan = [
+        (column.name, column.required, _converter(types.parse(column.type), strict, column.epoch)) for column in columns
+    ]
 
     def read(value: _Object) -> list[Any]:
         values: list[Any] = [None] * len(plan)
@@ -481,26 +501,30 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
     return read
 
 
-def _converter(kind: types.Type, strict: bool) -> Converter:
+def _converter(kind: types.Type, strict: bool, epoch: Epoch) -> Converter:
     match kind:
         case types.Decimal():
             return _decimal(kind)
         case types.Fixed():
             return _fixed(kind)
         case types.ListOf():
-            return _list(kind, strict)
+            return _list(kind, strict, epoch)
         case types.MapOf():
-            return _map(kind, strict)
+            return _map(kind, strict, epoch)
         case types.Struct():
-            return _struct(kind, strict)
+            return _struct(kind, strict, epoch)
     match kind.name:
         case "int":
             return _integer(kind, 32)
         case "long":
             return _integer(kind, 64)
+        case "timestamp":
+            return _timestamp(kind, epoch)
+        case "timestamptz":
+            return _timestamptz(kind, epoch)
     return {
         "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "time": _time,
-        "timestamp": _timestamp, "timestamptz": _timestamptz, "uuid": _uuid, "binary": _binary,
+        "uuid": _uuid, "binary": _binary,
     }[kind.name](kind)  # fmt: skip
 
 
@@ -538,9 +562,9 @@ class ValueReader:
     _convert: Converter
 
     @classmethod
-    def for_type(cls, kind: types.Type, *, refuse_unknown: bool) -> "ValueReader":
-        """Make a reader of ``kind``."""
-        return cls(_converter(kind, refuse_unknown))
+    def for_type(cls, kind: types.Type, *, refuse_unknown: bool, epoch: Epoch) -> "ValueReader":
+        """Make a reader of ``kind``. ``epoch`` is the unit of integers in timestamps."""
+        return cls(_converter(kind, refuse_unknown, epoch))
 
     def read(self, value: bytes) -> Any:
         """Return a JSON value, not null, as Arrow stores it. Raises BadRecordError."""

@@ -1,0 +1,56 @@
+"""Integers that are sensible times only in another unit than that of their field.
+
+The check reads decoded columns, because nearly all wrong units lead to times that no producer writes as text: 1970, or
+a year beyond 30000.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from firn.model.jobs import Column
+from firn_spark.worker.formats.format import Times
+from firn_spark.worker.formats.json.limits import EPOCHS
+
+SENSIBLE = (946_684_800_000_000, 4_102_444_800_000_000)
+"""Microseconds from 1970 to the years 2000 and 2100. The range is narrower than a factor of 1000, so only one unit fits."""
+
+
+def read_times(fields: Sequence[Column], arrays: Sequence[pa.Array]) -> dict[str, Times]:
+    """Count, for each field with times, those that are sensible only in another unit."""
+    found = {}
+    for field, array in zip(fields, arrays, strict=True):
+        if "timestamp" not in field.type:
+            continue
+        leaves = [leaf.drop_null().cast(pa.int64()).to_numpy() for leaf in _timestamps(array)]
+        values = np.concatenate(leaves) if leaves else np.empty(0, np.int64)
+        if len(values):
+            found[field.name] = _times(field, values)
+    return found
+
+
+def _times(field: Column, values: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Times:
+    odd = values[(values < SENSIBLE[0]) | (values >= SENSIBLE[1])]
+    best = Times(len(values), 0, field.epoch, 0)
+    factor, divisor = EPOCHS[field.epoch]
+    for epoch, (other_factor, other_divisor) in EPOCHS.items() if len(odd) else ():
+        # Floating point, because the product may exceed 64 bits.
+        ratio = other_factor * divisor / (factor * other_divisor)
+        fits = odd[(odd * ratio >= SENSIBLE[0]) & (odd * ratio < SENSIBLE[1])]
+        if len(fits) > best.wrong:
+            best = Times(len(values), len(fits), epoch, int(fits[0]))
+    return best
+
+
+def _timestamps(array: pa.Array) -> Iterator[pa.Array]:
+    """Yield the arrays of timestamps inside ``array``."""
+    if pa.types.is_timestamp(array.type):
+        yield array
+    elif pa.types.is_struct(array.type):
+        for child in array.flatten():
+            yield from _timestamps(child)
+    elif pa.types.is_list(array.type):
+        yield from _timestamps(array.flatten())
+    elif pa.types.is_map(array.type):
+        yield from _timestamps(array.items)
