@@ -4,7 +4,7 @@ from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
-from firn.tables import rows, transforms
+from firn.tables import rows, transforms, types
 from firn.tables.types import ListOf, MapOf, Primitive, Struct, Type
 from firn_controllers.specs.columns import check_term, column_type
 from firn_controllers.specs.terms import Policy
@@ -31,6 +31,7 @@ def misfit(policy: Policy, topic: IcebergTopic) -> InvalidSpecError | None:
 def _check_retention(policy: RetentionPolicy, columns: tuple[Column, ...]) -> None:
     if policy.spec.rows is None:
         return
+    _check_readable("spec.rows", columns)
     column = policy.spec.rows.column
     kind = _type_of("spec.rows.column", column, columns)
     if not isinstance(kind, Primitive) or kind.name not in _TIMES:
@@ -38,6 +39,7 @@ def _check_retention(policy: RetentionPolicy, columns: tuple[Column, ...]) -> No
 
 
 def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tuple[Column, ...]) -> None:
+    _check_readable("spec", columns)
     if policy.spec.strategy == "Sort" and not policy.spec.columns and not topic.spec.table.sort_by:
         raise InvalidSpecError(
             "spec.columns: strategy Sort needs columns; set spec.columns, or spec.table.sortBy of the topic"
@@ -52,6 +54,27 @@ def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tu
                 )
         except InvalidSpecError as error:
             raise InvalidSpecError(f"spec.columns: {str(error).removeprefix('spec.columns: ')}") from error
+
+
+def _check_readable(field: str, columns: tuple[Column, ...]) -> None:
+    """Raise InvalidSpecError for a column that Spark cannot read. Spark rewrites files."""
+    for column in columns:
+        if _has_time(types.parse(column.type)):
+            raise InvalidSpecError(
+                f"{field}: column {column.name} has type time, which Spark cannot read, so no run can rewrite files of the table;"
+                " change the selector or the topic's labels, so that this policy does not govern the topic"
+            )
+
+
+def _has_time(kind: Type) -> bool:
+    match kind:
+        case Struct(fields):
+            return any(_has_time(member) for _, member in fields)
+        case ListOf(element):
+            return _has_time(element)
+        case MapOf(key, value):
+            return _has_time(key) or _has_time(value)
+    return kind == Primitive("time")
 
 
 def _type_of(field: str, column: str, columns: tuple[Column, ...]) -> Type:

@@ -166,6 +166,26 @@ async def test_a_policy_that_does_not_fit_a_topic_is_rejected_for_it_alone(
     assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
 
 
+@pytest.mark.parametrize("kind", ["time", "struct<at: list<time>>", "map<string, time>"])
+@pytest.mark.parametrize(
+    ("policy", "fits"),
+    [
+        (gen.policy("p", **ALL), False),
+        (gen.policy("p", kind=RETENTION, rows={"column": "_kafka.timestamp", "maxAge": "1d"}, **ALL), False),
+        (gen.policy("p", kind=RETENTION, snapshots={"maxAge": "1d"}, **ALL), True),
+    ],
+)
+async def test_a_policy_that_rewrites_files_rejects_times_of_day_which_spark_cannot_read(
+    kind: str, policy: dict[str, Any], fits: bool
+) -> None:
+    topic = gen.topic(
+        schema={"format": "Json", "fields": [{"name": "time", "type": "long"}, {"name": "at", "type": kind}]}
+    )
+    world = await world_with(policy, topics=(topic,))
+    assert world.conditions()["PoliciesResolved"] == (("True", "Resolved") if fits else ("False", "PolicyInvalid"))
+    assert fits or "column at has type time, which Spark cannot read" in world.message("PoliciesResolved")
+
+
 async def test_sorting_by_the_tables_own_order_needs_one() -> None:
     sort = gen.policy("s", strategy="Sort", **ALL)
     world = await world_with(sort, topics=(gen.topic(),))
