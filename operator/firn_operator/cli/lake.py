@@ -51,6 +51,23 @@ class Lake:
             self._catalogs[name] = open_catalog(name, connection)
         return self._catalogs[name]
 
+    def tables(self) -> list[str]:
+        """Return the names of all tables, sorted. Raises AccessDeniedError and UnavailableError."""
+        found = []
+        for name in self.catalogs:
+            try:
+                catalog = self.catalog(name)
+                for namespace in catalog.list_namespaces():
+                    found += [".".join((name, *identifier)) for identifier in catalog.list_tables(namespace)]
+            except FirnError:
+                raise
+            except Exception as error:
+                translated_error = translated(f"catalog {name}", error)
+                if translated_error is None:
+                    raise
+                raise translated_error from error
+        return sorted(found)
+
     def find(self, identifier: str) -> Table:
         """Return the table ``catalog.namespace.name``. Raises InvalidSpecError if it does not exist."""
         table = self.look_up(identifier)

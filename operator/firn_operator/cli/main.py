@@ -42,13 +42,16 @@ class Output(StrEnum):
 
 @app.command()
 def sql(
-    statement: Annotated[str, typer.Argument(help="One SELECT statement. Name tables as CATALOG.NAMESPACE.NAME.")],
+    statement: Annotated[
+        str, typer.Argument(help="One SELECT statement, or 'show tables'. Name tables as CATALOG.NAMESPACE.NAME.")
+    ],
     config: Configuration = names.CONFIG_PATH,
     output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
 ) -> None:
     """Run a query on the Iceberg tables, with DuckDB.
 
-    DuckDB reads the current snapshots. The result has timestamps with a zone in UTC.
+    DuckDB reads the current snapshots. Timestamps with a zone are in UTC. As a table, bytes are shown as text, or in
+    hexadecimal digits after 0x if they are not UTF-8. As JSON, bytes are in hexadecimal digits.
     """
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
@@ -203,7 +206,15 @@ def _plain(value: object) -> object:
 
 
 def _text(value: object) -> str:
-    return value.hex() if isinstance(value, bytes) else str(value)
+    """Return a value for people to read."""
+    if isinstance(value, dict | list):
+        return json.dumps(value, default=_text, ensure_ascii=False)
+    if not isinstance(value, bytes):
+        return str(value)
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return f"0x{value.hex()}"
 
 
 def main() -> int:

@@ -15,21 +15,31 @@ from firn_operator.cli.lake import Lake, scan
 MEMORY_LIMIT = "256MB"
 """Memory of DuckDB. Beyond it, DuckDB writes to the temporary directory."""
 
+_SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
+_NO_TABLE = re.compile(r"^Catalog Error: Table with name \"?([^\"]+?)\"? does not exist")
+_METADATA = "firn sql reads tables, and no metadata tables such as files or snapshots"
+
 _CLOSED = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
 """Settings that keep DuckDB from downloading extensions."""
 
 
 def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Table:
-    """Run one SELECT. Timestamps with a zone become UTC without a zone, because zones are an extension of DuckDB.
+    """Run one SELECT, or list the tables (``show tables``). Timestamps with a zone are in UTC.
 
     Raises InvalidSpecError for SQL that DuckDB refuses, and for tables that do not exist.
     """
+    if _SHOW_TABLES.fullmatch(statement):
+        return pa.table({"table": pa.array(lake.tables(), pa.string())})
     connection = duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED})
     try:
+        connection.execute("SET TimeZone = 'UTC'")
         statements = connection.extract_statements(statement)
         if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
             raise InvalidSpecError("firn sql runs one SELECT statement only; ingestion alone writes tables")
-        tables = {name: lake.find(name) for name in _names(statement, lake.catalogs)}
+        wanted = _names(statement, lake.catalogs)
+        if any("$" in name for name in wanted):
+            raise InvalidSpecError(_METADATA)
+        tables = {name: lake.find(name) for name in wanted}
         for catalog, namespace in sorted({(name.split(".")[0], name.split(".")[1]) for name in tables}):
             connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog)}.{quoted(namespace)}")
@@ -42,41 +52,34 @@ def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Tabl
             _fill(connection, name, scan(table, columns))
         return connection.execute(statement).fetch_arrow_table()
     except duckdb.Error as error:
-        raise InvalidSpecError(f"DuckDB: {error}") from error
+        raise InvalidSpecError(_explained(str(error))) from error
     finally:
         connection.close()
 
 
+def _explained(error: str) -> str:
+    if "NameListToString" in error:  # a name of more than three parts
+        return f"{_METADATA}; tables are named CATALOG.NAMESPACE.NAME"
+    missing = _NO_TABLE.match(error)
+    if missing is None:
+        return f"DuckDB: {error}"
+    return (
+        f"there is no table {missing[1]}: tables are named CATALOG.NAMESPACE.NAME, such as lake.shop.orders; firn sql 'show tables' lists"
+        " them"
+    )
+
+
 def _create(connection: duckdb.DuckDBPyConnection, name: str, schema: pa.Schema) -> None:
-    connection.register("firn_rows", _naive(schema).empty_table())
+    connection.register("firn_rows", schema.empty_table())
     connection.execute(f"CREATE TABLE {_path(name)} AS SELECT * FROM firn_rows")
     connection.unregister("firn_rows")
 
 
 def _fill(connection: duckdb.DuckDBPyConnection, name: str, rows: pa.RecordBatchReader) -> None:
     """Insert the columns that the plan reads. The others stay null, because the plan needs their names and types."""
-    connection.register("firn_rows", rows.cast(_naive(rows.schema)))
+    connection.register("firn_rows", rows)
     connection.execute(f"INSERT INTO {_path(name)} BY NAME SELECT * FROM firn_rows")
     connection.unregister("firn_rows")
-
-
-def _naive(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(field.name, _in_utc(field.type)) for field in schema])
-
-
-def _in_utc(kind: pa.DataType) -> pa.DataType:
-    """Return ``kind`` with timestamps without a zone in place of those with one, at every level."""
-    if pa.types.is_timestamp(kind) and kind.tz is not None:
-        return pa.timestamp(kind.unit)
-    if pa.types.is_struct(kind):
-        return pa.struct([(field.name, _in_utc(field.type)) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_in_utc(kind.key_type), _in_utc(kind.item_type))
-    if pa.types.is_large_list(kind):
-        return pa.large_list(_in_utc(kind.value_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_in_utc(kind.value_type))
-    return kind
 
 
 def _path(name: str) -> str:

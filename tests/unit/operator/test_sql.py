@@ -9,7 +9,7 @@ import pytest
 
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_operator.cli import query
+from firn_operator.cli import main, query
 from firn_operator.cli.lake import Lake
 
 
@@ -65,8 +65,10 @@ def lake(tmp_path: Path) -> Lake:
          [{"month": 1, "n": 1}, {"month": 2, "n": 1}]),
         ("select _kafka.partition as p, max(_kafka.offset) as o from lake.demo.flights group by all", [{"p": 0, "o": 2}]),
         ("with a as (select id from lake.demo.flights) select count(*) as n from a join lake.demo.flights b on a.id = b.id", [{"n": 3}]),
-        ("select typeof(carrier) as t, typeof(moment) as m from lake.demo.flights limit 1", [{"t": "VARCHAR", "m": "TIMESTAMP"}]),
-        ("select moment from lake.demo.flights where id = 1", [{"moment": datetime(2013, 1, 1)}]),
+        ("select typeof(carrier) as t, typeof(moment) as m from lake.demo.flights limit 1", [{"t": "VARCHAR", "m": "TIMESTAMP WITH TIME ZONE"}]),
+        ("select moment from lake.demo.flights where id = 1", [{"moment": datetime(2013, 1, 1, tzinfo=UTC)}]),
+        ("select hour(moment at time zone 'Asia/Tokyo') as h from lake.demo.flights where id = 1", [{"h": 9}]),
+        (" Show tables; ", [{"table": "lake.demo.flights"}]),
     ],
 )  # fmt: skip
 def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str, Any]]) -> None:
@@ -81,6 +83,10 @@ def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str
         ("select 1; select 2", "one SELECT"),
         ("select nope from lake.demo.flights", "nope"),
         ("selec", "DuckDB"),
+        ("select * from flights", "there is no table flights: tables are named CATALOG.NAMESPACE.NAME"),
+        ("select * from demo.flights", "there is no table demo.flights: .*show tables"),
+        ("select * from lake.demo.flights.files", "no metadata tables"),
+        ('select * from lake.demo."flights$files"', "no metadata tables"),
     ],
 )
 def test_an_error_explains_why_a_query_failed(lake: Lake, statement: str, message: str) -> None:
@@ -92,3 +98,18 @@ def test_an_error_names_a_catalog_that_does_not_answer() -> None:
     lake = lake_of({"type": "sql", "uri": "postgresql://127.0.0.1:9/firn", "warehouse": "s3://firn/warehouse"})
     with pytest.raises(UnavailableError, match=r"table lake\.demo\.flights: .*refused"):
         query.run(lake, "select * from lake.demo.flights")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (b'{"id": 1}', '{"id": 1}'),
+        (b"\x00\xff", "0x00ff"),
+        ({"at": datetime(2026, 1, 2, tzinfo=UTC), "key": b"k\xff", "text": "größe"},
+         '{"at": "2026-01-02 00:00:00+00:00", "key": "0x6bff", "text": "größe"}'),
+        ([{"a": None}], '[{"a": null}]'),
+        (1.5, "1.5"),
+    ],
+)  # fmt: skip
+def test_a_table_shows_structs_and_bytes_as_text(value: Any, shown: str) -> None:
+    assert main._text(value) == shown
