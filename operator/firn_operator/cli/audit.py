@@ -1,8 +1,10 @@
 """``firn audit``: proves that every record of a topic is in its table or its dead letters, exactly once.
 
 The audit compares the offsets that the brokers still have (read committed, from the log start to the landed offsets)
-with the offsets in the rows. It can compare older rows only with each other, because their log no longer exists. In these
-cases the audit cannot decide. It counts the offsets as ``unproved``, and they do not fail the audit:
+with the offsets in the rows. It can compare older rows only with each other, because their log no longer exists. A note
+gives the number of offsets without a row there (`PartitionAudit.gaps`).
+
+In these cases the audit cannot decide. It counts the offsets as ``unproved``, and they do not fail the audit:
 
 - The log of a compacted topic no longer has the replaced records. Rows of their offsets may be right or wrong.
 - With ``onBadRecord: Skip``, a missing record was skipped or lost.
@@ -50,7 +52,8 @@ class PartitionAudit:
     """The audit of a partition.
 
     ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 if every record is there
-    exactly once. ``unproved`` counts offsets for which the audit cannot decide.
+    exactly once. ``unproved`` counts offsets for which the audit cannot decide. ``gaps`` counts offsets between the first
+    row and the log start that have no row: the log no longer shows whether they had records.
     """
 
     partition: int
@@ -64,6 +67,7 @@ class PartitionAudit:
     stray: int
     unproved: int
     example: int | None
+    gaps: int
 
     @property
     def exact(self) -> bool:
@@ -93,6 +97,8 @@ class Audit:
     history: bool
     drops: bool = False
     """True if retention removes rows, or did."""
+    waiting: int = 0
+    """Offsets after the landed ones."""
 
     @property
     def exact(self) -> bool:
@@ -115,6 +121,12 @@ class Audit:
         if unproved and self.drops:
             lines.append(
                 "retention removes rows of the table: missing records were removed or lost, and the audit cannot decide (unproved)"
+            )
+        gaps = sum(partition.gaps for partition in self.partitions)
+        if gaps:
+            lines.append(
+                f"{gaps:,} offsets before the log start have no row: Kafka deleted their records before they landed, or they had no record"
+                " to land (markers of transactions, compaction, onBadRecord: Skip), or a RetentionPolicy removed the rows"
             )
         if not self.exact and not self.history:
             lines.append(
@@ -212,8 +224,8 @@ def live_topic(settings: Mapping[str, Any], topic: str) -> Topic:
 
 def log_offsets(
     settings: Mapping[str, Any], topic: str, landed: Offsets, report: Callable[[str], None]
-) -> tuple[Offsets, Iterator[pa.Table]]:
-    """Return the log start offsets, and (partition, offset) of every committed record below ``landed``.
+) -> tuple[Offsets, Offsets, Iterator[pa.Table]]:
+    """Return start and end offsets of the log, and (partition, offset) of every committed record below ``landed``.
 
     Raises UnavailableError.
     """
@@ -229,14 +241,17 @@ def log_offsets(
         }
     )
     try:
-        starts = {
-            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_READ_TIMEOUT)[0]
-            for partition in landed
+        known = consumer.list_topics(topic, timeout=_READ_TIMEOUT).topics[topic].partitions
+        bounds = {
+            partition: consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=_READ_TIMEOUT)
+            for partition in {*landed, *known}
         }
     except KafkaException as error:
         consumer.close()
         raise UnavailableError(f"topic {topic}: the brokers do not answer: {error}") from error
-    return starts, _read(consumer, topic, starts, landed, report)
+    starts = {partition: start for partition, (start, _) in bounds.items()}
+    ends = {partition: end for partition, (_, end) in bounds.items()}
+    return starts, ends, _read(consumer, topic, starts, landed, report)
 
 
 def _read(
@@ -345,14 +360,19 @@ doubled AS (SELECT partition, count(*) AS n, min("offset") AS example FROM lande
 stray AS (
   SELECT r.partition, count(*) AS n, min(r."offset") AS example FROM landed_rows r JOIN bounds b USING (partition)
   ANTI JOIN log l ON l.partition = r.partition AND l."offset" = r."offset"
-  WHERE r."offset" >= b.start GROUP BY ALL)
+  WHERE r."offset" >= b.start GROUP BY ALL),
+older AS (
+  SELECT r.partition, any_value(b.start) - min(r."offset") - count(*) AS n FROM landed_rows r JOIN bounds b USING (partition)
+  WHERE r."offset" < b.start GROUP BY r.partition)
 SELECT b.partition, b.start, b.landed,
   (SELECT count(*) FROM log l WHERE l.partition = b.partition), (SELECT count(*) FROM good g WHERE g.partition = b.partition),
   (SELECT count(*) FROM landed_dead d WHERE d.partition = b.partition),
   CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) END, coalesce(d.n, 0), CASE WHEN $compacted THEN 0 ELSE coalesce(s.n, 0) END,
   CASE WHEN $skips THEN coalesce(m.n, 0) ELSE 0 END + CASE WHEN $compacted THEN coalesce(s.n, 0) ELSE 0 END,
-  coalesce(CASE WHEN NOT $skips THEN m.example END, d.example, CASE WHEN NOT $compacted THEN s.example END)
+  coalesce(CASE WHEN NOT $skips THEN m.example END, d.example, CASE WHEN NOT $compacted THEN s.example END),
+  coalesce(o.n, 0)
 FROM bounds b LEFT JOIN missing m USING (partition) LEFT JOIN doubled d USING (partition) LEFT JOIN stray s USING (partition)
+  LEFT JOIN older o USING (partition)
 ORDER BY ALL
 """
 
@@ -434,7 +454,7 @@ def audit_tables(
     """Audit a topic and its `tables`. ``client`` are librdkafka's settings. Raises UnavailableError."""
     live = live_topic(client, topic)
     landed = landed_offsets(table, live.topic_id)
-    starts, log = log_offsets(client, topic, landed, report)
+    starts, ends, log = log_offsets(client, topic, landed, report)
     earlier, history = before(table, live.topic_id)
     earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
     rows = Rows(
@@ -447,11 +467,12 @@ def audit_tables(
     partitions = compare(
         landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips or drops
     )
-    return Audit(partitions, live.compacted, skips, history and dead_history, drops)
+    waiting = sum(max(0, end - max(landed.get(partition, 0), starts[partition])) for partition, end in ends.items())
+    return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting)
 
 
 def as_json(audit: Audit) -> str:
     """Return the audit as JSON."""
     fields = PartitionAudit.__slots__
     partitions = [{field: getattr(partition, field) for field in fields} for partition in audit.partitions]
-    return json.dumps({"exact": audit.exact, "notes": audit.notes, "partitions": partitions})
+    return json.dumps({"exact": audit.exact, "waiting": audit.waiting, "notes": audit.notes, "partitions": partitions})

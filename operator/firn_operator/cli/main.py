@@ -80,8 +80,8 @@ def audit(
 ) -> None:
     """Prove that every record of a topic is in its table or its dead letters, exactly once.
 
-    The audit compares all offsets that the brokers still have, up to the landed offsets. Rows of older offsets are only checked for doubles. The
-    command ends with exit code 4 if a record is missing, doubled or stray.
+    The audit compares all offsets that the brokers still have, up to the landed offsets. It says how many offsets wait to land after them.
+    Rows of older offsets are only checked for doubles and counted. The command ends with exit code 4 if a record is missing, doubled or stray.
 
     Columns: "log start" and "landed to" are the first offset in the log and the next offset to land. "log records" counts the records
     between these two offsets. "rows" counts all rows of the partition, and "dead letters" counts its dead letters below "landed to".
@@ -122,7 +122,7 @@ def audit(
             print(note)
         total = sum(partition.rows + partition.dead_letters for partition in result.partitions)
         if result.exact:
-            print(f"{topic}: {total:,} records, every offset exactly once")
+            print(f"{topic}: {total:,} records, every offset exactly once{_waiting(result.waiting, manifest)}")
         else:
             first = next(partition for partition in result.partitions if not partition.exact)
             print(f"{topic}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
@@ -153,6 +153,15 @@ def quickstart_secrets(context: typer.Context) -> None:
     from firn_operator.cli import quickstart_secrets as generation
 
     raise typer.Exit(generation.main(context.args))
+
+
+def _waiting(offsets: int, topic: dict[str, Any]) -> str:
+    """Return the end of the sentence about an audit: how many offsets wait, and the halt before which they wait."""
+    if not offsets:
+        return ""
+    halted = ((topic.get("status") or {}).get("ingestion") or {}).get("haltedAt")
+    place = f" behind the halt at partition {halted['partition']}, offset {halted['offset']}" if halted else ""
+    return f"; {offsets:,} more offsets wait to land{place}"
 
 
 def _resource(topic: str) -> dict[str, Any]:

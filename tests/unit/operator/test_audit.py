@@ -11,7 +11,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from firn.model.config import Config
 from firn.model.errors import UnavailableError
-from firn_operator.cli import audit
+from firn_operator.cli import audit, main
 from firn_operator.cli.lake import Lake
 
 
@@ -74,6 +74,14 @@ def test_rows_older_than_the_log_count_unless_they_are_duplicates() -> None:
     rows = audit.Rows(iter([offsets((0, 3), (0, 4), (0, 4), (0, 5))]), iter([]))
     parts = audit.compare({0: 6}, {0: 5}, log, rows)
     assert [(part.missing, part.doubled, part.stray) for part in parts] == [(0, 1, 0)]
+
+
+def test_offsets_before_the_log_start_without_a_row_are_noted() -> None:
+    rows = audit.Rows(iter([offsets((0, 2), (0, 3), (0, 5))]), iter([offsets((0, 6))]))
+    parts = audit.compare({0: 10, 1: 4}, {0: 9, 1: 0}, iter([offsets()]), rows)
+    assert [(part.exact, part.gaps) for part in parts] == [(True, 3), (True, 0)]
+    (note,) = audit.Audit(parts, compacted=False, skips=False, history=True).notes
+    assert note.startswith("3 offsets before the log start have no row")
 
 
 def test_rows_of_compacted_records_are_unproved() -> None:
@@ -176,6 +184,7 @@ class Live:
             }
         )
         self.log: list[tuple[int, int]] = []
+        self.end = 0
         self._catalog = Lake(self.config).catalog("lake")
         self._catalog.create_namespace("demo")
         self._create("orders")
@@ -220,7 +229,11 @@ def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Live:
     made = Live(tmp_path)
 
     def log(client: Any, topic: str, landed: dict[int, int], report: Callable[[str], None]) -> Any:
-        return {0: 0}, iter([offsets(*((part, offset) for part, offset in made.log if offset < landed[part]))])
+        return (
+            {0: 0, 1: 0},
+            {0: made.end, 1: 0},
+            iter([offsets(*((part, offset) for part, offset in made.log if offset < landed[part]))]),
+        )
 
     monkeypatch.setattr(audit, "live_topic", lambda client, topic: audit.Topic("t", compacted=False))
     monkeypatch.setattr(audit, "log_offsets", log)
@@ -231,6 +244,18 @@ def test_the_first_dead_letters_are_found_before_status_names_them(live: Live) -
     live.round([0], [1])
     (part,) = live.audit().partitions
     assert (part.rows, part.dead_letters, part.exact) == (1, 1, True)
+
+
+def test_offsets_that_wait_behind_a_halt_are_counted(live: Live) -> None:
+    live.round([0, 1], [])
+    live.end = 5
+    report = live.audit()
+    assert (report.exact, report.waiting) == (True, 3)
+    assert main._waiting(3, {"status": {"ingestion": {"haltedAt": {"partition": 0, "offset": 2}}}}) == (
+        "; 3 more offsets wait to land behind the halt at partition 0, offset 2"
+    )
+    assert main._waiting(3, {}) == "; 3 more offsets wait to land"
+    assert main._waiting(0, {}) == ""
 
 
 def test_a_missing_dead_letter_table_is_no_failure(live: Live) -> None:
