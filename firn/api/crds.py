@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+from firn.api.explanations import explained
 from firn.api.model import ApiModel
 from firn.api.structural import Schema, structural
 from firn.api.v1alpha1 import (
@@ -74,7 +75,7 @@ def _crd(
     columns: Sequence[Manifest],
     selectable: Sequence[str] = (),
 ) -> Manifest:
-    made = structural(model.model_json_schema(by_alias=True))
+    made = explained(structural(model.model_json_schema(by_alias=True)))
     properties = made["properties"]
     schema: Schema = {
         "description": made["description"],

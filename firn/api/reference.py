@@ -1,10 +1,10 @@
-"""The API reference (docs/reference/api.md) from the CRDs: every field with type, default, bounds and rules."""
+"""The API reference (docs/reference/api.md) from the CRDs: every field with its type and its description."""
 
+import textwrap
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from firn.api.crds import Manifest
-from firn.api.structural import VALIDATIONS
 
 
 def markdown(crds: list[Manifest]) -> str:
@@ -22,9 +22,7 @@ def markdown(crds: list[Manifest]) -> str:
         kind = spec["names"]["kind"]
         parts += ["", f"## {kind}", "", f"`apiVersion: {spec['group']}/{version['name']}`, short name "]
         parts[-1] += f"`{spec['names']['shortNames'][0]}`, category `{spec['names']['categories'][0]}`."
-        parts += ["", schema["description"]]
-        if VALIDATIONS in schema:
-            parts += ["", *(f"- {rule['message']}" for rule in schema[VALIDATIONS])]
+        parts += ["", *textwrap.wrap(schema["description"], 120)]
         for section in ("spec", "status"):
             parts += ["", f"### {kind} {section}", "", "| field | type | meaning |", "|---|---|---|"]
             for path, field in _fields(section, schema["properties"][section]):
@@ -54,23 +52,5 @@ def _type(field: Mapping[str, Any]) -> str:
 
 
 def _meaning(field: Mapping[str, Any]) -> str:
-    words = [str(field.get("description", ""))]
-    if field.get("_required"):
-        words.append("Required.")
-    if "default" in field and not isinstance(field["default"], dict):
-        words.append(f"Default `{str(field['default']).lower() if field['default'] is False else field['default']}`.")
-    if "type" in field:
-        words += [f"{text.format(field[key])}." for key, text in _BOUNDS.items() if key in field]
-        words += [f"Pattern `{field['pattern']}`."] if "pattern" in field else []
-    words += [f"Rule: {rule['message']}." for rule in field.get(VALIDATIONS, ())]
+    words = [str(field.get("description", "")), "Required." if field.get("_required") else ""]
     return " ".join(word for word in words if word).replace("|", "\\|")
-
-
-_BOUNDS = {
-    "minimum": "At least {}",
-    "maximum": "At most {}",
-    "maxLength": "At most {} characters",
-    "minItems": "Items: at least {}",
-    "maxItems": "At most {} items",
-    "maxProperties": "At most {} entries",
-}

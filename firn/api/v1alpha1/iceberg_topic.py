@@ -55,7 +55,8 @@ class FieldSpec(ApiModel):
         " fixed[L], binary, list<T>, map<K,V>, struct<a: T, b: T>.",
     )
     required: bool = Field(
-        default=False, description="If true, a record without this member, or with null, becomes a dead letter."
+        default=False,
+        description="If true, a record without this member, or with null, becomes a dead letter. It can change to false later, and never back.",
     )
     doc: str | None = Field(default=None, max_length=1024, description="Comment of the column in the table.")
     epoch: Epoch | None = Field(
@@ -88,7 +89,7 @@ class SchemaSpec(ApiModel):
     format: Literal["Json"] | None = Field(default=None, description="Encoding of record values. Json needs fields.")
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=1000)] | None = Field(
         default=None,
-        description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and change doc.",
+        description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and change doc and epoch.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     unknown_fields: Literal["Ignore", "DeadLetter"] = Field(

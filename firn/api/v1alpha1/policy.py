@@ -10,9 +10,11 @@ from firn.api.model import ApiModel, Condition, Duration, Rule
 
 ConfiguredName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 LabelText = Annotated[str, Field(max_length=317)]
-ByteSize = Annotated[str, Field(pattern=r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$", max_length=20)]
+SIZE = r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
+ByteSize = Annotated[str, Field(pattern=SIZE, max_length=20)]
 """A Kubernetes quantity of bytes."""
-Cron = Annotated[str, Field(pattern=r"^\s*[0-9A-Za-z*,/#-]+(\s+[0-9A-Za-z*,/#-]+){4}\s*$", max_length=100)]
+CRON = r"^\s*[0-9A-Za-z*,/#-]+(\s+[0-9A-Za-z*,/#-]+){4}\s*$"
+Cron = Annotated[str, Field(pattern=CRON, max_length=100)]
 """Five fields: minute, hour, day of month, month, day of week."""
 TimeZone = Annotated[str, Field(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
 NAME_RULE = Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters")

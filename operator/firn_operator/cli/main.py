@@ -67,7 +67,7 @@ def sql(
         case Output.TABLE:
             table = Table(*result.column_names)
             for row in result.to_pylist():
-                table.add_row(*("" if value is None else _text(value) for value in row.values()))
+                table.add_row(*("" if value is None else readable(value) for value in row.values()))
             _console().print(table)
             print(f"{result.num_rows} row{'s' if result.num_rows != 1 else ''}")
 
@@ -122,7 +122,7 @@ def audit(
             print(note)
         total = sum(partition.rows + partition.dead_letters for partition in result.partitions)
         if result.exact:
-            print(f"{topic}: {total:,} records, every offset exactly once{_waiting(result.waiting, manifest)}")
+            print(f"{topic}: {total:,} records, every offset exactly once{waiting_text(result.waiting, manifest)}")
         else:
             first = next(partition for partition in result.partitions if not partition.exact)
             print(f"{topic}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
@@ -155,7 +155,7 @@ def quickstart_secrets(context: typer.Context) -> None:
     raise typer.Exit(generation.main(context.args))
 
 
-def _waiting(offsets: int, topic: dict[str, Any]) -> str:
+def waiting_text(offsets: int, topic: dict[str, Any]) -> str:
     """Return the end of the sentence about an audit: how many offsets wait, and the halt before which they wait."""
     if not offsets:
         return ""
@@ -214,10 +214,10 @@ def _plain(value: object) -> object:
     return value.hex() if isinstance(value, bytes) else str(value)
 
 
-def _text(value: object) -> str:
+def readable(value: object) -> str:
     """Return a value for people to read."""
     if isinstance(value, dict | list):
-        return json.dumps(value, default=_text, ensure_ascii=False)
+        return json.dumps(value, default=readable, ensure_ascii=False)
     if not isinstance(value, bytes):
         return str(value)
     try:

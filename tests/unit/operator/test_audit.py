@@ -251,11 +251,11 @@ def test_offsets_that_wait_behind_a_halt_are_counted(live: Live) -> None:
     live.end = 5
     report = live.audit()
     assert (report.exact, report.waiting) == (True, 3)
-    assert main._waiting(3, {"status": {"ingestion": {"haltedAt": {"partition": 0, "offset": 2}}}}) == (
+    assert main.waiting_text(3, {"status": {"ingestion": {"haltedAt": {"partition": 0, "offset": 2}}}}) == (
         "; 3 more offsets wait to land behind the halt at partition 0, offset 2"
     )
-    assert main._waiting(3, {}) == "; 3 more offsets wait to land"
-    assert main._waiting(0, {}) == ""
+    assert main.waiting_text(3, {}) == "; 3 more offsets wait to land"
+    assert main.waiting_text(0, {}) == ""
 
 
 def test_a_missing_dead_letter_table_is_no_failure(live: Live) -> None:

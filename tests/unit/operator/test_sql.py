@@ -112,4 +112,4 @@ def test_an_error_names_a_catalog_that_does_not_answer() -> None:
     ],
 )  # fmt: skip
 def test_a_table_shows_structs_and_bytes_as_text(value: Any, shown: str) -> None:
-    assert main._text(value) == shown
+    assert main.readable(value) == shown

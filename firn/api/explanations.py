@@ -1,0 +1,47 @@
+"""Descriptions of fields with default, limits, form and rules, for ``kubectl explain``, which shows descriptions only."""
+
+from typing import Any
+
+from firn.api.structural import VALIDATIONS, Schema
+from firn.api.v1alpha1.policy import CRON, SIZE
+from firn.model import durations
+
+_BOUNDS = {
+    "minimum": "At least {}",
+    "maximum": "At most {}",
+    "maxLength": "At most {} characters",
+    "minItems": "Items: at least {}",
+    "maxItems": "At most {} items",
+    "maxProperties": "At most {} entries",
+}
+_FORMS = {
+    durations.PATTERN: "Form: a number and a unit (ms, s, m, h, d), such as 30s",
+    SIZE: "Form: a whole number of bytes, with a unit such as Mi or Gi, such as 512Mi",
+    CRON: "Form: five fields, such as `0 3 * * *`",
+}
+
+
+def explained(schema: Schema) -> Schema:
+    """Return the schema with full descriptions, for it and for all fields inside it."""
+    result = dict(schema)
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            result[key] = explained(schema[key])
+    if "properties" in schema:
+        result["properties"] = {name: explained(member) for name, member in schema["properties"].items()}
+    if "description" in schema:
+        result["description"] = " ".join([schema["description"], *_facts(schema)])
+    return result
+
+
+def _facts(schema: Schema) -> list[str]:
+    facts = []
+    default: Any = schema.get("default")
+    if default is not None and not isinstance(default, dict):
+        facts.append(f"Default: {str(default).lower() if isinstance(default, bool) else default}")
+    if "type" in schema:
+        facts += [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
+        pattern = schema.get("pattern")
+        facts += [_FORMS.get(pattern, f"Pattern `{pattern}`")] if pattern else []
+    facts += [f"Rule: {rule['message']}" for rule in schema.get(VALIDATIONS, ())]
+    return [f"{fact}." for fact in facts]
