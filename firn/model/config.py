@@ -495,6 +495,9 @@ class IngestionGroup(Settings):
     bytes_per_commit: Size = "128Mi"
     """A topic is due when so many bytes wait, even if its freshness does not require a commit yet."""
     spark_conf: PlainProperties = {}
+    keep_snapshots: Duration = "1h"
+    """Time for which ingestion keeps the snapshots of a table after newer ones replaced them. It removes older snapshots from the
+    table's metadata, unless a RetentionPolicy with ``snapshots`` enforces its own age. Runs with a longer deadline prolong the time."""
     """Spark properties. They take precedence over the properties that Firn sets."""
     scheduling: Scheduling = Scheduling()
     """Scheduling of the pods."""

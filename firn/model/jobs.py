@@ -97,6 +97,8 @@ class IngestJob(Contract):
     suspended: bool = False
     resume: str | None = Field(default=None, pattern=RESUME)
     """``skip:PARTITION:OFFSET``: write the record at which the topic halted to the dead letters. A new value ends the halt."""
+    keep_snapshots_ms: int | None = None
+    """Time for which ingestion keeps snapshots in the table's metadata after newer ones replaced them. None: it removes none."""
     restart: str | None = None
     """Value of the restart annotation. On a new value the driver drops its state of the topic and starts again."""
 

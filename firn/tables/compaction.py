@@ -6,8 +6,9 @@ The number of small files that remain is logarithmic too. Iceberg's own planner 
 largest of them again and again.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,7 +43,7 @@ class DataFile:
     """Partition tuple as text, only for comparison."""
     spec_id: int
     added_ms: int
-    """Commit time of the snapshot that added the file, in epoch milliseconds. If that snapshot expired: that of the oldest snapshot."""
+    """Commit time of the snapshot that added the file, in epoch milliseconds. If that snapshot was removed: that of the next one."""
     deletes: int = 0
     """Deleted rows of the file, as `firn.tables.deletes` estimates them."""
     delete_files: int = 0
@@ -82,6 +83,21 @@ class Group:
     def bytes(self) -> int:
         """Return the bytes to read."""
         return sum(file.bytes for file in self.files)
+
+
+class CommitTimes:
+    """Commit times by sequence number, in epoch milliseconds. ``snapshots`` has those of the known snapshots.
+
+    A removed snapshot counts as committed with the next known one: its files are at least as old as that.
+    """
+
+    def __init__(self, snapshots: Mapping[int, int]) -> None:
+        self._numbers = sorted(snapshots)
+        self._times = [snapshots[number] for number in self._numbers]
+
+    def of(self, number: int) -> int:
+        """Return the commit time of a sequence number."""
+        return self._times[min(bisect_left(self._numbers, number), len(self._times) - 1)]
 
 
 def is_small(size: int, target_bytes: int) -> bool:

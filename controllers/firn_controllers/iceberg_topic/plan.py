@@ -21,6 +21,7 @@ from firn_controllers.iceberg_topic.observed import (
     LiveJob,
     ObservedTopic,
 )
+from firn_controllers.policies.snapshot_age import keep_snapshots_ms
 from firn_controllers.ports import Manifest, TopicState
 
 _SKIP_AT = re.compile(RESUME)
@@ -182,6 +183,9 @@ def contract(
         on_bad_record=resource.spec.ingestion.on_bad_record,
         suspended=suspended,
         resume=marked,
+        keep_snapshots_ms=keep_snapshots_ms(
+            observed.maintenance, observed.config.groups[observed.entry.group].keep_snapshots
+        ),
         restart=restart,
     )
     config = resource.spec.config

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model import names
-from firn.model.progress import decode_offsets
 
 
 @dataclass(frozen=True)
@@ -32,18 +32,21 @@ class DataFile:
 
 def history(table: Any) -> list[Commit]:
     """Return the commits of a PyIceberg table, oldest first."""
-    commits = []
-    for snapshot in table.metadata.snapshots:
+    commits: list[Commit] = []
+    offsets: dict[int, int] = {}
+    for snapshot in sorted(table.metadata.snapshots, key=lambda snapshot: snapshot.timestamp_ms):
         summary = snapshot.summary
         if summary is None or not int(summary.get("added-records", 0) or 0):
             continue
-        offsets = summary.get(names.SUMMARY_OFFSETS)
+        # A summary has the offsets of all partitions, or only those that its commit changed.
+        recorded = json.loads(summary.get(names.SUMMARY_OFFSETS) or "{}")
+        offsets |= {int(partition): offset for partition, offset in recorded.items() if partition.isdigit()}
         commits.append(
             Commit(
                 snapshot.timestamp_ms / 1000,
                 int(summary.get("total-records", 0) or 0),
                 int(summary.get("added-data-files", 0) or 0),
-                decode_offsets(offsets) if offsets else {},
+                dict(offsets),
             )
         )
     return sorted(commits, key=lambda commit: (commit.time, commit.rows))

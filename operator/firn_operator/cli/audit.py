@@ -34,7 +34,7 @@ from firn.kafka_clients import kafka_id
 from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn.model.progress import Offsets, decode_offsets
+from firn.model.progress import Offsets, recorded_offsets
 from firn.tables import rows
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
@@ -141,17 +141,13 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
 
     Raises UnavailableError if they belong to another topic than ``topic_id``.
     """
-    summary: Mapping[str, str] = table.properties
-    for snapshot in _history(table):
-        if names.SUMMARY_OFFSETS in _summary(snapshot):
-            summary = _summary(snapshot)
-            break
-    text, snapshot_topic = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
-    if text is not None and topic_id is not None and snapshot_topic != topic_id:
+    summaries = [_summary(snapshot) for snapshot in _history(table)]
+    newest = next((each for each in summaries if names.SUMMARY_OFFSETS in each), table.properties)
+    if topic_id is not None and newest.get(names.SUMMARY_TOPIC_ID, topic_id) != topic_id:
         raise UnavailableError(
             f"table {'.'.join(table.name())}: the topic was created again, and no record of it has landed yet; retry after the first commit"
         )
-    return decode_offsets(text) if text is not None else {}
+    return recorded_offsets(summaries, table.properties) or {}
 
 
 def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
@@ -180,11 +176,19 @@ def rows_removed(table: Table) -> bool:
 
 
 def _history(table: Table) -> Iterator[Snapshot]:
+    """Yield the known history, newest first. Ingestion removes old snapshots, so it may have gaps."""
     snapshot = table.current_snapshot()
     while snapshot is not None:
         yield snapshot
-        parent = snapshot.parent_snapshot_id
-        snapshot = table.snapshot_by_id(parent) if parent is not None else None
+        if snapshot.parent_snapshot_id is None:
+            return
+        parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
+        snapshot = parent if parent is not None else _newest_before(table, snapshot.sequence_number or 0)
+
+
+def _newest_before(table: Table, sequence: int) -> Snapshot | None:
+    older = [each for each in table.metadata.snapshots if (each.sequence_number or 0) < sequence]
+    return max(older, key=lambda each: each.sequence_number or 0, default=None)
 
 
 def _summary(snapshot: Snapshot) -> Mapping[str, str]:

@@ -2,10 +2,13 @@
 were planned from.
 
 An ingestion commit is one change of the table's metadata. It appends data files and sets the offsets in the
-snapshot's summary. Table properties hold the same offsets for the time after that snapshot expires. The commit is
-built on metadata whose newest *ingestion* commit is the one planned from, and the catalog accepts it only if nothing
-came in between. After commits of compaction or other engines it is tried again; after another ingestion commit it is
-given up.
+snapshot's summary: all of them, or only those that it changed. Table properties hold all offsets, also for the time
+after that snapshot expires. The first commit of each `SLOT_MS` has all offsets in its summary, and removes old
+snapshots from the metadata (`firn_spark.tables.old_snapshots`).
+
+The commit is built on metadata whose newest *ingestion* commit is the one planned from, and the catalog accepts it
+only if nothing came in between. After commits of compaction or other engines it is tried again; after another
+ingestion commit it is given up.
 
 `firn_spark.tables.swaps` makes the change. The table that is read back decides:
 
@@ -14,8 +17,9 @@ given up.
 - anything else: the commit has not happened so far.
 """
 
+import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,22 +27,30 @@ import structlog
 
 from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
-from firn.model.progress import Offsets, decode_offsets, encode_offsets
+from firn.model.progress import (
+    Offsets,
+    count_changes,
+    decode_offsets,
+    encode_changes,
+    encode_offsets,
+    recorded_offsets,
+)
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.old_snapshots import old_snapshots
 from firn_spark.tables.swaps import short, swap
 
 log = structlog.get_logger()
 
-COMMIT_ID = "firn.commit-id"
-"""Summary key: identifies a commit when the table is read back."""
+COMMIT_ID = names.SUMMARY_COMMIT_ID
 WRITER = "firn.writer"
 """Summary key: identifies the process that made a commit. Two processes may have taken the same epoch."""
 LETTERS_SINCE = "firn.letters-since"
 LETTERS_UNTIL = "firn.letters-until"
 """Summary keys of dead-letter tables; `Landed.letters` says what they hold."""
 INGEST = "ingest"
+SLOT_MS = 300_000
 SUMMARY_KEYS = (
     names.SUMMARY_TOPIC_ID,
     names.SUMMARY_EPOCH,
@@ -86,28 +98,32 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
     the properties do. ``cached`` is a snapshot and the newest ingestion commit in its history, from an earlier call:
     the history behind it is not read again.
     """
-    bearer: Any | None = None
-    snapshot = table.currentSnapshot()
-    while snapshot is not None:
+    bearer: tuple[Any, Mapping[str, str]] | None = None
+    for snapshot in _history(table):
         if cached is not None and snapshot.snapshotId() == cached[0]:
             return cached[1]
         summary = snapshot.summary()
         if summary.get(names.SUMMARY_KIND) == INGEST:
-            return _parse(
-                {key: summary.get(key) for key in SUMMARY_KEYS},
-                table,
-                snapshot.snapshotId(),
-                snapshot.timestampMillis(),
-            )
+            return _parse(_values(summary), table, snapshot, snapshot.snapshotId(), snapshot.timestampMillis())
         if bearer is None and summary.get(names.SUMMARY_OFFSETS) is not None:
-            bearer = summary
+            bearer = snapshot, summary
+    if bearer is not None:
+        return _parse(_values(bearer[1]), table, bearer[0], None, None)
+    values = _values(table.properties())
+    return _parse(values, table, None, None, None) if names.SUMMARY_OFFSETS in values else None
+
+
+def _history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
+    """Yield ``snapshot``, by default the current one, and those before it, newest first."""
+    snapshot = snapshot if snapshot is not None else table.currentSnapshot()
+    while snapshot is not None:
+        yield snapshot
         parent = snapshot.parentId()
         snapshot = None if parent is None else table.snapshot(parent)
-    if bearer is not None:
-        return _parse({key: bearer.get(key) for key in SUMMARY_KEYS}, table, None, None)
-    properties = table.properties()
-    values = {key: properties.get(key) for key in SUMMARY_KEYS}
-    return _parse(values, table, None, None) if values[names.SUMMARY_OFFSETS] is not None else None
+
+
+def _values(source: Any) -> dict[str, str]:
+    return {key: value for key in SUMMARY_KEYS if (value := source.get(key)) is not None}
 
 
 def carried(landed: Landed | None) -> dict[str, str]:
@@ -132,24 +148,37 @@ def carried(landed: Landed | None) -> dict[str, str]:
     }
 
 
-def _parse(values: Mapping[str, str | None], table: Any, snapshot_id: int | None, committed_ms: int | None) -> Landed:
+def _parse(
+    values: Mapping[str, str], table: Any, snapshot: Any | None, snapshot_id: int | None, committed_ms: int | None
+) -> Landed:
+    """Return the ingestion commit that ``values`` describe: those of ``snapshot``, or of the table's properties."""
     try:
         return Landed(
-            topic_id=values[names.SUMMARY_TOPIC_ID] or "",
-            epoch=int(values[names.SUMMARY_EPOCH] or ""),
-            offsets=decode_offsets(values[names.SUMMARY_OFFSETS] or ""),
-            commit_id=values[COMMIT_ID] or "",
-            writer=values[WRITER] or "",
+            topic_id=values.get(names.SUMMARY_TOPIC_ID, ""),
+            epoch=int(values.get(names.SUMMARY_EPOCH, "")),
+            offsets=_offsets(values, table, snapshot),
+            commit_id=values.get(COMMIT_ID, ""),
+            writer=values.get(WRITER, ""),
             snapshot_id=snapshot_id,
             committed_ms=committed_ms,
-            letters=(int(values[LETTERS_SINCE] or 0), int(values[LETTERS_UNTIL] or 0)),
+            letters=(int(values.get(LETTERS_SINCE, 0)), int(values.get(LETTERS_UNTIL, 0))),
         )
     except ValueError as error:
         where = f"snapshot {snapshot_id}" if snapshot_id is not None else "the table's properties"
         raise CorruptDataError(
             f"table {table.name()}: invalid ingestion offsets in {where} ({error!r}); roll back to a snapshot with valid ones, or set "
-            f"{names.SUMMARY_TOPIC_ID}, {names.SUMMARY_EPOCH} and {names.SUMMARY_OFFSETS} in the table's properties"
+            f"{names.SUMMARY_TOPIC_ID}, {names.SUMMARY_EPOCH}, {COMMIT_ID} and {names.SUMMARY_OFFSETS} in the table's properties"
         ) from error
+
+
+def _offsets(values: Mapping[str, str], table: Any, snapshot: Any | None) -> Offsets:
+    try:
+        return decode_offsets(values.get(names.SUMMARY_OFFSETS, ""))
+    except ValueError:
+        if snapshot is None:
+            raise
+    older = (_values(each.summary()) for each in _history(table, snapshot))
+    return recorded_offsets(older, _values(table.properties())) or {}
 
 
 def _moved(landed: Landed | None, base: Landed | None) -> bool:
@@ -159,10 +188,17 @@ def _moved(landed: Landed | None, base: Landed | None) -> bool:
 class Committer:
     """Makes ingestion commits for one process. ``writer`` has to be unique to it."""
 
-    def __init__(self, tables: Tables, writer: str, failpoints: Failpoints) -> None:
+    def __init__(
+        self,
+        tables: Tables,
+        writer: str,
+        failpoints: Failpoints,
+        now_ms: Callable[[], int] = lambda: int(time.time() * 1000),
+    ) -> None:
         self._tables = tables
         self._failpoints = failpoints
         self.writer = writer
+        self.now_ms = now_ms
 
     def commit(
         self,
@@ -173,8 +209,11 @@ class Committer:
         epoch: int,
         offsets: Offsets,
         letters: tuple[int, int] | None = None,
+        keep_ms: int | None = None,
     ) -> Landed:
         """Append data files (possibly none) and set the offsets, and `Landed.letters` if given, on top of ``base``.
+
+        With ``keep_ms``, remove older snapshots from the metadata from time to time.
 
         Returns the new newest ingestion commit. Raises CommitConflictError if a commit of an older epoch came first
         (plan again), FencedError, and CommitUnknownError if the outcome could not be read back (read the table before
@@ -191,22 +230,33 @@ class Committer:
         }
         if letters is not None:
             values |= {LETTERS_SINCE: str(letters[0]), LETTERS_UNTIL: str(letters[1])}
+        slot = self._begins_slot(base)
+        summary = values if slot or letters is not None else {**values, **_changes(base, topic_id, offsets)}
         self._failpoints.reach("before-commit")
-        append = _Append(
-            self, descriptors, [self.data_file(table, descriptor) for descriptor in descriptors], base, epoch, values
-        )
+        append = _Append(self, table, descriptors, base, epoch, values, summary, keep_ms if slot else None)
         swap(table, append, self._failpoints)
         assert append.landed is not None
         return append.landed
+
+    def _begins_slot(self, base: Landed | None) -> bool:
+        return base is None or base.committed_ms is None or base.committed_ms // SLOT_MS != self.now_ms() // SLOT_MS
 
     def data_file(self, table: Any, descriptor: str) -> Any:
         """Return the Java data file of a writer's descriptor."""
         return self._tables.data_file(table, descriptor)
 
-    def replaced(self, base: Any, snapshot: Any, values: Mapping[str, str]) -> Any:
-        """Return ``base`` with ``snapshot`` as the newest of main, and ``values`` as properties."""
+    def replaced(self, base: Any, snapshot: Any, values: Mapping[str, str], keep_ms: int | None) -> Any:
+        """Return ``base`` with ``snapshot`` as the newest of main, and ``values`` as properties; with ``keep_ms``,
+        without old snapshots."""
         builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-        return builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values)).build()
+        builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values))
+        old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
+        if old:
+            gone = self._tables.jvm.java.util.ArrayList()
+            for each in old:
+                gone.add(each)
+            builder.removeSnapshots(gone)
+        return builder.build()
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
         """Raise FencedError if the writer of ``landed``, read after ``base``, takes precedence over ``epoch``."""
@@ -248,24 +298,37 @@ class Committer:
             log.warning("files of a failed commit could not be deleted", table=str(table.name()), error=short(error))
 
 
+def _changes(base: Landed | None, topic_id: str, offsets: Offsets) -> dict[str, str]:
+    """Return the summary's offsets if few of them changed since ``base``, whose snapshot has to be in the history."""
+    if base is None or base.snapshot_id is None or base.topic_id != topic_id or base.offsets.keys() - offsets.keys():
+        return {}
+    if 2 * count_changes(offsets, base.offsets) > len(offsets):
+        return {}
+    return {names.SUMMARY_OFFSETS: encode_changes(offsets, base.offsets, base.commit_id)}
+
+
 class _Append:
     """Appends data files with offsets, if ``base`` is still the newest ingestion commit."""
 
     def __init__(
         self,
         committer: Committer,
+        table: Any,
         descriptors: Sequence[str],
-        files: Sequence[Any],
         base: Landed | None,
         epoch: int,
-        values: Mapping[str, str],
+        properties: Mapping[str, str],
+        summary: Mapping[str, str],
+        keep_ms: int | None,
     ) -> None:
         self._committer = committer
         self._descriptors = descriptors
-        self._files = files
+        self._files = [committer.data_file(table, descriptor) for descriptor in descriptors]
         self._base = base
         self._epoch = epoch
-        self._values = values
+        self._values = properties
+        self._summary = summary
+        self._keep_ms = keep_ms
         self._append: Any | None = None
         self._cached: tuple[int, Landed | None] | None = None
         self.landed: Landed | None = None
@@ -300,7 +363,7 @@ class _Append:
             self._append = table.newAppend()
             for file in self._files:
                 self._append.appendFile(file)
-            for key, value in {**self._values, names.SUMMARY_KIND: INGEST}.items():
+            for key, value in {**self._summary, names.SUMMARY_KIND: INGEST}.items():
                 self._append.set(key, value)
         snapshot = self._append.apply()
         base = table.operations().current()
@@ -308,4 +371,4 @@ class _Append:
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
-        return base, self._committer.replaced(base, snapshot, self._values)
+        return base, self._committer.replaced(base, snapshot, self._values, self._keep_ms)

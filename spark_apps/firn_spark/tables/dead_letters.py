@@ -117,14 +117,17 @@ def commit(
     epoch: int,
     offsets: Offsets,
     ingested_at: int,
+    keep_ms: int | None = None,
 ) -> Landed:
-    """Add letters of the topic that ``base`` claimed the table for; ``ingested_at`` is their `moment`.
+    """Add letters of the topic that ``base`` claimed the table for; ``ingested_at`` is their `moment`, and ``keep_ms``
+    as for `Committer.commit`.
 
     Raises the errors of `Committer.commit`.
     """
     reached = {part: max(offset, base.offsets.get(part, 0)) for part, offset in offsets.items()}
     since, until = base.letters
-    return committer.commit(table, descriptors, base, base.topic_id, epoch, reached, (since, max(until, ingested_at)))
+    times = (since, max(until, ingested_at))
+    return committer.commit(table, descriptors, base, base.topic_id, epoch, reached, times, keep_ms)
 
 
 def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:

@@ -68,7 +68,12 @@ class Topic:
         return str(self.table.operations().current().uuid())
 
     def ingest(
-        self, commits: int = 1, count: int = 10, at: str | Sequence[str] = NOON, timestamp_ms: int | None = None
+        self,
+        commits: int = 1,
+        count: int = 10,
+        at: str | Sequence[str] = NOON,
+        timestamp_ms: int | None = None,
+        keep_ms: int | None = None,
     ) -> None:
         """Make ``commits`` commits of ``count`` rows each, with consecutive offsets and these record timestamps."""
         for _ in range(commits):
@@ -84,7 +89,9 @@ class Topic:
             assert "error" not in output, output
             files = [json.dumps(descriptor) for descriptor in output["data"]]
             self.end += count
-            self.landed = self.committer.commit(self.table, files, self.landed, "topic-id", 1, {0: self.end})
+            self.landed = self.committer.commit(
+                self.table, files, self.landed, "topic-id", 1, {0: self.end}, keep_ms=keep_ms
+            )
 
     def fresh(self) -> Any:
         table = self.tables.load(CATALOG, self.job.table.namespace, self.job.table.name)

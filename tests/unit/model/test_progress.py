@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn.model import progress
+from firn.model import names, progress
 
 
 @given(st.dictionaries(st.integers(0, 9999), st.integers(0, 2**63 - 1)))
@@ -27,3 +27,65 @@ def test_offsets_read_back_from_the_summary(offsets: dict[int, int]) -> None:
 def test_invalid_offsets_are_rejected(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 (json's own message, or ours)
         progress.decode_offsets(text)
+
+
+def summary(
+    commit: str, offsets: dict[int, int], since: str | None = None, before: dict[int, int] | None = None
+) -> dict[str, str]:
+    text = progress.encode_offsets(offsets) if since is None else progress.encode_changes(offsets, before or {}, since)
+    return {names.SUMMARY_OFFSETS: text, names.SUMMARY_COMMIT_ID: commit}
+
+
+FIRST = {0: 5, 1: 7, 2: 9}
+SECOND = {**FIRST, 1: 8}
+THIRD = {**SECOND, 2: 3}
+FOREIGN = {"added-records": "5"}
+HISTORY = [FOREIGN, summary("c", THIRD, "b", SECOND), FOREIGN, summary("b", SECOND, "a", FIRST), summary("a", FIRST)]
+
+
+def test_a_summary_has_only_the_offsets_that_its_commit_changed() -> None:
+    assert json.loads(HISTORY[3][names.SUMMARY_OFFSETS]) == {"since": "a", "1": 8}
+    with pytest.raises(ValueError, match="only the offsets that changed since commit a"):
+        progress.decode_offsets(HISTORY[3][names.SUMMARY_OFFSETS])
+
+
+@pytest.mark.parametrize("newest", range(len(HISTORY)), ids=["c", "c again", "b after foreign", "b", "a"])
+def test_the_history_completes_offsets_after_a_rollback(newest: int) -> None:
+    properties = summary("z", {0: 100, 1: 100, 2: 100})
+    expected = THIRD if newest < 2 else SECOND if newest < 4 else FIRST
+    assert progress.recorded_offsets(HISTORY[newest:], properties) == expected
+
+
+def test_the_properties_complete_only_the_offsets_of_their_own_commit() -> None:
+    assert progress.recorded_offsets(HISTORY[:2], summary("c", THIRD)) == THIRD
+    with pytest.raises(ValueError, match="commit b, which has the offsets"):
+        progress.recorded_offsets(HISTORY[:2], summary("d", {0: 100, 1: 100, 2: 100}))
+
+
+def test_a_maintenance_snapshot_completes_the_offsets_of_later_commits() -> None:
+    history = [HISTORY[1], {**summary("b", SECOND), names.SUMMARY_KIND: "compact"}]
+    assert progress.recorded_offsets(history, {}) == THIRD
+
+
+def test_offsets_of_another_branch_complete_nothing() -> None:
+    with pytest.raises(ValueError, match="commit b, which has the offsets"):
+        progress.recorded_offsets([HISTORY[1], HISTORY[4]], {})
+
+
+def test_tables_without_changed_offsets_read_as_before() -> None:
+    assert progress.recorded_offsets([FOREIGN, summary("a", FIRST)], summary("b", SECOND)) == FIRST
+    assert progress.recorded_offsets([FOREIGN], summary("b", SECOND)) == SECOND
+    assert progress.recorded_offsets([], {}) is None
+
+
+@given(
+    st.lists(st.dictionaries(st.integers(0, 5), st.integers(0, 99)), min_size=1, max_size=8), st.integers(0, 2**8 - 1)
+)
+def test_any_mix_of_complete_and_changed_offsets_reads_back(steps: list[dict[int, int]], complete: int) -> None:
+    offsets: dict[int, int] = {}
+    history: list[dict[str, str]] = []
+    for number, step in enumerate(steps):
+        before, offsets = offsets, {**offsets, **step}
+        whole = number == 0 or complete >> number & 1
+        history.insert(0, summary(str(number), offsets, None if whole else str(number - 1), before))
+        assert progress.recorded_offsets(history, {}) == offsets

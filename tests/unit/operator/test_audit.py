@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -122,8 +123,13 @@ class History:
         ours = {"firn.topic-id": topic, "firn.offsets": f'{{"0":{number}}}'} if topic else {}
         summary = Summary(Operation.APPEND, **ours)
         return Snapshot(
-            snapshot_id=number, parent_snapshot_id=parent, timestamp_ms=number, manifest_list="", summary=summary
-        )
+            snapshot_id=number, parent_snapshot_id=parent, sequence_number=number, timestamp_ms=number, manifest_list="",
+            summary=summary,
+        )  # fmt: skip
+
+    @property
+    def metadata(self) -> Any:
+        return SimpleNamespace(snapshots=list(self._found.values()))
 
     def name(self) -> tuple[str, ...]:
         return ("demo", "orders")
@@ -145,6 +151,9 @@ class History:
             id="re-created",
         ),
         pytest.param(History((4, 3, "new"), (5, 4, "new")), (None, False), id="expired"),
+        pytest.param(
+            History((2, 1, "old"), (3, 2, "new"), (7, 6, "new"), (9, 8, "new")), (2, True), id="removed in between"
+        ),
     ],
 )
 def test_the_history_shows_where_an_earlier_topic_ends(history: History, expected: tuple[int | None, bool]) -> None:
@@ -157,6 +166,17 @@ def test_offsets_of_another_topic_prove_nothing() -> None:
     with pytest.raises(UnavailableError, match=r"demo\.orders: the topic was created again"):
         audit.landed_offsets(history, "new")
     assert audit.landed_offsets(cast(Table, History()), "new") == {}
+
+
+def test_changed_offsets_are_completed() -> None:
+    history = History((1, None, "t"), (2, 1, "t"))
+    for number, text in ((1, '{"0":5,"1":6}'), (2, '{"since":"c1","1":7}')):
+        summary = cast(Summary, history._found[number].summary)
+        summary.additional_properties.update({"firn.offsets": text, "firn.commit-id": f"c{number}"})
+    history.properties = {"firn.offsets": '{"0":90,"1":90}', "firn.commit-id": "rolled-back"}
+    assert audit.landed_offsets(cast(Table, history), "t") == {0: 5, 1: 7}
+    history.properties = {"firn.offsets": '{"0":5,"1":7}', "firn.commit-id": "c2"}
+    assert audit.landed_offsets(cast(Table, history), "t") == {0: 5, 1: 7}
 
 
 def test_a_failure_names_a_possible_explanation() -> None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from firn.model.maintenance import CompactionWork
 from firn.tables import compaction
-from firn.tables.compaction import DataFile, Group, is_small, is_worn, manifests_fragmented, plan
+from firn.tables.compaction import CommitTimes, DataFile, Group, is_small, is_worn, manifests_fragmented, plan
 
 MIB = 1024 * 1024
 DAY = 86_400_000
@@ -360,3 +360,8 @@ def test_the_lag_is_that_of_the_oldest_group() -> None:
 )
 def test_manifests_are_fragmented_if_many_can_be_merged(lengths: list[int], wanted: bool) -> None:
     assert manifests_fragmented(lengths) is wanted
+
+
+def test_a_file_of_a_removed_snapshot_is_as_old_as_the_next_known_one() -> None:
+    times = CommitTimes({2: 20, 7: 70, 5: 50})
+    assert [times.of(number) for number in (1, 2, 3, 5, 6, 7, 8)] == [20, 20, 50, 50, 70, 70, 70]

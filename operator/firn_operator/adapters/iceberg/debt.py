@@ -27,7 +27,7 @@ from firn.model.errors import UnavailableError
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn.model.maintenance import CompactionWork
 from firn.tables import compaction, deletes
-from firn.tables.compaction import DataFile
+from firn.tables.compaction import CommitTimes, DataFile
 from firn.tables.deletes import DeleteFile
 from firn_controllers.ports import TableDebt
 from firn_operator.adapters.batches import Batch
@@ -65,15 +65,14 @@ class _Contents:
     small_files: int = 0
     _dated: tuple[dict[int, int], _Files] = ({}, ((), ()))
 
-    def dated(self, times: Mapping[int, int]) -> _Files:
+    def dated(self, times: CommitTimes) -> _Files:
         """Return the files with their commit times, from ``times`` by sequence number.
 
-        A commit time is known while the snapshot exists. All other files are as old as the oldest known snapshot. A run
-        computes ages in the same way. Cached times would make files due here that a run leaves alone.
+        A commit time is known while the snapshot exists (`CommitTimes`). A run computes ages in the same
+        way. Cached times would make files due here that a run leaves alone.
         """
-        oldest = min(times.values())
         written = {file.written for file in self.files} | {delete.written for delete in self.deletes}
-        moments = {number: times.get(number, oldest) for number in written}
+        moments = {number: times.of(number) for number in written}
         # Usually nothing changed, and creating the files again takes longer than planning.
         if self._dated[0] != moments:
             files = tuple(replace(file, added_ms=moments[file.written]) for file in self.files)
@@ -239,7 +238,9 @@ class CatalogDebts:
         if current is None:
             return debt, _NEVER
         listed = iceberg_manifests.read_list(io, current["manifest-list"])
-        times = {snapshot.get("sequence-number", 0): snapshot["timestamp-ms"] for snapshot in snapshots.values()}
+        times = CommitTimes(
+            {snapshot.get("sequence-number", 0): snapshot["timestamp-ms"] for snapshot in snapshots.values()}
+        )
         plain = frozenset(spec["spec-id"] for spec in document.get("partition-specs", ()) if _partitions_nothing(spec))
         removed = [
             delete

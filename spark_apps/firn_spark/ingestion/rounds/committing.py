@@ -97,6 +97,7 @@ class TopicCommits:
             topic.epoch,
             offsets,
             topic.letters.ingested_at,
+            topic.job.keep_snapshots_ms,
         )
         topic.letters.unsettled = False
         self._failpoints.reach("after-dlq-commit")
@@ -104,7 +105,13 @@ class TopicCommits:
     def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         assert topic.epoch is not None
         topic.table.landed = self._committer.commit(
-            topic.table.java, result.data, topic.table.landed, topic.topic_id, topic.epoch, offsets
+            topic.table.java,
+            result.data,
+            topic.table.landed,
+            topic.topic_id,
+            topic.epoch,
+            offsets,
+            keep_ms=topic.job.keep_snapshots_ms,
         )
         topic.reading.empty_since, topic.reading.empty_records = None, 0
         topic.letters.exclude = {

@@ -18,7 +18,7 @@ import structlog
 
 from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
-from firn.tables.compaction import DataFile, Group, manifests_fragmented, plan
+from firn.tables.compaction import CommitTimes, DataFile, Group, manifests_fragmented, plan
 from firn.tables.deletes import DeleteFile, applied
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.rewriting import Arrangement, elements
@@ -192,8 +192,7 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
     snapshot = table.currentSnapshot()
     if snapshot is None:
         return None
-    times = {int(commit.sequenceNumber()): int(commit.timestampMillis()) for commit in table.snapshots()}
-    oldest = min(times.values())
+    times = CommitTimes({int(commit.sequenceNumber()): int(commit.timestampMillis()) for commit in table.snapshots()})
     marked = arranged_sequences(dict(table.properties()), arrangement)
     files: list[DataFile] = []
     tasks: dict[str, Any] = {}
@@ -214,7 +213,7 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
                 records=int(file.recordCount()),
                 partition=_partition(specs[spec_id], file.partition()) if spec_id in partitioned else "",
                 spec_id=spec_id,
-                added_ms=times.get(written, oldest),
+                added_ms=times.of(written),
                 sequence=int(file.dataSequenceNumber() or 0),
                 arranged=written in marked,
                 written=written,

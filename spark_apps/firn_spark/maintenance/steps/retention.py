@@ -16,6 +16,7 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, InvalidSpecError
 from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWork
+from firn.model.progress import is_complete
 from firn_spark.maintenance.steps import orphans
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.reachable import Places, Reachable
@@ -283,7 +284,7 @@ class History:
     parent: int | None
     committed_ms: int
     carries: bool = False
-    """True if its summary records ingestion offsets."""
+    """True if its summary has the offsets of all partitions."""
 
 
 def expired(
@@ -300,10 +301,14 @@ def expired(
 
     A snapshot's age counts from the time when it was superseded: until then it was the table, and readers that
     started on it may still read. Snapshots of tags and heads of branches are kept. So are the newest ``min_keep`` of
-    each branch, and as many of main as are needed to know the ingestion offsets from its history.
+    each branch, and as many of main and of each tag as are needed to know the ingestion offsets from its history.
     """
     by_id = {snapshot.id: snapshot for snapshot in snapshots}
     keep = set(refs.values())
+    for name in refs.keys() - branches.keys():
+        lineage = list(_lineage(by_id, refs[name]))
+        newest = next((number for number, snapshot in enumerate(lineage) if snapshot.carries), 0)
+        keep.update(snapshot.id for snapshot in lineage[: newest + 1])
     ancestors: set[int] = set()
     for branch, own in branches.items():
         cutoff, min_keep = now_ms - max(work.max_age_ms, own.max_age_ms), max(work.min_keep, own.min_keep)
@@ -369,7 +374,7 @@ def _history(snapshot: Any) -> History:
         int(snapshot.snapshotId()),
         int(parent) if parent is not None else None,
         int(snapshot.timestampMillis()),
-        snapshot.summary().get(names.SUMMARY_OFFSETS) is not None,
+        is_complete(snapshot.summary().get(names.SUMMARY_OFFSETS)),
     )
 
 

@@ -1,0 +1,131 @@
+"""Old snapshots, which ingestion commits remove from a table's metadata so that its size stays bounded.
+
+A removal deletes no file. Orphan removal finds the files that no snapshot refers to any more. These snapshots stay:
+
+- those that were current within `Window.age_ms`, and the newest `Window.at_least`;
+- one of each hour of the last 26 hours: compaction knows the age of a file from its snapshot;
+- those that tags and branches need, and the older ones that complete the offsets of a kept one;
+- those of other engines, and of runs that dropped rows;
+- the last one of an earlier Kafka topic and the first one of the next: ``firn audit`` tells their rows apart.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from firn.model import names
+from firn.model.progress import is_complete
+
+REMOVED_KINDS = ("ingest", "compact")
+"""``firn.kind`` of the snapshots that may go."""
+AT_ONCE = 2_000
+"""Largest number of snapshots that a commit removes. The metadata of an old table may have far more."""
+SLOT_MS = 3_600_000
+SLOTS_MS = 26 * SLOT_MS
+"""Age up to which one snapshot of each hour stays: `firn.tables.compaction.QUIET_MS`, and room for ``openGrace``."""
+_MAX_AGE = "history.expire.max-snapshot-age-ms"
+_AT_LEAST = "history.expire.min-snapshots-to-keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Snapshots that stay. Age counts from the time when a newer snapshot replaced them."""
+
+    age_ms: int
+    at_least: int = 1
+
+    @classmethod
+    def of(cls, age_ms: int, properties: dict[str, str]) -> Self:
+        """Return the window of a table: ``age_ms``, or more if Iceberg's own properties of the table ask for more."""
+        return cls(max(age_ms, int(properties.get(_MAX_AGE, 0))), int(properties.get(_AT_LEAST, 1)))
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A snapshot, reduced to what its removal depends on."""
+
+    id: int
+    committed_ms: int
+    kind: str | None
+    topic_id: str | None
+    complete: bool
+    """True if its summary has the offsets of all partitions."""
+
+
+def removable(entries: Sequence[Entry], needed: frozenset[int], now_ms: int) -> list[int]:
+    """Return the ids of the snapshots to remove.
+
+    ``entries``: the snapshots older than the window and the oldest one in it, oldest first. ``needed``: the snapshots
+    that tags and branches need.
+    """
+    last = len(entries) - 1
+    stay = set(needed) | {entry.id for entry in entries[last:]}
+    # The offsets of the oldest kept snapshot have to be complete.
+    for entry in reversed(entries):
+        if entry.complete:
+            break
+        stay.add(entry.id)
+    else:
+        entry = entries[0]
+    stay.add(entry.id)
+    slot, before = -1, None
+    for entry in entries:
+        hour = entry.committed_ms // SLOT_MS
+        if entry.complete and hour != slot and entry.committed_ms >= now_ms - SLOTS_MS:
+            stay.add(entry.id)
+            slot = hour
+        if entry.topic_id is not None:
+            if before is not None and before.topic_id != entry.topic_id:
+                stay |= {before.id, entry.id}
+            before = entry
+    return [entry.id for entry in entries if entry.kind in REMOVED_KINDS and entry.id not in stay]
+
+
+def old_snapshots(metadata: Any, age_ms: int, now_ms: int) -> list[Any]:
+    """Return the snapshots (Java) to remove from ``metadata``, whose newest snapshot stays."""
+    properties = dict(metadata.properties())
+    if properties.get("gc.enabled", "true").lower() != "true":
+        return []
+    window = Window.of(age_ms, properties)
+    snapshots = metadata.snapshots()
+    # Every call of Java is expensive. Only the snapshots that may go are read in full.
+    dated = sorted(
+        ((int(snapshot.timestampMillis()), number, snapshot) for number, snapshot in enumerate(snapshots)),
+        key=lambda item: item[:2],
+    )
+    # The newest of those committed before the window was current when it began.
+    old = sum(moment < now_ms - window.age_ms for moment, _, _ in dated) - 1
+    old = min(old, len(dated) - window.at_least, AT_ONCE)
+    if old < 1:
+        return []
+    read = {int(snapshot.snapshotId()): (moment, snapshot) for moment, _, snapshot in dated[: old + 1]}
+    entries = [_entry(id, moment, snapshot) for id, (moment, snapshot) in read.items()]
+    return [read[id][1] for id in removable(entries, frozenset(_needed(metadata)), now_ms)]
+
+
+def _entry(id: int, moment: int, snapshot: Any) -> Entry:
+    summary = snapshot.summary()
+    kind = summary.get(names.SUMMARY_KIND)
+    if kind is None:
+        return Entry(id, moment, None, None, complete=False)
+    offsets, topic_id = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
+    return Entry(id, moment, kind, topic_id, is_complete(offsets))
+
+
+def _needed(metadata: Any) -> Iterator[int]:
+    """Yield the snapshots of tags, with those that complete their offsets, and the whole histories of branches."""
+    for name, ref in dict(metadata.refs()).items():
+        if name == "main":
+            continue
+        for snapshot in _lineage(metadata, ref.snapshotId()):
+            yield int(snapshot.snapshotId())
+            if not ref.isBranch() and is_complete(snapshot.summary().get(names.SUMMARY_OFFSETS)):
+                break
+
+
+def _lineage(metadata: Any, id: int | None) -> Iterable[Any]:
+    snapshot = metadata.snapshot(id) if id is not None else None
+    while snapshot is not None:
+        yield snapshot
+        id = snapshot.parentId()
+        snapshot = metadata.snapshot(id) if id is not None else None
