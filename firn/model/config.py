@@ -458,6 +458,9 @@ class Catalog(Settings):
     """Properties of the catalog and of its object store."""
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys. For sql, ``user`` and ``password`` are those of the database."""
+    own_references: bool | None = None
+    """True if the catalog itself keeps branches, tags, earlier versions or dropped tables, as Nessie does. Their files look unused to
+    Firn, so Firn then removes no orphan file, snapshot or metadata file. Default: false for sql, true for rest."""
 
 
 class Executors(Settings):

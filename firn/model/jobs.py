@@ -131,11 +131,18 @@ class CatalogConnection(Contract):
     warehouse: str
     properties: dict[str, str] = Field(default_factory=dict)
     secret_properties: dict[str, str] = Field(default_factory=dict)
+    own_references: bool | None = None
+    """Configured value; None if the type of the catalog decides."""
 
     @property
     def secret_files(self) -> tuple[str, ...]:
         """Return the files with secret values."""
         return tuple(self.secret_properties.values())
+
+    @property
+    def has_own_references(self) -> bool:
+        """Return True if the catalog may need files that the metadata of a table no longer refers to."""
+        return self.type == "rest" if self.own_references is None else self.own_references
 
 
 class GroupSettings(Contract):

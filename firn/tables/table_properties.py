@@ -28,15 +28,18 @@ _OF_COLUMNS = (".column.", "write.orc.bloom.filter.columns")
 _PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 
 
-def created_with(columns: Sequence[Column]) -> dict[str, str]:
+def created_with(columns: Sequence[Column], own_references: bool) -> dict[str, str]:
     """Return the default properties of a new table with these columns.
+
+    If the catalog has references of its own, it may need every metadata file.
 
     By default, Iceberg keeps bounds for the first 100 columns only, and Kafka's columns are the last.
     """
     struct = any(column.name == rows.METADATA_COLUMN for column in columns)
     separator = "." if struct else "_"
     bounded = (f"write.metadata.metrics.column.{rows.METADATA_COLUMN}{separator}{name}" for name in _BOUNDED)
-    return {**CREATED_WITH, **dict.fromkeys(bounded, "full")}
+    files = {} if own_references else CREATED_WITH
+    return {**files, **dict.fromkeys(bounded, "full")}
 
 
 def marks(owner: str, properties: Mapping[str, str], layout: Sequence[str] = ()) -> dict[str, str]:

@@ -21,6 +21,7 @@ from firn_controllers.iceberg_topic.observed import (
     LiveJob,
     ObservedTopic,
 )
+from firn_controllers.ingestion_group.settings import catalog_connection
 from firn_controllers.policies.snapshot_age import keep_snapshots_ms
 from firn_controllers.ports import Manifest, TopicState
 
@@ -183,14 +184,19 @@ def contract(
         on_bad_record=resource.spec.ingestion.on_bad_record,
         suspended=suspended,
         resume=marked,
-        keep_snapshots_ms=keep_snapshots_ms(
-            observed.maintenance, observed.config.groups[observed.entry.group].keep_snapshots
-        ),
+        keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),
         restart=restart,
     )
     config = resource.spec.config
     of_policy = observed.log_retention.owned(config, live.policy_config if live else frozenset())
     return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy)
+
+
+def _keep_snapshots_ms(observed: ObservedTopic, target: TableTarget) -> int | None:
+    """Return the time for which ingestion keeps snapshots; None if it removes none."""
+    if catalog_connection(observed.config.catalogs[target.catalog]).has_own_references:
+        return None
+    return keep_snapshots_ms(observed.maintenance, observed.config.groups[observed.entry.group].keep_snapshots)
 
 
 def config_map(live: LiveJob, owner: children.Owner) -> Manifest:

@@ -98,6 +98,7 @@ def catalog_connection(configured: Catalog) -> CatalogConnection:
         warehouse=configured.warehouse,
         properties=configured.properties,
         secret_properties={name: reference.path for name, reference in configured.secret_properties.items()},
+        own_references=configured.own_references,
     )
 
 

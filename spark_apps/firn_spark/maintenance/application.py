@@ -266,7 +266,8 @@ class Run:
     ) -> Subject:
         guard = Guard(self._spark._jvm, table, uuid, may)
         rewriter = Rewriter(self._spark, self._points)
-        return Subject(self._spark, table, catalog, self.run.name, guard, self._points, rewriter, workers, done)
+        own = self.run.catalogs[catalog].has_own_references
+        return Subject(self._spark, table, catalog, self.run.name, guard, self._points, rewriter, workers, done, own)
 
 
 def _another(table: Any | None, uuid: str) -> str:

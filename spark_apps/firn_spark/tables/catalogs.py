@@ -123,6 +123,10 @@ class Catalogs:
                     self._open[name] = catalog
         return catalog
 
+    def has_own_references(self, name: str) -> bool:
+        """Return `CatalogConnection.has_own_references` of a catalog that `get` has returned."""
+        return self._settings.catalogs[name].has_own_references
+
     def forget(self, name: str, opened: JavaObject) -> None:
         """Open the catalog again at its next use, unless that has happened since ``opened`` was returned."""
         with self._opening[name]:

@@ -158,7 +158,7 @@ class Tables:
             )
             properties = {
                 "format-version": str(target.format_version),
-                **table_properties.created_with(columns),
+                **table_properties.created_with(columns, self._catalogs.has_own_references(target.catalog)),
                 **target.properties,
                 **table_properties.marks(owner, target.properties, table_properties.layout_set_by(target)),
             }

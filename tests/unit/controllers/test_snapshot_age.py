@@ -8,7 +8,9 @@ from firn.model.conditions import Reason
 from firn_controllers.cache.policies import Resolution, policy_entry
 from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
 from firn_controllers.policies.snapshot_age import keep_snapshots_ms
+from firn_controllers.ports import Manifest
 from tests import gen
+from tests.fakes.world import World
 
 HOUR = 3_600_000
 WEEK = {"maxAge": "7d", "minKeep": 1}
@@ -57,3 +59,36 @@ def test_ingestion_removes_nothing_while_a_policy_is_unknown() -> None:
     assert kept(RetentionPolicy={"mode": "DryRun", "orphanFiles": {"minAge": "3d"}, "problem": "PolicyInvalid"}) is None
     missing = TopicMaintenance({"RetentionPolicy": PolicyBinding(Resolution(reason=Reason.POLICY_NOT_FOUND))})
     assert keep_snapshots_ms(missing, "2h") is None
+
+
+# The contract of the driver
+
+
+async def world_with(*manifests: Manifest, **spec: Any) -> World:
+    world = World(gen.config())
+    for manifest in (*manifests, gen.topic("flights", **spec)):
+        world.cluster.create(manifest)
+    await world.settle()
+    return world
+
+
+async def test_the_contract_follows_the_policies_of_the_topic() -> None:
+    world = await world_with()
+    assert world.job().keep_snapshots_ms == HOUR
+    world.cluster.create(gen.policy(kind="RetentionPolicy", selector={}, mode="Enforce", snapshots=WEEK))
+    await world.settle()
+    assert world.job().keep_snapshots_ms is None
+    world.cluster.remove("policy", kind="RetentionPolicy")
+    await world.settle()
+    assert world.job().keep_snapshots_ms == HOUR
+
+
+@pytest.mark.parametrize(("denied", "expected"), [({}, None), ({"ownReferences": False}, HOUR)], ids=["rest", "denied"])
+async def test_ingestion_removes_nothing_on_a_catalog_with_references(
+    denied: dict[str, Any], expected: int | None
+) -> None:
+    lake = {"type": "rest", "uri": "http://rest", "warehouse": "w", **denied}
+    world = World(gen.config(catalogs={"lake": lake}))
+    world.cluster.create(gen.topic("flights"))
+    await world.settle()
+    assert world.job().keep_snapshots_ms == expected

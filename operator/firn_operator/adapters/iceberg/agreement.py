@@ -122,7 +122,7 @@ class Agreement:
             location = self._connection.namespaces[namespace] = self._make_namespace()
         properties = {
             "format-version": str(self._target.format_version),
-            **table_properties.created_with(self._layout.columns),
+            **table_properties.created_with(self._layout.columns, self._connection.settings.has_own_references),
             **self._layout.properties,
             **self._marks(),
         }

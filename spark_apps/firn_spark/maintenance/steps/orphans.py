@@ -158,7 +158,15 @@ def hidden(path: str, root: str) -> bool:
 
 
 def refuse_kept(subject: Subject) -> None:
-    """Raise ConflictError if the table's owner forbids the deletion of its files (``gc.enabled``)."""
+    """Raise ConflictError if the table's owner forbids the deletion of its files (``gc.enabled``), or if its catalog
+    may need them."""
+    if subject.own_references:
+        raise ConflictError(
+            f"table {subject.name}: catalog {subject.catalog} may have branches, tags or earlier versions of its own, which need the table's"
+            " files; nothing is deleted. If it has none, set its ownReferences to false in the operator's configuration. Otherwise, remove"
+            " snapshots, metadataFiles and orphanFiles from the policy",
+            reason=Reason.NOT_ALLOWED,
+        )
     if dict(subject.table.properties()).get("gc.enabled", "true").lower() != "true":
         raise ConflictError(
             f"table {subject.name}: gc.enabled is false, so other tables may use its files; nothing is deleted. "

@@ -56,6 +56,8 @@ class Subject:
     workers: Executor
     """Rewrites groups of files in parallel."""
     done: Done
+    own_references: bool = False
+    """True if the catalog may need files that the table's metadata no longer refers to."""
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
 
     @property
