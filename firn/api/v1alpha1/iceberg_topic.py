@@ -89,7 +89,8 @@ class SchemaSpec(ApiModel):
     format: Literal["Json"] | None = Field(default=None, description="Encoding of record values. Json needs fields.")
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=1000)] | None = Field(
         default=None,
-        description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and change doc and epoch.",
+        description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and"
+        " change doc and epoch.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
     unknown_fields: Literal["Ignore", "DeadLetter"] = Field(
