@@ -1,8 +1,9 @@
 """Run an S3 server on loopback: versitygw over a directory."""
 
+import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,13 +49,20 @@ def _binary() -> str:
 
 
 @contextmanager
-def s3(directory: Path) -> Iterator[S3]:
-    """Run a server over ``directory`` with a bucket called firn."""
+def s3(directory: Path, accounts: Iterable[str] = ()) -> Iterator[S3]:
+    """Run a server over ``directory`` with a bucket called firn.
+
+    ``accounts``: access keys with the same secret key as the server's own.
+    """
     buckets = directory / "buckets"
     (buckets / "firn").mkdir(parents=True, exist_ok=True)
     port = free_port()
     server = S3(f"http://127.0.0.1:{port}", "firn", "firn-key", "firn-secret-key", directory)
     environment = {"ROOT_ACCESS_KEY": server.access_key, "ROOT_SECRET_KEY": server.secret_key}
-    command = [_binary(), "--port", f"127.0.0.1:{port}", "posix", str(buckets)]
+    users = directory / "users"
+    users.mkdir(exist_ok=True)
+    known = {key: {"access": key, "secret": server.secret_key, "role": "admin"} for key in accounts}
+    (users / "users.json").write_text(json.dumps({"accessAccounts": known}))
+    command = [_binary(), "--port", f"127.0.0.1:{port}", "--iam-dir", str(users), "posix", str(buckets)]
     with running(command, lambda: listens(port), directory / "server.log", environment=environment):
         yield server

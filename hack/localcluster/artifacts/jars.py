@@ -12,15 +12,19 @@ from hack.support.places import REPOSITORY, cache_directory
 from hack.support.progress import Failure, side_by_side, step
 
 POM = REPOSITORY / "hack" / "images" / "jars" / "pom.xml"
-STREAMS_POM = REPOSITORY / "tests" / "clients" / "streams" / "pom.xml"
-PROFILES = ("spark", "kafka", "connect", "test", "nessie", "streams")
+OWN_POMS = {
+    "streams": REPOSITORY / "tests/clients/streams/pom.xml",
+    "iceberg-rest": REPOSITORY / "tests/servers/iceberg_rest.xml",
+}
+"""Profiles of tests that have a POM of their own."""
+PROFILES = ("spark", "kafka", "connect", "test", "nessie", *OWN_POMS)
 
 
 def fetch(profile: str, *options: str) -> Path:
     """Return the directory of a profile's jars. Maven fetches them if the POM or the options are new."""
-    pom = POM
+    pom = OWN_POMS.get(profile, POM)
     if profile == "streams":
-        pom, options = STREAMS_POM, (f"-Dkafka.version={kafka_version()}", *options)
+        options = (f"-Dkafka.version={kafka_version()}", *options)
 
     def copy_dependencies(directory: Path) -> None:
         with step(f"fetching jars: {' '.join([profile, *options])}"):

@@ -48,7 +48,7 @@ class Lake:
             if "client.region" in properties:
                 properties.setdefault("s3.region", properties["client.region"])
             connection = connection.model_copy(update={"properties": properties})
-            self._catalogs[name] = open_catalog(name, connection)
+            self._catalogs[name] = open_catalog(name, connection, snapshots="all")
         return self._catalogs[name]
 
     def tables(self) -> list[str]:

@@ -1,6 +1,8 @@
 """The Iceberg catalogs of an application: their properties, as Spark and Java take them, and the Java objects."""
 
+import math
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -92,6 +94,7 @@ class Catalogs:
         self._hadoop = spark._jsc.hadoopConfiguration()
         self._settings = settings
         self._open: dict[str, JavaObject] = {}
+        self._forgotten: dict[str, float] = {}
         self._opening = {name: threading.Lock() for name in settings.catalogs}
 
     def get(self, name: str) -> JavaObject:
@@ -127,11 +130,20 @@ class Catalogs:
         """Return `CatalogConnection.has_own_references` of a catalog that `get` has returned."""
         return self._settings.catalogs[name].has_own_references
 
-    def forget(self, name: str, opened: JavaObject) -> None:
-        """Open the catalog again at its next use, unless that has happened since ``opened`` was returned."""
+    def forget(self, name: str, opened: JavaObject, pause: float = 0.0) -> bool:
+        """Open the catalog again at its next use, unless that has happened since ``opened`` was returned.
+
+        Return False if the last time was less than ``pause`` seconds ago. Topics may still use ``opened``, so it is not
+        closed. A catalog that never accepts the credentials would leave many connections behind.
+        """
         with self._opening[name]:
-            if self._open.get(name) is opened:
-                del self._open[name]
+            if self._open.get(name) is not opened:
+                return True
+            if time.monotonic() - self._forgotten.get(name, -math.inf) < pause:
+                return False
+            self._forgotten[name] = time.monotonic()
+            del self._open[name]
+            return True
 
     def close(self) -> None:
         """Close the catalogs and their connections. Log each catalog that does not close."""

@@ -47,6 +47,13 @@ class Cause:
         return self.name.endswith(_DENIED_CLASSES) or any(sign in self.message for sign in _DENIED_SIGNS)
 
     @property
+    def token_expired(self) -> bool:
+        """True if a REST catalog does not accept the token (401), or says that it has expired (419)."""
+        return self.name.endswith("NotAuthorizedException") or (
+            self.name.endswith("RESTException") and "419" in self.message
+        )
+
+    @property
     def disconnected(self) -> bool:
         """True if there is no connection to the database (SQLSTATE class 08)."""
         return self.sqlstate.startswith("08")

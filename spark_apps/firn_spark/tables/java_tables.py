@@ -18,7 +18,11 @@ from firn.model.jobs import Column, IngestJob, TableTarget
 from firn.tables import evolution, rows, table_properties, transforms, types
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
+from firn_spark.tables.vended import io_properties
 from firn_spark.worker.data_files import TableSpec
+
+TOKEN_SECONDS = 30.0
+"""Shortest time between two attempts to get another token from a catalog that does not accept the last one."""
 
 
 def schema_json(columns: Sequence[Column]) -> str:
@@ -91,17 +95,23 @@ class Tables:
     def load(self, catalog: str, namespace: str, name: str) -> Any | None:
         """Return the Java table; None if it does not exist."""
         org = self.jvm.org.apache.iceberg
-        opened = None
-        try:
-            opened = self._catalogs.get(catalog)
-            return opened.loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
-        except JAVA_ERRORS as error:
-            if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
-                return None
-            if opened is not None and any(cause.disconnected for cause in causes(error)):
-                # Iceberg keeps a connection that it could not reopen, and only reports that it is closed. A new catalog reports why.
-                self._catalogs.forget(catalog, opened)
-            raise translate(error, f"table {catalog}.{namespace}.{name}") from error
+        for attempt in range(2):
+            opened = None
+            try:
+                opened = self._catalogs.get(catalog)
+                return opened.loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
+            except JAVA_ERRORS as error:
+                if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
+                    return None
+                chain = causes(error)
+                expired = any(cause.token_expired for cause in chain)
+                if opened is not None and (expired or any(cause.disconnected for cause in chain)):
+                    # Iceberg keeps a connection that it could not reopen, and a token that it could not renew. A new catalog gets new ones.
+                    reopens = self._catalogs.forget(catalog, opened, TOKEN_SECONDS if expired else 0.0)
+                    if attempt == 0 and expired and reopens:
+                        continue
+                raise translate(error, f"table {catalog}.{namespace}.{name}") from error
+        raise AssertionError("the last attempt returns or raises")
 
     def ensure(self, job: IngestJob) -> Any:
         """Return the topic's table, created or evolved to its contract if needed.
@@ -175,14 +185,13 @@ class Tables:
     def spec(self, table: Any) -> TableSpec:
         """Describe the current table for writers."""
         iceberg = self.jvm.org.apache.iceberg
-        io = dict(table.io().properties())
         return TableSpec(
             schema=iceberg.SchemaParser.toJson(table.schema()),
             partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
             sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
             location=table.location(),
             properties=dict(table.properties()),
-            io=io,
+            io=io_properties(self.jvm, table.io(), str(table.location())),
         )
 
     def data_file(self, table: Any, descriptor: str) -> Any:

@@ -209,6 +209,14 @@ def test_a_catalog_that_lost_its_connection_is_reopened_once() -> None:
     assert opened.get("lake") is second
 
 
+def test_a_catalog_is_not_reopened_for_another_token_all_the_time() -> None:
+    opened = catalogs(["first", "second"])
+    assert opened.forget("lake", opened.get("lake"), 60)
+    second = opened.get("lake")
+    assert not opened.forget("lake", second, 60)
+    assert opened.get("lake") is second
+
+
 def test_a_failed_close_is_neither_raised_nor_repeated() -> None:
     class Opened:
         closed = 0

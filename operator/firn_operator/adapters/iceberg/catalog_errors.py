@@ -21,6 +21,7 @@ _DENIED = (
     obstore.exceptions.UnauthenticatedError,
     iceberg_errors.ForbiddenError,
     iceberg_errors.UnauthorizedError,
+    iceberg_errors.AuthorizationExpiredError,
     iceberg_errors.OAuthError,
     PermissionError,
 )

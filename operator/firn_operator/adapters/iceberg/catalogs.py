@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import requests
 from pyiceberg import exceptions as iceberg_errors
@@ -126,14 +126,17 @@ def sql_url(uri: str, properties: Mapping[str, str]) -> URL:
     return url
 
 
-def open_catalog(name: str, connection: CatalogConnection) -> Catalog:
-    """Open the PyIceberg catalog at ``connection``. Raises NotReadyError if a secret's file is missing."""
+def open_catalog(name: str, connection: CatalogConnection, snapshots: Literal["refs", "all"] = "refs") -> Catalog:
+    """Open the PyIceberg catalog at ``connection``. Raises NotReadyError if a secret's file is missing.
+
+    With ``refs``, a REST catalog may leave out snapshots that are not the head of a branch or a tag.
+    """
     properties = secret_files.merged(connection.properties, connection.secret_properties, f"catalog {name}")
     properties = {"warehouse": connection.warehouse, PY_IO_IMPL: file_io.IMPLEMENTATION, **properties}
     if connection.type == "sql":
         url = sql_url(connection.uri, properties).render_as_string(hide_password=False)
         return LeanSqlCatalog(name, **{**properties, "uri": url, "schema_version": "v1"})
-    return TimedRestCatalog(name, **{**properties, "uri": connection.uri, "snapshot-loading-mode": "refs"})
+    return TimedRestCatalog(name, **{**properties, "uri": connection.uri, "snapshot-loading-mode": snapshots})
 
 
 def places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:

@@ -1,5 +1,6 @@
 """Preparation of a topic: load or create its table, take an epoch, and read the position from the table."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Committer, Landed, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.vended import needs_renewal
 
 log = structlog.get_logger()
 
@@ -109,6 +111,7 @@ class Preparation:
             raise NotReadyError(
                 f"topic {topic.job.topic}: it was re-created or has new partitions; reloading its offsets"
             )
+        self._renew_credentials(topic)
         if topic.letters.claimed:
             return
         assert topic.epoch is not None
@@ -126,6 +129,20 @@ class Preparation:
             topic.letters.spec = self._tables.spec(topic.letters.java)
             self._exclude_dead(topic, dead)
         topic.letters.claimed = True
+
+    def _renew_credentials(self, topic: Topic) -> None:
+        """Load the tables again if the catalog's credentials for their files expire soon."""
+        spec = topic.table.spec
+        if spec is None or not needs_renewal(spec.io, int(time.time() * 1000)):
+            return
+        target = topic.job.table
+        table = self._tables.load(target.catalog, target.namespace, target.name)
+        if table is None or str(table.uuid()) != topic.table.uuid:
+            raise NotReadyError(f"table {target.identifier}: it was replaced or dropped; reloading it")
+        letters = dead_letters.load(self._tables, topic.job) if topic.letters.java is not None else None
+        topic.table.java, topic.table.spec = table, self._tables.spec(table)
+        if letters is not None:
+            topic.letters.java, topic.letters.spec = letters, self._tables.spec(letters)
 
     def _exclude_dead(self, topic: Topic, dead: Landed) -> None:
         offsets = topic.landed_offsets

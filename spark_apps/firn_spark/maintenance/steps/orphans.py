@@ -28,6 +28,7 @@ from firn_spark.maintenance.steps.rewriting import elements
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.swaps import short
+from firn_spark.tables.vended import implements
 
 log = structlog.get_logger()
 
@@ -61,7 +62,7 @@ def listed(subject: Subject, prefix: str) -> Iterator[Listed]:
     list."""
     iceberg = subject.jvm.org.apache.iceberg
     io = subject.table.io()
-    if not _is(subject, io, "SupportsPrefixOperations"):
+    if not implements(subject.jvm, io, "SupportsPrefixOperations"):
         raise InvalidSpecError(
             f"table {subject.name}: {io.getClass().getSimpleName()} cannot list files; set io-impl of the catalog to S3FileIO,"
             " GCSFileIO, ADLSFileIO or HadoopFileIO, or remove orphanFiles from the policy"
@@ -209,7 +210,7 @@ def _uuid(subject: Subject, path: str) -> str | None:
 def delete(subject: Subject, paths: Sequence[str]) -> None:
     """Delete files, and check regularly that the run may still do so. A file that cannot be deleted stays an orphan."""
     io = subject.table.io()
-    bulk = _is(subject, io, "SupportsBulkOperations")
+    bulk = implements(subject.jvm, io, "SupportsBulkOperations")
     failed = 0
     for part in _batches(paths):
         subject.guard.check()
@@ -228,12 +229,6 @@ def delete(subject: Subject, paths: Sequence[str]) -> None:
                 log.warning("file could not be deleted", path=path, error=short(error))
     if failed:
         subject.done.notes.append(f"some of {failed} files could not be deleted; the next run retries")
-
-
-def _is(subject: Subject, io: Any, interface: str) -> bool:
-    # Only the session's class loader may know Iceberg's classes.
-    loader = subject.jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    return bool(loader.loadClass(f"org.apache.iceberg.io.{interface}").isInstance(io))
 
 
 def _batches(paths: Sequence[str]) -> Iterable[Sequence[str]]:

