@@ -36,7 +36,7 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[IcebergRest]:
 
 
 @pytest.fixture
-def tables(spark: Any, catalog: IcebergRest) -> Iterator[Tables]:
+def rest(spark: Any, catalog: IcebergRest) -> Iterator[Tables]:
     catalogs = Catalogs(spark, GroupSettings(group="g", catalogs={"rest": catalog.connection}))
     yield Tables(catalogs)
     catalogs.close()
@@ -50,14 +50,14 @@ def job(name: str) -> IngestJob:
     )  # fmt: skip
 
 
-def ingest(tables: Tables, name: str, commits: int = 1) -> Any:
+def ingest(rest: Tables, name: str, commits: int = 1) -> Any:
     """Land rows with the credentials that the catalog hands out now, as a round does, and return the Java table."""
     work = job(name)
-    table = tables.ensure(work)
-    committer = Committer(tables, "writer", Failpoints())
+    table = rest.ensure(work)
+    committer = Committer(rest, "writer", Failpoints())
     landed = read_landed(table)
     for _ in range(commits):
-        plan = LandingPlan({"t": TopicLanding(work, tables.spec(table))}, ingested_at=0)
+        plan = LandingPlan({"t": TopicLanding(work, rest.spec(table))}, ingested_at=0)
         output = results(land(iter([records.batch([b'{"a": 1}', b'{"a": 2}'])]), plan))["t"]
         assert "error" not in output, output
         end = landed.offsets[0] + 2 if landed else 2
@@ -65,9 +65,9 @@ def ingest(tables: Tables, name: str, commits: int = 1) -> Any:
     return table
 
 
-def test_rows_land_with_credentials_that_only_the_catalog_knows(catalog: IcebergRest, tables: Tables) -> None:
-    table = ingest(tables, "vended")
-    spec = tables.spec(table)
+def test_rows_land_with_credentials_that_only_the_catalog_knows(catalog: IcebergRest, rest: Tables) -> None:
+    table = ingest(rest, "vended")
+    spec = rest.spec(table)
     assert spec.io["s3.access-key-id"] == catalog.rules.keys[0]
     assert needs_renewal(spec.io, int(time.time() * 1000))
     expires = expires_ms(spec.io)
@@ -75,13 +75,13 @@ def test_rows_land_with_credentials_that_only_the_catalog_knows(catalog: Iceberg
     assert not needs_renewal(spec.io, expires - RENEW_MS)
 
 
-def test_a_loaded_table_has_new_credentials(catalog: IcebergRest, tables: Tables) -> None:
-    old = tables.spec(ingest(tables, "renewed"))
+def test_a_loaded_table_has_new_credentials(catalog: IcebergRest, rest: Tables) -> None:
+    old = rest.spec(ingest(rest, "renewed"))
     catalog.rules.expire()
     plan = LandingPlan({"t": TopicLanding(job("renewed"), old)}, ingested_at=0)
     output = results(land(iter([records.batch([b'{"a": 1}'])]), plan))["t"]
     assert "ExpiredToken" in output["error"][0]["message"] or "expired" in output["error"][0]["message"]
-    table = ingest(tables, "renewed")
+    table = ingest(rest, "renewed")
     landed = read_landed(table)
     assert landed is not None
     assert landed.offsets == {0: 4}
@@ -89,24 +89,24 @@ def test_a_loaded_table_has_new_credentials(catalog: IcebergRest, tables: Tables
 
 @pytest.mark.parametrize("status", [401, 419])
 def test_a_token_that_the_catalog_no_longer_accepts_is_replaced(
-    catalog: IcebergRest, tables: Tables, status: int
+    catalog: IcebergRest, rest: Tables, status: int
 ) -> None:
-    ingest(tables, "tokens")
+    ingest(rest, "tokens")
     catalog.rules.expired_status = status
     catalog.rules.expire()
     issued = catalog.rules.issued
-    assert tables.load("rest", NAMESPACE, "tokens") is not None
+    assert rest.load("rest", NAMESPACE, "tokens") is not None
     assert catalog.rules.issued == issued + 1
 
 
-def test_a_token_that_is_never_accepted_is_not_replaced_all_the_time(catalog: IcebergRest, tables: Tables) -> None:
-    ingest(tables, "tokens")
+def test_a_token_that_is_never_accepted_is_not_replaced_all_the_time(catalog: IcebergRest, rest: Tables) -> None:
+    ingest(rest, "tokens")
     issued = catalog.rules.issued
     catalog.rules.refuse = True
     try:
         for _ in range(4):
             with pytest.raises(AccessDeniedError, match="token has expired"):
-                tables.load("rest", NAMESPACE, "tokens")
+                rest.load("rest", NAMESPACE, "tokens")
     finally:
         catalog.rules.refuse = False
     assert catalog.rules.issued == issued + 1
@@ -118,10 +118,8 @@ def operators(catalog: IcebergRest) -> Catalog:
 
 
 @pytest.mark.parametrize("status", [401, 419])
-def test_the_operator_replaces_a_token_too(
-    catalog: IcebergRest, tables: Tables, operators: Catalog, status: int
-) -> None:
-    ingest(tables, "operator")
+def test_the_operator_replaces_a_token_too(catalog: IcebergRest, rest: Tables, operators: Catalog, status: int) -> None:
+    ingest(rest, "operator")
     catalog.rules.expired_status = status
     assert operators.load_table((NAMESPACE, "operator")).current_snapshot() is not None
     catalog.rules.expire()
@@ -129,8 +127,8 @@ def test_the_operator_replaces_a_token_too(
     assert table.io.properties["s3.access-key-id"] == catalog.rules.keys[0]
 
 
-def test_the_audit_sees_the_whole_history(catalog: IcebergRest, tables: Tables, operators: Catalog) -> None:
-    ingest(tables, "history", commits=3)
+def test_the_audit_sees_the_whole_history(catalog: IcebergRest, rest: Tables, operators: Catalog) -> None:
+    ingest(rest, "history", commits=3)
     referenced = operators.load_table((NAMESPACE, "history"))
     assert len(referenced.metadata.snapshots) == 1, "the operator asks for snapshots of tags and branches only"
     assert audit.before(referenced, "id") == (None, False)
