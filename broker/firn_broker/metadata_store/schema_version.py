@@ -8,3 +8,11 @@ def mismatch(where: str, version: int, wanted: int) -> str:
         f"coordinator: {where} {actual}; this program needs schema version {wanted}. Correct the configuration, or use the version of"
         " firn-broker that the brokers run."
     )
+
+
+def too_new(where: str, version: int, compatible_from: int, ours: int) -> str:
+    """Explain why this program is too old for a schema that a newer program has migrated."""
+    return (
+        f"coordinator: {where} has schema version {version}, which needs a program of schema version {compatible_from} or later; this"
+        f" program has version {ours}. Use the version of firn-broker that migrated the schema, or a later one."
+    )

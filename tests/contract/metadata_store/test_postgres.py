@@ -133,6 +133,24 @@ class TestPostgres(MetadataStoreContract):
         await store.close()
         await db.close()
 
+    @pytest.mark.parametrize("oldest", [len(SCRIPTS), len(SCRIPTS) + 1])
+    async def test_a_program_older_than_the_schema_starts_only_if_the_schema_allows_it(
+        self, settings: PostgresSettings, database: Postgres, store: MetadataStore, oldest: int
+    ) -> None:
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"SET search_path = {settings.schema_name}")
+        await db.execute("INSERT INTO schema_version VALUES ($1)", len(SCRIPTS) + 1)
+        await db.execute("UPDATE cluster SET compatible_from = $1", oldest)
+        await db.close()
+        older = PostgresStore(settings)
+        if oldest > len(SCRIPTS):
+            with pytest.raises(InvalidSpecError, match=f"needs a program of schema version {oldest} or later"):
+                await older.start()
+        else:
+            await older.start()
+            assert await older.cluster_id() == await store.cluster_id()
+            await older.close()
+
     async def test_a_store_that_may_not_migrate_rejects_another_schema_version(
         self, settings: PostgresSettings, database: Postgres, store: MetadataStore
     ) -> None:

@@ -82,7 +82,7 @@ class TestSqliteOnDisk(OverSqlite):
         for script in MIGRATIONS[:2]:
             db.executescript(script)
         db.execute("PRAGMA user_version=2")
-        db.execute("INSERT INTO cluster VALUES ('earlier')")
+        db.execute("INSERT INTO cluster(id) VALUES ('earlier')")
         db.execute("INSERT INTO grp_offset VALUES ('of a topic that is gone', x'00', 0, 5, -1, '', 0)")
         db.commit()
         db.close()
@@ -90,6 +90,25 @@ class TestSqliteOnDisk(OverSqlite):
         await store.start()
         await check_all_ports(store, "earlier")
         await store.close()
+
+    @pytest.mark.parametrize("oldest", [len(MIGRATIONS), len(MIGRATIONS) + 1])
+    async def test_a_program_older_than_the_schema_starts_only_if_the_schema_allows_it(
+        self, store: MetadataStore, tmp_path: Path, clock: FakeClock, oldest: int
+    ) -> None:
+        path = str(tmp_path / "coordinator.db")
+        db = sqlite3.connect(path)
+        db.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
+        db.execute("UPDATE cluster SET compatible_from=?", (oldest,))
+        db.commit()
+        db.close()
+        older = SqliteStore(path, clock, "another name")
+        if oldest > len(MIGRATIONS):
+            with pytest.raises(InvalidSpecError, match=f"needs a program of schema version {oldest} or later"):
+                await older.start()
+        else:
+            await older.start()
+            assert await older.cluster_id() == "cluster"
+        await older.close()
 
     async def test_a_store_that_may_not_migrate_rejects_another_schema_version(
         self, tmp_path: Path, clock: FakeClock

@@ -9,8 +9,8 @@ from uuid import UUID, uuid4
 import asyncpg
 
 from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
-from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
-from firn_broker.metadata_store.schema_version import mismatch
+from firn_broker.metadata_store.postgres.migrations import COMPATIBLE_FROM, FUNCTIONS, SCRIPTS
+from firn_broker.metadata_store.schema_version import mismatch, too_new
 from firn_broker.settings import PostgresSettings, secret
 
 T = TypeVar("T")
@@ -68,14 +68,24 @@ class Database:
                 await db.execute("INSERT INTO schema_version VALUES ($1)", number)
             if version < len(SCRIPTS):
                 await db.execute(FUNCTIONS)
-            await db.execute("INSERT INTO cluster VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
+            await db.execute("INSERT INTO cluster(id) VALUES ($1) ON CONFLICT DO NOTHING", str(uuid4()))
+            if version < len(SCRIPTS):
+                await db.execute("UPDATE cluster SET compatible_from = $1", COMPATIBLE_FROM)
+            elif version > len(SCRIPTS):
+                oldest = await db.fetchval("SELECT compatible_from FROM cluster")
+                if oldest > len(SCRIPTS):
+                    raise InvalidSpecError(too_new(self._where, version, oldest, len(SCRIPTS)))
 
     async def _check(self, db: Any) -> None:
         schema = self.settings.schema_name
         exists = await db.fetchval("SELECT to_regclass($1) IS NOT NULL", f'"{schema}".schema_version')
         version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version") if exists else 0
         if version != len(SCRIPTS):
-            raise InvalidSpecError(mismatch(f"schema {schema!r} at {self.settings.uri}", version, len(SCRIPTS)))
+            raise InvalidSpecError(mismatch(self._where, version, len(SCRIPTS)))
+
+    @property
+    def _where(self) -> str:
+        return f"schema {self.settings.schema_name!r} at {self.settings.uri}"
 
     async def close(self) -> None:
         """Close all connections."""

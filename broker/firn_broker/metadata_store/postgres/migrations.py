@@ -61,6 +61,9 @@ SCRIPTS = (
     """
     ALTER TABLE node ADD COLUMN ttl_ms bigint;
     """,
+    """
+    ALTER TABLE cluster ADD COLUMN compatible_from int NOT NULL DEFAULT 1;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -73,6 +76,10 @@ RAISE_FORGOTTEN = (
     " forgotten_ms = greatest(f.forgotten_ms, excluded.forgotten_ms)"
 )
 """The end of a statement that inserts into ``forgotten_producer AS f``."""
+
+COMPATIBLE_FROM = 1
+"""The oldest version of the schema whose programs work correctly on this one. Raise it with a script that they would
+misunderstand: they refuse to start from then on."""
 
 FUNCTIONS = """
     CREATE OR REPLACE FUNCTION raise_counter(p_name text, p_step bigint) RETURNS bigint LANGUAGE sql AS $$

@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from firn.model.clock import Clock
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_broker.metadata_store.schema_version import mismatch
-from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
+from firn_broker.metadata_store.schema_version import mismatch, too_new
+from firn_broker.metadata_store.sqlite.migrations import COMPATIBLE_FROM, MIGRATIONS
 
 T = TypeVar("T")
 
@@ -71,7 +71,13 @@ class Database:
                 self.connection.execute(statement)
             self.connection.execute(f"PRAGMA user_version={number}")
         if not self.row("SELECT 1 FROM cluster"):
-            self.connection.execute("INSERT INTO cluster VALUES (?)", (new_cluster_id,))
+            self.connection.execute("INSERT INTO cluster(id) VALUES (?)", (new_cluster_id,))
+        if version < len(MIGRATIONS):
+            self.connection.execute("UPDATE cluster SET compatible_from=?", (COMPATIBLE_FROM,))
+        elif version > len(MIGRATIONS):
+            (oldest,) = self.row("SELECT compatible_from FROM cluster")
+            if oldest > len(MIGRATIONS):
+                raise InvalidSpecError(too_new(self._path, version, oldest, len(MIGRATIONS)))
 
     async def close(self) -> None:
         """Close the file and end the worker thread."""

@@ -48,6 +48,9 @@ MIGRATIONS = (
     """
     ALTER TABLE node ADD COLUMN ttl_ms INTEGER;
     """,
+    """
+    ALTER TABLE cluster ADD COLUMN compatible_from INTEGER NOT NULL DEFAULT 1;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -58,3 +61,7 @@ RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"
 )
 """The end of a statement that inserts into ``forgotten_producer``."""
+
+COMPATIBLE_FROM = 1
+"""The oldest version of the schema whose programs work correctly on this one. Raise it with a script that they would
+misunderstand: they refuse to start from then on."""
