@@ -244,8 +244,11 @@ class GroupStore(Protocol):
         """Save a group's state, unless a newer version is saved already. Raises `FencedError`."""
         ...
 
-    async def delete_group(self, held: Lease, name: str) -> None:
-        """Delete a group's state and its offsets. Raises `FencedError`."""
+    async def delete_group(self, held: Lease, name: str, unused_ms: int | None = None) -> bool:
+        """Delete a group's state and its offsets. Raises `FencedError`.
+
+        With ``unused_ms``: return False, and delete nothing, if either was saved within that time by the store's clock.
+        """
         ...
 
     async def commit_offsets(

@@ -1,8 +1,8 @@
 """Deadlines of groups: sessions and rebalances time out, and groups without members expire.
 
 A saved group without members is deleted, with its offsets, `GroupSettings.offsets_seconds` after its last member or
-commit. The time of the last commit is saved no more often than every `FRESH` of that, so a group may live that much
-longer.
+commit. A broker proposes groups by its own clock, and the coordinator decides by its clock. The time of the last commit
+is saved no more often than every `FRESH` of that, so a group may live that much longer.
 """
 
 import asyncio
@@ -128,9 +128,9 @@ class GroupExpiry:
                 return
             done = shard.deleting[group.name] = asyncio.Event()
             try:
-                await self._storage.delete(shard, group.name)
-                shard.forget(group)
-                log.info("group expired", group=group.name)
+                if await self._storage.delete_unused(shard, group.name):
+                    shard.forget(group)
+                    log.info("group expired", group=group.name)
             finally:
                 del shard.deleting[group.name]
                 done.set()

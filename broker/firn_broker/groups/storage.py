@@ -73,6 +73,14 @@ class GroupStorage:
         """Delete a group's state and its offsets. Raises GroupError."""
         await self._guarded(shard, self._store.delete_group(shard.lease, name))
 
+    async def delete_unused(self, shard: Shard, name: str) -> bool:
+        """Delete a group if its retention time is over by the coordinator's clock; return whether it was deleted.
+
+        Raises GroupError. The clock of this broker may be wrong by days.
+        """
+        unused_ms = int(self._settings.offsets_seconds * 1000)
+        return await self._guarded(shard, self._store.delete_group(shard.lease, name, unused_ms))
+
     async def commit_offsets(self, shard: Shard, name: str, offsets: Mapping[Partition, CommittedOffset]) -> None:
         """Save offsets of a group. Raises GroupError."""
         await self._guarded(shard, self._store.commit_offsets(shard.lease, name, offsets))

@@ -45,6 +45,25 @@ class GroupContract(StoreContract):
         await log.store.groups.delete_group(held, "g")
         assert dict(await log.store.groups.load_offsets("g")) == {}
 
+    @pytest.mark.parametrize("part", ["state", "offsets"])
+    async def test_a_group_in_use_is_not_deleted_as_unused(self, log: Log, advance: Advance, part: str) -> None:
+        groups = log.store.groups
+        held = await log.store.nodes.acquire("groups/1", log.lease)
+        assert held is not None
+        await groups.save_group(held, 1, StoredGroup("g", 1, "{}"))
+        await groups.commit_offsets(held, "g", {FIRST: CommittedOffset(1)})
+        await advance(6)
+        if part == "state":
+            await groups.save_group(held, 1, StoredGroup("g", 2, "{}"))
+        else:
+            await groups.commit_offsets(held, "g", {FIRST: CommittedOffset(2)})
+        await advance(6)
+        assert not await groups.delete_group(held, "g", 10_000)
+        assert [group.name for group in await groups.load_groups(1)] == await groups.groups_with_offsets() == ["g"]
+        await advance(6)
+        assert await groups.delete_group(held, "g", 10_000)
+        assert [*await groups.load_groups(1), *await groups.groups_with_offsets()] == []
+
     async def test_a_former_lease_holder_changes_no_group(self, log: Log, advance: Advance) -> None:
         held = await log.store.nodes.acquire("groups/1", log.lease)
         assert held is not None

@@ -132,6 +132,26 @@ async def be_classic(asked: Asked, group: str) -> None:
     assert left.members[0].error_code is NONE
 
 
+@pytest.mark.parametrize("kind", ["alone", "classic"])
+def test_a_wrong_clock_of_a_broker_deletes_no_group(kind: str) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, groups=SETTINGS) as asked:
+            await create(asked, "t")
+            if kind == "classic":
+                await be_classic(asked, "g")
+            else:
+                assert await commit(asked, "g", "", -1) is NONE
+            asked.broker.clock.skew = 8 * 86_400.0  # type: ignore[attr-defined]
+            await asyncio.sleep(2 * EXPIRE_SECONDS)
+            assert await stored(shared) == (["g"], ["g"])
+            assert await read(asked, "g", None, -1) == (NONE, 1)
+            await asyncio.sleep(OVER)
+            assert await stored(shared) == ([], [])
+
+    run(story())
+
+
 def test_members_and_commits_keep_a_group_with_few_writes() -> None:
     async def story() -> None:
         shared = Shared()
@@ -149,7 +169,7 @@ def test_members_and_commits_keep_a_group_with_few_writes() -> None:
             shared.store.groups.save_group = count  # type: ignore[method-assign]
             deleted: list[str] = []
 
-            async def delete(held: Lease, name: str) -> None:
+            async def delete(held: Lease, name: str, unused_ms: int) -> None:
                 deleted.append(name)
 
             shared.store.groups.delete_group = delete  # type: ignore[method-assign]
@@ -233,10 +253,10 @@ def test_a_commit_during_the_deletion_is_kept() -> None:
             delete = shared.store.groups.delete_group
             begun, go = asyncio.Event(), asyncio.Event()
 
-            async def slow(held: Lease, name: str) -> None:
+            async def slow(held: Lease, name: str, unused_ms: int) -> bool:
                 begun.set()
                 await go.wait()
-                await delete(held, name)
+                return await delete(held, name, unused_ms)
 
             shared.store.groups.delete_group = slow  # type: ignore[method-assign]
             await begun.wait()

@@ -22,10 +22,7 @@ class PostgresGroups:
 
         async def work(db: Any) -> None:
             async with db.transaction():
-                if not await db.fetchval(
-                    "SELECT 1 FROM lease WHERE name = $1 AND epoch = $2 AND node >= 0 FOR SHARE", held.name, held.epoch
-                ):
-                    raise FencedError(f"another broker holds lease {held.name} with an epoch newer than {held.epoch}")
+                await _check(db, held)
                 for sql, values in statements:
                     await db.execute(sql, *values)
 
@@ -41,18 +38,27 @@ class PostgresGroups:
         await self._guarded(
             held,
             (
-                "INSERT INTO grp VALUES ($1, $2, $3, $4) ON CONFLICT (name) DO UPDATE SET shard = $2, version = $3, state = $4"
-                " WHERE grp.version < $3",
+                "INSERT INTO grp VALUES ($1, $2, $3, $4, now_ms()) ON CONFLICT (name) DO UPDATE SET shard = $2, version = $3, state = $4,"
+                " saved_ms = now_ms() WHERE grp.version < $3",
                 (group.name, shard, group.version, group.state),
             ),
         )
 
-    async def delete_group(self, held: Lease, name: str) -> None:
-        await self._guarded(
-            held,
-            ("DELETE FROM grp WHERE name = $1", (name,)),
-            ("DELETE FROM grp_offset WHERE grp = $1", (name,)),
-        )
+    async def delete_group(self, held: Lease, name: str, unused_ms: int | None = None) -> bool:
+        async def work(db: Any) -> bool:
+            async with db.transaction():
+                await _check(db, held)
+                if unused_ms is not None and await db.fetchval(
+                    "SELECT EXISTS (SELECT 1 FROM grp WHERE name = $1 AND saved_ms > now_ms() - $2)"
+                    " OR EXISTS (SELECT 1 FROM grp_offset WHERE grp = $1 AND committed_ms > now_ms() - $2)",
+                    name, unused_ms,
+                ):  # fmt: skip
+                    return False
+                await db.execute("DELETE FROM grp WHERE name = $1", name)
+                await db.execute("DELETE FROM grp_offset WHERE grp = $1", name)
+                return True
+
+        return await self._database.use(work)
 
     async def commit_offsets(
         self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
@@ -101,3 +107,10 @@ class PostgresGroups:
             list(groups), limit,
         )  # fmt: skip
         return [TopicLag(*row) for row in rows]
+
+
+async def _check(db: Any, held: Lease) -> None:
+    if not await db.fetchval(
+        "SELECT 1 FROM lease WHERE name = $1 AND epoch = $2 AND node >= 0 FOR SHARE", held.name, held.epoch
+    ):
+        raise FencedError(f"another broker holds lease {held.name} with an epoch newer than {held.epoch}")

@@ -64,6 +64,9 @@ SCRIPTS = (
     """
     ALTER TABLE cluster ADD COLUMN compatible_from int NOT NULL DEFAULT 1;
     """,
+    """
+    ALTER TABLE grp ADD COLUMN saved_ms bigint NOT NULL DEFAULT now_ms();
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

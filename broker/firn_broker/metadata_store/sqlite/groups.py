@@ -40,21 +40,29 @@ class SqliteGroups:
         def work() -> None:
             self._check(held)
             database.connection.execute(
-                "INSERT INTO grp VALUES (?1,?2,?3,?4) ON CONFLICT(name) DO UPDATE SET shard=?2, version=?3, state=?4 WHERE version<?3",
-                (group.name, shard, group.version, group.state),
+                "INSERT INTO grp VALUES (?1,?2,?3,?4,?5) ON CONFLICT(name) DO UPDATE SET shard=?2, version=?3, state=?4, saved_ms=?5"
+                " WHERE version<?3",
+                (group.name, shard, group.version, group.state, database.now_ms()),
             )
 
         await database.run(work)
 
-    async def delete_group(self, held: Lease, name: str) -> None:
+    async def delete_group(self, held: Lease, name: str, unused_ms: int | None = None) -> bool:
         database = self._database
 
-        def work() -> None:
+        def work() -> bool:
             self._check(held)
+            if unused_ms is not None and database.row(
+                "SELECT 1 FROM grp WHERE name=?1 AND saved_ms > ?2 UNION ALL"
+                " SELECT 1 FROM grp_offset WHERE grp=?1 AND committed_ms > ?2",
+                name, database.now_ms() - unused_ms,
+            ):  # fmt: skip
+                return False
             database.connection.execute("DELETE FROM grp WHERE name=?", (name,))
             database.connection.execute("DELETE FROM grp_offset WHERE grp=?", (name,))
+            return True
 
-        await database.run(work)
+        return await database.run(work)
 
     async def commit_offsets(
         self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]

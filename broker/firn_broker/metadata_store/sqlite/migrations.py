@@ -51,6 +51,10 @@ MIGRATIONS = (
     """
     ALTER TABLE cluster ADD COLUMN compatible_from INTEGER NOT NULL DEFAULT 1;
     """,
+    """
+    ALTER TABLE grp ADD COLUMN saved_ms INTEGER NOT NULL DEFAULT 0;
+    UPDATE grp SET saved_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
