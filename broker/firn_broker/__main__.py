@@ -22,13 +22,14 @@ from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Endpoint, NodeAddress
-from firn_broker.maintenance import fsck
+from firn_broker.maintenance import fsck, recovery
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.server import Server
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
+from firn_broker.topics.configs import TopicConfigs
 
 log = structlog.get_logger()
 
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.CONFIGURATION
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, read=options.read))
+            return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, options))
     except InvalidSpecError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
@@ -90,10 +91,23 @@ def command_line() -> argparse.ArgumentParser:
         nargs="?",
         choices=(SERVE, FSCK),
         default=SERVE,
-        help="serve: run the broker (default). fsck: compare the bucket with the coordinator, and change nothing",
+        help="serve: run the broker (default). fsck: compare the bucket with the coordinator",
     )
     parser.add_argument(
         "--read", action="store_true", help="with fsck: also read every object, and verify its checksums"
+    )
+    repair = parser.add_mutually_exclusive_group()
+    repair.add_argument(
+        "--recover",
+        action="store_true",
+        help="with fsck, while no broker runs: commit the records of objects without a commit again, at the next free offsets,"
+        " and let brokers serve that stopped because the coordinator went back",
+    )
+    repair.add_argument(
+        "--accept",
+        action="store_true",
+        help="with fsck, while no broker runs: let brokers serve that stopped because the coordinator went back, without the lost"
+        " commits",
     )
     parser.add_argument(
         "--listen",
@@ -123,7 +137,9 @@ def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, mig
         cluster = str(Identifiers(clock, chance).uuid4())
         metadata_store = SqliteStore(settings.coordinator.path, clock, cluster, migrates=migrates)
     else:
-        metadata_store = PostgresStore(settings.coordinator, migrates=migrates)
+        metadata_store = PostgresStore(
+            settings.coordinator, migrates=migrates, requires_durable=migrates and settings.require_durable
+        )
     objects: ObjectStore
     if isinstance(settings.objects, DirectorySettings):
         objects = DirectoryObjects(Path(settings.objects.path), flush=settings.objects.flush)
@@ -181,22 +197,48 @@ async def _serve(settings: BrokerSettings) -> int:
     return ExitCode.DONE
 
 
-async def _fsck(settings: BrokerSettings, *, read: bool) -> int:
+async def _fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
     ports = _ports(settings, SystemClock(), random.Random(), migrates=False)
-    await ports.metadata_store.start()
+    store = ports.metadata_store
+    await store.start()
     try:
-        findings = await fsck.check(ports.metadata_store.retention, ports.objects, read=read)
+        findings = await fsck.check(store.retention, ports.objects, read=options.read)
+        stopped = (await store.nodes.progress()).stopped
+        report = {**findings.report(), "stopped": stopped}
+        if options.recover or options.accept:
+            if not await store.nodes.allow_serving():
+                print(
+                    "a broker is live: stop all brokers, wait for leaseSeconds, and repeat the command", file=sys.stderr
+                )
+                return ExitCode.TEMPORARY
+            if options.recover:
+                report["recovered"] = await _recover(ports, findings, stopped, settings)
+        print(json.dumps(report, indent=2))
     finally:
-        await ports.metadata_store.close()
+        await store.close()
         await ports.objects.close()
-    print(json.dumps(findings.report(), indent=2))
-    if findings.newer:
+    if options.recover or options.accept:
+        return ExitCode.CORRUPT if findings.lost else ExitCode.DONE
+    if stopped or findings.newer:
         print(
-            f"{len(findings.newer)} objects are newer than the coordinator, so it was probably restored from a backup."
-            " Start no broker before you have read 'Restore the coordinator from a backup' in docs/operations/diskless-brokers.md",
+            f"brokers stopped: {stopped}"
+            if stopped
+            else f"{len(findings.newer)} objects are newer than the coordinator, so it was probably restored from a backup",
+            "Start no broker before you have read 'Restore the coordinator from a backup' in docs/operations/diskless-brokers.md",
+            sep=". ",
             file=sys.stderr,
         )
-    return findings.verdict
+    return ExitCode.CORRUPT if stopped else findings.verdict
+
+
+async def _recover(ports: Ports, findings: fsck.Findings, stopped: str, settings: BrokerSettings) -> dict[str, object]:
+    store, keys = ports.metadata_store, [*findings.uncommitted, *findings.newer]
+    try:
+        recovered = await recovery.recover(store, ports.objects, keys, TopicConfigs(settings.topics.configs))
+    except BaseException:
+        await store.nodes.stop_serving(stopped or "a recovery did not end: repeat firn-broker fsck --recover")
+        raise
+    return recovered.report()
 
 
 if __name__ == "__main__":

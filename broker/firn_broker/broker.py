@@ -11,6 +11,7 @@ import structlog
 from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
+from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.cluster.producer_ids import ProducerIds
@@ -56,22 +57,22 @@ class Broker:
     def __init__(self, ports: Ports, settings: BrokerSettings) -> None:
         self.settings = settings
         self.clock = ports.clock
-        self.metadata_store = ports.metadata_store
+        self.metadata_store = store = GuardedStore(ports.metadata_store)
         self.objects = ports.objects
         self.identifiers = Identifiers(ports.clock, ports.random)
         self.watermarks = Watermarks()
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
-        self.topic_metadata = TopicMetadata(ports.metadata_store.topics, self.watermarks)
+        self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(
-            ports.metadata_store.topics,
+            store.topics,
             self.topic_metadata,
             self.identifiers,
             settings.topics,
             settings.upkeep.compacted_bytes,
         )
-        self.producer_ids = ProducerIds(ports.metadata_store.nodes)
-        self.reader = Reader(ports.metadata_store.log, ports.objects, self.cache, self.watermarks, settings.reader)
+        self.producer_ids = ProducerIds(store.nodes)
+        self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.parsing = asyncio.Lock()
@@ -153,6 +154,17 @@ class Broker:
     def healthy(self) -> bool:
         """Return whether all background tasks are running."""
         return bool(self._background) and not any(task.done() for task in self._background)
+
+    @property
+    def not_ready(self) -> str | None:
+        """Return why this broker serves no client; None if it does."""
+        if reason := self.metadata_store.continuity.stopped:
+            return reason
+        if not self.healthy:
+            return "a background task ended"
+        if not any(node.id == self.membership.lease.node for node in self.live_nodes()):
+            return "this broker is no node of the cluster"
+        return None
 
     def live_nodes(self) -> Sequence[Node]:
         """List all live brokers, this one included."""

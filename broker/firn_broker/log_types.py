@@ -103,6 +103,28 @@ class NodeLease:
     node: int
     epoch: int
 
+    @property
+    def commits(self) -> str:
+        """Return the name of the counter of this lease's commits with batches."""
+        return f"{COMMITS}{self.node}/{self.epoch}"
+
+
+COMMITS = "commits/"
+"""Prefix of the counters of commits. Each lease has its own, so that commits of two brokers do not wait for each
+other."""
+KEPT_EPOCHS = 8
+"""Epochs of a node whose counters of commits are kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Values that show whether the coordinator went back to an earlier state."""
+
+    counters: Mapping[str, int]
+    """Values that never fall: topics, producer ids, and the commits of each lease."""
+    stopped: str = ""
+    """The reason why no broker may serve until an administrator decides; empty if brokers may serve."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lease:
@@ -135,6 +157,9 @@ class Commit:
     key: str
     size: int
     batches: Sequence[BatchEntry]
+    after: int = 0
+    """The commits with batches that the coordinator has acknowledged to this lease. A coordinator that knows fewer of
+    them has lost some."""
 
 
 class BatchOutcome(NamedTuple):

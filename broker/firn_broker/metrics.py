@@ -42,6 +42,14 @@ DAMAGED_RANGES = Counter(
 )
 COMMIT_SECONDS = Histogram("firn_broker_commit_seconds", "Duration of a commit at the coordinator", buckets=_SECONDS)
 COMMIT_BATCHES = Counter("firn_broker_commit_batches_total", "Batches committed")
+ASYNCHRONOUS_STANDBYS = Gauge(
+    "firn_broker_coordinator_asynchronous_standbys",
+    "Standbys of the coordinator's PostgreSQL at the start of this broker, if none of them is synchronous; otherwise 0",
+)
+WENT_BACK = Gauge(
+    "firn_broker_coordinator_went_back",
+    "1 while this broker serves no client because the coordinator lost commits that it had acknowledged",
+)
 FIND_SECONDS = Histogram(
     "firn_broker_find_seconds", "Duration of a lookup of batches in the coordinator", buckets=_SECONDS
 )

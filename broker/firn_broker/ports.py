@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 from uuid import UUID
 
+from firn.model.errors import UnavailableError
 from firn_broker.log_types import (
     LOOKUP_RANGES,
     BatchOutcome,
@@ -22,12 +23,17 @@ from firn_broker.log_types import (
     NodeAddress,
     NodeLease,
     Partition,
+    Progress,
     Rewrite,
     StoredGroup,
     Topic,
     TopicLag,
     Topics,
 )
+
+
+class WentBackError(UnavailableError):
+    """The coordinator lost commits that it had acknowledged, so no broker may serve until that is repaired."""
 
 
 class ObjectStore(Protocol):
@@ -42,6 +48,10 @@ class ObjectStore(Protocol):
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Return the bytes [start, end) of each range. One request may fetch several near ranges."""
+        ...
+
+    async def size(self, key: str) -> int:
+        """Return the bytes of an object."""
         ...
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
@@ -96,6 +106,23 @@ class NodeStore(Protocol):
         """Allocate ``count`` consecutive producer ids that no other caller gets, and return the first."""
         ...
 
+    async def progress(self) -> Progress:
+        """Return the counters of the coordinator, and whether it is stopped."""
+        ...
+
+    async def raise_counter(self, name: str, value: int) -> None:
+        """Raise a counter to ``value``; never lower it."""
+        ...
+
+    async def stop_serving(self, reason: str) -> None:
+        """Reject all commits and tell all brokers to stop serving, until `allow_serving`. The first reason stays."""
+        ...
+
+    async def allow_serving(self) -> bool:
+        """End `stop_serving`. Return False, and change nothing, while a broker is live: it would stop the others
+        again."""
+        ...
+
 
 class TopicStore(Protocol):
     """Topics: names, partition counts and configs."""
@@ -140,11 +167,17 @@ class LogStore(Protocol):
         """
         ...
 
+    async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
+        """Reserve objects for a repair that commits them, even if another lease reserved them or the reservation was
+        withdrawn. Change nothing for an object with a commit."""
+        ...
+
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         """Assign offsets to the batches of a reserved object and return one outcome per batch.
 
         Idempotent by key: a repeated commit returns the stored outcomes. Raises `FencedError` when the node's epoch is
-        over or the reservation was withdrawn: then no batch of the object is committed, now or later.
+        over or the reservation was withdrawn: then no batch of the object is committed, now or later. Raises
+        `WentBackError` when the store lost earlier commits of the lease, or while it is stopped.
         """
         ...
 
@@ -198,8 +231,15 @@ class RetentionStore(Protocol):
         """
         ...
 
-    async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
-        """Withdraw up to ``limit`` reservations older than ``age_ms`` whose node's epoch is over; return how many."""
+    async def stale_reservations(self, age_ms: int, limit: int) -> Sequence[str]:
+        """Return keys of up to ``limit`` reservations older than ``age_ms`` whose node's epoch is over."""
+        ...
+
+    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int = 0) -> int:
+        """Withdraw those of these reservations whose node's epoch is over; return how many.
+
+        Their objects are dead in ``keep_ms`` from now.
+        """
         ...
 
     async def forget_replies(self, age_ms: int, limit: int) -> int:

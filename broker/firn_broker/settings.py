@@ -146,6 +146,9 @@ class MaintenanceSettings(Settings):
     abandon_seconds: float = Field(default=3_600, gt=0)
     """Seconds after which maintenance withdraws the reservations of stopped brokers, and deletes stored answers to
     commits."""
+    uncommitted_seconds: float = Field(default=604_800, ge=0)
+    """Seconds for which maintenance keeps a complete object without a commit after it withdrew the reservation. If the
+    coordinator lost the commit, the object is the only copy of its records."""
 
 
 class Listener(Settings):
@@ -238,6 +241,9 @@ class BrokerSettings(Settings):
     zone: str = ""
     """Zone of the broker. A client that names a zone in its client id, as ``client.id=reader,zone=a``, uses the brokers of
     that zone."""
+    require_durable: bool = True
+    """If true, the broker does not start on a PostgreSQL with ``fsync`` or ``full_page_writes`` off, and warns if no
+    standby is synchronous. Set it to false only for storage that keeps every commit without them."""
     lease_seconds: float = Field(default=5, gt=0)
     """Seconds without a renewal after which a broker counts as dead."""
     metrics_listen: str = ""

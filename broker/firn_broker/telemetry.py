@@ -29,7 +29,7 @@ def log_as_json() -> None:
 
 
 async def serve(place: str, parse: Callable[[str], tuple[str, int]], broker: Broker) -> asyncio.Server:
-    """Serve /metrics, /livez (all background tasks run) and /readyz (the broker is a node of the cluster) on
+    """Serve /metrics, /livez (all background tasks run) and /readyz (the broker serves clients) on
     HOST:PORT."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -57,6 +57,7 @@ def _page(path: bytes, broker: Broker) -> tuple[str, str, bytes]:
     if path == b"/livez":
         return ("200 OK" if broker.healthy else "503 Service Unavailable"), "text/plain", b"\n"
     if path == b"/readyz":
-        ready = broker.healthy and any(node.id == broker.membership.lease.node for node in broker.live_nodes())
-        return ("200 OK" if ready else "503 Service Unavailable"), "text/plain", b"\n"
+        reason = broker.not_ready
+        status = "200 OK" if reason is None else "503 Service Unavailable"
+        return status, "text/plain", f"{reason or ''}\n".encode()
     return "404 Not Found", "text/plain", b"\n"

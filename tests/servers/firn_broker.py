@@ -84,6 +84,8 @@ def fleet_settings(directory: Path, database: Postgres, storage: S3, name: str =
     password.write_text(database.password)
     secret.write_text(storage.secret_key)
     return {
+        # The server of the tests does not flush.
+        "requireDurable": False,
         "coordinator": {
             "type": "postgres", "uri": database.uri, "user": database.user, "passwordFile": str(password),
             "schemaName": name.replace("-", "_"),

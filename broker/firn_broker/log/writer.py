@@ -231,7 +231,8 @@ class WalWriter:
                     key, reserved = self._keys.popleft()
                     if reserved == term:
                         return key
-                keys = [wal.key(self._identifiers.uuid7()) for _ in range(RESERVED_AHEAD)]
+                # A recovery commits objects in the order of their ids.
+                keys = [wal.key(id) for id in sorted(self._identifiers.uuid7() for _ in range(RESERVED_AHEAD))]
                 await self._log_store.reserve(self._membership.lease, keys)
                 self._keys.extend((key, term) for key in keys)
 

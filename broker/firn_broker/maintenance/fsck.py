@@ -80,7 +80,7 @@ async def _examine_unknown(objects: ObjectStore, sizes: Mapping[str, int], findi
     records: Counter[str] = Counter()
     for key, size in sizes.items():
         try:
-            batches = await _index(objects, key, size)
+            batches = await wal.read_batches(objects, key, size)
         except CorruptDataError:
             findings.unknown.append(key)
         except KeyError:
@@ -104,12 +104,3 @@ async def _examine_bytes(objects: ObjectStore, key: str, size: int, findings: Fi
         findings.damaged.append(key)
     except KeyError:
         findings.missing.append(key)
-
-
-async def _index(objects: ObjectStore, key: str, size: int) -> list[wal.IndexedBatch]:
-    """Read the batches of an object from its own index. Raises CorruptDataError, KeyError."""
-    if size < wal.HEAD + wal.TAIL:
-        raise CorruptDataError(f"{key} is too short for a WAL object")
-    (tail,) = await objects.get_ranges(key, [(size - wal.TAIL, size)])
-    (index,) = await objects.get_ranges(key, [wal.index_range(tail, size)])
-    return wal.read_index(index, tail)

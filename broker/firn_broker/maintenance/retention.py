@@ -9,13 +9,14 @@ from uuid import UUID
 
 import structlog
 
-from firn.model.errors import FencedError, UnavailableError
+from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn_broker import metrics
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import Topic
 from firn_broker.maintenance.compaction import Compaction
 from firn_broker.ports import ObjectStore, RetentionStore
 from firn_broker.settings import MaintenanceSettings
+from firn_broker.storage import wal
 from firn_broker.topics import configs
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.topic_metadata import TopicMetadata
@@ -130,10 +131,31 @@ class Maintenance:
         )
 
     async def _withdraw_reservations(self) -> None:
-        age, limit = int(self._settings.abandon_seconds * 1000), self._settings.round_runs
-        metrics.MAINTENANCE.labels("withdrawn reservations").inc(
-            await self._retention_store.withdraw_reservations(age, limit)
-        )
+        age, keep_ms = (int(at * 1000) for at in (self._settings.abandon_seconds, self._settings.uncommitted_seconds))
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._settings.interval_seconds
+        unused = []
+        for key in await self._retention_store.stale_reservations(age, self._settings.round_runs):
+            if not await self._complete(key):
+                unused.append(key)
+            # The coordinator may have lost the commit of a complete object.
+            elif await self._retention_store.withdraw_reservations([key], keep_ms):
+                log.warning("an object without a commit is kept", key=key, seconds=self._settings.uncommitted_seconds)
+                metrics.MAINTENANCE.labels("kept uncommitted objects").inc()
+            if clock() >= end:
+                break
+        withdrawn = await self._retention_store.withdraw_reservations(unused)
+        metrics.MAINTENANCE.labels("withdrawn reservations").inc(withdrawn)
+
+    async def _complete(self, key: str) -> bool:
+        """Return whether the object has batches of producers and is whole. Raises UnavailableError."""
+        if wal.horizon(key) is not None:
+            # Compaction copied its records from committed objects.
+            return False
+        try:
+            return bool(await wal.read_batches(self._objects, key, await self._objects.size(key)))
+        except (KeyError, CorruptDataError):
+            return False
 
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs

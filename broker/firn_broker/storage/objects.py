@@ -39,6 +39,10 @@ class MemoryObjects:
         data = self.objects[key]
         return [memoryview(data[start:end]) for start, end in ranges]
 
+    async def size(self, key: str) -> int:
+        """Return the bytes of an object."""
+        return len(self.objects[key])
+
     async def delete(self, keys: Sequence[str]) -> list[str]:
         """Delete objects; return the keys that are gone."""
         for key in keys:
@@ -146,6 +150,10 @@ class DirectoryObjects:
                 contents.append(data)
             return contents
 
+    async def size(self, key: str) -> int:
+        """Return the bytes of an object."""
+        return await self._in(self._readers, lambda: (self._directory / key).stat().st_size)
+
     async def delete(self, keys: Sequence[str]) -> list[str]:
         """Delete objects; return the keys that are gone."""
 
@@ -222,6 +230,10 @@ class BucketObjects:
             ),
         )
         return [memoryview(content) for content in contents]
+
+    async def size(self, key: str) -> int:
+        """Return the bytes of an object."""
+        return int((await self._ask(key, obstore.head_async(self._store, key)))["size"])
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
         """Delete objects; return the keys that are gone."""

@@ -23,6 +23,7 @@ from crc32c import crc32c
 from firn.model.errors import CorruptDataError
 from firn.records.record_batch import Batch
 from firn_broker.log_types import Partition
+from firn_broker.ports import ObjectStore
 
 MAGIC = int.from_bytes(b"LSW1", "big")
 VERSION = 1
@@ -133,6 +134,21 @@ def read_index(index: memoryview, tail: memoryview) -> list[IndexedBatch]:
     except struct.error as error:
         raise CorruptDataError(f"the index of a WAL object ends too early: {error}") from error
     return batches_read
+
+
+def writer(head: memoryview) -> tuple[int, int]:
+    """Return node id and epoch of the broker that wrote the object with these first `HEAD` bytes."""
+    _, _, _, node, epoch, _ = _HEAD.unpack(head)
+    return node, epoch
+
+
+async def read_batches(store: ObjectStore, key: str, size: int) -> list[IndexedBatch]:
+    """Read the batches of an object from its own index. Raises CorruptDataError, KeyError, UnavailableError."""
+    if size < HEAD + TAIL:
+        raise CorruptDataError(f"{key} is too short for a WAL object")
+    (tail,) = await store.get_ranges(key, [(size - TAIL, size)])
+    (index,) = await store.get_ranges(key, [index_range(tail, size)])
+    return read_index(index, tail)
 
 
 def check_segments(data: memoryview) -> None:

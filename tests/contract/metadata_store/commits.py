@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
 from firn_broker.log_types import Commit, Lookup
+from firn_broker.ports import WentBackError
 from tests.contract.metadata_store.builders import (
     ADDRESS,
     FIRST,
@@ -41,6 +42,27 @@ class CommitContract(StoreContract):
         (state,) = await log.store.log.states([FIRST])
         assert state is not None
         assert state.high_watermark == 2
+
+    async def test_a_store_that_lost_commits_of_the_lease_rejects_the_next_one(self, log: Log) -> None:
+        await log.commit(batch())
+        key = await log.key()
+        with pytest.raises(WentBackError):
+            await log.store.log.commit(Commit(log.lease, key, 1000, placed([batch()]), after=2))
+        outcomes = await log.store.log.commit(Commit(log.lease, key, 1000, placed([batch()]), after=1))
+        assert offsets(outcomes) == [1]
+
+    async def test_an_adopted_object_can_be_committed_by_another_lease(self, log: Log, advance: Advance) -> None:
+        reserved, withdrawn, committed = [await log.key() for _ in range(3)]
+        await log.commit(batch(), key=committed)
+        await advance(TTL / 1000 + 1)
+        assert await log.store.retention.withdraw_reservations([withdrawn], 60_000) == 1
+        other = await log.store.nodes.join(ADDRESS, TTL, log.lease.node)
+        keys = [reserved, withdrawn, "wal/unknown"]
+        await log.store.log.adopt(other, [*keys, committed])
+        for offset, key in enumerate(keys, 1):
+            assert offsets(await log.store.log.commit(Commit(other, key, 1000, placed([batch()])))) == [offset]
+        assert offsets(await log.store.log.commit(Commit(other, committed, 1000, placed([batch()])))) == [0]
+        assert await log.store.retention.dead_objects(-1, 10) == []
 
     async def test_a_commit_of_an_unreserved_object_is_rejected(self, log: Log) -> None:
         with pytest.raises(FencedError):

@@ -3,9 +3,19 @@
 import pytest
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import Endpoint, NodeAddress, StoredGroup
-from firn_broker.ports import MetadataStore
-from tests.contract.metadata_store.builders import ADDRESS, TTL, Advance, StoreContract
+from firn_broker.log_types import KEPT_EPOCHS, Endpoint, NodeAddress, StoredGroup
+from firn_broker.ports import MetadataStore, WentBackError
+from tests.contract.metadata_store.builders import (
+    ADDRESS,
+    SECOND,
+    TTL,
+    Advance,
+    Log,
+    StoreContract,
+    batch,
+    offsets,
+    produced,
+)
 
 
 class NodeContract(StoreContract):
@@ -98,6 +108,50 @@ class NodeContract(StoreContract):
         taken = await store.nodes.acquire("groups/1", second)
         assert taken is not None
         assert taken.epoch > held.epoch
+
+    async def test_counters_of_progress_never_fall(self, store: MetadataStore, log: Log) -> None:
+        seen = dict((await store.nodes.progress()).counters)
+        assert seen[log.lease.commits] == 0
+        for step in (
+            log.commit(batch()),
+            log.commit(batch(SECOND), produced(0)),
+            store.nodes.allocate_producer_ids(10),
+            store.nodes.join(ADDRESS, TTL, log.lease.node),
+            store.nodes.raise_counter("topics", 7),
+            store.nodes.raise_counter("topics", 3),
+        ):
+            await step
+            counters = (await store.nodes.progress()).counters
+            assert all(counters[name] >= value for name, value in seen.items())
+            seen = dict(counters)
+        assert (seen[log.lease.commits], seen["topics"], seen["producer"]) == (2, 7, 10)
+
+    async def test_only_commits_with_batches_count_and_each_of_them_once(self, store: MetadataStore, log: Log) -> None:
+        key = await log.key()
+        for _ in range(2):
+            await log.commit(batch(), key=key)
+        await log.commit()
+        assert (await store.nodes.progress()).counters[log.lease.commits] == 1
+
+    async def test_counters_of_old_epochs_are_deleted(self, store: MetadataStore) -> None:
+        leases = [await store.nodes.join(ADDRESS, TTL, 0) for _ in range(KEPT_EPOCHS + 3)]
+        kept = [name for name in (await store.nodes.progress()).counters if name.startswith("commits/")]
+        assert sorted(kept) == sorted(lease.commits for lease in leases[-KEPT_EPOCHS:])
+
+    async def test_a_stopped_store_rejects_commits_until_no_broker_is_live(
+        self, store: MetadataStore, log: Log, advance: Advance
+    ) -> None:
+        key = await log.key()
+        await store.nodes.stop_serving("some commits are lost")
+        await store.nodes.stop_serving("another reason")
+        assert (await store.nodes.progress()).stopped == "some commits are lost"
+        with pytest.raises(WentBackError, match="some commits are lost"):
+            await log.commit(batch(), key=key)
+        assert not await store.nodes.allow_serving()
+        await advance(TTL / 1000 + 1)
+        assert await store.nodes.allow_serving()
+        assert (await store.nodes.progress()).stopped == ""
+        assert offsets(await log.commit(batch(), key=key)) == [0]
 
     async def test_producer_ids_are_allocated_once(self, store: MetadataStore) -> None:
         first = await store.nodes.allocate_producer_ids(10)

@@ -30,9 +30,13 @@ class RetentionContract(StoreContract):
     ) -> None:
         key = await log.key()
         await advance(3)
-        assert await log.store.retention.withdraw_reservations(2_000, 10) == 0, "the node is live"
+        assert await log.store.retention.stale_reservations(2_000, 10) == [], "the node is live"
+        assert await log.store.retention.withdraw_reservations([key]) == 0, "the node is live"
         await advance(TTL / 1000)
-        assert await log.store.retention.withdraw_reservations(2_000, 10) == 1
+        assert await log.store.retention.stale_reservations(60_000, 10) == [], "the reservation is too young"
+        assert await log.store.retention.stale_reservations(2_000, 10) == [key]
+        assert await log.store.retention.withdraw_reservations([key]) == 1
+        assert await log.store.retention.stale_reservations(2_000, 10) == []
         with pytest.raises(FencedError):
             await log.commit(batch(), key=key)
         assert await log.store.retention.dead_objects(5_000, 10) == []
@@ -40,6 +44,17 @@ class RetentionContract(StoreContract):
         assert await log.store.retention.dead_objects(5_000, 10) == [key]
         await log.store.retention.forget_objects([key])
         assert await log.store.retention.dead_objects(0, 10) == []
+
+    async def test_the_object_of_a_withdrawn_reservation_can_be_kept(self, log: Log, advance: Advance) -> None:
+        key = await log.key()
+        await advance(TTL / 1000 + 1)
+        assert await log.store.retention.withdraw_reservations([key], 60_000) == 1
+        with pytest.raises(FencedError):
+            await log.commit(batch(), key=key)
+        await advance(50)
+        assert await log.store.retention.dead_objects(0, 10) == []
+        await advance(11)
+        assert await log.store.retention.dead_objects(0, 10) == [key]
 
     async def test_old_replies_are_forgotten_except_the_newest(self, log: Log, advance: Advance) -> None:
         keys = []

@@ -75,6 +75,22 @@ class TestPostgres(MetadataStoreContract):
         yield advance
         await db.close()
 
+    async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:
+        with pytest.raises(InvalidSpecError, match="has fsync=off"):
+            await PostgresStore(settings, requires_durable=True).start()
+
+    async def test_commits_are_flushed_whatever_the_role_says(
+        self, settings: PostgresSettings, database: Postgres, store: MetadataStore
+    ) -> None:
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"ALTER ROLE {database.user} SET synchronous_commit = off")
+        started = PostgresStore(settings)
+        await started.start()
+        assert await started.database.value("SHOW synchronous_commit") == "on"
+        await started.close()
+        await db.execute(f"ALTER ROLE {database.user} RESET synchronous_commit")
+        await db.close()
+
     async def test_all_connections_are_replaced_when_one_gets_no_reply(
         self, settings: PostgresSettings, database: Postgres
     ) -> None:

@@ -22,6 +22,7 @@ class ObjectsContract:
         await store.put("wal/ab/1", memoryview(bytearray(b"0123456789")))
         parts = await store.get_ranges("wal/ab/1", [(0, 10), (3, 5), (9, 10)])
         assert [bytes(part) for part in parts] == [b"0123456789", b"34", b"9"]
+        assert await store.size("wal/ab/1") == 10
 
     async def test_a_repeated_put_changes_nothing(self, store: ObjectStore) -> None:
         for _ in range(2):
@@ -31,6 +32,8 @@ class ObjectsContract:
     async def test_a_missing_object_raises_key_error(self, store: ObjectStore) -> None:
         with pytest.raises(KeyError):
             await store.get_ranges("wal/ab/1", [(0, 1)])
+        with pytest.raises(KeyError):
+            await store.size("wal/ab/1")
 
     async def test_a_repeated_delete_succeeds(self, store: ObjectStore) -> None:
         await store.put("wal/ab/1", memoryview(b"abc"))

@@ -63,7 +63,10 @@ def fleet(database: Postgres, storage: S3) -> DisklessFleet:
             },
         },
         flushInterval="50ms",
-        config={"leaseSeconds": 2, "groups": {"initialRebalanceMs": 100}},
+        # The server of the tests does not flush.
+        config={
+            "leaseSeconds": 2, "groups": {"initialRebalanceMs": 100}, "requireDurable": False,
+        },
     )  # fmt: skip
     name = f"waves-{next(_numbers)}"
     managed = kinds.managed_fleet(

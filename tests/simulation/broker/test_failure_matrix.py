@@ -122,6 +122,8 @@ def test_a_broker_dies_between_upload_and_commit() -> None:
             assert await numbers(world, second) == []
             assert await send(world, second, 0) == (0, 0)
             await janitors(world)
+            assert orphan in world.objects.objects, "it may be the only copy of its records"
+            await asyncio.sleep(SETTINGS.upkeep.uncommitted_seconds)
             assert orphan not in world.objects.objects, "retention finds it by its reservation"
             assert await numbers(world, second) == [0]
 

@@ -43,7 +43,7 @@ SETTINGS = BrokerSettings(
     lease_seconds=LEASE_SECONDS,
     writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024),
     reader=ReaderSettings(poll_seconds=0.5),
-    upkeep=MaintenanceSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6),
+    upkeep=MaintenanceSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6, uncommitted_seconds=120),
     groups=GroupSettings(shards=4, initial_rebalance_ms=500, consumer_session_ms=10_000),
 )
 AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_group", "forget_objects"})
@@ -90,7 +90,8 @@ class Host:
     async def running(self) -> None:
         """Wait while the process is frozen, and for ever after it died."""
         while self.thawed is not None:
-            await self.thawed
+            # A call that times out must not cancel the future, which the whole process waits for.
+            await asyncio.shield(self.thawed)
         if self.dead:
             await asyncio.get_running_loop().create_future()
 

@@ -169,8 +169,9 @@ def test_members_and_commits_keep_a_group_with_few_writes() -> None:
             shared.store.groups.save_group = count  # type: ignore[method-assign]
             deleted: list[str] = []
 
-            async def delete(held: Lease, name: str, unused_ms: int) -> None:
+            async def delete(held: Lease, name: str, unused_ms: int | None = None) -> bool:
                 deleted.append(name)
+                return True
 
             shared.store.groups.delete_group = delete  # type: ignore[method-assign]
             for offset in range(int(OVER / 20)):
@@ -253,7 +254,7 @@ def test_a_commit_during_the_deletion_is_kept() -> None:
             delete = shared.store.groups.delete_group
             begun, go = asyncio.Event(), asyncio.Event()
 
-            async def slow(held: Lease, name: str, unused_ms: int) -> bool:
+            async def slow(held: Lease, name: str, unused_ms: int | None = None) -> bool:
                 begun.set()
                 await go.wait()
                 return await delete(held, name, unused_ms)

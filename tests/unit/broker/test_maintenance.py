@@ -80,7 +80,8 @@ def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch:
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize(
-    "broken", ["expire", "drop_ranges", "forget_replies", "abandon", "forget_producers", "dead_objects", "rewrite"]
+    "broken",
+    ["expire", "drop_ranges", "forget_replies", "stale_reservations", "forget_producers", "dead_objects", "rewrite"],
 )
 def test_a_failing_task_delays_no_other(broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
@@ -98,7 +99,7 @@ def test_a_failing_task_delays_no_other(broken: str, error: type[Exception], mon
             return call
 
         parts: dict[str, object] = dict.fromkeys(
-            ("expire", "drop_ranges", "forget_replies", "withdraw_reservations", "forget_producers", "dead_objects"),
+            ("expire", "drop_ranges", "forget_replies", "stale_reservations", "forget_producers", "dead_objects"),
             shared.store.retention,
         ) | {"rewrite": shared.store.log}
         async with broker(shared, **SETTINGS) as asked:

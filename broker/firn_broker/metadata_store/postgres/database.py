@@ -7,18 +7,22 @@ from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
 import asyncpg
+import structlog
 
 from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
+from firn_broker import metrics
 from firn_broker.metadata_store.postgres.migrations import COMPATIBLE_FROM, FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.schema_version import mismatch, too_new
+from firn_broker.ports import WentBackError
 from firn_broker.settings import PostgresSettings, secret
 
+log = structlog.get_logger()
 T = TypeVar("T")
 
 RELEASE_SECONDS = 1.0
 """Seconds in which a connection has to become usable again after a cancelled call. Then the pool closes it."""
 
-FENCED = "FN001"
+FENCED, WENT_BACK = "FN001", "FN002"
 TEMPORARY = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
 """Prefixes of the SQLSTATEs of errors that may pass: connection, a server that became read-only because another one
 leads, a rotated password, a database or a right that is being restored, rollback (deadlock), resources, locks,
@@ -29,9 +33,10 @@ READ_ONLY = "25006"
 class Database:
     """The connections that the stores of one process share."""
 
-    def __init__(self, settings: PostgresSettings, *, migrates: bool = True) -> None:
+    def __init__(self, settings: PostgresSettings, *, migrates: bool = True, requires_durable: bool = False) -> None:
         self.settings = settings
         self._migrates = migrates
+        self._requires_durable = requires_durable
         self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
         self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
@@ -43,16 +48,38 @@ class Database:
             self._pool = await asyncpg.create_pool(
                 settings.uri, user=self._user, password=self._password, min_size=2, max_size=settings.connections,
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
-                server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off"},
+                server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off",
+                                 # A role or database with "off" would lose acknowledged records in a crash.
+                                 "synchronous_commit": "on"},
             )  # fmt: skip
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
             raise UnavailableError(f"coordinator: {error}") from error
         try:
+            if self._requires_durable:
+                await self.use(self._check_durable)
             await self.use(self._migrate if self._migrates else self._check)
         except BaseException:
             # The next attempt creates a pool of its own.
             self._pool.terminate()
             raise
+
+    async def _check_durable(self, db: Any) -> None:
+        """Refuse a server that loses commits in a crash, and warn of standbys that lack the newest commits."""
+        for name in ("fsync", "full_page_writes"):
+            if await db.fetchval(f"SHOW {name}") == "off":
+                raise InvalidSpecError(
+                    f"coordinator: PostgreSQL at {self.settings.uri} has {name}=off, so that it loses acknowledged records in a crash."
+                    f" Set {name}=on. If its storage needs no such protection, set requireDurable to false."
+                )
+        standbys = await db.fetchval("SELECT count(*) FROM pg_stat_replication")
+        behind = bool(standbys) and not await db.fetchval("SHOW synchronous_standby_names")
+        metrics.ASYNCHRONOUS_STANDBYS.set(standbys if behind else 0)
+        if behind:
+            log.warning(
+                "PostgreSQL has standbys, and none is synchronous: a failover may lose acknowledged records."
+                " Set synchronous_standby_names.",
+                standbys=standbys,
+            )
 
     async def _migrate(self, db: Any) -> None:
         schema = self.settings.schema_name
@@ -119,6 +146,8 @@ class Database:
             state = error.sqlstate or ""
             if state == FENCED:
                 raise FencedError(str(error)) from error
+            if state == WENT_BACK:
+                raise WentBackError(f"coordinator: {error}") from error
             if state == READ_ONLY:
                 # Every connection may lead to the former primary.
                 await self.expire_connections()

@@ -44,6 +44,13 @@ class PostgresLog:
             list(keys), lease.node, lease.epoch,
         )  # fmt: skip
 
+    async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
+        await self.reserve(lease, keys)
+        await self._database.rows(
+            "UPDATE wal SET node = $2, node_epoch = $3, state = 0, dead_ms = NULL WHERE key = ANY($1::text[]) AND size < 0",
+            list(keys), lease.node, lease.epoch,
+        )  # fmt: skip
+
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         columns: list[list[Any]] = [[] for _ in range(10)]
         for entry in commit.batches:
@@ -57,8 +64,9 @@ class PostgresLog:
             ):  # fmt: skip
                 column.append(value)
         reply = await self._database.value(
-            "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)",
-            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES,
+            "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15) FROM check_progress($16, $17)",
+            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES, commit.lease.commits,
+            commit.after,
         )  # fmt: skip
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 

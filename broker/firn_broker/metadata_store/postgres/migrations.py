@@ -67,6 +67,9 @@ SCRIPTS = (
     """
     ALTER TABLE grp ADD COLUMN saved_ms bigint NOT NULL DEFAULT now_ms();
     """,
+    """
+    ALTER TABLE cluster ADD COLUMN stopped text NOT NULL DEFAULT '';
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -89,6 +92,23 @@ FUNCTIONS = """
       INSERT INTO counter AS c VALUES (p_name, p_step)
       ON CONFLICT (name) DO UPDATE SET value = c.value + p_step RETURNING value - p_step
     $$;
+
+    -- A separate call before commit_wal, in the same statement.
+    CREATE OR REPLACE FUNCTION check_progress(p_counter text, p_after bigint) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+    DECLARE
+      v_stopped text;
+      v_known bigint;
+    BEGIN
+      SELECT stopped INTO v_stopped FROM cluster;
+      IF v_stopped <> '' THEN
+        RAISE EXCEPTION '%', v_stopped USING ERRCODE = 'FN002';
+      END IF;
+      SELECT coalesce((SELECT value FROM counter WHERE name = p_counter), 0) INTO v_known;
+      IF v_known < p_after THEN
+        RAISE EXCEPTION 'counter % is %, and was %: the last commits are lost', p_counter, v_known, p_after USING ERRCODE = 'FN002';
+      END IF;
+      RETURN true;
+    END $$;
 
     -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch.
     CREATE OR REPLACE FUNCTION commit_wal(
@@ -217,6 +237,9 @@ FUNCTIONS = """
         FROM unnest(r_log, r_last, r_base, r_pos, r_len, r_ts, r_at) AS it(log, last, base, pos, len, ts, at);
       UPDATE wal SET state = CASE WHEN n > 0 THEN 1 ELSE 2 END, size = p_size, runs = n,
         dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, made_ms = now_at, reply = to_jsonb(replies) WHERE id = w.id;
+      IF n > 0 THEN
+        PERFORM raise_counter('commits/' || p_node || '/' || p_epoch, 1);
+      END IF;
       RETURN to_jsonb(replies);
     END $$;
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease
+from firn_broker.log_types import COMMITS, KEPT_EPOCHS, Lease, Node, NodeAddress, NodeLease, Progress
 from firn_broker.metadata_store.postgres.database import Database
 
 
@@ -29,7 +29,10 @@ class PostgresNodes:
                     " external_port = $7, ttl_ms = $5 RETURNING epoch",
                     node, address.host, address.port, address.zone, ttl_ms, *(address.external or (None, None)),
                 )  # fmt: skip
-                return NodeLease(node, epoch)
+                lease = NodeLease(node, epoch)
+                await db.execute("SELECT raise_counter($1, 0)", lease.commits)
+                await db.execute("DELETE FROM counter WHERE name = $1", f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}")
+                return lease
 
         return await self._database.use(work)
 
@@ -91,3 +94,28 @@ class PostgresNodes:
 
     async def allocate_producer_ids(self, count: int) -> int:
         return int(await self._database.value("SELECT raise_counter('producer', $1)", count))
+
+    async def progress(self) -> Progress:
+        # One statement, so that both parts are of the same state.
+        rows = await self._database.rows("SELECT stopped, name, value FROM cluster LEFT JOIN counter ON true")
+        return Progress({name: value for _, name, value in rows if name is not None}, rows[0][0])
+
+    async def raise_counter(self, name: str, value: int) -> None:
+        await self._database.rows(
+            "INSERT INTO counter AS c VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = greatest(c.value, $2)",
+            name, value,
+        )  # fmt: skip
+
+    async def stop_serving(self, reason: str) -> None:
+        await self._database.rows("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason)
+
+    async def allow_serving(self) -> bool:
+        async def work(db: Any) -> bool:
+            async with db.transaction():
+                await db.execute("LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE")
+                if await db.fetchval("SELECT 1 FROM node WHERE expires_ms > now_ms() LIMIT 1"):
+                    return False
+                await db.execute("UPDATE cluster SET stopped = ''")
+                return True
+
+        return await self._database.use(work)

@@ -9,6 +9,10 @@ from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 
 BEGINNING = (-1, -1)
 """A position before every (log, producer)."""
+EPOCH_OVER = (
+    "NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch AND expires_ms > now_ms())"
+)
+"""The condition that the epoch of an object's node is over."""
 
 
 class PostgresRetention:
@@ -29,12 +33,18 @@ class PostgresRetention:
     async def drop_ranges(self, limit: int) -> int:
         return int(await self._database.value("SELECT drop_runs($1)", limit))
 
-    async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
+    async def stale_reservations(self, age_ms: int, limit: int) -> Sequence[str]:
         rows = await self._database.rows(
-            "UPDATE wal SET state = 2, dead_ms = now_ms() WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
-            " AND made_ms <= (SELECT now_ms() - $1) AND NOT EXISTS (SELECT 1 FROM node WHERE node.id = wal.node AND node.epoch = wal.node_epoch"
-            " AND expires_ms > now_ms()) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED) RETURNING id",
+            f"SELECT key FROM wal WHERE state = 0 AND made_ms <= (SELECT now_ms() - $1) AND {EPOCH_OVER} ORDER BY id LIMIT $2",
             age_ms, limit,
+        )  # fmt: skip
+        return [row[0] for row in rows]
+
+    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int = 0) -> int:
+        rows = await self._database.rows(
+            "UPDATE wal SET state = 2, dead_ms = now_ms() + $2 WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
+            f" AND key = ANY($1::text[]) AND {EPOCH_OVER} ORDER BY id FOR UPDATE SKIP LOCKED) RETURNING id",
+            list(keys), keep_ms,
         )  # fmt: skip
         return len(rows)
 

@@ -12,8 +12,8 @@ from firn_broker.settings import PostgresSettings
 class PostgresStore:
     """`MetadataStore` over a schema that all brokers of a cluster share."""
 
-    def __init__(self, settings: PostgresSettings, *, migrates: bool = True) -> None:
-        self.database = Database(settings, migrates=migrates)
+    def __init__(self, settings: PostgresSettings, *, migrates: bool = True, requires_durable: bool = False) -> None:
+        self.database = Database(settings, migrates=migrates, requires_durable=requires_durable)
         self.nodes = PostgresNodes(self.database)
         self.topics = PostgresTopics(self.database)
         self.log = PostgresLog(self.database)

@@ -23,6 +23,7 @@ from firn_broker.log_types import (
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
 from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, read_log
 from firn_broker.metadata_store.sqlite.database import Database
+from firn_broker.ports import WentBackError
 
 RESERVED, LIVE, DEAD = 0, 1, 2
 """States of an object."""
@@ -51,18 +52,45 @@ class SqliteLog:
 
         await database.run(work)
 
+    async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
+        await self.reserve(lease, keys)
+        database = self._database
+
+        def work() -> None:
+            database.connection.executemany(
+                "UPDATE wal SET node=?, node_epoch=?, state=0, dead_ms=NULL WHERE key=? AND size<0",
+                [(lease.node, lease.epoch, key) for key in keys],
+            )
+
+        await database.run(work)
+
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         return await self._database.run(lambda: self._commit(commit))
 
     def _commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        self._check_progress(commit)
         wal, reply = self._reserved(commit.key, commit.lease)
         if reply is not None:
             return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
         now = self._database.now_ms()
         appends = Appends(self._database, now)
         outcomes = [appends.append(entry) for entry in commit.batches]
-        self._finish(wal, now, commit.size, appends.store(wal), outcomes)
+        ranges = appends.store(wal)
+        self._finish(wal, now, commit.size, ranges, outcomes)
+        if ranges:
+            self._database.raise_counter(commit.lease.commits)
         return outcomes
+
+    def _check_progress(self, commit: Commit) -> None:
+        (stopped,) = self._database.row("SELECT stopped FROM cluster")
+        if stopped:
+            raise WentBackError(stopped)
+        row = self._database.row("SELECT value FROM counter WHERE name=?", commit.lease.commits)
+        known = row[0] if row else 0
+        if known < commit.after:
+            raise WentBackError(
+                f"coordinator: counter {commit.lease.commits} is {known}, and was {commit.after}: the last commits are lost"
+            )
 
     async def rewrite(self, rewrite: Rewrite) -> bool:
         return await self._database.run(lambda: self._rewrite(rewrite))

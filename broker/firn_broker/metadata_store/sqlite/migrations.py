@@ -55,6 +55,9 @@ MIGRATIONS = (
     ALTER TABLE grp ADD COLUMN saved_ms INTEGER NOT NULL DEFAULT 0;
     UPDATE grp SET saved_ms = CAST(strftime('%s', 'now') AS INTEGER) * 1000;
     """,
+    """
+    ALTER TABLE cluster ADD COLUMN stopped TEXT NOT NULL DEFAULT '';
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease
+from firn_broker.log_types import COMMITS, KEPT_EPOCHS, Lease, Node, NodeAddress, NodeLease, Progress
 from firn_broker.metadata_store.sqlite.database import Database
 
 
@@ -31,7 +31,10 @@ class SqliteNodes:
                 "INSERT OR REPLACE INTO node VALUES (?,?,?,?,?,?,?,?,?)",
                 (node, epoch, address.host, address.port, address.zone, now + ttl_ms, *external, ttl_ms),
             )
-            return NodeLease(node, epoch)
+            lease = NodeLease(node, epoch)
+            database.raise_counter(lease.commits, 0)
+            database.connection.execute("DELETE FROM counter WHERE name=?", (f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}",))
+            return lease
 
         return await database.run(work)
 
@@ -98,3 +101,42 @@ class SqliteNodes:
 
     async def allocate_producer_ids(self, count: int) -> int:
         return await self._database.run(lambda: self._database.raise_counter("producer", count))
+
+    async def progress(self) -> Progress:
+        database = self._database
+
+        def work() -> Progress:
+            (stopped,) = database.row("SELECT stopped FROM cluster")
+            return Progress(dict(database.connection.execute("SELECT name, value FROM counter").fetchall()), stopped)
+
+        return await database.run(work, write=False)
+
+    async def raise_counter(self, name: str, value: int) -> None:
+        database = self._database
+
+        def work() -> None:
+            database.connection.execute(
+                "INSERT INTO counter VALUES (?1, ?2) ON CONFLICT(name) DO UPDATE SET value=max(value, ?2)",
+                (name, value),
+            )
+
+        await database.run(work)
+
+    async def stop_serving(self, reason: str) -> None:
+        database = self._database
+
+        def work() -> None:
+            database.connection.execute("UPDATE cluster SET stopped=? WHERE stopped=''", (reason,))
+
+        await database.run(work)
+
+    async def allow_serving(self) -> bool:
+        database = self._database
+
+        def work() -> bool:
+            if database.row("SELECT 1 FROM node WHERE expires_ms > ?", database.now_ms()):
+                return False
+            database.connection.execute("UPDATE cluster SET stopped=''")
+            return True
+
+        return await database.run(work)

@@ -9,6 +9,8 @@ from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 
 BEGINNING = (-1, -1)
 """A position before every (log, producer)."""
+EPOCH_OVER = "NOT EXISTS (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?)"
+"""The condition that the epoch of an object's node is over at a time."""
 
 
 class SqliteRetention:
@@ -87,16 +89,30 @@ class SqliteRetention:
 
         return await database.run(work)
 
-    async def withdraw_reservations(self, age_ms: int, limit: int) -> int:
+    async def stale_reservations(self, age_ms: int, limit: int) -> Sequence[str]:
+        database = self._database
+
+        def work() -> Sequence[str]:
+            now = database.now_ms()
+            rows = database.connection.execute(
+                f"SELECT key FROM wal WHERE state=0 AND made_ms<=? AND {EPOCH_OVER} LIMIT ?", (now - age_ms, now, limit)
+            )
+            return [row[0] for row in rows]
+
+        return await database.run(work, write=False)
+
+    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int = 0) -> int:
         database = self._database
 
         def work() -> int:
             now = database.now_ms()
-            return database.connection.execute(
-                "UPDATE wal SET state=2, dead_ms=? WHERE id IN (SELECT id FROM wal WHERE state=0 AND made_ms<=? AND NOT EXISTS"
-                " (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?) LIMIT ?)",
-                (now, now - age_ms, now, limit),
-            ).rowcount
+            return sum(
+                database.connection.execute(
+                    f"UPDATE wal SET state=2, dead_ms=? WHERE key=? AND state=0 AND {EPOCH_OVER}",
+                    (now + keep_ms, key, now),
+                ).rowcount
+                for key in keys
+            )
 
         return await database.run(work)
 

@@ -17,7 +17,7 @@ from firn_controllers.ports import Manifest
 START = f"""#!/bin/sh
 # Starts one broker: adds to the common settings what this pod is. Values are YAML, so texts are in quotes.
 set -eu
-command="${{1:-serve}}"
+command="${{*:-serve}}"
 ordinal="${{HOSTNAME##*-}}"
 export FIRN_BROKER_NODE_ID="$ordinal"
 export FIRN_BROKER_ZONE="'${{ZONE:-}}'"
@@ -25,7 +25,7 @@ export FIRN_BROKER_LISTENER__ADVERTISED="'$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}'
 {outside.ADDRESS}if [ -n "$external" ]; then
   export FIRN_BROKER_EXTERNAL__ADVERTISED="'$external'"
 fi
-exec firn-broker --config {CONFIG_PATH}/broker.yaml "$command"
+exec firn-broker --config {CONFIG_PATH}/broker.yaml $command
 """
 
 

@@ -1,0 +1,233 @@
+"""Detects that the coordinator went back to an earlier state, as after a failover to a standby that lacked the newest
+commits, and stops this broker until that is repaired.
+
+The coordinator's counters never fall. Each broker remembers the highest values that it saw, and compares them with each
+renewal of its lease, before each commit, and when a consumer is ahead of a log. When a counter has fallen, no call
+reaches the coordinator any more, so that clients get the answers of an outage, and nothing is deleted. Then:
+
+- A broker repeats its own commits of the last minute that are missing, in order and by key. Usually each batch gets the
+  acknowledged offset, and nothing is lost.
+- A broker waits until the others have repeated theirs.
+- If offsets come out differently, or a counter stays too low, the broker stops the whole cluster. An administrator
+  decides (``firn-broker fsck``).
+
+Two brokers that commit to the same partition may find the loss in any order. Then offsets differ, and the cluster stops.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import structlog
+
+from firn.model.errors import FencedError
+from firn_broker import metrics
+from firn_broker.log_types import COMMITS, BatchOutcome, Commit, NodeLease
+from firn_broker.ports import MetadataStore, WentBackError
+
+log = structlog.get_logger()
+
+REASON = "CoordinatorWentBack"
+KEPT_SECONDS = 60.0
+"""Seconds for which a broker can repeat an acknowledged commit."""
+KEPT_BATCHES = 20_000
+"""Batches of all commits that a broker can repeat at most, which is some 10 MiB."""
+TOPICS, PRODUCERS = "topics", "producer"
+"""Counters of topic changes and of producer ids. They can be raised again without another repair."""
+NO_LEASE = NodeLease(-1, -1)
+PATIENCE_LEASES = 2
+"""Leases for which a broker waits until the others have repeated their commits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Acknowledged:
+    number: int
+    """The value of the lease's counter after this commit."""
+    at: float
+    commit: Commit
+    outcomes: Sequence[BatchOutcome]
+
+
+Fallen = Mapping[str, tuple[int, int]]
+"""Counters that have fallen: what they were, and what they are."""
+
+
+class Continuity:
+    """Knowledge of one process about the coordinator's past."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._lease = NO_LEASE
+        self._patience = 0.0
+        self._counters: dict[str, int] = {}
+        self._own: set[str] = set()
+        """Counters of this process's leases, which only its own acknowledged commits raise here: the coordinator may
+        count a commit whose answer is under way."""
+        self._kept: deque[_Acknowledged] = deque()
+        self._batches = 0
+        self._repeating: dict[int, _Acknowledged] = {}
+        """Lost commits of this process by number, until they are repeated and compared."""
+        self._failure: str | None = None
+        """Why the loss cannot be repaired. It stays until the process ends, as the cluster has to stop."""
+        self._since: float | None = None
+        """The time since which this broker waits for others to repeat their commits."""
+        self._checking = asyncio.Lock()
+        self.stopped = ""
+        """Why this broker serves no client now; empty if it does."""
+
+    def require(self) -> None:
+        """Raise WentBackError while this broker may not use the coordinator."""
+        if self.stopped:
+            raise WentBackError(self.stopped)
+
+    def saw(self, name: str, value: int) -> None:
+        """Remember that a counter had this value."""
+        self._counters[name] = max(value, self._counters.get(name, 0))
+
+    async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
+        """Commit, and remember the commit. Raises as `LogStore.commit` does."""
+        name = commit.lease.commits
+        self._own.add(name)
+        try:
+            outcomes = await self._store.log.commit(replace(commit, after=self._counters.get(name, 0)))
+        except WentBackError as error:
+            self._stop(f"{REASON}: {error}")
+            raise
+        if any(not outcome.error and not outcome.duplicate for outcome in outcomes):
+            self._counters[name] = self._counters.get(name, 0) + 1
+            self._keep(_Acknowledged(self._counters[name], asyncio.get_running_loop().time(), commit, outcomes))
+        return outcomes
+
+    def _keep(self, acknowledged: _Acknowledged) -> None:
+        self._kept.append(acknowledged)
+        self._batches += len(acknowledged.outcomes)
+        while self._kept and (self._kept[0].at < acknowledged.at - KEPT_SECONDS or self._batches > KEPT_BATCHES):
+            self._batches -= len(self._kept.popleft().outcomes)
+
+    async def check(self, lease: NodeLease | None = None, ttl_ms: int = 0) -> None:
+        """Compare the coordinator with what this process knows, and repair it if possible.
+
+        ``lease`` is the one of this process, if it has another than before. Raises WentBackError, UnavailableError.
+        """
+        async with self._checking:
+            if lease is not None:
+                self._lease, self._patience = lease, PATIENCE_LEASES * ttl_ms / 1000
+                self._own.add(lease.commits)
+            fallen, stopped = await self._compare()
+            if not stopped and (fallen or self._repeating or self._failure):
+                await self._repair(fallen)
+                fallen, stopped = await self._compare()
+            if stopped:
+                self._stop(stopped)
+            elif fallen:
+                await self._wait_for_others(fallen)
+            elif not self._repeating and not self._failure:
+                self._resume()
+            self.require()
+
+    async def _compare(self) -> tuple[Fallen, str]:
+        """Return the counters that have fallen, and why the cluster is stopped. Remember the values of all others."""
+        # Only what this process knew before the coordinator answers.
+        known = dict(self._counters)
+        progress = await self._store.nodes.progress()
+        newest: dict[int, int] = {}
+        for node, epoch in map(_node_of, progress.counters):
+            newest[node] = max(epoch, newest.get(node, 0))
+        fallen = {}
+        for name, value in known.items():
+            node, epoch = _node_of(name)
+            if name not in progress.counters and epoch < newest.get(node, 0):
+                # The coordinator keeps the counters of a node's newest epochs only.
+                self._counters.pop(name, None)
+            elif progress.counters.get(name, 0) < value:
+                fallen[name] = (value, progress.counters.get(name, 0))
+        for name in progress.counters.keys() - self._own:
+            self.saw(name, progress.counters[name])
+        return fallen, progress.stopped
+
+    async def _repair(self, fallen: Fallen) -> None:
+        """Repair what this process can repair, and stop the cluster if that fails."""
+        if fallen:
+            self._stop(f"{REASON}: the coordinator lost changes that it had acknowledged: {_listed(fallen)}")
+        own = fallen.get(self._lease.commits)
+        if own is not None:
+            self._plan(own[1])
+        await self._repeat()
+        if self._failure is not None:
+            await self._stop_cluster(self._failure)
+            return
+        for name in fallen.keys() & {TOPICS, PRODUCERS}:
+            # Above what any broker knows, so that each loads the topics that exist.
+            await self._store.nodes.raise_counter(name, fallen[name][0] + 1)
+
+    def _plan(self, value: int) -> None:
+        """Plan to repeat this process's commits after number ``value``."""
+        lease = self._lease
+        missing = {kept.number: kept for kept in self._kept if kept.commit.lease == lease and kept.number > value}
+        if missing.keys() != set(range(value + 1, self._counters[lease.commits] + 1)):
+            self._failure = f"node {lease.node} remembers only some of its lost commits"
+        self._repeating |= missing
+
+    async def _repeat(self) -> None:
+        """Commit the planned commits again. Each stays planned until its offsets are known to be the acknowledged ones:
+        the answer to a repeated commit may be lost too. Raises UnavailableError."""
+        try:
+            for number, kept in sorted(self._repeating.items()):
+                if self._failure is not None:
+                    return
+                await self._store.log.reserve(kept.commit.lease, [kept.commit.key])
+                outcomes = await self._store.log.commit(replace(kept.commit, after=number - 1))
+                self._failure = _difference(kept, outcomes)
+                if self._failure is None:
+                    del self._repeating[number]
+        except (FencedError, WentBackError) as error:
+            self._failure = f"node {self._lease.node} cannot repeat its lost commits: {error}"
+
+    async def _wait_for_others(self, fallen: Fallen) -> None:
+        """Give the brokers of these counters time to repeat their commits. Then stop the cluster."""
+        self._stop(f"{REASON}: the coordinator lost changes that it had acknowledged: {_listed(fallen)}")
+        now = asyncio.get_running_loop().time()
+        self._since = now if self._since is None else self._since
+        if now - self._since >= self._patience:
+            self._failure = f"no broker repeated them: {_listed(fallen)}"
+            await self._stop_cluster(self._failure)
+
+    async def _stop_cluster(self, why: str) -> None:
+        self._stop(f"{REASON}: the coordinator lost acknowledged commits: {why}")
+        await self._store.nodes.stop_serving(self.stopped)
+
+    def _stop(self, why: str) -> None:
+        if not self.stopped:
+            log.error("this broker serves no client", reason=why)
+        self.stopped = why
+        metrics.WENT_BACK.set(1)
+
+    def _resume(self) -> None:
+        if self.stopped:
+            log.warning("the coordinator has all acknowledged commits again")
+        self.stopped, self._since = "", None
+        metrics.WENT_BACK.set(0)
+
+
+def _difference(kept: _Acknowledged, outcomes: Sequence[BatchOutcome]) -> str | None:
+    """Return which batch has another outcome than the acknowledged one; None if all have the same."""
+    for entry, told, outcome in zip(kept.commit.batches, kept.outcomes, outcomes, strict=False):
+        if (told.error, told.base_offset) != (outcome.error, outcome.base_offset):
+            return (
+                f"records of topic {entry.partition.topic}, partition {entry.partition.index}, were acknowledged at offset"
+                f" {told.base_offset}, and are at {outcome.base_offset} now"
+            )
+    return None
+
+
+def _node_of(counter: str) -> tuple[int, int]:
+    """Return node and epoch of a counter of commits, and (-1, 0) for another counter."""
+    if not counter.startswith(COMMITS):
+        return -1, 0
+    node, epoch = counter.removeprefix(COMMITS).split("/")
+    return int(node), int(epoch)
+
+
+def _listed(counters: Fallen) -> str:
+    return ", ".join(f"{name} was {known} and is {value}" for name, (known, value) in sorted(counters.items()))

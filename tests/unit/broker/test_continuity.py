@@ -1,0 +1,168 @@
+"""A broker compares the coordinator with what it knows, also when answers are lost and calls overlap."""
+
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+
+from firn.model.errors import UnavailableError
+from firn_broker.cluster import continuity
+from firn_broker.cluster.guarded_store import GuardedStore
+from firn_broker.log_types import BatchOutcome, Commit, NodeLease, Progress, Topic
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.metadata_store.sqlite.store import SqliteStore
+from firn_broker.ports import WentBackError
+from tests.contract.metadata_store.builders import ADDRESS, TOPIC, TTL, batch, placed
+from tests.fakes.clock import FakeClock
+
+
+class Process:
+    """A broker's view of the coordinator, with the coordinator behind it."""
+
+    def __init__(self) -> None:
+        self.store = SqliteStore(":memory:", FakeClock(), "cluster", Inline())
+        self.guarded = GuardedStore(self.store)
+        self.lease = NodeLease(-1, -1)
+
+    async def start(self) -> None:
+        await self.store.start()
+        await self.store.topics.create_topic(Topic(TOPIC, "t", 1, {}))
+        self.lease = await self.guarded.nodes.join(ADDRESS, TTL)
+        await self.renew()
+
+    async def renew(self) -> None:
+        await self.guarded.nodes.renew(self.lease, TTL)
+
+    async def commit(self, key: str) -> int:
+        await self.guarded.log.reserve(self.lease, [key])
+        (outcome,) = await self.guarded.log.commit(Commit(self.lease, key, 1000, placed([batch()])))
+        return outcome.base_offset
+
+    async def commit_of_another(self, key: str) -> None:
+        other = await self.store.nodes.join(ADDRESS, TTL)
+        await self.store.log.reserve(other, [key])
+        await self.store.log.commit(Commit(other, key, 1000, placed([batch()])))
+
+    def backup(self) -> bytes:
+        return self.store.database.connection.serialize()
+
+    def go_back(self, backup: bytes) -> None:
+        self.store.database.connection.deserialize(backup)
+
+
+@pytest.fixture
+async def process() -> AsyncIterator[Process]:
+    made = Process()
+    await made.start()
+    yield made
+    await made.store.close()
+
+
+def losing(process: Process, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lose the answer to the next commit; return the keys of the commits."""
+    commit = process.store.log.commit
+    keys: list[str] = []
+
+    async def lossy(request: Commit) -> Sequence[BatchOutcome]:
+        outcomes = await commit(request)
+        keys.append(request.key)
+        if len(keys) == 1:
+            raise UnavailableError("the answer was lost")
+        return outcomes
+
+    monkeypatch.setattr(process.store.log, "commit", lossy)
+    return keys
+
+
+async def test_a_repeated_commit_without_an_answer_is_still_compared(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = process.backup()
+    assert await process.commit("wal/1") == 0
+    process.go_back(backup)
+    await process.commit_of_another("wal/2")
+    keys = losing(process, monkeypatch)
+    for _ in range(2):
+        with pytest.raises(WentBackError):
+            await process.renew()
+    assert keys == ["wal/1", "wal/1"]
+    assert "acknowledged at offset 0, and are at 1 now" in (await process.store.nodes.progress()).stopped
+
+
+async def test_all_lost_commits_are_repeated_although_an_answer_is_lost(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = process.backup()
+    assert [await process.commit(f"wal/{number}") for number in range(3)] == [0, 1, 2]
+    process.go_back(backup)
+    keys = losing(process, monkeypatch)
+    with pytest.raises(WentBackError):
+        await process.renew()
+    await process.renew()
+    assert keys == ["wal/0", "wal/0", "wal/1", "wal/2"]
+    assert await process.commit("wal/3") == 3
+
+
+async def test_the_cluster_stops_although_the_first_attempt_fails(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backup = process.backup()
+    await process.commit("wal/1")
+    process.go_back(backup)
+    await process.commit_of_another("wal/2")
+    stop, attempts = process.store.nodes.stop_serving, 0
+
+    async def once(reason: str) -> None:
+        nonlocal attempts
+        attempts += 1
+        if attempts == 1:
+            raise UnavailableError("the coordinator cannot be reached")
+        await stop(reason)
+
+    monkeypatch.setattr(process.store.nodes, "stop_serving", once)
+    for stopped in (False, True):
+        with pytest.raises(WentBackError):
+            await process.renew()
+        assert bool((await process.store.nodes.progress()).stopped) is stopped
+
+
+async def test_a_commit_during_the_comparison_is_no_loss(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    progress = process.store.nodes.progress
+
+    async def late() -> Progress:
+        before = await progress()
+        await process.commit("wal/1")
+        return before
+
+    monkeypatch.setattr(process.store.nodes, "progress", late)
+    await process.renew()
+    monkeypatch.undo()
+    await process.renew()
+    assert await process.commit("wal/2") == 1
+
+
+async def test_a_broker_that_does_not_remember_its_commits_stops_the_cluster(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(continuity, "KEPT_BATCHES", 1)
+    backup = process.backup()
+    for number in range(2):
+        await process.commit(f"wal/{number}")
+    process.go_back(backup)
+    with pytest.raises(WentBackError, match="remembers only some of its lost commits"):
+        await process.renew()
+
+
+async def test_while_the_broker_is_stopped_no_call_reaches_the_coordinator(process: Process) -> None:
+    await process.store.nodes.stop_serving("CoordinatorWentBack: commits are lost")
+    with pytest.raises(WentBackError):
+        await process.renew()
+    for call in (
+        process.guarded.retention.dead_objects(0, 10),
+        process.guarded.topics.load_topics(),
+        process.guarded.groups.load_groups(),
+        process.guarded.log.states([]),
+        process.guarded.nodes.allocate_producer_ids(1),
+        process.guarded.nodes.acquire("upkeep", process.lease),
+    ):
+        with pytest.raises(WentBackError, match="commits are lost"):
+            await call
