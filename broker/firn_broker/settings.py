@@ -61,10 +61,12 @@ class ReaderSettings(Settings):
     poll_seconds: float = Field(default=0.1, gt=0)
     """Seconds between two reads of the high watermarks of partitions for which consumers wait. Commits of other brokers
     move these high watermarks."""
-    max_response_bytes: int = Field(default=50 * MIB, ge=MIB)
-    """Largest size of a response in bytes, even if the consumer allows more."""
+    max_response_bytes: int = Field(default=4 * MIB, ge=MIB)
+    """Largest size of a response in bytes, even if the consumer allows more. A response stays in memory until its client
+    has read it, so large responses let few clients read at a time."""
     answer_bytes: int = Field(default=64 * MIB, ge=MIB)
-    """Bytes of records in all unsent responses. Further responses wait."""
+    """Bytes of records in all unsent responses. Further responses wait. No connection and no address can fill the last
+    eighth."""
 
 
 class ConnectionSettings(Settings):
@@ -78,15 +80,19 @@ class ConnectionSettings(Settings):
     """Largest number of bytes of the requests of one connection in progress."""
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of produce requests that all connections may hold in memory. At the limit the broker stops reading sockets.
-    Parsed requests may take as many bytes again. At that limit the broker stops parsing."""
+    No connection and no address can fill the last eighth. Parsed requests may take as many bytes again. At that limit the
+    broker stops parsing."""
     arrival_seconds: float = Field(default=60, gt=0)
     """Seconds within which a request has to arrive completely. Otherwise the broker closes its connection."""
+    min_bytes_per_second: int = Field(default=64 * 1024, ge=1)
+    """Rate in bytes per second at which a client has to send its request or read its response, if other requests wait for
+    memory. Otherwise the broker closes its connection."""
     idle_seconds: float = Field(default=600, gt=0)
     """Seconds without a request or a response after which the broker closes a connection
     (``connections.max.idle.ms``)."""
     drain_seconds: float = Field(default=10, gt=0)
-    """Seconds after which the broker closes a connection that reads nothing of its response, if other responses wait for
-    memory (`reader.answerBytes`)."""
+    """Seconds over which the broker measures the rate at which a client reads its response (`minBytesPerSecond`), if other
+    responses wait for memory (`reader.answerBytes`)."""
     max_connections: int = Field(default=10_000, ge=1)
     """Largest number of open connections. The broker closes further ones at once."""
 

@@ -30,7 +30,7 @@ Results = list[tuple[str | UUID, list[FetchResult]]]
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
     """Answer with whole batches. The sender of the answer releases its share of the budget."""
-    share = Share(broker.reader.answers)
+    share = Share(broker.reader.answers, call.client.peer)
     try:
         return Counted(await _answer(broker, call, share), share)
     except BaseException:

@@ -57,7 +57,7 @@ Rejection = tuple[ErrorCode, str]
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
     """Append the batches, and answer when they are durable."""
-    share = Share(broker.parsed)
+    share = Share(broker.parsed, call.client.peer)
     try:
         # The memory of a request is known after parsing. Later requests wait unparsed, in the order of arrival, until
         # it is acquired.

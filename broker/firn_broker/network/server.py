@@ -33,8 +33,16 @@ PRODUCE = 0
 SIZE = 4
 """Bytes of the size of a request."""
 PREFIX = 6
-"""Bytes received before the budget grants the rest: the size of the request, and its API key (int16), which decides
+"""Bytes received before the budget grants memory: the size of the request, and its API key (int16), which decides
 whether it counts."""
+STEP = 1 << 18
+"""Bytes by which the memory of an arriving request grows. The budget grants each step before its bytes are read. So a
+request that does not arrive holds no more than one step."""
+FIRST = 1 << 12
+"""Bytes of memory of an arriving request that does not count, until they are filled."""
+_ZEROS = memoryview(bytes(STEP))
+RATE_SECONDS = 2.0
+"""Seconds after which the rate of an arriving request is checked."""
 CHECK_SECONDS = 1.0
 """The longest interval between two checks of the connections' timeouts."""
 
@@ -52,12 +60,16 @@ class Connection(asyncio.BufferedProtocol):
         self._server = server
         self._transport: Any = None
         self._prefix = bytearray(PREFIX)
-        self._target = memoryview(self._prefix)
+        self._target = self._prefix
         self._filled = 0
-        self._body = False
-        self._counted = 0
-        """Bytes of the arriving request that the budget granted."""
-        self._begun = self._active = asyncio.get_running_loop().time()
+        self._size = 0
+        """Bytes of the arriving request; 0 until they are known."""
+        self._granted_bytes = 0
+        """Bytes that the arriving request may fill."""
+        self._counts = False
+        """True if the arriving request counts towards the budget."""
+        self._begun = self._active = self._paused_at = asyncio.get_running_loop().time()
+        """`_begun` is when the request began to arrive, plus the time during which it was not read."""
         self._requests = 0
         self._bytes = 0
         self._paused: set[str] = set()
@@ -97,35 +109,35 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the unfilled part of the buffer."""
-        return self._target[self._filled :]
+        if self._size and self._filled == len(self._target):
+            # Not when bytes arrive: the event loop still holds a view of the buffer then.
+            self._target += _ZEROS[: self._granted_bytes - self._filled]
+        return memoryview(self._target)[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the received bytes."""
         self._filled += nbytes
-        if not self._body and self._filled >= SIZE:
-            # Checked before the rest arrives, so that bytes that are not Kafka's protocol end the connection at once.
-            size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
-            if not 8 <= size <= self._settings.max_request_bytes:
-                self._refuse(
-                    "size",
-                    f"a request has {size} bytes; it must have 8 to {self._settings.max_request_bytes} (connections.maxRequestBytes)",
-                )
-                return
-        if self._filled < len(self._target):
+        if self._size:
+            if self._filled == self._size:
+                self._complete()
+            elif self._filled == self._granted_bytes:
+                self._grow()
             return
-        if self._body:
-            frame, counted, self._counted = self._target, self._counted, 0
-            self._expect(memoryview(self._prefix), body=False)
-            self._received(frame, counted)
-        else:
-            self._active = asyncio.get_running_loop().time()
+        if self._filled < SIZE:
+            return
+        # Checked before the rest arrives, so that bytes that are not Kafka's protocol end the connection at once.
+        size = int.from_bytes(self._prefix[:SIZE], "big", signed=True)
+        limit = self._settings.max_request_bytes
+        if not 8 <= size <= limit:
+            self._refuse("size", f"a request has {size} bytes; it must have 8 to {limit} (connections.maxRequestBytes)")
+        elif self._filled == PREFIX:
             produces = self._prefix[SIZE] == 0 and self._prefix[SIZE + 1] == PRODUCE
             if size > REQUEST_LIMIT and not produces:
                 self._refuse(
                     "size", f"a request has {size} bytes; requests other than Produce may have at most {REQUEST_LIMIT}"
                 )
                 return
-            self._admit(size, counted=produces or size >= SMALL)
+            self._begin(size, counts=produces or size >= SMALL)
 
     def eof_received(self) -> bool | None:
         """Abort: no Kafka client closes only one direction."""
@@ -137,10 +149,9 @@ class Connection(asyncio.BufferedProtocol):
         """Release what the arriving request holds."""
         self._lost = True
         self._budget.cancel(self._granted)
-        if self._body:
-            counted, self._counted = self._counted, 0
-            self._expect(memoryview(self._prefix), body=False)
-            self._budget.release(counted)
+        if self._counts:
+            granted, self._granted_bytes = self._granted_bytes, 0
+            self._budget.release(granted, self.client.peer)
         self._writable.set()
         self._replies.put_nowait(None)
         self._ended()
@@ -155,32 +166,31 @@ class Connection(asyncio.BufferedProtocol):
 
     # Requests
 
-    def _expect(self, target: memoryview, *, body: bool) -> None:
-        self._target = target
-        self._filled = 0
-        self._body = body
+    def _begin(self, size: int, *, counts: bool) -> None:
+        """Receive the rest of a request."""
+        self._active = self._begun = asyncio.get_running_loop().time()
+        self._size, self._counts, self._granted_bytes = size, counts, 0
+        # The frame begins with the API key, which has arrived.
+        self._target, self._filled = self._prefix[SIZE:], PREFIX - SIZE
+        self._grow()
 
-    def _admit(self, size: int, *, counted: bool) -> None:
-        """Acquire the bytes of a request, or stop reading until they are granted."""
-        if not counted:
-            self._begin(size)
-        elif self._budget.acquire(size, self._granted):
-            self._counted = size
-            self._begin(size)
+    def _grow(self) -> None:
+        """Acquire memory for the next bytes of the request, or stop reading until it is granted."""
+        step = min(self._size - self._granted_bytes, STEP if self._counts or self._granted_bytes else FIRST)
+        growing = self._granted_bytes > 0
+        if not self._counts or self._budget.acquire(step, self.client.peer, self._granted, growing=growing):
+            self._granted_bytes += step
         else:
             self._pause("budget")
 
     def _granted(self, size: int) -> None:
-        self._counted = size
-        self._begin(size)
+        self._granted_bytes += size
         self._resume("budget")
 
-    def _begin(self, size: int) -> None:
-        data = bytearray(size)
-        data[: PREFIX - SIZE] = self._prefix[SIZE:]
-        self._expect(memoryview(data), body=True)
-        self._filled = PREFIX - SIZE
-        self._begun = asyncio.get_running_loop().time()
+    def _complete(self) -> None:
+        frame, counted = memoryview(self._target), self._granted_bytes if self._counts else 0
+        self._target, self._filled, self._size, self._counts = self._prefix, 0, 0, False
+        self._received(frame, counted)
 
     def check_timeouts(self, now: float) -> None:
         """Close the connection if a timeout has passed. If the client has disconnected, cancel its running read."""
@@ -195,23 +205,37 @@ class Connection(asyncio.BufferedProtocol):
             return
         if not self._writable.is_set():
             left = self._transport.get_write_buffer_size()
-            if self._unsent - left >= SMALL:
+            if self._unsent - left >= max(SMALL, settings.min_bytes_per_second * (now - self._moved)):
                 self._unsent, self._moved, self._active = left, now, now
-        if self._body and not self._paused and now - self._begun > settings.arrival_seconds:
-            # The request holds its memory while it arrives, and other connections wait for that memory.
-            self._refuse(
-                "slow",
-                f"a request of {len(self._target)} bytes did not arrive within {settings.arrival_seconds} s (connections.arrivalSeconds)",
-            )
-        elif self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
+        if self._size and not self._paused and self._too_slow(now - self._begun):
+            return
+        if self._sending is not None and self._sending.contended and now - self._moved > settings.drain_seconds:
             # Only if others wait: a consumer that processes records may leave its next answer unread for minutes.
             self._refuse("stuck", "the client does not read its answer, and other requests wait for the memory")
         elif now - self._active > settings.idle_seconds:
             log.info("connection closed", peer=self.client.peer, client=self.client.id, reason="idle")
             self._transport.abort()
 
+    def _too_slow(self, seconds: float) -> bool:
+        """Close the connection if its request has been arriving too long; return whether it is closed."""
+        settings = self._settings
+        if seconds > settings.arrival_seconds:
+            why = f"did not arrive within {settings.arrival_seconds} s (connections.arrivalSeconds)"
+        elif (
+            self._counts
+            and self._budget.contended(self.client.peer)
+            and seconds > RATE_SECONDS
+            and self._filled < settings.min_bytes_per_second * seconds
+        ):
+            why = "arrives too slowly (connections.minBytesPerSecond), and other requests wait for the memory"
+        else:
+            return False
+        self._refuse("slow", f"a request of {self._size} bytes {why}")
+        return True
+
     def _pause(self, why: str) -> None:
         if not self._paused and not self._lost:
+            self._paused_at = asyncio.get_running_loop().time()
             self._transport.pause_reading()
         self._paused.add(why)
 
@@ -219,6 +243,7 @@ class Connection(asyncio.BufferedProtocol):
         if why in self._paused:
             self._paused.discard(why)
             if not self._paused and not self._lost and not self._transport.is_closing():
+                self._begun += asyncio.get_running_loop().time() - self._paused_at
                 self._transport.resume_reading()
 
     def _received(self, frame: memoryview, counted: int) -> None:
@@ -261,7 +286,7 @@ class Connection(asyncio.BufferedProtocol):
                     self._send(task)
                     await self._writable.wait()
             finally:
-                self._budget.release(counted)
+                self._budget.release(counted, self.client.peer)
                 _release(task)
                 self._sending = None
                 self._requests -= 1
@@ -277,7 +302,7 @@ class Connection(asyncio.BufferedProtocol):
         while not self._replies.empty():
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
-                self._budget.release(item[2])
+                self._budget.release(item[2], self.client.peer)
                 _release(item[0])
 
     def _send(self, task: "asyncio.Task[Buffers | None]") -> None:
@@ -358,7 +383,7 @@ class Server:
     async def accept(self, router: Router) -> None:
         """Start to serve clients."""
         self._router = router
-        metrics.BUFFERED.set_function(lambda: self._budget.used)
+        metrics.BUFFERED.set_function(lambda: self._budget.held)
         metrics.BUFFER_WAITING.set_function(lambda: self._budget.waiting)
         self._check_connections()
         for server in self._servers:

@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from firn.records.cursor import MalformedError
 from firn_broker.network.budget import Budget, Counted, Share
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import Server
+from firn_broker.network.server import STEP, Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire.headers import RequestHeader
 
@@ -172,7 +172,8 @@ async def test_large_requests_wait_for_memory_and_small_ones_do_not() -> None:
 async def test_produce_requests_of_any_size_count() -> None:
     size = 60_000
     async with serving(buffered_bytes=1 << 20, read_ahead_requests=30) as (server, router, port):
-        count = (1 << 20) // size
+        # A connection beyond its share leaves two eighths of the memory free.
+        count = (1 << 20) * 6 // 8 // size
         router.hold(*range(1, count + 1))
         clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(4)]
         for number in range(count):
@@ -270,7 +271,7 @@ async def test_metrics_report_the_memory_held_at_the_scrape() -> None:
         router.hold(1)
         first[1].write(request(PRODUCE, 1, 1 << 20))
         await router.until(1)
-        second[1].write(request(PRODUCE, 2, 50))
+        second[1].write(request(PRODUCE, 2, 1 << 20))
         async with asyncio.timeout(60):
             while buffer_metrics() != [1 << 20, 1]:
                 await asyncio.sleep(0.001)
@@ -293,9 +294,9 @@ async def test_a_request_larger_than_the_memory_is_read_alone() -> None:
 async def test_a_connection_lost_in_the_middle_of_a_request_releases_its_memory() -> None:
     async with serving(buffered_bytes=1 << 20) as (server, _, port):
         _, gone = await asyncio.open_connection("127.0.0.1", port)
-        gone.write(request(PRODUCE, 1, 900_000)[:500_000])
+        gone.write(request(PRODUCE, 1, 900_000)[: 3 * STEP])
         async with asyncio.timeout(60):
-            while not server._budget.used:
+            while server._budget.used < 3 * STEP:
                 await asyncio.sleep(0.001)
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(PRODUCE, 2, 900_000))
@@ -359,24 +360,24 @@ async def test_a_stopping_server_answers_pending_requests() -> None:
 
 
 def test_a_budget_serves_waiters_in_order() -> None:
-    budget, served = Budget(10), list[int]()
-    assert budget.acquire(6, served.append)
-    for size in (8, 1):
-        assert not budget.acquire(size, lambda size: served.append(size))
+    budget, served = Budget(16), list[int]()
+    assert budget.acquire(10, "a:1", served.append)
+    for size in (9, 3):
+        assert not budget.acquire(size, "b:1", lambda size: served.append(size))
     assert served == [], "the small request does not overtake"
-    budget.release(6)
-    assert (served, budget.used, budget.waiting) == ([8, 1], 9, 0)
+    budget.release(10, "a:1")
+    assert (served, budget.used, budget.waiting) == ([9, 3], 12, 0)
 
 
 def test_a_budget_removes_cancelled_waiters() -> None:
-    budget, served = Budget(10), list[int]()
+    budget, served = Budget(16), list[int]()
     gone, other = list[int](), served.append
-    assert budget.acquire(8, gone.append)
+    assert budget.acquire(9, "a:1", gone.append)
     leave = gone.append
-    assert not budget.acquire(10, leave)
-    assert not budget.acquire(2, other)
+    assert not budget.acquire(10, "b:1", leave)
+    assert not budget.acquire(3, "c:1", other)
     budget.cancel(leave)
-    assert (gone, served, budget.used, budget.waiting) == ([], [2], 10, 0), "the next request no longer waits"
+    assert (gone, served, budget.used, budget.waiting) == ([], [3], 12, 0), "the next request no longer waits"
 
 
 class Answers(Router):
@@ -389,7 +390,7 @@ class Answers(Router):
         self.budget = Budget(self.SIZE)
 
     async def handle(self, header: RequestHeader, frame: memoryview, client: Client) -> Buffers:
-        share = Share(self.budget)
+        share = Share(self.budget, client.peer)
         self.begun.append(header.correlation)
         await share.acquire(self.SIZE)
         return Counted([bytes(self.SIZE)], share)

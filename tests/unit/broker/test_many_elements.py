@@ -134,7 +134,7 @@ def test_produce_requests_wait_for_memory_before_they_are_parsed(monkeypatch: py
             monkeypatch.setattr(produce, "write", answered)
             monkeypatch.setattr(produce, "read", counted)
             memory = asked.broker.parsed
-            others = Share(memory)
+            others = Share(memory, "others:1")
             await others.acquire(memory.total)
             requests = [
                 asyncio.create_task(asked.raw(0, 9, produced(1, ELEMENTS - 10) if many else one_record(number)))

@@ -14,7 +14,7 @@ from firn_broker.log.reader import Position, Reader, Records
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import Append
 from firn_broker.log_types import LogState, Lookup, LookupResult, Partition
-from firn_broker.network.budget import Share
+from firn_broker.network.budget import Budget, Share
 from firn_broker.settings import ReaderSettings
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, Rig, rig
@@ -37,7 +37,7 @@ def cold(parts: Rig) -> Reader:
 async def fetch(
     reader: Reader, *positions: Position, min_bytes: int = 1, max_bytes: int = 1 << 20, wait: float = 0
 ) -> list[Records]:
-    share = Share(reader.answers)
+    share = Share(reader.answers, "test:1")
     records = await reader.fetch(
         positions, min_bytes=min_bytes, max_bytes=max_bytes, max_wait_seconds=wait, share=share
     )
@@ -279,7 +279,7 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
                 reader.fetch([position], min_bytes=1, max_bytes=1 << 20, max_wait_seconds=0, share=share)
             )
 
-        first, second, third = [Share(reader.answers) for _ in range(3)]
+        first, second, third = [Share(reader.answers, f"test:{number}") for number in range(3)]
         assert bases((await ask(first, Position(FIRST, 0, 1 << 20)))[0]) == [0]
         waiting, gone = ask(second, Position(SECOND, 0, 1 << 20)), ask(third, Position(SECOND, 0, 1 << 20))
         await asyncio.sleep(0.02)
@@ -299,8 +299,8 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
 async def test_blocks_evicted_during_a_wait_for_memory_are_read_again() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(body=b"x" * 100_000), False)])
-        parts.reader.answers.total = 1 << 20
-        others = Share(parts.reader.answers)
+        parts.reader.answers = Budget(1 << 20)
+        others = Share(parts.reader.answers, "others:1")
         await others.acquire(1 << 20)
         asked = asyncio.create_task(fetch(parts.reader, Position(FIRST, 0, 1 << 20)))
         async with asyncio.timeout(5):
@@ -315,5 +315,5 @@ async def test_blocks_evicted_during_a_wait_for_memory_are_read_again() -> None:
 async def test_an_answer_larger_than_the_memory_is_loaded_alone() -> None:
     async with rig() as parts:
         await parts.writer.append([Append(FIRST, batch(body=b"x" * (2 << 20)), False)])
-        parts.reader.answers.total = 1 << 20
+        parts.reader.answers = Budget(1 << 20)
         assert bases((await fetch(parts.reader, Position(FIRST, 0, 1 << 20)))[0]) == [0]

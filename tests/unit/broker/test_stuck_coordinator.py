@@ -66,7 +66,8 @@ async def test_reconnecting_clients_do_not_accumulate_requests() -> None:
             async with asyncio.timeout(60):
                 while not server._budget.waiting:
                     await asyncio.sleep(0.001)
-            assert BOUND - len(frame) < server._budget.used <= BOUND
+            # A connection beyond its share leaves two eighths free.
+            assert BOUND * 3 // 4 - len(frame) < server._budget.used <= BOUND
             for _, writer in clients:
                 writer.transport.abort()
             async with asyncio.timeout(60):
