@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import structlog
@@ -34,6 +35,8 @@ from firn_broker.topics.configs import TopicConfigs
 log = structlog.get_logger()
 
 DRAIN_SECONDS = 20
+SWITCH_SECONDS = 0.001
+"""Seconds after which the decoding thread yields to the event loop."""
 SERVE, FSCK = "serve", "fsck"
 
 
@@ -153,11 +156,12 @@ def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, mig
             {**settings.objects.config, **secrets},
             timeout_seconds=settings.objects.timeout_seconds,
         )
-    return Ports(metadata_store, objects, clock, chance)
+    return Ports(metadata_store, objects, clock, chance, ThreadPoolExecutor(1, thread_name_prefix="decoder"))
 
 
 async def _serve(settings: BrokerSettings) -> int:
     stop = asyncio.Event()
+    sys.setswitchinterval(SWITCH_SECONDS)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)

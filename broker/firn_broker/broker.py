@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from random import Random
 from typing import Any, TypeVar
@@ -18,6 +19,7 @@ from firn_broker.cluster.producer_ids import ProducerIds
 from firn_broker.groups.coordinator import GroupCoordinator
 from firn_broker.groups.lag import GroupLag
 from firn_broker.log.blocks import BlockCache
+from firn_broker.log.decoder import Decoder
 from firn_broker.log.reader import Reader
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
@@ -39,6 +41,8 @@ STOP_SECONDS = 5.0
 """Seconds that a stopping broker waits for its last commits, and then for its background tasks."""
 JOIN_SECONDS = 1.0
 """Seconds between two attempts of a starting broker to reach the coordinator."""
+STALL_SECONDS = 0.02
+"""Seconds between two measurements of the event loop. A measurement reports up to this much less than the stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,8 @@ class Ports:
     objects: ObjectStore
     clock: Clock
     random: Random
+    decoder: Executor | None = None
+    """A thread that decodes records; None decodes in the event loop."""
 
 
 class Broker:
@@ -61,6 +67,7 @@ class Broker:
         self.objects = ports.objects
         self.identifiers = Identifiers(ports.clock, ports.random)
         self.watermarks = Watermarks()
+        self.decoder = Decoder(ports.decoder)
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
@@ -116,8 +123,8 @@ class Broker:
             settings.groups,
         )
         compaction = Compaction(
-            self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.clock, self.configs,
-            settings.upkeep.compacted_bytes,
+            self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.configs,
+            self.decoder, settings.upkeep.compacted_bytes,
         )  # fmt: skip
         maintenance = Maintenance(
             self.metadata_store.retention,
@@ -143,6 +150,7 @@ class Broker:
         ):
             self._work(name, work)
         if settings.metrics_listen:
+            self._work("stalls of the event loop", measure_stalls())
             self._work("lag of groups", GroupLag(self.metadata_store.groups, self.groups, self.topic_metadata).run())
 
     def _work(self, name: str, work: Coroutine[Any, Any, None]) -> None:
@@ -231,6 +239,15 @@ async def _reached(step: Callable[[], Awaitable[T]]) -> T:
         except UnavailableError as error:
             log.warning("cannot join the cluster yet", error=str(error))
             await asyncio.sleep(JOIN_SECONDS)
+
+
+async def measure_stalls() -> None:
+    """Measure how late the event loop runs a timer. Runs until it is cancelled."""
+    loop = asyncio.get_running_loop()
+    while True:
+        due = loop.time() + STALL_SECONDS
+        await asyncio.sleep(STALL_SECONDS)
+        metrics.LOOP_STALL_SECONDS.observe(max(loop.time() - due, 0))
 
 
 def _ended(task: "asyncio.Task[None]") -> None:

@@ -13,6 +13,11 @@ MALFORMED = Counter(
     "Connections that the broker closed, by reason: size, malformed, slow (the request did not arrive), stuck (the client does not read)",
     ["reason"],
 )
+LOOP_STALL_SECONDS = Histogram(
+    "firn_broker_loop_stall_seconds",
+    "Delay of a timer in the event loop, measured 50 times a second: no request advances meanwhile",
+    buckets=_SECONDS,
+)
 CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or closed with a request still running")
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")

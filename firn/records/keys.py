@@ -25,6 +25,8 @@ GZIP = 1
 HORIZON_BIT = 0x40
 MAX_DELTA = (1 << 31) - 1
 """The greatest distance between the first and the last offset of a batch."""
+MAX_RECORDS = 10_000
+"""Records of a batch that a compacted topic accepts."""
 HELD = 280
 """Approximate bytes that a record takes in memory besides its own."""
 _AFTER_CRC = struct.Struct(">hiqqqhii")
@@ -74,6 +76,11 @@ def decode(batch: memoryview) -> list[Record]:
 
 def require(batch: Batch) -> None:
     """Check that a produced batch can be compacted. Raises InvalidBatchError, also for a record without a key."""
+    if batch.records > MAX_RECORDS:
+        raise InvalidBatchError(
+            ErrorCode.message_too_large,
+            f"the batch has {batch.records} records, more than the {MAX_RECORDS} that a compacted topic accepts in one batch",
+        )
     try:
         decoded = decode(batch.data)
     except UndecodableError as error:

@@ -8,8 +8,8 @@
 - -4 and -5 (tiered storage) are the log start and no offset, as in a Kafka cluster without tiered storage.
 """
 
-import asyncio
 from collections import Counter
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -17,6 +17,7 @@ from firn.model.errors import UnavailableError
 from firn.records import contents, record_batch
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
+from firn_broker.log.decoder import Decoder
 from firn_broker.log.reader import UnreadableError
 from firn_broker.log_types import EARLIEST, LATEST, MAX_TIMESTAMP, LogState, Partition
 from firn_broker.network.router import Call
@@ -78,7 +79,10 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     since = start
     while (run := await broker.metadata_store.log.find_by_time(partition, timestamp, since)) is not None:
         block = await broker.reader.read(run)
-        match = await _search(block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start)
+        async with broker.decoder.searches:
+            match = await _search(
+                broker.decoder, block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start
+            )
         if match[0] >= 0 or timestamp == MAX_TIMESTAMP:
             return match
         # The records of that time lie below the log start, or the batch header claims a later time than any record has.
@@ -86,7 +90,7 @@ async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: 
     return -1, -1
 
 
-async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
+async def _search(decoder: Decoder, data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
     for place, size, offsets in record_batch.walk(data):
         batch = data[place : place + size]
@@ -94,19 +98,29 @@ async def _search(data: memoryview, timestamp: int, start: int) -> tuple[int, in
         base = int.from_bytes(batch[:8], "big")
         if newest < timestamp or newest <= best[1] or base + offsets <= start:
             continue
-        try:
-            _, places = contents.open_batch(batch)
-            times = [(record.offset, record.timestamp) for record in places]
-        except contents.UndecodableError:
-            times = [(max(base, start), newest)]
-        # A batch range may hold many batches that take long to decode, and other requests must not wait for all of
-        # them.
-        await asyncio.sleep(0)
-        for offset, time in times:
-            if offset < start:
-                continue
-            if timestamp != MAX_TIMESTAMP and time >= timestamp:
-                return offset, time
-            if timestamp == MAX_TIMESTAMP and time > best[1]:
-                best = offset, time
+        match = await decoder.run(partial(search_batch, batch, timestamp, start))
+        if match[0] >= 0 and timestamp != MAX_TIMESTAMP:
+            return match
+        if match[1] > best[1]:
+            best = match
+    return best
+
+
+def search_batch(batch: memoryview, timestamp: int, start: int) -> tuple[int, int]:
+    """Find (offset, timestamp) in one batch; -1 each if there is none. A batch that cannot be decoded has its first
+    offset and its greatest timestamp."""
+    best = (-1, -1)
+    try:
+        _, places = contents.open_batch(batch)
+    except contents.UndecodableError:
+        newest, _, _ = record_batch.header(batch)
+        # The caller passes only batches with a header timestamp of at least ``timestamp``.
+        return max(int.from_bytes(batch[:8], "big"), start), newest
+    for record in places:
+        if record.offset < start:
+            continue
+        if timestamp != MAX_TIMESTAMP and record.timestamp >= timestamp:
+            return record.offset, record.timestamp
+        if timestamp == MAX_TIMESTAMP and record.timestamp > best[1]:
+            best = record.offset, record.timestamp
     return best

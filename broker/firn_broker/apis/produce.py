@@ -10,12 +10,13 @@
   sequence.
 - The first and the greatest timestamp of the batch header are checked: INVALID_TIMESTAMP.
 - Compacted topics reject records without a key: INVALID_RECORD. Only for these topics does the broker decode records
-  here.
+  here. A batch with more records than it decodes is MESSAGE_TOO_LARGE, after which Java clients split the batch.
 - Transactional batches are rejected with INVALID_TXN_STATE, which is fatal to every client, so no client retries.
 """
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -153,13 +154,13 @@ async def _check(
         try:
             batch = _parse(partition, max_bytes, times)
             if compacted:
-                keys.require(batch)
+                await broker.decoder.run(partial(keys.require, batch))
             checked.append((partition.index, batch))
         except InvalidBatchError as error:
             # The error itself would keep the frames of its traceback in memory.
             checked.append((partition.index, (error.code, str(error))))
-        if compacted or not number % _AT_A_TIME:
-            # Other requests must not wait for many batches, or for batches that take long to decode.
+        if not number % _AT_A_TIME:
+            # Other requests must not wait for many batches.
             await asyncio.sleep(0)
     return topic, missing, checked
 

@@ -13,9 +13,13 @@ class Identifiers:
         self._clock = clock
         self._random = random
 
+    def now_ms(self) -> int:
+        """Return the time that new ids have."""
+        return int(self._clock.now().timestamp() * 1000)
+
     def uuid7(self) -> UUID:
         """Generate an id that sorts by time (RFC 9562)."""
-        now = int(self._clock.now().timestamp() * 1000)
+        now = self.now_ms()
         bits = self._random.getrandbits(74)
         return UUID(int=now << 80 | 7 << 76 | (bits >> 62) << 64 | 2 << 62 | bits & (1 << 62) - 1)
 

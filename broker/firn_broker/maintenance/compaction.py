@@ -11,18 +11,19 @@ doubled. The same holds for a partition with a batch that cannot be decoded."""
 import asyncio
 from bisect import bisect_right
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import structlog
 from kio.schema.errors import ErrorCode
 
-from firn.model.clock import Clock
 from firn.model.errors import FencedError
 from firn.records import keys, record_batch
 from firn.records.contents import UndecodableError
 from firn_broker import metrics
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
+from firn_broker.log.decoder import Decoder
 from firn_broker.log.reader import Reader, UnreadableError
 from firn_broker.log_types import RANGE_BYTES, BatchRange, Commit, LogState, Lookup, Partition, Rewrite, Topic, WalRange
 from firn_broker.ports import LogStore, ObjectStore
@@ -71,15 +72,15 @@ class Compaction:
 
     def __init__(
         self, log_store: LogStore, objects: ObjectStore, membership: Membership, reader: Reader, identifiers: Identifiers,
-        clock: Clock, topic_configs: TopicConfigs, partition_bytes: int,
+        topic_configs: TopicConfigs, decoder: Decoder, partition_bytes: int,
     ) -> None:  # fmt: skip
         self._log_store = log_store
         self._objects = objects
         self._membership = membership
         self._reader = reader
         self._identifiers = identifiers
-        self._clock = clock
         self._configs = topic_configs
+        self._decoder = decoder
         self._bytes = partition_bytes
         self._not_due: dict[Partition, _NotDue] = {}
         self._given_up: dict[Partition, _GivenUp] = {}
@@ -152,9 +153,6 @@ class Compaction:
         self._unsettled = None
         return done
 
-    def _now(self) -> int:
-        return int(self._clock.now().timestamp() * 1000)
-
     def _ratio(self, topic: Topic) -> float:
         return float(self._configs.get(topic, configs.MIN_DIRTY_RATIO))
 
@@ -167,7 +165,7 @@ class Compaction:
         return (
             not_due is None
             or not_due[:3] != (state.log_start, state.high_watermark, self._ratio(topic))
-            or 0 < not_due.horizon_ms <= self._now()
+            or 0 < not_due.horizon_ms <= self._identifiers.now_ms()
         )
 
     async def _compact_if_due(self, topic: Topic, partition: Partition, state: LogState) -> bool:
@@ -176,7 +174,7 @@ class Compaction:
         horizon = min(filter(None, (wal.horizon(batch_range.place.key) for batch_range in part.clean)), default=0)
         dirty = _bytes(part.dirty)
         size, ratio = _bytes(part.clean) + dirty, self._ratio(topic)
-        if not (part.full or (dirty and dirty >= ratio * size) or 0 < horizon <= self._now()):
+        if not (part.full or (dirty and dirty >= ratio * size) or 0 < horizon <= self._identifiers.now_ms()):
             if part.whole:
                 self._not_due[partition] = _NotDue(state.log_start, state.high_watermark, ratio, horizon)
             return False
@@ -203,7 +201,7 @@ class Compaction:
     async def _part(self, partition: Partition, state: LogState, lag_ms: int) -> _Part:
         clean: list[BatchRange] = []
         dirty: list[BatchRange] = []
-        offset, size, newest = state.log_start, 0, self._now() - lag_ms
+        offset, size, newest = state.log_start, 0, self._identifiers.now_ms() - lag_ms
         while offset < state.high_watermark:
             (result,) = await self._log_store.find([Lookup(partition, offset, self._bytes)])
             if result.error is not ErrorCode.none or not result.ranges:
@@ -230,16 +228,15 @@ class Compaction:
             for place, length, _ in record_batch.walk(data):
                 batch = data[place : place + length]
                 compressed |= bool(record_batch.header(batch)[1] & record_batch.CODEC_BITS)
-                newest.add(record for record in keys.decode(batch) if record.offset >= start)
-                # Other requests must not wait for more than one batch.
-                await asyncio.sleep(0)
-        kept = newest.kept(self._now(), int(self._configs.get(topic, configs.DELETE_RETENTION_MS)))
-        batches = []
-        for compacted in keys.encode(
+                await self._decoder.run(partial(_add, newest, batch, start))
+        retention_ms = int(self._configs.get(topic, configs.DELETE_RETENTION_MS))
+        kept = await self._decoder.run(partial(newest.kept, self._identifiers.now_ms(), retention_ms))
+        encoded = keys.encode(
             kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RANGE_BYTES // 4
-        ):
+        )
+        batches = []
+        while (compacted := await self._decoder.run(partial(next, encoded, None))) is not None:
             batches.append(memoryview(compacted))
-            await asyncio.sleep(0)
         swapped = await self._swap(partition, old, batches, keys.next_horizon(kept))
         metrics.MAINTENANCE.labels("compacted partitions").inc(swapped)
         return swapped
@@ -249,8 +246,10 @@ class Compaction:
     ) -> bool:
         id, lease = self._identifiers.uuid7(), self._membership.lease
         key = wal.compacted_key(id, horizon)
-        data, positions = wal.assemble(
-            id, lease.node, lease.epoch, [(partition, [record_batch.rewritten(batch) for batch in batches])]
+        data, positions = await self._decoder.run(
+            lambda: wal.assemble(
+                id, lease.node, lease.epoch, [(partition, [record_batch.rewritten(batch) for batch in batches])]
+            )
         )
         # If the upload or the swap fails, an empty commit gives the key up.
         self._unsettled = Commit(lease, key, 0, ())
@@ -258,6 +257,10 @@ class Compaction:
         await self._objects.put(key, memoryview(data))
         self._unsettled = Rewrite(lease, key, len(data), partition, old, _ranges(key, batches, positions))
         return await self.settle()
+
+
+def _add(newest: keys.Newest, batch: memoryview, start: int) -> None:
+    newest.add(record for record in keys.decode(batch) if record.offset >= start)
 
 
 def _bytes(ranges: Sequence[BatchRange]) -> int:

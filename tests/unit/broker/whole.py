@@ -5,6 +5,7 @@ import dataclasses
 import io
 import struct
 from collections.abc import AsyncIterator, Awaitable, Mapping
+from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from functools import cache
@@ -126,12 +127,16 @@ def nested_entity(hint: Any) -> Any:
 
 @asynccontextmanager
 async def broker(
-    shared: Shared | None = None, seed: int = 1, external: Endpoint | None = None, **settings: Any
+    shared: Shared | None = None,
+    seed: int = 1,
+    external: Endpoint | None = None,
+    decoder: Executor | None = None,
+    **settings: Any,
 ) -> AsyncIterator[Asked]:
     """Run a broker until the end of the block."""
     outside = shared or Shared()
     made = Broker(
-        Ports(outside.store, outside.objects, LoopClock(), Random(seed)),
+        Ports(outside.store, outside.objects, LoopClock(), Random(seed), decoder),
         BrokerSettings(
             coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
         ),
