@@ -75,5 +75,11 @@ GROUP_LAG = Gauge(
 MAINTENANCE = Counter("firn_broker_upkeep_total", "Items that maintenance has processed, by kind of work", ["what"])
 MAINTENANCE_BEHIND = Gauge(
     "firn_broker_upkeep_behind",
-    "1 while this broker does maintenance and its last pass left batch ranges that must expire or be dropped",
+    "1 while this broker does maintenance and its last pass left batch ranges that must expire or be dropped, or objects"
+    " that must be deleted",
+)
+DEAD_OBJECTS = Gauge("firn_broker_dead_objects", "Objects without batch ranges that are not deleted yet")
+DEAD_OBJECTS_AGE = Gauge(
+    "firn_broker_dead_objects_age_seconds",
+    "Seconds since the oldest of these objects lost its last batch range. upkeep.graceSeconds is normal",
 )

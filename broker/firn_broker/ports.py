@@ -261,6 +261,10 @@ class RetentionStore(Protocol):
         """Return keys of up to ``limit`` objects that have been dead for ``grace_ms``."""
         ...
 
+    async def dead_backlog(self) -> tuple[int, int]:
+        """Return the number of dead objects, and for how many milliseconds the oldest has been dead."""
+        ...
+
     async def forget_objects(self, keys: Sequence[str]) -> None:
         """Delete the entries of dead objects after the object store has deleted the objects."""
         ...

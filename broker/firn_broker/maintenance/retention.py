@@ -25,7 +25,10 @@ log = structlog.get_logger()
 
 T = TypeVar("T")
 LEASE = "upkeep"
-OBJECTS_AT_ONCE = 500
+OBJECTS_AT_ONCE = 1_000
+"""Objects that one request deletes."""
+DELETES = 4
+"""Concurrent requests that delete objects."""
 
 
 class Maintenance:
@@ -48,6 +51,8 @@ class Maintenance:
         self._topic_metadata = topic_metadata
         self._configs = topic_configs
         self._settings = settings
+        self._behind: set[str] = set()
+        """The parts of the last round that left work."""
         self._failed: UUID | None = None
         """The topic whose expiry failed last. The next round starts with the topic after it."""
 
@@ -59,8 +64,7 @@ class Maintenance:
                 if await self._membership.acquire(LEASE) is not None:
                     await self.round()
                 else:
-                    metrics.MAINTENANCE_BEHIND.set(0)
-                    self._compaction.rest()
+                    self._rest()
                     await self._compaction.settle()
             except (UnavailableError, FencedError) as error:
                 log.warning("maintenance postponed", error=str(error))
@@ -68,7 +72,7 @@ class Maintenance:
                 log.exception("maintenance failed")
 
     async def round(self) -> None:
-        """Do each part once; a part that fails does not stop the others.
+        """Do each part once, within an interval each; a part that fails does not stop the others.
 
         Log starts move first, then batch ranges are dropped, then objects are deleted. So the next round continues
         after a crash anywhere."""
@@ -83,6 +87,18 @@ class Maintenance:
         for name, part in parts.items():
             await _attempt(part, part=name)
 
+    def _rest(self) -> None:
+        """Reset the metrics while another broker does maintenance."""
+        self._report("expiry", behind=False)
+        self._report("objects", behind=False)
+        metrics.DEAD_OBJECTS.set(0)
+        metrics.DEAD_OBJECTS_AGE.set(0)
+        self._compaction.rest()
+
+    def _report(self, part: str, *, behind: bool) -> None:
+        (self._behind.add if behind else self._behind.discard)(part)
+        metrics.MAINTENANCE_BEHIND.set(bool(self._behind))
+
     async def _expire_and_drop(self) -> None:
         """Move log starts and drop batch ranges, one step for each topic in turn. Topics that need more steps share one
         interval."""
@@ -95,7 +111,7 @@ class Maintenance:
         while topics and clock() < end:
             topics = await self._expire(topics)
             dropped = await self._steps("dropped runs", self._retention_store.drop_ranges, end)
-        metrics.MAINTENANCE_BEHIND.set(bool(topics) or dropped == self._settings.round_runs)
+        self._report("expiry", behind=bool(topics) or dropped == self._settings.round_runs)
 
     def _bounds(self, topic: Topic) -> tuple[int, int]:
         return (
@@ -163,12 +179,21 @@ class Maintenance:
 
     async def _delete_dead_objects(self) -> None:
         grace = int(self._settings.grace_seconds * 1000)
-        while keys := await self._retention_store.dead_objects(grace, OBJECTS_AT_ONCE):
-            deleted = await self._objects.delete(keys)
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._settings.interval_seconds
+        behind = False
+        while keys := await self._retention_store.dead_objects(grace, DELETES * OBJECTS_AT_ONCE):
+            chunks = [keys[start : start + OBJECTS_AT_ONCE] for start in range(0, len(keys), OBJECTS_AT_ONCE)]
+            deleted = [key for gone in await asyncio.gather(*map(self._objects.delete, chunks)) for key in gone]
             await self._retention_store.forget_objects(deleted)
             metrics.MAINTENANCE.labels("deleted objects").inc(len(deleted))
-            if len(deleted) < len(keys):
-                return
+            behind = len(deleted) < len(keys)
+            if behind or clock() >= end:
+                break
+        self._report("objects", behind=behind or len(keys) == DELETES * OBJECTS_AT_ONCE)
+        count, oldest_ms = await self._retention_store.dead_backlog()
+        metrics.DEAD_OBJECTS.set(count)
+        metrics.DEAD_OBJECTS_AGE.set(oldest_ms / 1000)
 
     async def _compact(self) -> None:
         topics = [topic for topic in self._topic_metadata.by_id.values() if self._configs.compacted(topic)]

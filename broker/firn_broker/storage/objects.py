@@ -20,6 +20,8 @@ from firn.model.errors import UnavailableError
 T = TypeVar("T")
 COALESCE = 1 << 20
 """Bytes of a gap below which two ranges are read in one request."""
+SINGLE_DELETES = 16
+"""Concurrent requests that delete one object each."""
 DIRECT_BYTES = 1 << 20
 PAGE = 4096
 
@@ -237,15 +239,33 @@ class BucketObjects:
 
     async def delete(self, keys: Sequence[str]) -> list[str]:
         """Delete objects; return the keys that are gone."""
-        deleted = []
-        for key in keys:
+        try:
+            # One request for many objects, if the store has one.
+            await self._ask("", obstore.delete_async(self._store, list(keys)))
+        except (KeyError, UnavailableError):
+            # One object can fail the request: some stores report a missing one, or protect one from deletion.
+            return await self._delete_singly(keys)
+        return list(keys)
+
+    async def _delete_singly(self, keys: Sequence[str]) -> list[str]:
+        """Delete objects with one request each; stop if all of several fail."""
+
+        async def gone(key: str) -> bool:
             try:
                 await self._ask(key, obstore.delete_async(self._store, key))
             except KeyError:
-                pass
+                return True
             except UnavailableError:
-                continue
-            deleted.append(key)
+                return False
+            return True
+
+        deleted: list[str] = []
+        for start in range(0, len(keys), SINGLE_DELETES):
+            some = keys[start : start + SINGLE_DELETES]
+            results = await asyncio.gather(*map(gone, some))
+            if not any(results):
+                break
+            deleted += [key for key, is_gone in zip(some, results, strict=True) if is_gone]
         return deleted
 
     async def list(self, prefix: str) -> list[tuple[str, int]]:

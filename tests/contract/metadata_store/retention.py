@@ -42,8 +42,11 @@ class RetentionContract(StoreContract):
         assert await log.store.retention.dead_objects(5_000, 10) == []
         await advance(6)
         assert await log.store.retention.dead_objects(5_000, 10) == [key]
+        count, oldest_ms = await log.store.retention.dead_backlog()
+        assert (count, oldest_ms >= 6_000) == (1, True)
         await log.store.retention.forget_objects([key])
         assert await log.store.retention.dead_objects(0, 10) == []
+        assert await log.store.retention.dead_backlog() == (0, 0)
 
     async def test_the_object_of_a_withdrawn_reservation_can_be_kept(self, log: Log, advance: Advance) -> None:
         key = await log.key()

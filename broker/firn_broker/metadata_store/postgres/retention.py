@@ -100,6 +100,12 @@ class PostgresRetention:
         )
         return [row[0] for row in rows]
 
+    async def dead_backlog(self) -> tuple[int, int]:
+        ((count, oldest_ms),) = await self._database.rows(
+            "SELECT count(*), coalesce(greatest(now_ms() - min(dead_ms), 0), 0) FROM wal WHERE state = 2"
+        )
+        return int(count), int(oldest_ms)
+
     async def forget_objects(self, keys: Sequence[str]) -> None:
         await self._database.rows("DELETE FROM wal WHERE key = ANY($1::text[]) AND state = 2", list(keys))
 

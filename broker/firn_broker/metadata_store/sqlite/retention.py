@@ -177,6 +177,15 @@ class SqliteRetention:
 
         return await database.run(work, write=False)
 
+    async def dead_backlog(self) -> tuple[int, int]:
+        database = self._database
+
+        def work() -> tuple[int, int]:
+            count, oldest = database.row("SELECT count(*), min(dead_ms) FROM wal WHERE state=2")
+            return count, max(database.now_ms() - oldest, 0) if count else 0
+
+        return await database.run(work, write=False)
+
     async def forget_objects(self, keys: Sequence[str]) -> None:
         database = self._database
 
