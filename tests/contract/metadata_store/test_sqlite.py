@@ -30,6 +30,15 @@ class OverSqlite(MetadataStoreContract):
 
         return advance
 
+
+class TestSqliteInMemory(OverSqlite):
+    @pytest.fixture
+    async def store(self, clock: FakeClock) -> AsyncIterator[MetadataStore]:
+        store = SqliteStore(":memory:", clock, "cluster", Inline())
+        await store.start()
+        yield store
+        await store.close()
+
     async def test_commits_proceed_during_a_search_by_time(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite_log, "TIMED_RANGES", 2)
         for _ in range(12):
@@ -47,15 +56,6 @@ class OverSqlite(MetadataStoreContract):
 
         await asyncio.gather(search(), commit())
         assert order == ["committed", "searched"]
-
-
-class TestSqliteInMemory(OverSqlite):
-    @pytest.fixture
-    async def store(self, clock: FakeClock) -> AsyncIterator[MetadataStore]:
-        store = SqliteStore(":memory:", clock, "cluster", Inline())
-        await store.start()
-        yield store
-        await store.close()
 
 
 class TestSqliteOnDisk(OverSqlite):

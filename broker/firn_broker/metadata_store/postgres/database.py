@@ -11,6 +11,7 @@ import structlog
 
 from firn.model.errors import FencedError, InvalidSpecError, UnavailableError
 from firn_broker import metrics
+from firn_broker.metadata_store.postgres.lanes import Lane, Lanes
 from firn_broker.metadata_store.postgres.migrations import COMPATIBLE_FROM, FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.schema_version import mismatch, too_new
 from firn_broker.ports import WentBackError
@@ -40,13 +41,14 @@ class Database:
         self._user = secret("coordinator.userFile", settings.user_file) if settings.user_file else settings.user
         self._password = secret("coordinator.passwordFile", settings.password_file) if settings.password_file else None
         self._pool: Any = None
+        self.lanes = Lanes(settings.connections, settings.timeout_seconds)
 
     async def start(self) -> None:
         """Connect and migrate the schema."""
         settings = self.settings
         try:
             self._pool = await asyncpg.create_pool(
-                settings.uri, user=self._user, password=self._password, min_size=2, max_size=settings.connections,
+                settings.uri, user=self._user, password=self._password, min_size=2, max_size=self.lanes.connections,
                 command_timeout=settings.timeout_seconds, timeout=settings.timeout_seconds,
                 server_settings={"search_path": settings.schema_name, "application_name": "firn-broker", "jit": "off",
                                  # A role or database with "off" would lose acknowledged records in a crash.
@@ -127,8 +129,15 @@ class Database:
         """Replace every connection before its next use."""
         await self._pool.expire_connections()
 
-    async def use(self, work: Callable[[Any], Awaitable[T]]) -> T:
-        """Run ``work`` with a connection. Raises FencedError, and UnavailableError for an error that may pass."""
+    async def use(self, work: Callable[[Any], Awaitable[T]], lane: Lane | None = None) -> T:
+        """Run ``work`` with a connection of ``lane``, by default of the others.
+
+        Raises FencedError, and UnavailableError for an error that may pass.
+        """
+        async with (lane or self.lanes.others).enter():
+            return await self._use(work)
+
+    async def _use(self, work: Callable[[Any], Awaitable[T]]) -> T:
         try:
             db = await self._pool.acquire(timeout=self.settings.timeout_seconds)
             try:
@@ -158,18 +167,18 @@ class Database:
             # asyncpg raises InternalClientError when the server ends a connection during its set-up.
             raise UnavailableError(f"coordinator: {type(error).__name__} {error}") from error
 
-    async def rows(self, sql: str, *values: Any) -> Sequence[Any]:
+    async def rows(self, sql: str, *values: Any, lane: Lane | None = None) -> Sequence[Any]:
         """Run one statement and return its rows."""
 
         async def work(db: Any) -> Sequence[Any]:
             rows: Sequence[Any] = await db.fetch(sql, *values)
             return rows
 
-        return await self.use(work)
+        return await self.use(work, lane)
 
-    async def value(self, sql: str, *values: Any) -> Any:
+    async def value(self, sql: str, *values: Any, lane: Lane | None = None) -> Any:
         """Run one statement and return the first column of its first row, or None."""
-        rows = await self.rows(sql, *values)
+        rows = await self.rows(sql, *values, lane=lane)
         return rows[0][0] if rows else None
 
 

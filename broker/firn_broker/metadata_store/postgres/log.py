@@ -35,13 +35,13 @@ class PostgresLog:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._scans = asyncio.Semaphore(max(1, database.settings.connections // 4))
-        """Limits scans of whole partitions, so that they leave connections to leases and commits."""
+        """Limits scans of whole partitions, so that they leave connections to other reads."""
 
     async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
         await self._database.rows(
             "INSERT INTO wal(key, node, node_epoch, state, size, runs, made_ms) SELECT key, $2, $3, 0, -1, 0, now_ms()"
             " FROM unnest($1::text[]) key ON CONFLICT DO NOTHING",
-            list(keys), lease.node, lease.epoch,
+            list(keys), lease.node, lease.epoch, lane=self._database.lanes.commits,
         )  # fmt: skip
 
     async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
@@ -67,6 +67,7 @@ class PostgresLog:
             "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15) FROM check_progress($16, $17)",
             commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES, commit.lease.commits,
             commit.after,
+            lane=self._database.lanes.commits,
         )  # fmt: skip
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 

@@ -51,13 +51,17 @@ class PostgresNodes:
         database = self._database
         changed = await database.value(
             "UPDATE node SET expires_ms = now_ms() + $3, ttl_ms = $3 WHERE id = $1 AND epoch = $2 RETURNING id",
-            lease.node, lease.epoch, ttl_ms,
+            lease.node, lease.epoch, ttl_ms, lane=database.lanes.lease,
         )  # fmt: skip
         if changed is None:
             raise FencedError(f"another broker process holds the lease of node {lease.node} with a newer epoch")
-        await database.rows("UPDATE node SET expires_ms = now_ms() + ttl_ms WHERE expires_ms > now_ms() + ttl_ms")
+        await database.rows(
+            "UPDATE node SET expires_ms = now_ms() + ttl_ms WHERE expires_ms > now_ms() + ttl_ms",
+            lane=database.lanes.lease,
+        )
         rows = await database.rows(
-            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id"
+            "SELECT id, host, port, zone, external_host, external_port FROM node WHERE expires_ms > now_ms() ORDER BY id",
+            lane=database.lanes.lease,
         )
         return [Node.from_columns(*row) for row in rows]
 

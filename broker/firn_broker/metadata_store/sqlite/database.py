@@ -1,10 +1,11 @@
-"""A SQLite connection in a worker thread.
+"""SQLite connections in two worker threads: one writes, the other one reads, so that commits wait for no reads.
 
 Each call of a store is one transaction, durable when it returns (WAL mode, synchronous=FULL).
 """
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
@@ -35,30 +36,37 @@ class Inline(Executor):
 
 
 class Database:
-    """The connection that the stores of one process share."""
+    """The connections that the stores of one process share."""
 
     def __init__(self, path: str, clock: Clock, executor: Executor | None = None, *, migrates: bool = True) -> None:
         self._path = path
         self._clock = clock
-        self._executor = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator")
+        self._writer = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator")
+        self._reader = executor or ThreadPoolExecutor(1, thread_name_prefix="coordinator-read")
         self._migrates = migrates
-        self.connection: sqlite3.Connection
+        self._own = threading.local()
 
     async def start(self, new_cluster_id: str) -> None:
         """Open the file and migrate its schema. A new database gets ``new_cluster_id``."""
-        await asyncio.wrap_future(self._executor.submit(self._connect))
         await self.run(lambda: self._migrate(new_cluster_id), write=self._migrates)
 
-    def _connect(self) -> None:
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """Return the connection of the calling worker thread."""
+        if not hasattr(self._own, "connection"):
+            self._own.connection = self._connect()
+        connection: sqlite3.Connection = self._own.connection
+        return connection
+
+    def _connect(self) -> sqlite3.Connection:
         if not self._migrates and not Path(self._path).is_file():
             raise InvalidSpecError(mismatch(self._path, 0, len(MIGRATIONS)))
-        self.connection = sqlite3.connect(
-            self._path, isolation_level=None, check_same_thread=False, cached_statements=256
-        )
+        connection = sqlite3.connect(self._path, isolation_level=None, cached_statements=256)
         if self._migrates:
-            self.connection.execute("PRAGMA journal_mode=WAL")
-        self.connection.execute("PRAGMA synchronous=FULL")
-        self.connection.execute("PRAGMA busy_timeout=5000")
+            connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA busy_timeout=5000")
+        return connection
 
     def _migrate(self, new_cluster_id: str) -> None:
         (version,) = self.row("PRAGMA user_version")
@@ -79,13 +87,19 @@ class Database:
             if oldest > len(MIGRATIONS):
                 raise InvalidSpecError(too_new(self._path, version, oldest, len(MIGRATIONS)))
 
+    def _disconnect(self) -> None:
+        if hasattr(self._own, "connection"):
+            self._own.connection.close()
+
     async def close(self) -> None:
-        """Close the file and end the worker thread."""
-        await asyncio.wrap_future(self._executor.submit(self.connection.close))
-        self._executor.shutdown()
+        """Close the file and end the worker threads."""
+        # The writer is the last one to close, because it then empties the write-ahead log.
+        for worker in (self._reader, self._writer):
+            await asyncio.wrap_future(worker.submit(self._disconnect))
+            worker.shutdown()
 
     async def run(self, work: Callable[[], T], *, write: bool = True) -> T:
-        """Run ``work`` in the worker thread, inside one transaction. Raises UnavailableError when SQLite fails."""
+        """Run ``work`` in a worker thread, inside one transaction. Raises UnavailableError when SQLite fails."""
 
         def transaction() -> T:
             try:
@@ -104,10 +118,11 @@ class Database:
                 raise UnavailableError(f"coordinator: {error}") from error
             return result
 
-        if isinstance(self._executor, Inline):
+        worker = self._writer if write else self._reader
+        if isinstance(worker, Inline):
             await asyncio.sleep(0)
             return transaction()
-        return await asyncio.get_running_loop().run_in_executor(self._executor, transaction)
+        return await asyncio.get_running_loop().run_in_executor(worker, transaction)
 
     # Parts of a transaction
 
