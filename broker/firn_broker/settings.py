@@ -104,6 +104,10 @@ class TopicSettings(Settings):
     """If true, the broker creates topics that clients request by name (``auto.create.topics.enable``)."""
     partitions: int = Field(default=1, ge=1)
     """Number of partitions of a topic that is created without one (``num.partitions``)."""
+    max_topics: int = Field(default=10_000, ge=1)
+    """Largest number of topics of the cluster. The broker creates no more (POLICY_VIOLATION)."""
+    max_partitions: int = Field(default=100_000, ge=1)
+    """Largest number of partitions of all topics of the cluster. The broker creates no more (POLICY_VIOLATION)."""
     compacted_partitions: int = Field(default=100, ge=0)
     """Largest number of partitions of a compacted topic; 0 allows no compacted topics. Each may take
     `upkeep.compactedBytes` of memory."""

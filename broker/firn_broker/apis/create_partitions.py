@@ -30,8 +30,8 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -
                 ErrorCode.invalid_partitions,
                 f"{requested.count} partitions: a topic may have at most {MAX_PARTITIONS}.",
             )
-        elif (too_large := _too_large(broker, topic, requested.count)) is not None:
-            error, message = ErrorCode.invalid_partitions, too_large
+        elif (refused := _refused(broker, topic, requested.count)) is not None:
+            error, message = refused
         elif requested.assignments is not None and len(requested.assignments) != requested.count - topic.partitions:
             error, message = (
                 ErrorCode.invalid_replica_assignment,
@@ -44,9 +44,13 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -
     return {"results": results}
 
 
-def _too_large(broker: Broker, topic: Topic, partitions: int) -> str | None:
+def _refused(broker: Broker, topic: Topic, partitions: int) -> tuple[ErrorCode, str] | None:
     try:
         broker.topics.check_compacted(partitions, topic.configs)
     except TopicError as error:
-        return str(error)
+        return ErrorCode.invalid_partitions, str(error)
+    try:
+        broker.topics.check_room(0, partitions - topic.partitions)
+    except TopicError as error:
+        return error.code, str(error)
     return None

@@ -72,10 +72,27 @@ class TopicCreator:
             if await self._topic_metadata.find(name) is not None:
                 raise taken
             return topic
+        self.check_room(1, partitions)
         if not await self._topic_store.create_topic(topic):
             raise taken
-        await self._topic_metadata.refresh()
+        self._topic_metadata.add(topic)
         return topic
+
+    def check_room(self, topics: int, partitions: int) -> None:
+        """Raise TopicError if the cluster has no room for new topics and partitions.
+
+        Brokers that create topics in the same second may exceed the limits a little.
+        """
+        known, settings = self._topic_metadata, self.settings
+        for what, key, count, limit in (
+            ("topics", "topics.maxTopics", len(known.by_id) + topics, settings.max_topics),
+            ("partitions", "topics.maxPartitions", known.partitions + partitions, settings.max_partitions),
+        ):
+            if count > limit:
+                raise TopicError(
+                    ErrorCode.policy_violation,
+                    f"the cluster would have {count} {what}, more than {limit}; delete some, or raise {key}",
+                )
 
     def check_compacted(self, partitions: int, own: Mapping[str, str | None]) -> None:
         """Raise TopicError for a compacted topic whose configs allow more than maintenance can compact."""
@@ -101,13 +118,15 @@ class TopicCreator:
 
     async def on_demand(self, name: str) -> Topic | None:
         """Return the topic; create it first if topics are created on demand. Raises TopicError."""
-        topic = await self._topic_metadata.find(name)
-        if topic is None and self.settings.auto_create:
-            try:
-                await self.create(name, -1, {})
-            except TopicError as error:
-                if error.code is not ErrorCode.topic_already_exists:
-                    raise
-                await self._topic_metadata.refresh()
-            topic = self._topic_metadata.by_name.get(name)
-        return topic
+        if not self.settings.auto_create:
+            return await self._topic_metadata.find(name)
+        if (known := self._topic_metadata.by_name.get(name)) is not None:
+            return known
+        try:
+            return await self.create(name, -1, {})
+        except TopicError as error:
+            # Another broker may have created it.
+            topic = await self._topic_metadata.find(name)
+            if topic is None and error.code is not ErrorCode.topic_already_exists:
+                raise
+            return topic

@@ -26,6 +26,8 @@ class TopicMetadata:
         self._version = -1
         self.by_name: Mapping[str, Topic] = {}
         self.by_id: Mapping[UUID, Topic] = {}
+        self.partitions = 0
+        """Partitions of all topics."""
 
     async def refresh(self) -> None:
         """Load the topics if they have changed. Raises UnavailableError."""
@@ -35,9 +37,16 @@ class TopicMetadata:
         self._version = loaded.version
         self.by_name = {topic.name: topic for topic in loaded.topics}
         self.by_id = {topic.id: topic for topic in loaded.topics}
+        self.partitions = sum(topic.partitions for topic in loaded.topics)
         for partition in self._watermarks.watched():
             if partition.topic not in self.by_id:
                 self._watermarks.wake_partition(partition)
+
+    def add(self, topic: Topic) -> None:
+        """Add a topic that this broker has created, without loading all topics."""
+        self.by_name = {**self.by_name, topic.name: topic}
+        self.by_id = {**self.by_id, topic.id: topic}
+        self.partitions += topic.partitions
 
     async def keep(self) -> None:
         """Refresh every second until cancelled."""
