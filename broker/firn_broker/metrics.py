@@ -55,6 +55,10 @@ WENT_BACK = Gauge(
     "firn_broker_coordinator_went_back",
     "1 while this broker serves no client because the coordinator lost commits that it had acknowledged",
 )
+ABANDONED_COMMITS = Counter(
+    "firn_broker_abandoned_commits_total",
+    "Commits that the broker gave up because the coordinator answered several times with an unexpected error",
+)
 FIND_SECONDS = Histogram(
     "firn_broker_find_seconds", "Duration of a lookup of batches in the coordinator", buckets=_SECONDS
 )

@@ -43,6 +43,10 @@ log = structlog.get_logger()
 RESERVED_AHEAD = 64
 RETRY_SECONDS = (0.05, 0.1, 0.2, 0.5, 1.0)
 
+UNEXPECTED_ATTEMPTS = 10
+"""Attempts of a commit that end in an unexpected error, before the writer gives the commit up. Later commits wait for
+about seven seconds."""
+
 _Producer = tuple[Partition, int]
 
 
@@ -283,6 +287,7 @@ class WalWriter:
     async def _commit(self, file: _File, entries: Sequence[BatchEntry]) -> Sequence[BatchOutcome] | None:
         """Commit the file; return None if it never will be committed, or if the coordinator cannot be asked for now."""
         commit = Commit(self._membership.lease, file.key, len(file.data), entries)
+        unexpected = 0
         for attempt in range(1 << 30):
             try:
                 with metrics.COMMIT_SECONDS.time():
@@ -302,7 +307,10 @@ class WalWriter:
             except Exception:
                 # The outcome is unknown here, too.
                 log.exception("the coordinator did not answer the commit", key=file.key, attempt=attempt)
-            if self._membership.redirects:
+                unexpected += 1
+            if unexpected == UNEXPECTED_ATTEMPTS:
+                metrics.ABANDONED_COMMITS.inc()
+            if unexpected == UNEXPECTED_ATTEMPTS or self._membership.redirects:
                 self._abandon(file)
                 return None
             await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])

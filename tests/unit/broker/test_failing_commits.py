@@ -1,0 +1,41 @@
+"""A commit that fails again and again for an unexpected reason does not stop the commits behind it."""
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn_broker import metrics
+from firn_broker.log import writer
+from firn_broker.log.writer import Append
+from tests.unit.broker.batches import batch
+from tests.unit.broker.rig import FIRST, SECOND, rig
+
+pytestmark = pytest.mark.usefixtures("_no_pauses")
+
+
+@pytest.fixture
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer, "RETRY_SECONDS", (0.0,))
+
+
+def given_up() -> float:
+    return float(metrics.ABANDONED_COMMITS._value.get())
+
+
+async def test_a_commit_with_an_unexpected_error_is_given_up_after_some_attempts() -> None:
+    async with rig() as parts:
+        before = given_up()
+        parts.store.trouble = [RuntimeError("function commit_wal does not exist")] * writer.UNEXPECTED_ATTEMPTS
+        (failed,) = await parts.writer.append([Append(FIRST, batch(), False)])
+        assert (failed.error, given_up()) == (ErrorCode.kafka_storage_error, before + 1)
+        (taken,) = await parts.writer.append([Append(SECOND, batch(), False)])
+        assert (taken.error, taken.base_offset) == (ErrorCode.none, 0)
+        (again,) = await parts.writer.append([Append(FIRST, batch(), False)])
+        assert (again.error, again.base_offset) == (ErrorCode.none, 0), "the abandoned key has no batches"
+
+
+async def test_a_commit_with_a_few_unexpected_errors_is_repeated() -> None:
+    async with rig() as parts:
+        before = given_up()
+        parts.store.trouble = [RuntimeError("a fault")] * (writer.UNEXPECTED_ATTEMPTS - 1)
+        (taken,) = await parts.writer.append([Append(FIRST, batch(), False)])
+        assert (taken.error, taken.base_offset, given_up()) == (ErrorCode.none, 0, before)
