@@ -69,6 +69,8 @@ class DirectoryObjects:
         self._directory = directory
         self._flush = flush
         self._aligned = threading.local()
+        self._entered: set[Path] = set()
+        """Directories whose entries in the directories above are on the disk."""
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="objects-put")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="objects-get")
 
@@ -86,7 +88,6 @@ class DirectoryObjects:
 
     def _write(self, key: str, data: memoryview) -> None:
         path = self._directory / key
-        made = not path.parent.exists()
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
         if not self._write_direct(part, data):
@@ -99,11 +100,13 @@ class DirectoryObjects:
         part.rename(path)
         if self._flush:
             _flush_directory(path.parent)
-            if made:
+            # Another writer may have made the directory, and not have flushed its entry yet.
+            if path.parent not in self._entered:
                 for parent in path.parent.parents:
                     _flush_directory(parent)
                     if parent == self._directory:
                         break
+                self._entered.add(path.parent)
 
     def _write_direct(self, part: Path, data: memoryview) -> bool:
         """Write past the page cache; return False if the file system cannot.
