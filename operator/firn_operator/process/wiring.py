@@ -105,7 +105,11 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         health.checks += [_queue_moves(controllers), _watch_delivers(watches)]
         REGISTRY.register(figures)
         try:
-            helpers = {"survey": survey.run(), "owner": _owner_stays(api, config, owner_uid)}
+            helpers = {
+                "survey": survey.run(),
+                "owner": _owner_stays(api, config, owner_uid),
+                "stalls": telemetry.measure_stalls(),
+            }
             await _work(stop, health, controllers, watches, cluster, helpers)
         finally:
             REGISTRY.unregister(figures)

@@ -1,7 +1,14 @@
-"""Metrics show the board at the time of the scrape."""
+"""Metrics show the board at the time of the scrape, and stalls of the event loop."""
 
+import asyncio
+import threading
+from collections.abc import Iterable
+
+import aiohttp
 import pytest
-from prometheus_client import generate_latest
+from prometheus_client import REGISTRY, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
@@ -53,3 +60,59 @@ def test_suspended_topics_are_not_counted_as_not_ready() -> None:
     lines = generate_latest().decode().splitlines()
     for label in ("True", "False", "Unknown", "Suspended"):
         assert f'firn_topics{{ready="{label}"}} 1.0' in lines
+
+
+class Waiting(Collector):
+    """Metrics that are complete only after the event loop has run."""
+
+    def __init__(self) -> None:
+        self.loop_ran = threading.Event()
+        self.begun = threading.Event()
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        self.begun.set()
+        yield GaugeMetricFamily("test_loop_ran", "", value=self.loop_ran.wait(5))
+
+
+async def test_the_event_loop_runs_during_a_scrape() -> None:
+    metrics, probes = ("127.0.0.1", 0), ("127.0.0.1", 0)
+    runners = await telemetry.serve(telemetry.Health(), metrics, probes)
+    host, port = runners[0].addresses[0]
+    waiting = Waiting()
+
+    async def beside() -> None:
+        while not waiting.begun.is_set():
+            await asyncio.sleep(0.001)
+        waiting.loop_ran.set()
+
+    task = asyncio.create_task(beside())
+    # The registry asks once for the names of the metrics.
+    waiting.loop_ran.set()
+    REGISTRY.register(waiting)
+    waiting.loop_ran.clear()
+    waiting.begun.clear()
+    try:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{host}:{port}/metrics") as answer,
+        ):
+            assert "test_loop_ran 1.0" in await answer.text()
+        await task
+    finally:
+        REGISTRY.unregister(waiting)
+        for runner in runners:
+            await runner.cleanup()
+
+
+async def test_a_stall_of_the_event_loop_is_measured() -> None:
+    def count() -> float:
+        return REGISTRY.get_sample_value("firn_event_loop_stall_seconds_count") or 0.0
+
+    before = count()
+    measuring = asyncio.create_task(telemetry.measure_stalls())
+    await asyncio.sleep(0)
+    threading.Event().wait(2 * telemetry.LEAST_STALL)  # the stall
+    while count() == before:
+        await asyncio.sleep(0.001)
+    measuring.cancel()
+    assert REGISTRY.get_sample_value("firn_event_loop_stall_seconds_sum")
