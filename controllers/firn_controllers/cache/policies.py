@@ -96,13 +96,15 @@ def policy_entry(manifest: Manifest, config: Config) -> PolicyEntry:
 class Resolution:
     """The policy of one kind that governs a topic.
 
-    ``reason`` and ``message`` say why it is not followed, or why a named one is missing.
+    ``reason`` and ``message`` say why it is not followed, or why a named one is missing. ``problem`` says why it does not
+    fit, without the policy's name.
     """
 
     policy: PolicyEntry | None = None
     because: Literal["NamedByTopic", "Selected"] | None = None
     reason: Reason | None = None
     message: str = ""
+    problem: str = ""
 
     @property
     def followed(self) -> bool:
@@ -180,9 +182,8 @@ class PolicyCache:
         problem = policy.problem or self._misfit(policy, topic)
         if problem is None:
             return resolution
-        return Resolution(
-            policy, resolution.because, Reason.POLICY_INVALID, f"{policy.kind} {policy.name[1]}: {problem}"
-        )
+        message = f"{policy.kind} {policy.name[1]}: {problem}"
+        return Resolution(policy, resolution.because, Reason.POLICY_INVALID, message, str(problem))
 
     def _misfit(self, policy: PolicyEntry, topic: TopicEntry) -> InvalidSpecError | None:
         """Return why the policy does not fit this topic.

@@ -26,8 +26,8 @@ class GovernedTopic:
     entry: TopicEntry
     because: str
     """NamedByTopic or Selected."""
-    followed: bool
-    """False if the policy does not fit this topic."""
+    refusal: str = ""
+    """The reason why the policy does not fit this topic. Empty if it fits."""
     table: TargetTable | None = None
     """Its table. None if there is none, or if runs may not work on it."""
     debt: TableDebt | None = None
@@ -36,6 +36,11 @@ class GovernedTopic:
     """The policy's effect on the topic, as the last reconcile found it."""
     due_since: datetime | None = None
     """Since when reconciles of this process have found the table due."""
+
+    @property
+    def followed(self) -> bool:
+        """True if the policy fits this topic."""
+        return not self.refusal
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,8 @@ def _section(binding: PolicyBinding, before: Mapping[str, Any]) -> Manifest:
     policy = binding.resolution.policy
     if policy is None or binding.resolution.because is None:
         return {}
+    if not binding.resolution.followed:
+        return RunHistory.from_status(before).to_status()  # the history of the table stays true without a policy
     section: Manifest = {"policy": policy.name[1], "because": binding.resolution.because}
     outcome = binding.outcome
     if outcome is None or outcome.policy != policy.name[1]:

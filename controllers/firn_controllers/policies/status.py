@@ -22,6 +22,8 @@ TROUBLED_AFTER = timedelta(minutes=2)
 """Time that a run's pod may take to start before the status names the cause."""
 LISTED = 20
 """Largest number of topics, and of runs, that a status lists."""
+NAMED = 3
+"""Largest number of topics in a message of a condition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +100,25 @@ def conditions(report: PolicyReport) -> dict[ConditionType, Verdict]:
     verdicts = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec is valid")}
     if policy.terms is not None and policy.terms.suspended:
         verdicts[ConditionType.READY] = Verdict("False", Reason.SUSPENDED, "spec.suspend is true: no run starts")
+    elif refused := _refused(report):
+        verdicts[ConditionType.READY] = Verdict("False", Reason.REFUSED_FOR_SOME, refused)
+        verdicts[ConditionType.STALLED] = Verdict("True", Reason.REFUSED_FOR_SOME, refused)
     else:
-        verdicts[ConditionType.READY] = Verdict("True", Reason.ALL_READY, _followed(report))
+        verdicts[ConditionType.READY] = Verdict("True", Reason.ALL_READY, "the operator follows the policy")
     verdicts[ConditionType.MAINTENANCE_HEALTHY] = _maintenance_healthy(report)
     return verdicts
 
 
-def _followed(report: PolicyReport) -> str:
-    refused = sorted("/".join(topic.entry.name) for topic in report.observed.topics if not topic.followed)
+def _refused(report: PolicyReport) -> str:
+    """Return the message that names topics which the policy does not fit, and why; empty if it fits all."""
+    topics = report.observed.topics
+    refused = sorted((topic.entry.name[1], steady(topic.refusal)) for topic in topics if not topic.followed)
     if not refused:
-        return "the operator follows the policy"
-    return f"the operator follows the policy, except on {_named(refused)}; the condition PoliciesResolved of the topic names the cause"
+        return ""
+    named = "; ".join(f"{name} ({cause})" for name, cause in refused[:NAMED])
+    followed = len(topics) - len(refused)
+    message = f"the operator follows the policy for {followed} of {len(topics)} topics; refused: {named}"
+    return f"{message}; and {len(refused) - NAMED} more" if len(refused) > NAMED else message
 
 
 def _topics(report: PolicyReport) -> Manifest:

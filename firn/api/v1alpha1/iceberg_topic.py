@@ -343,9 +343,14 @@ class IngestionStatus(ApiModel):
 class PolicyBinding(ApiModel):
     """A policy that governs the topic, and the result of its runs."""
 
-    policy: str = Field(max_length=253, description="Name of the policy.")
-    because: Literal["NamedByTopic", "Selected"] = Field(
-        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector matches, and no other match takes precedence."
+    policy: str | None = Field(
+        default=None,
+        max_length=253,
+        description="Name of the policy. Absent while the policy does not fit the topic; the condition PoliciesResolved says why.",
+    )
+    because: Literal["NamedByTopic", "Selected"] | None = Field(
+        default=None,
+        description="NamedByTopic: the topic's spec names the policy. Selected: the policy's selector matches, and no other match takes precedence.",
     )
     last_run: RunStatus | None = Field(default=None, description="The last run, with its result for this table.")
     policy_uid: str | None = Field(

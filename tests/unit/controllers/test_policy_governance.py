@@ -8,6 +8,7 @@ from tests import gen
 from tests.unit.controllers.policy_stage import (
     ALL,
     COMPACTION,
+    LEGAL,
     MANY,
     RETENTION,
     annotate,
@@ -17,6 +18,8 @@ from tests.unit.controllers.policy_stage import (
     policy_status,
     world_with,
 )
+
+NOWHERE = {"column": "nowhere", "maxAge": "1d"}
 
 
 def created(text: str) -> gen.Modifier:
@@ -161,6 +164,14 @@ async def test_a_policy_that_does_not_fit_a_topic_is_rejected_for_it_alone(
     fits = "_kafka" not in words
     assert policy_status(world, "picky", kind)["topicsRefused"] == (1 if fits else 2)
     assert [governed["topic"] for governed in policy_status(world, "picky", kind)["governs"]] == ["flights", "other"]
+    assert world.conditions("picky", kind=kind)["Ready"] == ("False", "RefusedForSome")
+    assert world.conditions("picky", kind=kind)["Stalled"] == ("True", "RefusedForSome")
+    message = world.message("Ready", "picky", kind)
+    assert message.startswith(f"the operator follows the policy for {int(fits)} of 2 topics; refused: flights (spec.")
+    assert words in message
+    assert not message.count("Policy picky"), "the resource itself needs no name"
+    section = "compaction" if kind == COMPACTION else "retention"
+    assert governing(world, section) is None, "the topic names no policy that refuses it"
     annotate(world, "now", "picky", kind)
     await world.settle()
     assert {table.name for run in world.maintainer.done for table in run.tables} == ({"other"} if fits else set())
@@ -184,6 +195,33 @@ async def test_a_policy_that_rewrites_files_rejects_times_of_day_which_spark_can
     world = await world_with(policy, topics=(topic,))
     assert world.conditions()["PoliciesResolved"] == (("True", "Resolved") if fits else ("False", "PolicyInvalid"))
     assert fits or "column at has type time, which Spark cannot read" in world.message("PoliciesResolved")
+
+
+async def test_a_policy_names_few_of_many_topics_that_it_does_not_fit_and_counts_the_others() -> None:
+    topics = tuple(gen.topic(name) for name in ("a", "b", "c", "d", "flights"))
+    world = await world_with(gen.policy("legal", kind=RETENTION, rows=NOWHERE, **ALL), topics=topics)
+    message = world.message("Ready", "legal", RETENTION)
+    assert message.startswith("the operator follows the policy for 0 of 5 topics; refused: a (")
+    assert "; c (" in message
+    assert "; d (" not in message
+    assert message.endswith("; and 2 more")
+
+
+async def test_a_policy_that_fits_all_topics_again_is_ready_and_says_when_it_was_not() -> None:
+    other = gen.topic("other")
+    world = await world_with(
+        gen.policy("legal", kind=RETENTION, rows=LEGAL["rows"], **ALL), topics=(gen.topic(), other)
+    )
+    assert world.conditions("legal", kind=RETENTION)["Ready"] == ("True", "AllReady")
+    world.cluster.edit("legal", lambda manifest: manifest["spec"].update(rows=NOWHERE), kind=RETENTION)
+    await world.settle()
+    assert world.conditions("legal", kind=RETENTION)["Ready"] == ("False", "RefusedForSome")
+    assert ("legal", "NotReady") in [(name, reason) for name, reason, _ in world.cluster.events]
+    world.cluster.edit("legal", lambda manifest: manifest["spec"].update(rows=LEGAL["rows"]), kind=RETENTION)
+    await world.settle()
+    assert world.conditions("legal", kind=RETENTION)["Ready"] == ("True", "AllReady")
+    assert "Stalled" not in world.conditions("legal", kind=RETENTION)
+    assert governing(world, "retention") == ("legal", "Selected")
 
 
 async def test_sorting_by_the_tables_own_order_needs_one() -> None:

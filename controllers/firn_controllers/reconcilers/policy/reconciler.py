@@ -129,7 +129,7 @@ class PolicyReconciler:
                 GovernedTopic(
                     entry=entry,
                     because=str(resolution.because),
-                    followed=resolution.followed,
+                    refusal=resolution.problem,
                     table=self._table(entry),
                     debt=board.debts.get(entry.uid),
                     outcome=board.outcomes.get((entry.uid, policy.kind)),
