@@ -302,6 +302,8 @@ def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
     reported = failed or unfinished or [report for report in reports if report.message]
     if reported and (message := _sentence(reported[0])):
         status["message"] = message
+    elif status["result"] == "Succeeded" and {report.outcome for report in reports} == {"Nothing"}:
+        status |= {"message": _no_work(run)}
     if run.mark.kind == "CompactionPolicy":
         status["commits"] = sum(report.commits for report in reports)
         status["filesBefore"] = sum(report.files_before for report in reports)
@@ -322,6 +324,15 @@ def run_status(run: PolicyRun, reports: Sequence[TableReport]) -> Manifest:
             if removed:
                 status[key] = _removed(removed)
     return status
+
+
+def _no_work(run: PolicyRun) -> str:
+    if run.mark.kind == "CompactionPolicy":
+        return (
+            "there was nothing to do: small files wait until a partition has four or more of similar size, or enough bytes for the"
+            " target size, and a file younger than openGrace waits, too"
+        )
+    return "there was nothing to do: no row, snapshot or file is older than the policy allows"
 
 
 def _sentence(report: TableReport) -> str:

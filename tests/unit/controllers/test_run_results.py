@@ -247,6 +247,26 @@ async def test_the_operator_waits_for_a_report_after_the_job_ends() -> None:
     assert maintenance(world)["compaction"]["lastRun"]["commits"] == 7
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [(COMPACTION, "small files wait until a partition has four"), (RETENTION, "no row, snapshot or file is older")],
+)
+async def test_a_run_that_had_nothing_to_do_says_why(kind: str, words: str) -> None:
+    spec: dict[str, Any] = {} if kind == COMPACTION else {"snapshots": {"maxAge": "7d"}}
+    world = await world_with(gen.policy(kind=kind, **spec, **ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    name = jobs(world)[0]["metadata"]["name"]
+    world.cluster.end_job(name, pack(RunReport(name=name, tables=(TableReport(uid=UID, outcome="Nothing"),))))
+    await world.settle()
+    section = "compaction" if kind == COMPACTION else "retention"
+    for last in (maintenance(world)[section]["lastRun"], policy_status(world, kind=kind)["lastRun"]):
+        assert last["result"] == "Succeeded"
+        assert last["message"].startswith("there was nothing to do: ")
+        assert words in last["message"]
+
+
 async def test_the_work_of_earlier_attempts_counts() -> None:
     world = await world_with(gen.policy(**ALL))
     world.maintainer.hold = True
