@@ -328,6 +328,10 @@ class Ports:
 class RunMeter(Protocol):
     """Port for metrics about maintenance runs."""
 
+    def forget(self, kind: str, namespace: str, policy: str) -> None:
+        """Remove the metrics of a deleted policy."""
+        ...
+
     def register(self, kind: str, namespace: str, policy: str) -> None:
         """Create the metrics of a policy with value 0, so that its first failed run is an increase."""
         ...
@@ -339,6 +343,9 @@ class RunMeter(Protocol):
 
 class NoRunMeter:
     """Meter that counts nothing."""
+
+    def forget(self, kind: str, namespace: str, policy: str) -> None:
+        """Do nothing."""
 
     def register(self, kind: str, namespace: str, policy: str) -> None:
         """Do nothing."""

@@ -66,6 +66,7 @@ class Controllers:
             policies=self.policies,
             board=self.board,
             wake_topic=self._wake,
+            topic_written=self.topic_written,
             wake_topic_after=lambda name, seconds: self.queue.add_after((TOPIC, *name), seconds),
             announce=self._announcements.append,
             jitter=jitter,
@@ -96,6 +97,13 @@ class Controllers:
         if new.name in affected:
             for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
                 self.queue.add((GROUP, group))
+
+    def topic_written(self, new: TopicEntry) -> None:
+        """Process an IcebergTopic as the API server answered to a write of this process, before a watch shows it."""
+        old = self.topics.get(new.name)
+        self.topics.put(new)
+        if old is None or old.policy_trigger != new.policy_trigger:
+            self._wake_policies(new.name[0])
 
     def topic_gone(self, manifest: Manifest) -> None:
         """Process the deletion of an IcebergTopic."""

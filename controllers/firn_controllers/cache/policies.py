@@ -26,7 +26,7 @@ MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
     "RetentionPolicy": RetentionPolicy,
 }
 LONGEST_REQUEST = 128
-_MISFITS_KEPT = 20_000
+_MISFITS_KEPT = 40_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class PolicyCache:
         key = (policy.uid, policy.generation, topic.uid, topic.generation)
         if key not in self._misfits:
             if len(self._misfits) >= _MISFITS_KEPT:
-                self._misfits.clear()
+                del self._misfits[next(iter(self._misfits))]  # the oldest, often of an earlier generation
             self._misfits[key] = misfit(policy.resource, topic.resource) if policy.resource and topic.resource else None
         return self._misfits[key]
 

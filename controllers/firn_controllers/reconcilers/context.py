@@ -31,6 +31,8 @@ class Context:
     board: Board
     wake_topic: Callable[[Name, Lane], None]
     """Puts a topic into a lane of the queue."""
+    topic_written: Callable[[TopicEntry], None]
+    """Stores a topic as the API server answered to a write."""
     wake_topic_after: Callable[[Name, float], None]
     """Puts a topic into the queue after so many seconds."""
     announce: Callable[[Announcement], None]

@@ -113,6 +113,12 @@ class RunMeter:
         for result in _RESULTS:
             RUNS.labels(kind, namespace, policy, result)
 
+    def forget(self, kind: str, namespace: str, policy: str) -> None:
+        """Remove the counters of a deleted policy."""
+        labels = {"kind": kind, "namespace": namespace, "policy": policy}
+        for counter in (RUNS, RUN_TABLES, REWRITTEN, REMOVED_FILES, REMOVED_BYTES):
+            counter.remove_by_labels(labels)
+
     def ended(self, kind: str, namespace: str, policy: str, run: Mapping[str, Any]) -> None:
         """Count a run that ended, with its duration, tables and bytes."""
         labels = (kind, namespace, policy)

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from firn.model import names
+from firn_controllers.cache.topics import topic_entry
 from firn_controllers.conditions.announcements import EventReason, transitions
 from firn_controllers.ports import Ports
 from firn_controllers.queue import Key, Outcome
@@ -66,6 +67,17 @@ def test_the_known_topics_after_a_start_do_not_delay_a_change(controllers: Contr
         controllers.topic_seen(topic)
     begun = [controllers.queue.schedule.start_next() for _ in range(3)]
     assert begun == [("group", "default"), ("topic", "demo", "changed"), ("topic", "demo", "known")]
+
+
+def test_the_answer_to_a_write_of_ours_wakes_the_policies_of_a_new_table(controllers: Controllers) -> None:
+    controllers.policy_seen(gen.policy("all", selector={}))
+    controllers.topic_seen(gen.topic())
+    woken(controllers)
+    controllers.queue.schedule.done(("policy", "CompactionPolicy", "demo", "all"), Outcome())
+    created = gen.topic()
+    created["status"]["table"] = {"uuid": "new"}
+    controllers.topic_written(topic_entry(created, gen.config()))
+    assert woken(controllers) == {("policy", "CompactionPolicy", "demo", "all")}
 
 
 def test_a_late_event_does_not_restore_an_older_state(controllers: Controllers) -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.errors import CommitConflictError
 from firn.model.maintenance import RunReport, TableReport, pack
 from firn_controllers.ports import Manifest
 from tests import gen
@@ -265,6 +266,42 @@ async def test_a_run_that_had_nothing_to_do_says_why(kind: str, words: str) -> N
         assert last["result"] == "Succeeded"
         assert last["message"].startswith("there was nothing to do: ")
         assert words in last["message"]
+
+
+async def test_runs_that_end_in_the_same_second_are_all_announced() -> None:
+    topics = (gen.topic(), gen.topic("other"))
+    world = await world_with(gen.policy(run={"maxConcurrent": 2}, **ALL), topics=topics)
+    world.maintainer.hold = True
+    for topic in ("flights", "other"):
+        annotate(world, "1", topic)
+        await world.settle()
+    names = sorted((job["metadata"]["name"] for job in jobs(world)), reverse=True)
+    assert len(names) == 2
+    for name in names:
+        (table,) = world.maintainer.contract(name).tables
+        done = TableReport(uid=table.uid, outcome="Done", commits=1, bytes_rewritten=1, files_before=2, files_after=1)
+        world.cluster.end_job(name, pack(RunReport(name=name, tables=(done,))))
+        await world.operator_only()
+    told = [message for on, reason, message in world.cluster.events if (on, reason) == ("policy", "Compacted")]
+    assert sorted(message.split()[1].rstrip(":") for message in told) == sorted(names)
+
+
+async def test_the_start_of_a_run_is_announced_although_its_status_cannot_be_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+
+    async def conflict(*args: Any, **kwargs: Any) -> None:
+        raise CommitConflictError("the object changed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster, "patch_status", conflict)
+        with pytest.raises(CommitConflictError):
+            await world.operator.reconcile(("policy", COMPACTION, "demo", "policy"))
+    await world.settle()
+    assert [reason for name, reason, _ in world.cluster.events if name == "policy"].count("RunStarted") == 1
 
 
 async def test_the_work_of_earlier_attempts_counts() -> None:

@@ -51,6 +51,22 @@ def test_run_counters_start_at_zero_before_the_first_failure() -> None:
     assert [line for line in counted() if line.endswith(" 1.0")] == [line for line in counted() if "Failed" in line]
 
 
+def test_a_deleted_policy_leaves_no_series() -> None:
+    meter = telemetry.RunMeter()
+    run = {
+        "result": "Succeeded", "mode": "Enforce", "startTime": "2026-03-01T00:00:00Z", "finishTime": "2026-03-01T00:01:00Z",
+        "tables": 1, "bytesRewritten": 1, "rows": {"files": 1, "bytes": 1},
+    }  # fmt: skip
+    for policy in ("gone", "kept"):
+        meter.register("RetentionPolicy", "demo", policy)
+        meter.ended("RetentionPolicy", "demo", policy, run)
+    meter.forget("RetentionPolicy", "demo", "gone")
+    meter.forget("RetentionPolicy", "demo", "never seen")
+    text = generate_latest().decode()
+    assert 'policy="gone"' not in text
+    assert 'policy="kept"' in text
+
+
 def test_suspended_topics_are_not_counted_as_not_ready() -> None:
     tally = telemetry.TopicTally()
     for name, status, reason in (("a", "False", "Suspended"), ("b", "False", "NotReady"), ("c", "True", "AllReady")):

@@ -42,34 +42,42 @@ class PolicyReports:
     async def write(self, policy: PolicyEntry, status: Manifest, done: Sequence[Announcement] = ()) -> None:
         """Write the status if it differs, and announce ``done`` and the transitions."""
         cluster, policies = self._context.ports.cluster, self._context.policies
-        items = list(done)
+        # They are true whether or not the status can be written, and the next reconcile does not find them again.
+        await self._announce(policy, done)
         if status != policy.status:
             live = await cluster.patch_status(*policy.name, status, policy.resource_version, policy.kind)
             if live is not None:
                 policies.put(policy_entry(live, self._context.config))
             else:
                 policies.remove(policy.kind, policy.name, policy.uid)
-            items += announcements.transitions(policy.status, status)
+            await self._announce(policy, announcements.transitions(policy.status, status))
+
+    async def _announce(self, policy: PolicyEntry, items: Sequence[Announcement]) -> None:
+        cluster = self._context.ports.cluster
         for item in items:
             await cluster.event(*policy.name, policy.uid, policy.kind, item.type, str(item.reason), item.message)
 
     def forget(self, kind: Kind, name: Name) -> None:
-        """Forget a deleted policy."""
+        """Forget a deleted policy, and remove its metrics."""
         self._counted.pop((kind, name), None)
+        self._meter.forget(kind, *name)
 
     def _ended(self, policy: PolicyEntry, ended: Sequence[PolicyRun]) -> list[Announcement]:
-        """Count the runs that ended since this process started, and return the Events of those that status does not
-        show yet.
+        """Count the runs that ended since this process started, and return the Events of those that neither status
+        shows nor this process has announced.
         """
-        shown = (policy.status.get("lastRun") or {}).get("finishTime", "")
+        last = policy.status.get("lastRun") or {}
         key = (policy.kind, policy.name)
         counted = self._counted.get(key, frozenset())
         self._counted[key] = frozenset(run.name for run in ended)
         done = []
         for run in ended:
             status = ended_run_status(run)
-            if status["finishTime"] > shown:
+            # Runs may end in the second of the last one, or be settled only after a run that ended later.
+            ours = run.job.finished is not None and run.job.finished >= self._started
+            late = ours or status["finishTime"] >= last.get("finishTime", "")
+            if late and run.name not in counted and run.name != last.get("name"):
                 done += announcements.run_ended(status)
-            if run.name not in counted and run.job.finished is not None and run.job.finished >= self._started:
+            if run.name not in counted and ours:
                 self._meter.ended(policy.kind, *policy.name, status)
         return done

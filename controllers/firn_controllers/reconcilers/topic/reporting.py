@@ -61,7 +61,7 @@ class TopicReports:
         if live is None:
             return None
         entry = topic_entry(live, self._context.config)
-        self._context.topics.put(entry)
+        self._context.topic_written(entry)
         return entry
 
 

@@ -107,7 +107,7 @@ class Agreement:
         state = self._agree(table)
         if state.changed or state.owner != self._owner:
             return state  # a new version of the metadata: cache the state after the next read
-        self._connection.seen[self._key] = Agreed(self._request, place or "", digest, state)
+        self._connection.note(self._key, Agreed(self._request, place or "", digest, state))
         return state
 
     def _create(self) -> TableState | None:

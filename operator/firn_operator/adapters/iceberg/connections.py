@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from firn_operator.adapters.iceberg.catalogs import TableKey, open_catalog
 
 Result = TypeVar("Result")
 _THREADS = 6
+_SEEN_KEPT = 20_000
+"""Tables with a cached result."""
 
 
 @dataclass(slots=True)
@@ -38,7 +41,7 @@ class Connection:
         self.settings = settings
         self.namespaces: dict[str, str] = {}
         """Namespaces that exist, and the location of their tables (empty: the catalog decides)."""
-        self.seen: dict[TableKey, Agreed] = {}
+        self.seen: OrderedDict[TableKey, Agreed] = OrderedDict()
         # Each catalog has its own threads, so that a catalog that hangs does not delay the others.
         self.pool = ThreadPoolExecutor(threads, thread_name_prefix=f"catalog-{name}")
         self._catalog: Catalog | None = None
@@ -53,6 +56,12 @@ class Connection:
                 self._catalog = open_catalog(self.name, self.settings)
                 self._opened_with = now
             return self._catalog
+
+    def note(self, key: TableKey, agreed: Agreed) -> None:
+        """Cache the last result for a table. The oldest results go, because topics that keep their table leave one."""
+        self.seen[key] = agreed
+        while len(self.seen) > _SEEN_KEPT:
+            self.seen.popitem(last=False)
 
     async def call(self, subject: str, work: Callable[[], Result]) -> Result:
         """Run ``work`` on one of the threads.
