@@ -309,8 +309,8 @@ class Cluster(Protocol):
 class Progress(Protocol):
     """Progress reports of the ingestion drivers (`/progress`), polled in the background."""
 
-    async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
-        """Return the newest report and the time when it was read; None if there is no report."""
+    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
+        """Return the newest report and the monotonic time when it was read; None if there is no report."""
         ...
 
 

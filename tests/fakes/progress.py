@@ -1,7 +1,5 @@
 """Port `Progress` in memory, and a driver that follows its contracts without records."""
 
-from datetime import datetime
-
 from firn.model.clock import Clock
 from firn.model.jobs import IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
@@ -10,9 +8,9 @@ from tests.fakes.tables import FakeTables
 
 class FakeProgress:
     def __init__(self) -> None:
-        self.documents: dict[str, tuple[GroupProgress, datetime]] = {}
+        self.documents: dict[str, tuple[GroupProgress, float]] = {}
 
-    async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
+    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
         return self.documents.get(group)
 
 
@@ -32,7 +30,7 @@ class FakeDriver:
                 GroupProgress(
                     group=group, started=1.0, topics=[self._topic(job) for job in jobs if job.group == group]
                 ),
-                self._clock.now(),
+                self._clock.monotonic(),
             )
             for group in running
         }

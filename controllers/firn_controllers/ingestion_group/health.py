@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 
 from firn.model.conditions import Reason
 from firn.model.progress import GroupProgress
@@ -10,8 +9,8 @@ from firn_controllers.conditions import pods as pod_troubles
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.ports import PodState
 
-DriverReport = tuple[GroupProgress, datetime]
-"""A progress document and the time when the operator read it."""
+DriverReport = tuple[GroupProgress, float]
+"""A progress document and the monotonic time when the operator read it. A clock that is set has no effect on its age."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,10 @@ class ObservedGroup:
     image: str
     pods: Sequence[PodState]
     report: DriverReport | None
-    now: datetime
-    stale_after: timedelta
-    """Age from which a report no longer counts."""
+    now: float
+    """Monotonic seconds."""
+    stale_after: float
+    """Age in seconds from which a report no longer counts."""
     rolling: bool = False
     """True while the driver's pod is being replaced."""
     executors: Sequence[PodState] | None = None
@@ -79,9 +79,7 @@ def _missing_executors(group: ObservedGroup) -> pod_troubles.Trouble | None:
     return pod_troubles.executor_trouble(group.executors, group.image, group.namespace, group.name)
 
 
-def released(
-    uid: str, pods: Sequence[PodState], report: DriverReport | None, since: datetime, grace: timedelta
-) -> bool:
+def released(uid: str, pods: Sequence[PodState], report: DriverReport | None, since: float, grace: float) -> bool:
     """Return whether no driver lands records any more of the topic ``uid``, whose contract was removed at ``since``.
 
     That is so if no driver runs, because a driver that starts reads the contracts again. It is also so if the driver

@@ -1,7 +1,6 @@
 """Reconciles an ingestion group: applies the driver's objects, and puts its health and its progress on the board."""
 
 from collections.abc import Sequence
-from datetime import timedelta
 
 from firn.model import durations, names
 from firn.model.conditions import Reason
@@ -30,7 +29,7 @@ class GroupReconciler:
         self._board = context.board
         self._topics = context.topics
         self._interval = durations.milliseconds(context.config.progress_interval) / 1000
-        self._stale_after = timedelta(seconds=max(15.0, 3 * self._interval))
+        self._stale_after = max(15.0, 3 * self._interval)
         self._started = context.ports.clock.monotonic()
         self._digests: dict[str, dict[str, tuple[object, ...]]] = {}
 
@@ -67,7 +66,7 @@ class GroupReconciler:
             image=(configured.image or self._config.images.spark).image,
             pods=pods,
             report=report,
-            now=self._ports.clock.now(),
+            now=self._ports.clock.monotonic(),
             stale_after=self._stale_after,
             rolling=rolling,
             executors=executors,
@@ -86,7 +85,7 @@ class GroupReconciler:
 
     def _first_reading_due(self, pods: Sequence[PodState]) -> bool:
         """Return whether this process started a moment ago and waits for the first report of a running driver."""
-        young = self._ports.clock.monotonic() - self._started < self._stale_after.total_seconds()
+        young = self._ports.clock.monotonic() - self._started < self._stale_after
         return young and any(pod.ready for pod in pods)
 
     def _publish_progress(self, group: str, report: DriverReport | None) -> None:

@@ -2,9 +2,9 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 
 import aiohttp
 from pydantic import ValidationError
@@ -26,7 +26,7 @@ def service_address(namespace: str) -> Callable[[str], str]:
 @dataclass(slots=True)
 class _Last:
     asked: float
-    answer: tuple[GroupProgress, datetime] | None
+    answer: tuple[GroupProgress, float] | None
 
 
 class HttpProgress:
@@ -42,8 +42,8 @@ class HttpProgress:
         self._locks: dict[str, asyncio.Lock] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    async def read(self, group: str) -> tuple[GroupProgress, datetime] | None:
-        """Return the newest report of a group and its time; None if there is no report."""
+    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
+        """Return the newest report of a group and its monotonic time; None if there is no report."""
         async with self._locks.setdefault(group, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
             last = self._last.setdefault(group, _Last(float("-inf"), None))
@@ -57,7 +57,7 @@ class HttpProgress:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, group: str) -> tuple[GroupProgress, datetime] | None:
+    async def _ask(self, group: str) -> tuple[GroupProgress, float] | None:
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
         try:
@@ -70,4 +70,4 @@ class HttpProgress:
         except ValidationError as error:
             log.error("ingestion group %s sends an invalid progress document: %s", group, error)
             return None
-        return document, datetime.now(UTC)
+        return document, time.monotonic()

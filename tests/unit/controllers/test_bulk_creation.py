@@ -104,7 +104,7 @@ class Stage:
                     self.reports[uid] = self._report(IngestJob.model_validate_json(contract["data"]["job.json"]))
                     self.reported[uid] = now
             document = GroupProgress(group="default", started=1.0, topics=list(self.reports.values()))
-            self.progress.documents["default"] = (document, self.clock.now())
+            self.progress.documents["default"] = (document, self.clock.monotonic())
 
     def _report(self, job: IngestJob) -> TopicProgress:
         table = self.tables.tables[job.table.identifier]

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -218,13 +217,13 @@ def _data(world: World, name: str) -> dict[str, str]:
 
 # Health
 
-STALE = timedelta(seconds=15)
+NOW, STALE = 1000.0, 15.0
 
 
 def problem_of(pods: list[PodState], age: float | None) -> Reason | None:
     document = GroupProgress(group="default", started=1.0)
-    read = None if age is None else (document, gen.NOW - timedelta(seconds=age))
-    observed = ObservedGroup("default", "n", image="i", pods=pods, report=read, now=gen.NOW, stale_after=STALE)
+    read = None if age is None else (document, NOW - age)
+    observed = ObservedGroup("default", "n", image="i", pods=pods, report=read, now=NOW, stale_after=STALE)
     return health.group_health(observed).problem
 
 
@@ -285,12 +284,11 @@ def test_the_out_of_memory_message_explains_the_arithmetic() -> None:
 def test_the_release_of_a_topic_follows_pods_and_progress(
     pods: list[PodState], uids: list[str] | None, read_after: float, released: bool
 ) -> None:
-    grace = timedelta(seconds=3)
     document = None
     if uids is not None:
         topics = [gen.progress(uid) for uid in uids]
-        document = (GroupProgress(group="g", started=1.0, topics=topics), gen.NOW + timedelta(seconds=read_after))
-    assert health.released("u", pods, document, gen.NOW, grace) is released
+        document = (GroupProgress(group="g", started=1.0, topics=topics), NOW + read_after)
+    assert health.released("u", pods, document, NOW, 3.0) is released
 
 
 Change = Callable[[World], None]

@@ -446,7 +446,7 @@ async def test_data_is_dropped_only_after_the_driver_of_an_earlier_group_release
         await world.operator_only()
         if restarts and number == 0:
             world.start()
-        world.progress.documents["default"] = (document, world.clock.now())
+        world.progress.documents["default"] = (document, world.clock.monotonic())
         world.clock.advance(5.0)
     assert "lake.demo.flights" in world.tables.tables
     await world.settle()
@@ -459,7 +459,7 @@ async def test_data_is_dropped_only_after_the_driver_released_the_topic() -> Non
     world.cluster.remove("flights")
     for _ in range(20):  # the driver still reports the topic
         await world.operator_only()
-        world.progress.documents["default"] = (document, world.clock.now())
+        world.progress.documents["default"] = (document, world.clock.monotonic())
         world.clock.advance(5.0)
     assert not world.cluster.contracts()
     assert world.topics.topics
@@ -489,6 +489,16 @@ async def test_a_blocked_deletion_is_reported_and_can_be_forced(dependency: str,
     await world.settle()
     assert not world.cluster.topics()
     assert "DataLeftBehind" in reasons(world)
+
+
+async def test_a_wall_clock_that_is_set_changes_no_topic() -> None:
+    world = await settled()
+    before = len(world.faults.log)
+    world.clock.skew = 3600.0
+    world.clock.advance(6.0)
+    await world.operator_only()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert world.faults.log[before:] == []
 
 
 async def test_a_blocked_deletion_continues_when_the_dependency_recovers() -> None:

@@ -6,7 +6,6 @@ in the condition DeletionBlocked. The annotation ``firn.dev/allow-forced-deletio
 """
 
 from dataclasses import replace
-from datetime import datetime, timedelta
 
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
@@ -32,10 +31,10 @@ from firn_controllers.reconcilers.topic.reporting import TopicReports
 
 POLL = 2.0
 """Seconds between two checks of a driver or run that still uses the data."""
-GRACE = timedelta(seconds=3)
-"""Time after the removal of a contract from which a driver's report that it dropped the topic counts."""
-BLOCKED_AFTER = timedelta(seconds=30)
-"""Time that a deletion waits for the driver before a condition reports it."""
+GRACE = 3.0
+"""Seconds after the removal of a contract, from which on a driver's report that it dropped the topic counts."""
+BLOCKED_AFTER = 30.0
+"""Seconds for which a deletion waits for the driver before a condition reports it."""
 
 
 class TopicDeletion:
@@ -46,7 +45,7 @@ class TopicDeletion:
         self._memory = memory
         self._contracts = contracts
         self._reports = reports
-        self._contract_removed: dict[str, datetime] = {}  # by uid
+        self._contract_removed: dict[str, float] = {}  # by uid, in monotonic seconds
         self._groups: dict[str, set[str]] = {}
         """Uid -> the groups whose drivers may have the topic."""
 
@@ -56,7 +55,7 @@ class TopicDeletion:
         if entry.uid not in self._contract_removed:
             self._groups[entry.uid] = {entry.group} | await self._contract_groups(observed)
             await self._contracts.remove(entry.uid)
-            self._contract_removed[entry.uid] = observed.now
+            self._contract_removed[entry.uid] = self._context.ports.clock.monotonic()
             self._memory.forget_visit(entry.name)
         finalizers = observed.resource.metadata.finalizers
         if names.FINALIZER not in finalizers:
@@ -102,7 +101,7 @@ class TopicDeletion:
         Returns None if the finalizer may be removed, else the time of the next check.
         """
         forced = observed.annotations.get(names.FORCE_DELETION) == "true"
-        waited = observed.now - self._contract_removed[observed.entry.uid]
+        waited = self._context.ports.clock.monotonic() - self._contract_removed[observed.entry.uid]
         if not await self._driver_released(observed) and not (forced and waited > GRACE):
             blocked = _blocked(Reason.RUNS_ACTIVE, "the ingestion driver still works on the topic")
             await self._report_blocked(observed, blocked if waited > BLOCKED_AFTER else None)
