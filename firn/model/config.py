@@ -12,7 +12,17 @@ from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl, urlsplit
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
 from pydantic.alias_generators import to_camel
 
 from firn.model import durations, names, quantities
@@ -36,6 +46,8 @@ def _checked_heap(text: str) -> str:
     return text
 
 
+_PRIVATE = "private"
+"""Key of pydantic's context: the document is a file of a user, not a ConfigMap."""
 _SECRET_ENDS = (
     "password", "passwd", "passphrase", "secret", "token", "credential", "authorization", "secretkey", "secretaccesskey", "privatekey",
     "accountkey", "apikey", "storagekey",
@@ -48,9 +60,9 @@ def _names_secret(key: str) -> bool:
     return letters.endswith(_SECRET_ENDS) or "sastoken" in letters
 
 
-def _without_secrets(properties: dict[str, str]) -> dict[str, str]:
+def _without_secrets(properties: dict[str, str], info: ValidationInfo) -> dict[str, str]:
     found = sorted(key for key in properties if _names_secret(key))
-    if found:
+    if found and not (info.context or {}).get(_PRIVATE):
         raise ValueError(
             f"{', '.join(found)} would be readable in ConfigMaps; put the value into a Secret, and name it in secretProperties of the"
             " catalog or object store"
@@ -632,14 +644,17 @@ def security_references(security: KafkaSecurity) -> Iterator[SecretKey]:
         yield security.sasl.password
 
 
-def load(path: str | Path) -> Config:
-    """Read the configuration from the YAML file at ``path``. Raises InvalidSpecError that names file and key."""
+def load(path: str | Path, *, private: bool = False) -> Config:
+    """Read the configuration from the YAML file at ``path``. Raises InvalidSpecError that names file and key.
+
+    Only a ``private`` file may have secrets in properties.
+    """
     try:
         document = yaml.safe_load(Path(path).read_text())
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidSpecError(f"configuration {path}: {error}") from error
     try:
-        return Config.model_validate(document)
+        return Config.model_validate(document, context={_PRIVATE: private})
     except ValidationError as error:
         lines = [f"{_place(item['loc'])}: {item['msg'].removeprefix('Value error, ')}" for item in error.errors()]
         raise InvalidSpecError(f"configuration {path}: " + "; ".join(lines)) from error

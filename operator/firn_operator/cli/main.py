@@ -56,7 +56,7 @@ def sql(
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
 
-    result = query.run(lake.Lake(configuration.load(config)), statement)
+    result = query.run(lake.Lake(configuration.load(config, private=True)), statement)
     match output:
         case Output.JSON:
             print(json.dumps(result.to_pylist(), default=_plain))
@@ -96,7 +96,10 @@ def audit(
 
     manifest = _resource(topic)
     result = audits.audit_resource(
-        configuration.load(config), manifest, lambda text: print(text, file=sys.stderr), _retention(manifest)
+        configuration.load(config, private=True),
+        manifest,
+        lambda text: print(text, file=sys.stderr),
+        _retention(manifest),
     )
     if output is AuditOutput.JSON:
         print(audits.as_json(result))
