@@ -109,14 +109,15 @@ def recorded_offsets(summaries: Iterable[Mapping[str, str]], properties: Mapping
 
 
 class HaltedAt(BaseModel):
-    """The record at which ingestion of a topic stopped."""
+    """The record at which ingestion of a topic stopped. It has no value of the record, because every reader of the resource sees it."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
     partition: int
     offset: int
     code: str = ""
-    detail: str = ""
+    column: str = ""
+    """Column of the schema whose value does not fit; empty if it is none."""
 
 
 class SuspiciousTimes(BaseModel):

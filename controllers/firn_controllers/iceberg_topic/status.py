@@ -325,7 +325,7 @@ def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     if at is None:
         return "ingestion stopped at a record that does not fit the schema; correct the schema, or set onBadRecord to DeadLetter"
     namespace, name = observed.entry.name
-    why = steady(": ".join(part for part in (at.code, at.detail) if part))[:300]
+    why = f"{at.code} in column {at.column}" if at.code and at.column else at.code
     command = (
         f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
     )

@@ -306,11 +306,9 @@ def test_freshness_never_lowers_ready() -> None:
 
 
 def test_a_halt_names_the_record_and_the_way_out() -> None:
-    halted = driver(
-        state="Halted", halted_at=HaltedAt(partition=2, offset=900, code="BadType", detail="id: not a number")
-    )
+    halted = driver(state="Halted", halted_at=HaltedAt(partition=2, offset=900, code="WrongKind", column="id"))
     text = message(halted, ConditionType.INGESTION_READY)
-    assert "partition 2, offset 900 (BadType: id: not a number)" in text
+    assert "partition 2, offset 900 (WrongKind in column id)" in text
     assert "kubectl -n demo annotate --overwrite itopic flights firn.dev/resume=skip:2:900" in text
     conditions = conditions_of(halted)
     assert conditions["Ready"] == ("False", "BadRecordHalt")

@@ -115,11 +115,11 @@ def test_progress_reports_the_error() -> None:
     assert progress_of(topic(lag=5), 0, 0).state == "Running"
     assert progress_of(topic(prepared=False, ends={}), 0, 0).state == "Starting"
     assert progress_of(topic(suspended=True), 0, 0).state == "Suspended"
-    halted = progress_of(topic(halted=HaltedAt(partition=2, offset=9, code="Type", detail="no number")), 0, 0)
+    halted = progress_of(topic(halted=HaltedAt(partition=2, offset=9, code="Type", column="id")), 0, 0)
     assert (halted.state, halted.reason, halted.message) == (
         "Halted",
         "BadRecordHalt",
-        "partition 2, offset 9: Type no number",
+        "partition 2, offset 9: Type id",
     )
     failing = topic()
     failing.failed(UnavailableError("down", reason="CatalogUnreachable"), 10.0)

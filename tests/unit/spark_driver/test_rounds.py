@@ -6,11 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from firn.model.conditions import Reason
+from firn.model.jobs import Column, RecordSchema
 from firn_spark.ingestion import jobs
-from firn_spark.ingestion.rounds.committing import first_halts
+from firn_spark.ingestion.rounds.committing import first_halts, halt
 from firn_spark.ingestion.rounds.failures import classify
 from firn_spark.ingestion.rounds.landing_job import forced, parse_results
 from firn_spark.ingestion.rounds.planning import slices
+from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.tables.commits import Landed
 from firn_spark.tables.dead_letters import ahead, letters, moment
 from tests.unit.spark_driver.topic import job, topic
@@ -113,3 +115,17 @@ def test_dead_letter_times_of_a_new_topic_follow_all_earlier_ones(now: int) -> N
     assert since > 1000 == until
     assert moment([Landed("new", 4, {}, letters=(since, until)), None], now) >= since
     assert letters(base, "old", now) == (900, 1000)
+
+
+@pytest.mark.parametrize(
+    ("path", "column"),
+    [("$.a.b[3]", "a"), ("$.a", "a"), ("$", ""), ("$.secret-4711", ""), ("$.other", ""), ('$["4711"]', "")],
+)
+def test_a_halt_tells_no_part_of_the_record(path: str, column: str) -> None:
+    halted = topic(record_schema=RecordSchema(format="Json", fields=(Column(name="a", type="int"),)))
+    halt(
+        halted, 2, {"partition": 2, "offset": 9, "code": "WrongKind", "stage": "Schema", "path": path, "detail": "4711"}
+    )
+    assert halted.halted is not None
+    assert halted.halted.column == column
+    assert "4711" not in progress_of(halted, 0, 0).model_dump_json()

@@ -33,7 +33,8 @@ PARTS = {
 
 
 def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:
-    changes = {key: state.pop(key) for key in ("freshness_ms", "on_bad_record", "resume", "suspended") if key in state}
+    of_job = ("freshness_ms", "on_bad_record", "record_schema", "resume", "suspended")
+    changes = {key: state.pop(key) for key in of_job if key in state}
     made = Topic(job(name, **changes))
     made.prepared, made.reading.position, made.log.ends = True, {0: 0}, {0: lag}
     made.log.live = made.reading.topic = TopicInfo("id-1", (0,))

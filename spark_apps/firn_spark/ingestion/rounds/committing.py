@@ -1,5 +1,6 @@
 """The end of a round for one topic: dead letters are committed, then the table, then the topic's state follows."""
 
+import re
 import time
 from collections.abc import Iterable
 from typing import Protocol
@@ -82,7 +83,7 @@ class TopicCommits:
         if topic.reading.client_reader and not result.halts:
             topic.reading.client_reader = False
         if halts:
-            _halt(topic, *min(halts.items()))
+            halt(topic, *min(halts.items()))
 
     def _commit_dead(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         self._failpoints.reach("before-dlq-commit")
@@ -128,8 +129,11 @@ class TopicCommits:
             self._committer.discard(topic.letters.java, result.dead)
 
 
-def _halt(topic: Topic, partition: int, place: HaltPlace) -> None:
-    topic.halted = HaltedAt(partition=partition, offset=place["offset"], code=place["code"], detail=place["detail"])
+def halt(topic: Topic, partition: int, place: HaltPlace) -> None:
+    """Stop the topic at the record of ``place``."""
+    topic.halted = HaltedAt(
+        partition=partition, offset=place["offset"], code=place["code"], column=_column(topic, place["path"])
+    )
     log.warning(
         "the topic halted at a record",
         topic=topic.job.topic,
@@ -155,3 +159,10 @@ def first_halts(halts: Iterable[HaltPlace]) -> dict[int, HaltPlace]:
         if earlier is None or place["offset"] < earlier["offset"]:
             first[place["partition"]] = place
     return first
+
+
+def _column(topic: Topic, path: str) -> str:
+    """Return the column of the schema that a path such as ``$.a.b[3]`` begins with. Other parts may be data of the record."""
+    columns = {field.name for field in topic.job.record_schema.fields}
+    found = re.match(r"\$\.(\w+)", path)
+    return found[1] if found is not None and found[1] in columns else ""

@@ -59,7 +59,7 @@ def _message(topic: Topic) -> str:
     error = topic.attempts.error or topic.log.error
     if topic.halted is not None:
         place = f"partition {topic.halted.partition}, offset {topic.halted.offset}"
-        return f"{place}: {topic.halted.code} {topic.halted.detail}".rstrip()
+        return f"{place}: {topic.halted.code} {topic.halted.column}".rstrip()
     if error is not None and str(error):
         return str(error)
     if topic.log.cut_back:
