@@ -18,6 +18,7 @@ from prometheus_client.registry import Collector
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.queue import Key, ReconcileVerdict
 from firn_controllers.reconcilers.survey import Finding
 
@@ -32,6 +33,14 @@ TOPICS = Gauge(
     "firn_topics",
     "IcebergTopics by the status of their Ready condition; Suspended if spec.suspend is true",
     ["ready"],
+)
+TOPIC_NOT_READY = Gauge(
+    "firn_topic_not_ready", "1 for each IcebergTopic that is neither Ready nor suspended", ["namespace", "topic"]
+)
+GROUP_AVAILABLE = Gauge(
+    "firn_group_available",
+    "0 while the ingestion driver of a group does not answer although topics need it, else 1",
+    ["group"],
 )
 FLEET_AVAILABLE = Gauge(
     "firn_fleet_available", "1 while the operator can manage topics on the brokers of a profile, else 0", ["profile"]
@@ -99,6 +108,17 @@ def watch_fleets(profiles: Iterable[str], board: Board) -> None:
             (FLEET_DEGRADED, lambda health: bool(health.degraded)),
         ):
             gauge.labels(profile).set_function(partial(_fleet_value, board, profile, read))
+
+
+def watch_groups(groups: Iterable[str], board: Board) -> None:
+    """Make the metric of ingestion groups read ``board`` at each scrape."""
+    for group in groups:
+        GROUP_AVAILABLE.labels(group).set_function(partial(_group_value, board, group))
+
+
+def _group_value(board: Board, group: str) -> float:
+    health = board.group(group)
+    return float(health.heard or health == group_health.UNSEEN)  # unseen: no topic needs the driver
 
 
 def _fleet_value(board: Board, profile: str, read: Callable[[FleetHealth], bool]) -> float:
@@ -228,6 +248,10 @@ class TopicTally:
         if ready is not None:
             self._ready[name] = ready
             self._counts[ready] += 1
+        if ready in ("False", "Unknown"):
+            TOPIC_NOT_READY.labels(*name).set(1)
+        elif old in ("False", "Unknown"):
+            TOPIC_NOT_READY.remove(*name)
         for status in ("True", "False", "Unknown", str(Reason.SUSPENDED)):
             TOPICS.labels(status).set(self._counts[status])
 

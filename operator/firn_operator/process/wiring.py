@@ -94,6 +94,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         ports = Ports(topics(config), lake, cluster, progress_reader, SystemClock())
         controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter(), telemetry.RunMeter())
         telemetry.watch_fleets(config.profiles, controllers.board)
+        telemetry.watch_groups(config.groups, controllers.board)
         table_debts = debts(config)
         survey = Survey(
             config, table_debts, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed

@@ -5,6 +5,8 @@ import threading
 from collections.abc import Iterable
 
 import aiohttp
+from typing import Any
+
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.core import GaugeMetricFamily
@@ -13,6 +15,7 @@ from prometheus_client.registry import Collector
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.ingestion_group.health import UNSEEN, GroupHealth
 from firn_operator.process import telemetry
 
 
@@ -132,3 +135,43 @@ async def test_a_stall_of_the_event_loop_is_measured() -> None:
         await asyncio.sleep(0.001)
     measuring.cancel()
     assert REGISTRY.get_sample_value("firn_event_loop_stall_seconds_sum")
+
+
+def test_each_topic_that_is_not_ready_has_a_metric() -> None:
+    def told() -> set[str]:
+        lines = generate_latest().decode().splitlines()
+        return {line.split('topic="')[1].split('"')[0] for line in lines if 'not_ready{namespace="told"' in line}
+
+    def manifest(name: str, status: str, reason: str = "AllReady") -> dict[str, Any]:
+        conditions = [{"type": "Ready", "status": status, "reason": reason}]
+        return {"metadata": {"namespace": "told", "name": name}, "status": {"conditions": conditions}}
+
+    tally = telemetry.TopicTally()
+    tally.seen(manifest("a", "False"))
+    tally.seen(manifest("b", "Unknown"))
+    tally.seen(manifest("c", "True"))
+    tally.seen(manifest("d", "False", "Suspended"))
+    assert told() == {"a", "b"}
+    tally.seen(manifest("a", "True"))
+    tally.gone(manifest("b", "Unknown"))
+    tally.seen(manifest("c", "False"))
+    assert told() == {"c"}
+
+
+@pytest.mark.parametrize(
+    ("health", "available"),
+    [
+        (None, 1),
+        (UNSEEN, 1),
+        (GroupHealth(), 1),
+        (GroupHealth(Reason.STARTING, "no executor runs", executors=True), 1),
+        (GroupHealth(Reason.UNSCHEDULABLE, "no node has enough memory"), 0),
+    ],
+    ids=["not checked yet", "without topics", "healthy", "without executors", "unschedulable"],
+)
+def test_a_driver_that_does_not_answer_has_a_metric(health: GroupHealth | None, available: int) -> None:
+    board = Board()
+    telemetry.watch_groups(["g"], board)
+    if health is not None:
+        board.groups["g"] = health
+    assert f'firn_group_available{{group="g"}} {float(available)}' in generate_latest().decode().splitlines()
