@@ -32,7 +32,11 @@ class FleetState:
     """A profile's brokers as an admin client sees them."""
 
     brokers: int
+    """Brokers that are not fenced. A broker is fenced until it has the whole metadata log."""
     under_replicated: int
+    """Partitions with too few in-sync replicas."""
+    lagging_topics: tuple[str, ...] = ()
+    """Some topics of these partitions, sorted."""
 
 
 class Topics(Protocol):

@@ -55,7 +55,8 @@ def step(
 def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -> str | None:
     """Return why no further broker may be replaced.
 
-    None if every broker is ready and every partition has all its replicas in sync.
+    None if every broker is ready and every partition has all its replicas in sync. Brokers that have joined also have
+    the whole metadata log. In one process, broker and controller share the log, so the quorum needs no check of its own.
     """
     if admin is None:
         return "until the brokers answer"
@@ -65,7 +66,8 @@ def blocked(pods: Sequence[PodState], admin: FleetState | None, replicas: int) -
     if admin.brokers < replicas:
         return f"until all {replicas} brokers have joined the cluster"
     if admin.under_replicated:
-        return f"until the replicas of {admin.under_replicated} under-replicated partition(s) are in sync"
+        of = f" (topics {', '.join(admin.lagging_topics)})" if admin.lagging_topics else ""
+        return f"until the replicas of {admin.under_replicated} under-replicated partition(s) are in sync{of}"
     return None
 
 

@@ -3,7 +3,7 @@ board.
 """
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from firn.model import names
 from firn.model.conditions import Reason
@@ -24,8 +24,19 @@ from firn_controllers.reconcilers.context import Context
 log = logging.getLogger(__name__)
 
 INTERVAL = 10.0
+LONG_WAIT = 300.0
+"""Seconds without a step after which the wait of a roll-out is reported."""
 INTERVAL_BUSY = 3.0
 """Seconds between two reconciles while brokers are being replaced or upgraded, or have a problem."""
+
+
+@dataclass(slots=True)
+class _Wait:
+    """Wait of a roll-out: its present reason, the time of the last step, and the text of its Event."""
+
+    reason: str
+    since: float
+    told: str = ""
 
 
 class FleetReconciler:
@@ -37,7 +48,8 @@ class FleetReconciler:
         self._owner = context.owner
         self._cluster = context.ports.cluster
         self._scale_downs_refused: set[tuple[str, int]] = set()
-        self._waits_logged: dict[str, str | None] = {}
+        self._waits: dict[str, _Wait] = {}
+        """Profile -> the wait of its roll-out."""
         self._pruned: set[str] = set()
         """Profiles whose old configurations this process has removed.
 
@@ -86,7 +98,8 @@ class FleetReconciler:
             return fleet_health, False
         if settled:
             await self._prune(fleet)
-        fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=failure)
+        wrong = failure or self._long_wait(profile)
+        fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
         return fleet_health, rolling or (version is not None and failure is None)
 
     async def _keep_quorum(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
@@ -132,10 +145,23 @@ class FleetReconciler:
         await self._apply_external(fleet)
         await cluster.apply(builders.disruption_budget(fleet))
         await cluster.apply(kinds.stateful_set(fleet, step.partition))
-        if step.waits != self._waits_logged.get(fleet.name):
-            self._waits_logged[fleet.name] = step.waits
-            if step.waits is not None:
-                log.info("profile %s: the operator waits %s before it replaces the next broker", fleet.name, step.waits)
+        wait = self._waits.get(fleet.name)
+        if step.waits is None:
+            self._waits.pop(fleet.name, None)
+        elif wait is None or wait.reason != step.waits:
+            since = wait.since if wait is not None else self._context.ports.clock.monotonic()
+            self._waits[fleet.name] = _Wait(step.waits, since, wait.told if wait is not None else "")
+            log.info("profile %s: the operator waits %s before it replaces the next broker", fleet.name, step.waits)
+
+    def _long_wait(self, profile: str) -> str | None:
+        """Return why the roll-out makes no step, as it was after `LONG_WAIT`, or None."""
+        wait = self._waits.get(profile)
+        if wait is None or self._context.ports.clock.monotonic() - wait.since < LONG_WAIT:
+            return None
+        wait.told = wait.told or (
+            f"the roll-out waits {wait.reason}; repair what it waits for, also if it is a topic of another client"
+        )
+        return wait.told
 
     async def _apply_external(self, fleet: Fleet) -> None:
         """Apply the configured Services for clients outside, and delete all others at once."""

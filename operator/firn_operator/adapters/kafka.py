@@ -58,6 +58,10 @@ _MISSING = frozenset({KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPI
 _CLIENT_NOISE = re.compile(r"^\[[^\]]*\]:?\s*|\s*\((?:after \d+ms|\d+ identical).*$", re.DOTALL)
 
 
+LAGGING_SHOWN = 3
+"""Number of under-replicated topics that a message names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Brokers:
     """A profile's brokers. ``replication_factor`` is that of new topics; -1 is the brokers' default."""
@@ -251,12 +255,14 @@ class ProfileClients:
         answer = await self._answer("list brokers", asyncio.to_thread(admin.list_topics, timeout=REQUEST_TIMEOUT))
         if isinstance(answer, BaseException):
             return [answer] * len(calls)
-        short = sum(
-            len(partition.isrs) < len(partition.replicas) or partition.leader < 0
-            for topic in answer.topics.values()
+        short = [
+            name
+            for name, topic in answer.topics.items()
             for partition in topic.partitions.values()
-        )
-        return [FleetState(brokers=len(answer.brokers), under_replicated=short)] * len(calls)
+            if len(partition.isrs) < len(partition.replicas) or partition.leader < 0
+        ]
+        lagging = tuple(sorted(set(short))[:LAGGING_SHOWN])
+        return [FleetState(len(answer.brokers), len(short), lagging)] * len(calls)
 
     async def _each(
         self, action: str, topics: Sequence[str], futures: Mapping[str, "Future[Any]"], fine: int | None

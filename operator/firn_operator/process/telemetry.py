@@ -48,7 +48,7 @@ FLEET_AVAILABLE = Gauge(
 FLEET_ROLLING = Gauge("firn_fleet_rolling", "1 while brokers of a profile are being replaced, else 0", ["profile"])
 FLEET_DEGRADED = Gauge(
     "firn_fleet_degraded",
-    "1 while a broker does not run, or a metadata version could not be finalized; the Event Degraded names the cause",
+    "1 while a broker does not run, a roll-out waits, or a metadata version could not be finalized; the Event Degraded names the cause",
     ["profile"],
 )
 _RUN_SECONDS = (10, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 21600)

@@ -339,8 +339,8 @@ def test_a_step_of_the_roll_sets_the_partition(
         (
             3,
             pods("old", "old", "old"),
-            FleetState(3, 4),
-            "until the replicas of 4 under-replicated partition(s) are in sync",
+            FleetState(3, 4, ("a", "b")),
+            "until the replicas of 4 under-replicated partition(s) are in sync (topics a, b)",
         ),
         (3, pods("old", "old", "old"), UP, None),
     ],
@@ -637,6 +637,22 @@ def test_the_health_names_a_failing_broker_of_a_working_fleet() -> None:
 
 NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
 """Values with which no fleet of three brokers can be rendered."""
+
+
+async def test_a_roll_that_waits_for_long_is_reported() -> None:
+    world = World()
+    await world.settle()
+    world.topics.under_replicated = 1
+    world.start(gen.config(profiles={"classic": {"image": {"image": "kafka:next"}}}))
+    for _ in range(100):
+        await world.step()
+        world.clock.advance(5.0)
+    told = [message for name, reason, message in world.cluster.events if reason == "Degraded"]
+    assert len(told) == 1
+    assert "under-replicated" in told[0]
+    world.topics.under_replicated = 0
+    await world.settle()
+    assert "Recovered" in [reason for _, reason, _ in world.cluster.events]
 
 
 async def uninstalled(replicas: int) -> World:
