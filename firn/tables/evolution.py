@@ -38,10 +38,12 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     reasons = []
     fields = {field.name: field for field in new.fields}
     old_names = {field.name for field in old.fields}
+    added = ", ".join(name for name in fields if name not in old_names)
+    beside = f", and add {added} beside it" if added else ""
     for field in old.fields:
         after_field = fields.get(field.name)
         if after_field is None:
-            reasons.append(f"field {field.name} cannot be removed")
+            reasons.append(f"field {field.name} is missing, and cannot be removed or renamed: keep it{beside}")
         elif not can_become(types.parse(field.type), types.parse(after_field.type)):
             reasons.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")
         elif after_field.required and not field.required:

@@ -5,6 +5,7 @@ contain no counts, times or ids of attempts. So a second reconcile of an unchang
 which is not written again.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -13,8 +14,8 @@ from typing import Any
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import TableTarget
-from firn.model.progress import RecentRecords, TopicProgress
+from firn.model.jobs import RESUME, TableTarget
+from firn.model.progress import HaltedAt, RecentRecords, TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.announcements import Announcement
@@ -35,6 +36,14 @@ from firn_controllers.ports import Manifest, TableState, TopicState
 ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
 BACK_IN_TIME = 0.8
 """Share of its freshness below which a topic that fell behind is fresh again, so that the condition does not flap."""
+
+_REPAIRS = {
+    "MissingRequired": "set required: false of the field, which you cannot undo",
+    "Tombstone": "set required: false of every field, which you cannot undo",
+    "UnknownField": "add the field to the schema",
+    "OutOfRange": "give the field a wider type if it is int, float or decimal",
+}
+"""Changes of the spec, by the code of the record at which ingestion stopped. No change helps with other codes."""
 
 PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
 """States in which a driver has checked the tables since it started or received a spec, and made them match."""
@@ -329,10 +338,28 @@ def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     command = (
         f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
     )
-    way_out = f"correct the schema if the record is valid, or send the record to the dead letters: {command}"
+    repair, remark = _REPAIRS.get(at.code), _unused_resume(observed, at)
+    way_out = f"send the record to the dead letters: {command}"
+    if repair is not None:
+        way_out = f"{repair}, or send the record to the dead letters: {command}"
+    if remark:
+        way_out = f"{way_out}; {remark}"
     if why:
         return f"ingestion stopped at partition {at.partition}, offset {at.offset} ({why}); {way_out}"
     return f"ingestion stopped at partition {at.partition}, offset {at.offset}; {way_out}"
+
+
+def _unused_resume(observed: ObservedTopic, at: HaltedAt) -> str:
+    """Return a remark about an annotation that cannot end this halt. An annotation of an earlier halt needs none."""
+    value = observed.annotations.get(names.RESUME)
+    if value is None or value == "skip":
+        return ""
+    if re.fullmatch(RESUME, value) is None:
+        return f"annotation {names.RESUME} is not understood: write skip or skip:PARTITION:OFFSET"
+    _, partition, offset = value.split(":")
+    if int(partition) == at.partition and int(offset) > at.offset:
+        return f"annotation {names.RESUME} names another record than the one at which ingestion stopped"
+    return ""
 
 
 def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:

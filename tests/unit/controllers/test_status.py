@@ -502,12 +502,11 @@ def test_the_message_about_suspicious_times_has_column_sample_and_option() -> No
 
 
 def test_counts_of_rejected_records_wait_for_the_next_refresh_and_a_new_reason_does_not() -> None:
-    documents = [documented(rejecting(count)) for count in (0, 3, 4, 501)]
+    observed = [rejecting(count) for count in (0, 3, 4, 501)]
+    documents = [documented(each) for each in observed]
     parts = [status.significant(document) for document in documents]
     assert [earlier == later for earlier, later in pairwise(parts)] == [False, True, False]
-    digests = [
-        status.driver_digest(gen.progress(recent=rejecting(count).progress.recent), 60_000) for count in (0, 3, 4, 501)
-    ]  # type: ignore[union-attr]
+    digests = [status.driver_digest(each.progress, 60_000) for each in observed if each.progress is not None]
     assert [earlier == later for earlier, later in pairwise(digests)] == [False, True, False]
 
 
@@ -527,6 +526,40 @@ def test_a_driver_that_starts_changes_nothing_about_rejected_records() -> None:
     before = documented(rejecting(501))
     after = documented(landing(manifest=gen.topic("flights", gen.with_status(before))))
     assert condition_in(after, "RecordsAccepted") == condition_in(before, "RecordsAccepted")
+
+
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("UnknownField", "; add the field to the schema, or send the record to the dead letters: kubectl"),
+        ("MissingRequired", "; set required: false of the field, which you cannot undo, or send"),
+        ("InvalidJson", "; send the record to the dead letters: kubectl"),
+        ("WrongKind", "; send the record to the dead letters: kubectl"),
+    ],
+)
+def test_a_halt_advises_only_changes_that_are_allowed_and_help(code: str, advice: str) -> None:
+    halted = HaltedAt(partition=2, offset=900, code=code)
+    assert advice in message(driver(state="Halted", halted_at=halted), ConditionType.INGESTION_READY)
+
+
+@pytest.mark.parametrize(
+    ("value", "answer"),
+    [
+        ("skipp", "firn.dev/resume is not understood: write skip or skip:PARTITION:OFFSET"),
+        ("skip:2", "is not understood"),
+        ("skip:2:9999", "names another record than the one at which ingestion stopped"),
+        ("skip:2:899", None),
+        ("skip:1:9999", None),
+        ("skip", None),
+    ],
+)
+def test_an_annotation_that_cannot_end_a_halt_is_answered(value: str, answer: str | None) -> None:
+    progress = gen.progress(state="Halted", halted_at=HaltedAt(partition=2, offset=900))
+    text = message(
+        landing(manifest=gen.topic("flights", gen.annotated("firn.dev/resume", value)), progress=progress),
+        ConditionType.INGESTION_READY,
+    )
+    assert (answer in text) if answer else ("; annotation" not in text)
 
 
 def test_a_condition_reports_an_unreadable_object() -> None:

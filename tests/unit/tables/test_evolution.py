@@ -2,7 +2,8 @@
 
 import pytest
 
-from firn.tables import types
+from firn.model.jobs import RecordSchema
+from firn.tables import evolution, types
 from firn.tables.evolution import can_become
 
 TYPES = ("int", "string", "decimal(9,2)", "list<int>", "map<string, decimal(9,2)>", "struct<a: int, b: string>")
@@ -41,3 +42,13 @@ def test_a_type_can_widen_but_not_narrow(old: str, new: str) -> None:
 )
 def test_other_changes_of_a_type_are_rejected(old: str, new: str) -> None:
     assert not can_become(types.parse(old), types.parse(new))
+
+
+def test_a_renamed_field_is_named_with_its_new_name() -> None:
+    before, after = (
+        RecordSchema.model_validate({"format": "Json", "fields": [{"name": name, "type": "int"}]})
+        for name in ("total", "amount")
+    )
+    assert evolution.problems(before, after) == [
+        "field total is missing, and cannot be removed or renamed: keep it, and add amount beside it"
+    ]

@@ -5,11 +5,12 @@ a year beyond 30000.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
 
-from firn.model.jobs import Column
+from firn.model.jobs import Column, Epoch
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.json.limits import EPOCHS
 
@@ -34,7 +35,8 @@ def _times(field: Column, values: "np.ndarray[tuple[int], np.dtype[np.int64]]") 
     odd = values[(values < SENSIBLE[0]) | (values >= SENSIBLE[1])]
     best = Times(len(values), 0, field.epoch, 0)
     factor, divisor = EPOCHS[field.epoch]
-    for epoch, (other_factor, other_divisor) in EPOCHS.items() if len(odd) else ():
+    for epoch in get_args(Epoch) if len(odd) else ():
+        other_factor, other_divisor = EPOCHS[epoch]
         # Floating point, because the product may exceed 64 bits.
         ratio = other_factor * divisor / (factor * other_divisor)
         fits = odd[(odd * ratio >= SENSIBLE[0]) & (odd * ratio < SENSIBLE[1])]
