@@ -43,5 +43,7 @@ def _facts(schema: Schema) -> list[str]:
         facts += [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
         pattern = schema.get("pattern")
         facts += [_FORMS.get(pattern, f"Pattern `{pattern}`")] if pattern else []
-    facts += [f"Rule: {rule['message']}" for rule in schema.get(VALIDATIONS, ())]
+    # The description of a field says how it may change.
+    rules = (rule for rule in schema.get(VALIDATIONS, ()) if "oldSelf" not in rule["rule"])
+    facts += [f"Rule: {rule['message']}" for rule in rules]
     return [f"{fact}." for fact in facts]

@@ -29,7 +29,8 @@ def _immutable(path: str) -> Rule:
     now = f"({has} ? self.{path} : '')"
     return Rule(
         f"{now} == {now.replace('self', 'oldSelf')}",
-        f"{path.replace('__', '')} is immutable: it cannot be set, changed or removed later",
+        f"{path.replace('__', '')} is immutable: it cannot be set, changed or removed later; to change it, delete this IcebergTopic with"
+        " deletionPolicy Retain, and create it again",
     )
 
 
@@ -546,7 +547,8 @@ class IcebergTopic(ApiModel):
         name = table.name or names.table_part(self.topic_name)
         if name.endswith(names.DEAD_LETTER_SUFFIX):
             raise InvalidSpecError(
-                f"table name {name}: names that end in {names.DEAD_LETTER_SUFFIX} are reserved for dead-letter tables; set spec.table.name",
+                f"table name {name}: names that end in {names.DEAD_LETTER_SUFFIX} are reserved for dead-letter tables; create this IcebergTopic again"
+                " with another table.name",
                 reason=Reason.RESOURCE_CONFLICT,
             )
         return TableTarget(

@@ -1,6 +1,7 @@
 """Kafka's admin side (port `Topics`) with confluent-kafka: one admin client per profile, many reconciles per request."""
 
 import asyncio
+import difflib
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,15 @@ _ACCESS = frozenset(
         KafkaError._SSL,
     }
 )
+_TOPIC_CONFIGS = (
+    "cleanup.policy", "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level", "delete.retention.ms",
+    "file.delete.delay.ms", "flush.messages", "flush.ms", "follower.replication.throttled.replicas", "index.interval.bytes",
+    "leader.replication.throttled.replicas", "local.retention.bytes", "local.retention.ms", "max.compaction.lag.ms", "max.message.bytes",
+    "message.timestamp.after.max.ms", "message.timestamp.before.max.ms", "message.timestamp.type", "min.cleanable.dirty.ratio",
+    "min.compaction.lag.ms", "min.insync.replicas", "preallocate", "remote.storage.enable", "retention.bytes", "retention.ms",
+    "segment.bytes", "segment.index.bytes", "segment.jitter.ms", "segment.ms", "unclean.leader.election.enable",
+)  # fmt: skip
+"""Names of Kafka 4's topic configs (org.apache.kafka.common.config.TopicConfig), to suggest one for a name with a typing error."""
 _SPEC = frozenset(
     {
         KafkaError.INVALID_CONFIG,
@@ -313,6 +323,13 @@ class ProfileClients:
         return chained
 
 
+def _suggestion(text: str) -> str:
+    """Return a question about the config that the brokers do not know, if one has a similar name."""
+    unknown = re.search(r"Unknown topic config name: ([a-z0-9.]+)", text)
+    similar = difflib.get_close_matches(unknown[1], _TOPIC_CONFIGS, n=1) if unknown else []
+    return f"; did you mean {similar[0]}?" if similar else ""
+
+
 def _kind(code: int) -> Callable[[str], FirnError]:
     if code in _ACCESS:
         return lambda text: AccessDeniedError(
@@ -320,7 +337,7 @@ def _kind(code: int) -> Callable[[str], FirnError]:
             " the profile's credentials"
         )
     if code in _SPEC:
-        return lambda text: InvalidSpecError(text, reason=Reason.BAD_TOPIC_CONFIG)
+        return lambda text: InvalidSpecError(f"{text}{_suggestion(text)}", reason=Reason.BAD_TOPIC_CONFIG)
     if code == KafkaError.INVALID_REPLICATION_FACTOR:
         return lambda text: NotReadyError(f"{text}; waiting for more brokers", reason=Reason.BROKER_STARTING)
     return lambda text: UnavailableError(text, reason=Reason.BROKER_UNREACHABLE)

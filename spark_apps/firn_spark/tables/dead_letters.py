@@ -41,7 +41,7 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
     if table is not None and table.properties().get(names.TABLE_OWNER) is None:
         raise ConflictError(
             f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not create it; "
-            "rename it, or give the topic's table another name"
+            "rename it, or create this IcebergTopic again with another table.name"
         )
     return table
 

@@ -213,7 +213,7 @@ class Tables:
                 if not evolution.can_become(current, wanted):
                     raise ConflictError(
                         f"table {target.identifier}: column {column.name} is {current}, the schema wants {wanted}; "
-                        "correct the schema, or give the topic another table",
+                        "set the table's type in the schema, or create this IcebergTopic again with another table.name",
                         reason=Reason.SCHEMA_INCOMPATIBLE,
                     )
                 changed.append(column)
@@ -223,7 +223,7 @@ class Tables:
         if missing:
             raise ConflictError(
                 f"table {target.identifier}: required column {', '.join(sorted(missing))} is not in the schema; "
-                "make it optional, or give the topic another table",
+                "add it to the schema, or create this IcebergTopic again with another table.name",
                 reason=Reason.SCHEMA_INCOMPATIBLE,
             )
         if changed:

@@ -23,6 +23,7 @@ from firn.api.explanations import explained
         ({"type": "string", "pattern": "^a$"}, "Fate. Pattern `^a$`."),
         ({"type": "object", "x-kubernetes-validations": [{"rule": "r", "message": "set a"}]}, "Fate. Rule: set a."),
         ({"type": "object", "default": {"a": 1}}, "Fate."),
+        ({"type": "object", "x-kubernetes-validations": [{"rule": "self.a == oldSelf.a", "message": "a"}]}, "Fate."),
     ],
 )
 def test_a_description_states_default_limits_form_and_rules(schema: dict[str, Any], description: str) -> None:

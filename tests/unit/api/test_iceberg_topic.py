@@ -134,7 +134,9 @@ def test_a_bad_schema_names_the_field(fields: list[dict[str, Any]], problem: str
 
 
 def test_a_table_name_may_not_end_like_a_dead_letter_table() -> None:
-    with pytest.raises(InvalidSpecError, match=r"flights__dlq: .* set spec\.table\.name") as refused:
+    with pytest.raises(
+        InvalidSpecError, match=r"flights__dlq: .* create this IcebergTopic again with another table\.name"
+    ) as refused:
         topic(name="flights--dlq").table_target("lake")
     assert refused.value.reason == Reason.RESOURCE_CONFLICT
     assert topic({"table": {"name": "other"}}, name="flights--dlq").table_target("lake").name == "other"

@@ -72,6 +72,22 @@ async def test_an_error_of_kafka_has_its_kind_and_text(code: int, kind: type[Fir
     assert "create topic orders at kafka:9092 (profile classic): because" in str(translated)
 
 
+@pytest.mark.parametrize(
+    ("name", "suggestion"),
+    [
+        ("retention.m", "; did you mean retention.ms?"),
+        ("cleanup.policies", "; did you mean cleanup.policy?"),
+        ("x.y", ""),
+    ],
+)
+async def test_an_unknown_topic_config_leads_to_the_similar_one(name: str, suggestion: str) -> None:
+    profile = ProfileClients("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
+    refused = KafkaException(KafkaError(KafkaError.INVALID_CONFIG, f"Unknown topic config name: {name}"))
+    assert str(profile._translated("create topic dbad", refused)).endswith(
+        f"Unknown topic config name: {name}{suggestion}"
+    )
+
+
 async def test_texts_omit_details_that_change_with_each_try() -> None:
     profile = ProfileClients("classic", Brokers(KafkaConnection(bootstrap_servers="kafka:9092")))
     words = {

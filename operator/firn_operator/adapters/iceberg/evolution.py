@@ -332,7 +332,8 @@ class _Comparison:
                 if current.key_type != iceberg_type(key, count(1)):
                     raise self._refused(
                         (*path, "key"),
-                        f"is {current.key_type} in the table and {key} in the schema; correct the schema",
+                        f"is {current.key_type} in the table and {key} in the schema; set the table's type in the schema, or create this"
+                        " IcebergTopic again with another table.name",
                     )
                 yield from self._type((*path, "value"), current.value_type, value)
             case iceberg.StructType(), types.Struct(members):
@@ -344,8 +345,8 @@ class _Comparison:
                 if not _widens(current, target):
                     raise self._refused(
                         path,
-                        f"is {current} in the table and {wanted} in the schema; correct the schema (a type can change from int to long, from"
-                        " float to double, or to a higher decimal precision)",
+                        f"is {current} in the table and {wanted} in the schema; set the table's type in the schema, or create this IcebergTopic again"
+                        " with another table.name (a type can change from int to long, from float to double, or to a higher decimal precision)",
                     )
                 yield SchemaStep(
                     f"column {'.'.join(path)}: {current} to {target}",

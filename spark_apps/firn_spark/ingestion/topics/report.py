@@ -66,7 +66,7 @@ def _message(topic: Topic) -> str:
         parts = ", ".join(f"partition {part} ends at offset {end}" for part, end in sorted(topic.log.cut_back.items()))
         return (
             f"the log ends before the landed offsets ({parts}), because the brokers lost records that the table has. New records below "
-            "the landed offsets do not land; create an IcebergTopic with a new table for this Kafka topic"
+            "the landed offsets do not land; delete this IcebergTopic with deletionPolicy Retain, and create it again with another table.name"
         )
     if topic.reading.lost:
         return (
