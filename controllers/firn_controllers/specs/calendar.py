@@ -38,7 +38,10 @@ class CronExpression:
         try:
             next(CronSim(words, datetime(2000, 1, 1, tzinfo=UTC)))
         except CronSimError as error:
-            raise InvalidSpecError(f"{field}.cron: {expression!r}: {error}") from error
+            raise InvalidSpecError(
+                f"{field}.cron: {expression!r}: {error}; write minute (0-59), hour (0-23), day of month (1-31), month (1-12) and day of week"
+                " (0-7), such as '0 3 * * *'"
+            ) from error
         except StopIteration as error:
             raise InvalidSpecError(
                 f"{field}.cron: {expression!r} matches no date; correct the day or the month"
