@@ -36,7 +36,6 @@ EXIT_CODES = {
     ExitCode.DONE: "success",
     ExitCode.BUG: "a bug in Firn; please report it with the log",
     ExitCode.CONFIGURATION: "wrong configuration or unreadable input; correct the value in the message",
-    ExitCode.FENCED: "fenced: another driver writes the tables of the group",
     ExitCode.CORRUPT: "inconsistent data: records that `firn audit` reports as missing, doubled or stray, objects that `firn-broker fsck` reports, "
     "or corrupt metadata",
     ExitCode.TEMPORARY: "a temporary failure; retry later",

@@ -89,7 +89,6 @@ class ExitCode(IntEnum):
     DONE = 0
     BUG = 1
     CONFIGURATION = 2
-    FENCED = 3
     CORRUPT = 4
     TEMPORARY = 75
     OUT_OF_MEMORY = 76

@@ -18,6 +18,7 @@ from firn.model.errors import InvalidSpecError
 
 VARIABLE = "FIRN_FAILPOINTS"
 Ingestion = Literal[
+    "after-claim",
     "after-data-files",
     "before-dlq-create",
     "after-dlq-create",

@@ -61,10 +61,6 @@ def pod_trouble(pod: PodState, image: str, namespace: str) -> Trouble | None:
             return Trouble(Reason.OUT_OF_MEMORY, what, stalled)
         case ExitCode.CONFIGURATION, _:
             return Trouble(Reason.BACKING_OFF, f"pod {pod.name} rejected its configuration; {logs}", stalled=True)
-        case ExitCode.FENCED, _:
-            return Trouble(
-                Reason.FENCED, f"pod {pod.name} ended because a newer driver writes the same tables; {logs}", stalled
-            )
         case ExitCode.CORRUPT, _:
             return Trouble(Reason.BACKING_OFF, f"pod {pod.name} read corrupt data; {logs}", stalled=True)
         case None, _:

@@ -60,7 +60,7 @@ class Driver:
         executors = settings.executors
         tasks = settings.cores if executors is None else executors.instances * executors.cores
         committer = Committer(tables, writer, points)
-        preparation = Preparation(spark, tables, self.kafka, committer)
+        preparation = Preparation(spark, tables, self.kafka, committer, points)
         landing = LandingJobs(spark, self.kafka, tasks=tasks, buffer_bytes=settings.buffer_bytes)
         commits = TopicCommits(tables, committer, preparation, points, self.metrics)
         self.loop = Loop(
@@ -102,7 +102,7 @@ class Driver:
         return "secrets have changed" if self._credentials.replaced() else None
 
     def run(self) -> ExitCode:
-        """Serve until `Loop.stop`, until other drivers serve every topic, or until Spark ended or secrets changed."""
+        """Serve until `Loop.stop`, or until Spark ended or secrets changed."""
         self.server.start()
         try:
             code = self.loop.run()

@@ -109,17 +109,12 @@ class Loop:
         stuck = time.monotonic() - self._moved
         return f"the driver's loop has not run for {stuck:.0f} s" if stuck > STUCK_SECONDS else None
 
-    @property
-    def fenced(self) -> bool:
-        """True if every topic that should be served has another writer. This process has nothing to do then."""
-        topics = [topic for topic in self._topics.values() if not topic.job.suspended]
-        return bool(topics) and all(topic.fenced for topic in topics)
-
     # Deciding
 
     def run(self) -> ExitCode:
-        """Serve until `stop` (DONE), until every topic is fenced (FENCED), or until the process is unfit (TEMPORARY).
+        """Serve until `stop` (DONE), or until the process is unfit (TEMPORARY).
 
+        A fenced topic does not end the process: a restart would fence the other driver, and that driver this one.
         Running rounds end before this returns.
         """
         self._jobs.start()
@@ -127,11 +122,6 @@ class Loop:
             while not self._stopping.wait(TICK):
                 self._moved = time.monotonic()
                 self._take_jobs()
-                if self.fenced:
-                    log.error(
-                        "another driver serves all topics of this group; make sure that only one installation of Firn serves them"
-                    )
-                    return ExitCode.FENCED
                 reason = self._unfit()
                 if reason is not None:
                     log.warning("the driver ends, and Kubernetes starts it again", reason=reason)

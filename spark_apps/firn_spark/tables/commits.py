@@ -13,7 +13,8 @@ ingestion commit it is given up.
 `firn_spark.tables.swaps` makes the change. The table that is read back decides:
 
 - it has this commit's id: the commit happened;
-- it has a newer epoch, or this epoch by another writer: this writer is fenced (FencedError);
+- it has a newer epoch, or this epoch by another writer, in a commit or in a claim: this writer is fenced
+  (FencedError);
 - anything else: the commit has not happened so far.
 """
 
@@ -49,6 +50,8 @@ WRITER = "firn.writer"
 LETTERS_SINCE = "firn.letters-since"
 LETTERS_UNTIL = "firn.letters-until"
 """Summary keys of dead-letter tables; `Landed.letters` says what they hold."""
+CLAIM = "firn.claim"
+"""Table property: epoch and writer of the driver that began to work on the table last (`Claim`)."""
 INGEST = "ingest"
 SLOT_MS = 300_000
 SUMMARY_KEYS = (
@@ -78,6 +81,23 @@ class Landed:
     """Of a dead-letter table, in microseconds since 1970. ``ingested_at`` of every letter of this topic id is at
     least the first value, that of every letter at most the second. Letters of an earlier topic id are older than
     the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The driver that began to work on a table last. It has perhaps not committed yet."""
+
+    epoch: int
+    writer: str
+
+    def __str__(self) -> str:
+        return f"{self.epoch} {self.writer}"
+
+
+def read_claim(table: Any) -> Claim | None:
+    """Return the claim from the metadata that ``table`` has in memory, None if it has no valid one."""
+    epoch, _, writer = (table.properties().get(CLAIM) or "").partition(" ")
+    return Claim(int(epoch), writer) if epoch.isdecimal() else None
 
 
 def read_landed(table: Any) -> Landed | None:
@@ -245,11 +265,15 @@ class Committer:
         """Return the Java data file of a writer's descriptor."""
         return self._tables.data_file(table, descriptor)
 
-    def replaced(self, base: Any, snapshot: Any, values: Mapping[str, str], keep_ms: int | None) -> Any:
-        """Return ``base`` with ``snapshot`` as the newest of main, and ``values`` as properties; with ``keep_ms``,
-        without old snapshots."""
+    def replaced(self, base: Any, snapshot: Any | None, values: Mapping[str, str], keep_ms: int | None = None) -> Any:
+        """Return ``base`` with ``values`` as properties, and ``snapshot``, if any, as the newest of main.
+
+        With ``keep_ms``, without old snapshots.
+        """
         builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-        builder.setBranchSnapshot(snapshot, "main").setProperties(dict(values))
+        if snapshot is not None:
+            builder = builder.setBranchSnapshot(snapshot, "main")
+        builder.setProperties(dict(values))
         old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
         if old:
             gone = self._tables.jvm.java.util.ArrayList()
@@ -266,6 +290,15 @@ class Committer:
             raise FencedError(
                 f"table {table}: writer {landed.writer or '(unknown)'} committed with epoch {landed.epoch}, and this driver has "
                 f"epoch {epoch}; make sure that only one installation of Firn serves this topic"
+            )
+
+    def check_claim(self, table: Any, epoch: int) -> None:
+        """Raise FencedError if another writer claimed ``table``, as read last, with ``epoch`` or a newer one."""
+        claim = read_claim(table)
+        if claim is not None and claim.epoch >= epoch and claim != Claim(epoch, self.writer):
+            raise FencedError(
+                f"table {table.name()}: writer {claim.writer} claimed epoch {claim.epoch}, and this driver has epoch {epoch}; "
+                "make sure that only one installation of Firn serves this topic"
             )
 
     def absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:
@@ -351,6 +384,7 @@ class _Append:
             raise CommitConflictError(
                 f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
             )
+        self._committer.check_claim(table, self._epoch)
         return False
 
     def build(self, table: Any) -> tuple[Any, Any]:

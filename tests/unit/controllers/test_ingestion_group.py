@@ -238,7 +238,6 @@ def problem_of(pods: list[PodState], age: float | None) -> Reason | None:
         pytest.param([], 3.0, Reason.STARTING, id="no pod, after earlier reports"),
         pytest.param([gen.broken_pod()], 3.0, Reason.STARTING, id="not running, after earlier reports"),
         pytest.param([gen.pod(deleting=True)], 3.0, Reason.STARTING, id="being deleted"),
-        pytest.param([gen.broken_pod(last_exit_code=3)], 3.0, Reason.FENCED, id="fenced"),
     ],
 )
 def test_the_health_of_a_group_has_its_reason(pods: list[PodState], age: float | None, reason: Reason | None) -> None:

@@ -32,7 +32,6 @@ CASES = [
     pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=1), Reason.OUT_OF_MEMORY, False, id="exit 76: heap"),
     pytest.param(gen.broken_pod(last_exit_code=76, last_exit_reason="Error", restarts=5), Reason.OUT_OF_MEMORY, True, id="exit 76 five times: heap"),
     pytest.param(gen.broken_pod(last_exit_code=2, restarts=1), Reason.BACKING_OFF, True, id="exit 2: configuration"),
-    pytest.param(gen.broken_pod(last_exit_code=3, restarts=1), Reason.FENCED, False, id="exit 3: fenced"),
     pytest.param(gen.broken_pod(last_exit_code=4, restarts=1), Reason.BACKING_OFF, True, id="exit 4: corrupt data"),
     pytest.param(gen.broken_pod(last_exit_code=1, restarts=1), Reason.BACKING_OFF, False, id="exit 1: a bug"),
     pytest.param(gen.broken_pod(last_exit_code=1, restarts=5), Reason.BACKING_OFF, True, id="exit 1 five times"),

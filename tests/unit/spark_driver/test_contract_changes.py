@@ -110,6 +110,18 @@ def test_an_unexpected_error_of_a_preparation_backs_off(loop: Loop, contracts: C
     assert not topic.busy
 
 
+def test_a_driver_whose_topics_are_all_fenced_continues_to_watch_them(
+    loop: Loop, contracts: Contracts, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    [topic] = loop._topics.values()
+    topic.failed(FencedError("another driver"), time.monotonic())
+    reasons = iter([None, None, "the test ends"])
+    monkeypatch.setattr(loop, "_unfit", lambda: next(reasons))
+    assert loop.run() is ExitCode.TEMPORARY
+
+
 def test_an_unfit_process_exits_for_a_restart(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     reasons = iter([None, None, "secrets have changed"])
     monkeypatch.setattr(loop, "_unfit", lambda: next(reasons))

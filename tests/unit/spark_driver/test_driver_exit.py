@@ -37,7 +37,7 @@ def end(jvm: Any, code: ExitCode) -> ExitCode:
     [
         ("exit 3", ExitCode.TEMPORARY, ExitCode.OUT_OF_MEMORY),
         ("exit 1", ExitCode.TEMPORARY, ExitCode.TEMPORARY),
-        ("exit 3", ExitCode.FENCED, ExitCode.FENCED),
+        ("exit 3", ExitCode.DONE, ExitCode.DONE),
     ],
     indirect=["jvm"],
 )

@@ -3,10 +3,10 @@ from typing import Any
 import pytest
 
 from firn.model.conditions import Reason
-from firn.model.errors import FencedError, NotReadyError, UnavailableError
+from firn.model.errors import NotReadyError, UnavailableError
 from firn.model.progress import HaltedAt
 from firn_spark.ingestion.topics.report import progress_of
-from firn_spark.ingestion.topics.state import BACKOFF_MOST, FENCED_QUIET, FIRST_ROUND_SECONDS, NOT_READY_MOST
+from firn_spark.ingestion.topics.state import BACKOFF_MOST, FIRST_ROUND_SECONDS, NOT_READY_MOST
 from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job, topic
 
@@ -94,13 +94,6 @@ def test_a_dependency_that_is_not_ready_is_checked_soon() -> None:
     for _ in range(12):
         waiting.failed(NotReadyError("not yet"), 0.0)
     assert waiting.attempts.next_at <= NOT_READY_MOST * 1.2
-
-
-def test_a_fenced_topic_pauses_for_long() -> None:
-    fenced = topic(lag=1)
-    fenced.failed(FencedError("another"), 0.0)
-    assert fenced.fenced
-    assert fenced.attempts.next_at >= FENCED_QUIET * 0.8
 
 
 def test_a_new_contract_ends_a_halt() -> None:

@@ -102,7 +102,7 @@ def test_an_unreadable_table_is_an_error_of_the_table() -> None:
     nothing: Any = None
     tables: Any = SimpleNamespace(ensure=lambda job: SimpleNamespace(refresh=fails(illegal("metadata"))))
     unreadable = topic()
-    Preparation(nothing, tables, nothing, nothing).prepare(unreadable)
+    Preparation(nothing, tables, nothing, nothing, nothing).prepare(unreadable)
     assert isinstance(unreadable.table.error, InvalidSpecError)
     assert "table lake.shop.orders: IllegalArgumentException: metadata" in str(unreadable.attempts.error)
 

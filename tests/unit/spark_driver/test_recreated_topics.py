@@ -14,7 +14,7 @@ READ = TopicInfo("id-1", (0, 1))
 
 def preparation() -> Preparation:
     nothing: Any = None
-    return Preparation(nothing, nothing, nothing, nothing)
+    return Preparation(nothing, nothing, nothing, nothing, nothing)
 
 
 def test_a_topic_recreated_before_its_round_is_prepared_again() -> None:

@@ -1,4 +1,4 @@
-"""Preparation of a topic: load or create its table, take an epoch, and read the position from the table."""
+"""Preparation of a topic: load or create its table, read the position from the table, and claim the table."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,13 +7,15 @@ from typing import Any
 import structlog
 
 from firn.model.conditions import Reason
-from firn.model.errors import FencedError, FirnError, NotReadyError
+from firn.model.errors import FirnError, NotReadyError
 from firn.model.progress import Offsets
+from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.failures import fail
+from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, TopicInfo
-from firn_spark.tables import dead_letters
-from firn_spark.tables.commits import Committer, Landed, read_landed
+from firn_spark.tables import claims, dead_letters
+from firn_spark.tables.commits import Committer, Landed, read_claim, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import needs_renewal
@@ -24,15 +26,28 @@ log = structlog.get_logger()
 class Preparation:
     """Prepares topics for their rounds. A topic has one worker at a time."""
 
-    def __init__(self, spark: Any, tables: Tables, kafkas: Callable[[str], Kafka], committer: Committer) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        tables: Tables,
+        kafkas: Callable[[str], Kafka],
+        committer: Committer,
+        failpoints: Failpoints,
+    ) -> None:
         self._spark = spark
         self._tables = tables
         self._kafkas = kafkas
         self._committer = committer
+        self._failpoints = failpoints
 
     def prepare(self, topic: Topic) -> None:
-        """Load or create the table and read what landed. Never raises: a failure is recorded on the topic."""
+        """Load or create the table and read what landed. Never raises: a failure is recorded on the topic.
+
+        A topic that another driver has fenced is only looked at until that driver is quiet.
+        """
         try:
+            if topic.fenced and not self._take_back(topic):
+                return
             topic.was_prepared(complete=self._prepare(topic))
         except Exception as error:
             fail(topic, error)
@@ -48,12 +63,7 @@ class Preparation:
             topic.totals.dead = dead_letters.count(dead)
         dead_landed = read_landed(dead) if dead is not None else None
         topic.letters.java, topic.letters.landed = dead, dead_landed
-        if topic.fenced:
-            self._check_fence(topic, landed)
-        if topic.epoch is None or topic.fenced:
-            topic.epoch = max((commit.epoch for commit in (landed, dead_landed) if commit is not None), default=0) + 1
-            topic.fenced = False
-        else:
+        if topic.epoch is not None:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
         topic.table.landed = landed
@@ -80,15 +90,30 @@ class Preparation:
             raise
         return table, landed
 
-    def _check_fence(self, topic: Topic, landed: Landed | None) -> None:
-        """Raise FencedError unless the other writer has not committed since the last check, although records wait."""
-        moved = landed is not None and (topic.table.landed is None or landed.commit_id != topic.table.landed.commit_id)
+    def _take_back(self, topic: Topic) -> bool:
+        """Return True if the driver that fenced the topic has stopped, and the topic is this driver's again."""
+        table, landed = self._table(topic)
+        live = _live(topic)
         topic.table.landed = landed
-        _position(topic, _live(topic))
-        if moved or not topic.lag_records:
-            raise FencedError(
-                f"table {topic.job.table.identifier}: another driver serves this topic; make sure that only one installation of Firn serves it"
+        _position(topic, live)
+        if landed is not None and landed.topic_id != live.topic_id:
+            # The other driver lands another topic. Its records would wait here for ever.
+            topic.attempts.next_at = time.monotonic() + FENCED_LOOK
+            return False
+        newest = (landed.commit_id if landed is not None else None, read_claim(table))
+        lifted = topic.lift_fence(time.monotonic(), newest)
+        if lifted:
+            log.info(
+                "the other driver is quiet: taking the topic back", topic=topic.job.topic, namespace=topic.job.namespace
             )
+        return lifted
+
+    def _claim(self, topic: Topic) -> int:
+        """Claim the table before work, so that an older driver stops. Returns the epoch. Raises FirnError."""
+        dead = topic.letters.landed
+        topic.epoch = claims.take(self._committer, topic.table.java, topic.epoch, dead.epoch if dead is not None else 0)
+        self._failpoints.reach("after-claim")
+        return topic.epoch
 
     def _commit_start(self, topic: Topic, live: TopicInfo) -> None:
         """Commit the offsets at which a new table begins, if not at the log's start, so that a restart begins there too."""
@@ -97,13 +122,14 @@ class Preparation:
         if start.kind == "Timestamp":
             since = offsets_of(kafka.since({name: live.partitions}, start.timestamp_ms or 0)[name])
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
-        assert topic.epoch is not None
-        topic.table.landed = self._committer.commit(topic.table.java, (), None, live.topic_id, topic.epoch, offsets)
+        topic.table.landed = self._committer.commit(
+            topic.table.java, (), None, live.topic_id, self._claim(topic), offsets
+        )
 
     def begin(self, topic: Topic) -> None:
-        """Claim the dead letters before the first round of a preparation.
+        """Claim the table and the dead letters before the first round of a preparation.
 
-        From here on no older driver can add dead letters. Records whose dead letters landed and whose table commit did not are left
+        From here on no older driver can commit. Records whose dead letters landed and whose table commit did not are left
         out of the next round. Raises FirnError.
         """
         reading = _live(topic)
@@ -114,15 +140,15 @@ class Preparation:
         self._renew_credentials(topic)
         if topic.letters.claimed:
             return
-        assert topic.epoch is not None
+        epoch = self._claim(topic)
         topic.letters.exclude = {}
         if topic.letters.java is not None:
             dead = dead_letters.claim(
-                self._committer, topic.letters.java, topic.topic_id, topic.epoch, commit_again=topic.letters.unsettled
+                self._committer, topic.letters.java, topic.topic_id, epoch, commit_again=topic.letters.unsettled
             )
             topic.letters.unsettled = False
             landed = read_landed(topic.table.java)
-            self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
+            self._committer.check(landed, topic.table.landed, epoch, topic.job.table.identifier)
             topic.table.landed, topic.letters.landed = landed, dead
             # Not the live topic, which may be another one by now: the claim was made for this one.
             _position(topic, reading)

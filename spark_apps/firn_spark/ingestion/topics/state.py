@@ -27,8 +27,16 @@ NOT_READY_MOST = 5.0
 SEEN_MOST = 128
 RECENT_MOST = 1000
 """Number of newest records that count as recent."""
-FENCED_QUIET = 300.0
-"""Seconds after which a fenced topic is checked again: its other writer may have stopped."""
+FENCED_LOOK = 5.0
+"""Seconds between two looks of a fenced topic at its table."""
+FENCED_QUIET = (10.0, 30.0)
+"""Least and most seconds without a commit of the other driver, although records wait, before a topic that was fenced
+for the first time is taken back. In between, the time is twice the freshness."""
+FENCED_QUIET_MOST = 300.0
+"""Longest quiet time of a topic that is fenced again and again, unless twice its freshness is longer: a driver that
+lands in time is then never disturbed."""
+FENCED_MEMORY = 3600.0
+"""Seconds without a fence after which earlier fences no longer count."""
 
 
 @dataclass(slots=True)
@@ -135,6 +143,41 @@ class Reading:
 
 
 @dataclass(slots=True)
+class Fence:
+    """The commits of the other driver that fenced a topic, as the topic sees them."""
+
+    times: int = 0
+    """How often the topic was fenced in a row. Two live drivers that fence each other wait longer each time."""
+    lifted_at: float | None = None
+    """When the topic was taken back last (monotonic seconds)."""
+    seen: object = None
+    """The newest commit and claim of the table."""
+    seen_since: float = 0.0
+    """Since when the table has them (monotonic seconds)."""
+
+    def fell(self, now: float) -> None:
+        """Record that another driver took the topic at ``now`` (monotonic seconds)."""
+        forgotten = self.lifted_at is not None and now - self.lifted_at >= FENCED_MEMORY
+        self.times = 1 if forgotten else self.times + 1
+        self.seen, self.seen_since = None, now
+
+    def quiet(self, freshness: float) -> float:
+        """Return the quiet time of a topic with this freshness, in seconds."""
+        least, most = FENCED_QUIET
+        first = min(most, max(least, 2 * freshness))
+        return float(min(first * 2 ** min(self.times - 1, 12), max(FENCED_QUIET_MOST, 2 * freshness)))
+
+    def lifts(self, now: float, seen: object, waiting_since: float | None, freshness: float) -> bool:
+        """Return True if the other driver has not moved the table for the quiet time, although records wait.
+
+        ``seen`` identifies the newest commit and claim, ``waiting_since`` is `Topic.waiting_since`.
+        """
+        if seen != self.seen:
+            self.seen, self.seen_since = seen, now
+        return waiting_since is not None and now - max(self.seen_since, waiting_since) >= self.quiet(freshness)
+
+
+@dataclass(slots=True)
 class Attempts:
     """Failures of the topic and its backoff."""
 
@@ -155,7 +198,7 @@ class Attempts:
         most = NOT_READY_MOST if isinstance(error, NotReadyError) else BACKOFF_MOST
         delay = min(most, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
         if isinstance(error, FencedError):
-            delay = FENCED_QUIET
+            delay = FENCED_LOOK
         self.next_at = now + delay * random.uniform(0.8, 1.2)
         self.error, self.round_failed = error, in_round
 

@@ -5,7 +5,18 @@ from dataclasses import dataclass, field
 from firn.model.errors import FencedError, FirnError
 from firn.model.jobs import IngestJob
 from firn.model.progress import HaltedAt, Offsets
-from firn_spark.ingestion.topics.state import Attempts, DeadLetters, Log, Reading, Recent, Table, Totals, covered
+from firn_spark.ingestion.topics.state import (
+    FENCED_LOOK,
+    Attempts,
+    DeadLetters,
+    Fence,
+    Log,
+    Reading,
+    Recent,
+    Table,
+    Totals,
+    covered,
+)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,6 +40,7 @@ class Topic:
     removed: bool = False
     prepared: bool = False
     fenced: bool = False
+    fence: Fence = field(default_factory=Fence)
     halted: HaltedAt | None = None
     served_at: float = 0.0
     """When its last round ended (monotonic seconds)."""
@@ -131,10 +143,20 @@ class Topic:
         """Back off and forget what was read of the tables, so that the next attempt reads them again."""
         if isinstance(error, FencedError):
             self.fenced = True
+            self.fence.fell(now)
         self.attempts.failed(error, now, in_round=self.prepared)
         self.prepared = False
         self.letters.claimed = False
         self.table.java = self.letters.java = self.table.spec = self.letters.spec = None
+
+    def lift_fence(self, now: float, seen: object) -> bool:
+        """Take the topic back if the other driver is quiet; ``Fence.lifts`` says when. Otherwise plan the next look."""
+        if not self.fence.lifts(now, seen, self.waiting_since, self._freshness):
+            self.attempts.next_at = now + FENCED_LOOK
+            return False
+        self.fenced, self.epoch, self.fence.lifted_at = False, None, now
+        self.attempts.succeeded()
+        return True
 
     def accept(self, job: IngestJob) -> None:
         """Take a new contract. A halted topic is retried under it. Another schema may accept what the earlier one rejected."""

@@ -1,0 +1,111 @@
+"""A driver claims a table with an epoch of its own before it works on the table."""
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from firn.model.errors import CommitConflictError, FencedError
+from firn_spark.failpoints import Failpoints
+from firn_spark.tables import claims
+from firn_spark.tables.commits import CLAIM, Committer, read_claim
+
+
+class Builder:
+    """Iceberg's ``TableMetadata.Builder`` for properties."""
+
+    def __init__(self, base: Mapping[str, str]) -> None:
+        self.values: Mapping[str, str] = dict(base)
+
+    def setProperties(self, values: Mapping[str, str]) -> "Builder":
+        self.values = {**self.values, **values}
+        return self
+
+    def build(self) -> Mapping[str, str]:
+        return self.values
+
+
+class Table:
+    """A table without snapshots whose properties any writer can swap. ``first`` acts before the next swap."""
+
+    def __init__(self, claim: str | None = None) -> None:
+        self.stored: Mapping[str, str] = {} if claim is None else {CLAIM: claim}
+        self.read = self.stored
+        self.first: list[Callable[[], None]] = []
+        self.swaps = 0
+
+    def name(self) -> str:
+        return "lake.shop.orders"
+
+    def refresh(self) -> None:
+        self.read = self.stored
+
+    def properties(self) -> Mapping[str, str]:
+        return self.read
+
+    def currentSnapshot(self) -> None:
+        return None
+
+    def operations(self) -> "Table":
+        return self
+
+    def current(self) -> Mapping[str, str]:
+        return self.read
+
+    def commit(self, base: Mapping[str, str], updated: Mapping[str, str]) -> None:
+        self.swaps += 1
+        if self.first:
+            self.first.pop(0)()
+        if base is not self.stored:
+            raise CommitConflictError("moved")
+        self.stored = updated
+
+
+def committer(writer: str) -> Committer:
+    jvm = SimpleNamespace(
+        org=SimpleNamespace(
+            apache=SimpleNamespace(iceberg=SimpleNamespace(TableMetadata=SimpleNamespace(buildFrom=Builder)))
+        )
+    )
+    return Committer(cast(Any, SimpleNamespace(jvm=jvm)), writer, Failpoints())
+
+
+def take(table: Table, writer: str, epoch: int | None = None, least: int = 0) -> int:
+    return claims.take(committer(writer), table, epoch, least)
+
+
+def test_a_claim_takes_the_next_epoch() -> None:
+    table = Table()
+    assert [take(table, "a"), take(table, "b"), take(table, "c", least=7)] == [1, 2, 8]
+    assert str(read_claim(table)) == "8 c"
+
+
+def test_two_drivers_that_start_together_take_different_epochs() -> None:
+    table = Table()
+    other: list[int] = []
+    table.first = [lambda: other.append(take(table, "b"))]
+    assert (take(table, "a"), other) == (2, [1])
+
+
+def test_a_claim_that_the_driver_has_is_not_made_again() -> None:
+    table = Table()
+    epoch = take(table, "a")
+    assert (take(table, "a", epoch), table.swaps) == (1, 1)
+
+
+def test_a_driver_claims_a_table_again_that_was_created_again() -> None:
+    table = Table()
+    assert take(table, "a", epoch=4) == 4
+    assert str(read_claim(table)) == "4 a"
+
+
+@pytest.mark.parametrize("claim", ["5 b", "4 b", "5 a"])
+def test_a_later_claim_fences_the_driver(claim: str) -> None:
+    with pytest.raises(FencedError, match="lake.shop.orders: writer . claimed epoch ., and this driver has epoch 4"):
+        take(Table(claim), "a", epoch=4)
+
+
+@pytest.mark.parametrize("claim", ["", "no epoch", "-3 b"])
+def test_an_invalid_claim_does_not_count(claim: str) -> None:
+    assert take(Table(claim), "a") == 1
