@@ -136,6 +136,7 @@ def iceberg_topics() -> Manifest:
             kind="integer",
             wide=True,
         ),
+        _column("Complete", _condition("Complete", "status"), "Condition Complete.", wide=True),
         _column(
             "Last-Commit",
             ".status.ingestion.lastCommitTime",

@@ -1,11 +1,16 @@
-"""Reports of ingestion: offsets in snapshot summaries, and the `/progress` document."""
+"""Reports of ingestion: offsets in snapshot summaries, losses in table properties, and the `/progress` document.
+
+The driver writes a loss in the commit that moves the landed offsets past it. So a restart neither forgets a loss nor
+counts it twice.
+"""
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from firn.model import names
 
@@ -108,6 +113,131 @@ def recorded_offsets(summaries: Iterable[Mapping[str, str]], properties: Mapping
     return decode_offsets(text) if text is not None else None
 
 
+RANGES = 64
+"""Number of ranges that a table keeps. Earlier ones are only counted."""
+TABLE_PART = 8
+"""Length of the part of a table's UUID in the names of its losses."""
+
+
+class Cause(StrEnum):
+    """Why offsets did not land."""
+
+    DELETED = "Deleted"
+    """The log deleted the records before they landed."""
+    CUT_BACK = "CutBack"
+    """The log ended before the landed offsets. Records that are then written below them do not land."""
+
+
+class Gap(BaseModel):
+    """Offsets of a partition that do not land: [start, end)."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    partition: int
+    start: int
+    end: int
+    cause: Cause
+
+
+class Loss(Gap):
+    """A gap as the table records it. ``id`` counts the losses of the table from 1, ``at`` is in Unix seconds."""
+
+    id: int
+    topic_id: str
+    at: int
+
+
+class Losses(BaseModel):
+    """All losses of a table. ``table`` is the first part of its UUID."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    table: str = ""
+    ranges: tuple[Loss, ...] = ()
+    dropped: int = 0
+    """Offsets of the ranges that are no longer listed."""
+    dropped_id: int = 0
+    """Newest id of these."""
+
+    @property
+    def newest(self) -> int:
+        """Return the id of the newest loss, 0 without any."""
+        return self.ranges[-1].id if self.ranges else self.dropped_id
+
+    @property
+    def name(self) -> str:
+        """Return the name that acknowledges all losses so far. Another table has other names."""
+        return f"{self.newest}-{self.table}"
+
+    def acknowledged(self, name: str | None) -> int:
+        """Return the id up to which the losses are acknowledged by ``name``; 0 for a name of no loss of this table."""
+        number, _, table = (name or "").partition("-")
+        known = number.isdecimal() and table == self.table and int(number) <= self.newest
+        return int(number) if known else 0
+
+    def since(self, acknowledged: int) -> tuple[int, tuple[Loss, ...]]:
+        """Return how many offsets were lost after the loss with this id, and the listed ranges of these."""
+        later = tuple(loss for loss in self.ranges if loss.id > acknowledged)
+        dropped = self.dropped if self.dropped_id > acknowledged else 0
+        return dropped + sum(loss.end - loss.start for loss in later), later
+
+    def missing(self, gaps: Iterable[Gap], topic_id: str) -> list[Gap]:
+        """Return the parts of ``gaps`` that are not recorded yet."""
+        return [rest for gap in gaps for rest in self._rest(gap, topic_id)]
+
+    def _rest(self, gap: Gap, topic_id: str) -> list[Gap]:
+        parts = [(gap.start, gap.end)]
+        for loss in self.ranges:
+            if (loss.topic_id, loss.partition) == (topic_id, gap.partition):
+                parts = [
+                    part
+                    for start, end in parts
+                    for part in ((start, min(end, loss.start)), (max(start, loss.end), end))
+                    if part[0] < part[1]
+                ]
+        return [gap.model_copy(update={"start": start, "end": end}) for start, end in parts]
+
+    def plus(self, gaps: Sequence[Gap], topic_id: str, table_uuid: str, now: float) -> "Losses":
+        """Return the losses with ``gaps`` added, which are not recorded yet; ``now`` is Unix seconds."""
+        added = tuple(
+            Loss(**gap.model_dump(), id=number, topic_id=topic_id, at=int(now))
+            for number, gap in enumerate(gaps, self.newest + 1)
+        )
+        every = (*self.ranges, *added)
+        kept, gone = every[-RANGES:], every[:-RANGES]
+        return Losses(
+            table=table_uuid[:TABLE_PART],
+            ranges=kept,
+            dropped=self.dropped + sum(loss.end - loss.start for loss in gone),
+            dropped_id=gone[-1].id if gone else self.dropped_id,
+        )
+
+    @classmethod
+    def read(cls, text: str | None) -> "Losses":
+        """Read the value of the property. A value that is not valid counts as none, so that it stops no ingestion."""
+        try:
+            return cls.model_validate_json(text) if text else cls()
+        except ValidationError:
+            return cls()
+
+
+def described(losses: Sequence[Loss], most: int = 3) -> str:
+    """Describe ranges for a user, at most ``most`` of them."""
+    texts = [
+        f"partition {loss.partition}, offsets {loss.start} to {loss.end - 1}, {_CAUSES[loss.cause]}"
+        for loss in losses[:most]
+    ]
+    if len(losses) > most:
+        texts.append(f"and {len(losses) - most} more ranges")
+    return "; ".join(texts)
+
+
+_CAUSES = {
+    Cause.DELETED: "deleted from the log before they landed",
+    Cause.CUT_BACK: "missing at the end of the log after they had landed, so that later records with these offsets do not land",
+}
+
+
 class HaltedAt(BaseModel):
     """The record at which ingestion of a topic stopped. It has no value of the record, because every reader of the resource sees it."""
 
@@ -171,6 +301,8 @@ class TopicProgress(BaseModel):
     halted_at: HaltedAt | None = None
     recent: RecentRecords | None = None
     """None until a record lands after the start of the driver, or after a change of the schema."""
+    losses: Losses | None = None
+    """Offsets that did not land. None before the driver has read the table."""
 
 
 class GroupProgress(BaseModel):

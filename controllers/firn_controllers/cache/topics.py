@@ -21,7 +21,7 @@ Name = tuple[str, str]
 """Namespace and name of a resource."""
 Claim = tuple[str, ...]
 
-ANNOTATIONS = (names.PAUSE, names.FORCE_DELETION, names.RESUME, names.RESTART, names.RUN_NOW)
+ANNOTATIONS = (names.PAUSE, names.FORCE_DELETION, names.RESUME, names.RESTART, names.RUN_NOW, names.ACKNOWLEDGE_LOSS)
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 

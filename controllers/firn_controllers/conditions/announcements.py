@@ -42,6 +42,8 @@ class EventReason(StrEnum):
     """Records do not fit the schema. They are dead letters, or dropped because `onBadRecord` is Skip."""
     SUSPICIOUS_TIMES = "SuspiciousTimes"
     """Most integers of a column are sensible times only in another unit. The message names `epoch` of the field."""
+    RECORDS_LOST = "RecordsLost"
+    """Records were lost before they landed. The message names their offsets."""
     PAUSED = "Paused"
     """The annotation `firn.dev/pause-reconciliation` pauses reconciliation."""
     UNPAUSED = "Unpaused"
@@ -157,6 +159,13 @@ def _rejected(old: Conditions, new: Conditions) -> Announcement | None:
     return None
 
 
+def _lost(old: Conditions, new: Conditions) -> Announcement | None:
+    complete, earlier = new.get(ConditionType.COMPLETE, {}), old.get(ConditionType.COMPLETE, {})
+    if complete.get("reason") != Reason.RECORDS_LOST or earlier.get("message") == complete["message"]:
+        return None
+    return Announcement("Warning", EventReason.RECORDS_LOST, complete["message"])
+
+
 def _unpaused(old: Conditions, new: Conditions) -> Announcement | None:
     if ConditionType.PAUSED not in old or ConditionType.PAUSED in new:
         return None
@@ -177,6 +186,7 @@ _RULES: tuple[Rule, ...] = (
     _turns(ConditionType.FRESH, "False", "Warning", EventReason.FELL_BEHIND),
     _turns(ConditionType.FRESH, "True", "Normal", EventReason.CAUGHT_UP, only_from="False"),
     _rejected,
+    _lost,
     _turns(ConditionType.PAUSED, "True", "Normal", EventReason.PAUSED),
     _unpaused,
     _turns(ConditionType.DELETION_BLOCKED, "True", "Warning", EventReason.DELETION_BLOCKED),

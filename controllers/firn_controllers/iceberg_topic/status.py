@@ -5,6 +5,7 @@ contain no counts, times or ids of attempts. So a second reconcile of an unchang
 which is not written again.
 """
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -22,6 +23,7 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
+from firn_controllers.iceberg_topic.completeness import complete, near_retention
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.policies.outcome import (
@@ -103,6 +105,7 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.READY: ready,
         **parts,
         ConditionType.FRESH: _fresh(observed, findings),
+        ConditionType.COMPLETE: complete(observed),
         ConditionType.RECORDS_ACCEPTED: _records_accepted(observed),
         **governed,
     }
@@ -188,11 +191,14 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         progress.dead_letter_table,
         progress.halted_at,
         _acceptance(progress.recent),
+        None if progress.losses is None else progress.losses.newest,
         progress.lag_records is None,
         progress.last_commit is None and not progress.lag_records,
         progress.backfilling,
         (lag or 0.0) > limit,
         (lag or 0.0) > limit * BACK_IN_TIME,
+        # The message of Fresh says when the lag nears the retention of the log, to within a factor of 1.4.
+        int(2 * math.log2(lag / limit)) if lag and lag > limit else 0,
     )
 
 
@@ -385,6 +391,14 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if progress.backfilling:
         return Verdict(
             "False", Reason.BACKFILLING, "the ingestion driver is landing records that are older than the resource"
+        )
+    retention = near_retention(findings.topic, lag)
+    if retention is not None:
+        return Verdict(
+            "False",
+            Reason.BEHIND,
+            f"records wait longer than {freshness} before they reach the table, and for more than half of the log's retention.ms={retention};"
+            " raise it before the log deletes these records",
         )
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness} before they reach the table")
 

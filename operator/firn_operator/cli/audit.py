@@ -20,7 +20,7 @@ this topic's id. After that snapshot has expired, they count as doubled or stray
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import duckdb
@@ -34,7 +34,7 @@ from firn.kafka_clients import kafka_id
 from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn.model.progress import Offsets, recorded_offsets
+from firn.model.progress import Losses, Offsets, described, recorded_offsets
 from firn.tables import rows
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
@@ -99,6 +99,8 @@ class Audit:
     """True if retention removes rows, or did."""
     waiting: int = 0
     """Offsets after the landed ones."""
+    losses: Losses = field(default_factory=Losses)
+    """Offsets that the table records as passed without landing."""
 
     @property
     def exact(self) -> bool:
@@ -108,7 +110,9 @@ class Audit:
     @property
     def notes(self) -> list[str]:
         """Return the notes that explain the numbers."""
-        lines = []
+        lines = [f"lost before it landed: {described([loss])}" for loss in self.losses.ranges]
+        if self.losses.dropped:
+            lines.append(f"lost before they landed, and no longer listed: {self.losses.dropped} earlier offsets")
         unproved = sum(partition.unproved for partition in self.partitions)
         if unproved and self.compacted:
             lines.append(
@@ -472,7 +476,8 @@ def audit_tables(
         landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips or drops
     )
     waiting = sum(max(0, end - max(landed.get(partition, 0), starts[partition])) for partition, end in ends.items())
-    return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting)
+    losses = Losses.read(table.properties.get(names.TABLE_LOST))
+    return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting, losses)
 
 
 def as_json(audit: Audit) -> str:

@@ -37,6 +37,12 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
+        self._lost = Counter(
+            "firn_ingest_lost_records",
+            "Offsets that did not land, because the log deleted them first or was cut back",
+            LABELS,
+            registry=self.registry,
+        )
         self._lag_records = Gauge(
             "firn_ingest_lag_records", "Offsets that have not landed yet", LABELS, registry=self.registry
         )
@@ -63,6 +69,10 @@ class Metrics:
         self._skipped.labels(*labels).inc(result.skipped)
         self._seconds.labels(*labels).observe(seconds)
 
+    def lost(self, topic: Topic, offsets: int) -> None:
+        """Count offsets that did not land."""
+        self._lost.labels(topic.job.namespace, topic.job.name).inc(offsets)
+
     def failed(self, topic: Topic) -> None:
         """Count a failure."""
         self._failures.labels(topic.job.namespace, topic.job.name).inc()
@@ -73,11 +83,13 @@ class Metrics:
             counter.labels(topic.job.namespace, topic.job.name)
         self._lag_records.labels(topic.job.namespace, topic.job.name).set(records)
         self._lag_seconds.labels(topic.job.namespace, topic.job.name).set(seconds)
+        # Prometheus sees an increase only after the series exists.
+        self._lost.labels(topic.job.namespace, topic.job.name).inc(0)
 
     def forget(self, topic: Topic) -> None:
         """Remove the series of a topic that left the group."""
         for metric in (
-            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lag_records, self._lag_seconds, self._seconds,
+            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._lag_records, self._lag_seconds, self._seconds,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

@@ -21,7 +21,7 @@ ingestion commit it is given up.
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -29,6 +29,8 @@ import structlog
 from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import (
+    Gap,
+    Losses,
     Offsets,
     count_changes,
     decode_offsets,
@@ -98,6 +100,11 @@ def read_claim(table: Any) -> Claim | None:
     """Return the claim from the metadata that ``table`` has in memory, None if it has no valid one."""
     epoch, _, writer = (table.properties().get(CLAIM) or "").partition(" ")
     return Claim(int(epoch), writer) if epoch.isdecimal() else None
+
+
+def read_losses(table: Any) -> Losses:
+    """Return the losses from the metadata that ``table`` has in memory."""
+    return Losses.read(table.properties().get(names.TABLE_LOST))
 
 
 def read_landed(table: Any) -> Landed | None:
@@ -205,6 +212,21 @@ def _moved(landed: Landed | None, base: Landed | None) -> bool:
     return (landed.commit_id if landed is not None else None) != (base.commit_id if base is not None else None)
 
 
+@dataclass(frozen=True, slots=True)
+class Extras:
+    """The parts of a commit besides files and offsets."""
+
+    letters: tuple[int, int] | None = None
+    """`Landed.letters`, for a dead-letter table."""
+    keep_ms: int | None = None
+    """Age from which the commit removes snapshots from the metadata, from time to time."""
+    gaps: Sequence[Gap] = ()
+    """Offsets that the commit passes without landing them. The table's properties record them."""
+
+
+NO_EXTRAS = Extras()
+
+
 class Committer:
     """Makes ingestion commits for one process. ``writer`` has to be unique to it."""
 
@@ -228,12 +250,9 @@ class Committer:
         topic_id: str,
         epoch: int,
         offsets: Offsets,
-        letters: tuple[int, int] | None = None,
-        keep_ms: int | None = None,
+        extras: Extras = NO_EXTRAS,
     ) -> Landed:
-        """Append data files (possibly none) and set the offsets, and `Landed.letters` if given, on top of ``base``.
-
-        With ``keep_ms``, remove older snapshots from the metadata from time to time.
+        """Append data files (possibly none) and set the offsets on top of ``base``.
 
         Returns the new newest ingestion commit. Raises CommitConflictError if a commit of an older epoch came first
         (plan again), FencedError, and CommitUnknownError if the outcome could not be read back (read the table before
@@ -248,12 +267,14 @@ class Committer:
             COMMIT_ID: commit_id,
             WRITER: self.writer,
         }
-        if letters is not None:
-            values |= {LETTERS_SINCE: str(letters[0]), LETTERS_UNTIL: str(letters[1])}
+        if extras.letters is not None:
+            values |= {LETTERS_SINCE: str(extras.letters[0]), LETTERS_UNTIL: str(extras.letters[1])}
         slot = self._begins_slot(base)
-        summary = values if slot or letters is not None else {**values, **_changes(base, topic_id, offsets)}
+        summary = values if slot or extras.letters is not None else {**values, **_changes(base, topic_id, offsets)}
+        if not slot:
+            extras = replace(extras, keep_ms=None)
         self._failpoints.reach("before-commit")
-        append = _Append(self, table, descriptors, base, epoch, values, summary, keep_ms if slot else None)
+        append = _Append(self, table, descriptors, base, epoch, values, summary, extras)
         swap(table, append, self._failpoints)
         assert append.landed is not None
         return append.landed
@@ -352,8 +373,9 @@ class _Append:
         epoch: int,
         properties: Mapping[str, str],
         summary: Mapping[str, str],
-        keep_ms: int | None,
+        extras: Extras,
     ) -> None:
+        self._gaps = extras.gaps
         self._committer = committer
         self._descriptors = descriptors
         self._files = [committer.data_file(table, descriptor) for descriptor in descriptors]
@@ -361,7 +383,7 @@ class _Append:
         self._epoch = epoch
         self._values = properties
         self._summary = summary
-        self._keep_ms = keep_ms
+        self._keep_ms = extras.keep_ms
         self._append: Any | None = None
         self._cached: tuple[int, Landed | None] | None = None
         self.landed: Landed | None = None
@@ -405,4 +427,12 @@ class _Append:
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
-        return base, self._committer.replaced(base, snapshot, self._values, self._keep_ms)
+        values = {**self._values, **self._lost(table)}
+        return base, self._committer.replaced(base, snapshot, values, self._keep_ms)
+
+    def _lost(self, table: Any) -> dict[str, str]:
+        topic_id, known = self._values[names.SUMMARY_TOPIC_ID], read_losses(table)
+        gaps = known.missing(self._gaps, topic_id)
+        if not gaps:
+            return {}
+        return {names.TABLE_LOST: known.plus(gaps, topic_id, str(table.uuid()), time.time()).model_dump_json()}

@@ -25,7 +25,7 @@ from firn.model.errors import ConflictError, FencedError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
 from firn.tables import rows, table_properties
-from firn_spark.tables.commits import INGEST, Committer, Landed, read_landed
+from firn_spark.tables.commits import INGEST, Committer, Extras, Landed, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables, quoted
 
@@ -89,7 +89,7 @@ def claim(committer: Committer, table: Any, topic_id: str, epoch: int, commit_ag
             "make sure that only one installation of Firn serves this topic"
         )
     offsets = same.offsets if same is not None else {}
-    return committer.commit(table, (), base, topic_id, epoch, offsets, letters(base, topic_id, now()))
+    return committer.commit(table, (), base, topic_id, epoch, offsets, Extras(letters(base, topic_id, now())))
 
 
 def letters(base: Landed | None, topic_id: str, now: int) -> tuple[int, int]:
@@ -127,7 +127,7 @@ def commit(
     reached = {part: max(offset, base.offsets.get(part, 0)) for part, offset in offsets.items()}
     since, until = base.letters
     times = (since, max(until, ingested_at))
-    return committer.commit(table, descriptors, base, base.topic_id, epoch, reached, times, keep_ms)
+    return committer.commit(table, descriptors, base, base.topic_id, epoch, reached, Extras(times, keep_ms))
 
 
 def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:

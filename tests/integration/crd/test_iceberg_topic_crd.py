@@ -356,7 +356,11 @@ STATUS: Manifest = {
             "lastTransitionTime": "2024-01-01T00:00:00Z",
             "observedGeneration": 1,
         }
-        for name, status, reason in (("Ready", "True", "AllReady"), ("Fresh", "True", "WithinTarget"))
+        for name, status, reason in (
+            ("Ready", "True", "AllReady"),
+            ("Fresh", "True", "WithinTarget"),
+            ("Complete", "False", "RecordsLost"),
+        )
     ],
     "profile": "classic",
     "topicName": "status",
@@ -456,6 +460,7 @@ def test_status_is_a_subresource(api: ApiServer) -> None:
         "Partitions": 6,
         "Table": "lake.demo.status",
         "Fresh": "True",
+        "Complete": "False",
         "Group": "default",
         "Compaction": "nightly",
         "Retention": "legal",

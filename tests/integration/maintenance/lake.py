@@ -18,7 +18,7 @@ from firn.tables import rows
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.application import Run
 from firn_spark.maintenance.leases import Files, Leases
-from firn_spark.tables.commits import Committer, newest, read_landed
+from firn_spark.tables.commits import Committer, Extras, newest, read_landed
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.servers.s3 import S3
@@ -90,7 +90,7 @@ class Topic:
             files = [json.dumps(descriptor) for descriptor in output["data"]]
             self.end += count
             self.landed = self.committer.commit(
-                self.table, files, self.landed, "topic-id", 1, {0: self.end}, keep_ms=keep_ms
+                self.table, files, self.landed, "topic-id", 1, {0: self.end}, Extras(keep_ms=keep_ms)
             )
 
     def fresh(self) -> Any:

@@ -92,7 +92,11 @@ def test_last_and_next_enclose_every_moment(cron: str, zone: str, moment: dateti
 @pytest.mark.parametrize(
     ("cron", "zone", "message"),
     [
-        ("0 25 * * *", "Etc/UTC", r"spec.schedule.cron: '0 25 \* \* \*': Bad hour; write minute \(0-59\), hour \(0-23\)"),
+        (
+            "0 25 * * *",
+            "Etc/UTC",
+            r"spec.schedule.cron: '0 25 \* \* \*': Bad hour; write minute \(0-59\), hour \(0-23\)",
+        ),
         ("0 3 31 2 *", "Etc/UTC", "spec.schedule.cron: .*Bad day"),
         ("0 3 * * *", "Europe/Atlantis", "spec.schedule.timeZone: 'Europe/Atlantis'"),
         ("0 3 * * *", "../etc/passwd", "spec.schedule.timeZone"),

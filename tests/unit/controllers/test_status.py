@@ -362,6 +362,7 @@ def test_conditions_have_a_fixed_order_and_a_generation() -> None:
         "TableReady",
         "IngestionReady",
         "Fresh",
+        "Complete",
         "RecordsAccepted",
         "Reconciling",
     ]

@@ -12,6 +12,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from firn.model.config import Config
 from firn.model.errors import UnavailableError
+from firn.model.progress import RANGES, Cause, Gap, Losses
 from firn_operator.cli import audit, main
 from firn_operator.cli.lake import Lake
 
@@ -184,6 +185,20 @@ def test_a_failure_names_a_possible_explanation() -> None:
     assert audit.Audit([partition], compacted=False, skips=False, history=True).notes == []
     (note,) = audit.Audit([partition], compacted=False, skips=False, history=False).notes
     assert "re-created" in note
+
+
+def test_losses_of_the_table_are_notes_and_fail_no_audit() -> None:
+    gaps = [
+        Gap(partition=0, start=number * 10, end=number * 10 + 5, cause=Cause.DELETED) for number in range(RANGES + 2)
+    ]
+    losses = Losses().plus(gaps, "id-1", "3fa9c1d2", 0.0)
+    report = audit.Audit(compare(LOG, []), compacted=False, skips=False, history=True, losses=losses)
+    assert report.exact
+    assert (
+        report.notes[0]
+        == "lost before it landed: partition 0, offsets 20 to 24, deleted from the log before they landed"
+    )
+    assert report.notes[-1] == "lost before they landed, and no longer listed: 10 earlier offsets"
 
 
 class Live:

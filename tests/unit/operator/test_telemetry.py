@@ -3,10 +3,9 @@
 import asyncio
 import threading
 from collections.abc import Iterable
-
-import aiohttp
 from typing import Any
 
+import aiohttp
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 from prometheus_client.core import GaugeMetricFamily

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.progress import Cause, Gap, Losses
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.state import SEEN_MOST
 from firn_spark.ingestion.topics.topic import Topic
@@ -103,20 +104,25 @@ def test_the_history_of_ends_is_bounded_and_hides_no_age() -> None:
     assert topic.waiting_since > 1_900
 
 
-def test_a_log_that_ends_before_the_landed_offsets_is_reported(
+def test_a_log_that_ends_before_the_landed_offsets_has_a_gap(
     watcher: Watcher, brokers: Brokers, clock: list[float]
 ) -> None:
     topic = prepared()
     topic.reading.position = {0: 10}
     watcher.check([topic])
-    assert progress_of(topic, clock[0], 0.0).message == ""
+    topic.table.losses = Losses()
+    assert not topic.gaps
     clock[0] += 6
     brokers.end = 7
     watcher.check([topic])
     clock[0] += 6
     brokers.end = 12
     watcher.check([topic])
-    assert "partition 0 ends at offset 7" in progress_of(topic, clock[0], 0.0).message
+    gap = Gap(partition=0, start=7, end=10, cause=Cause.CUT_BACK)
+    assert topic.gaps == [gap]
+    assert topic.due(2**40) == topic.attempts.next_at, "the gap is recorded although no record waits"
+    topic.table.losses = Losses().plus([gap], topic.topic_id, "uuid", 0.0)
+    assert not topic.gaps
 
 
 def test_records_of_a_returning_topic_may_be_old(watcher: Watcher, clock: list[float]) -> None:

@@ -14,7 +14,7 @@ from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.client_reader import Ranges
 from firn_spark.tables import dead_letters
-from firn_spark.tables.commits import Committer
+from firn_spark.tables.commits import Committer, Extras, read_losses
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import HaltPlace
 
@@ -30,6 +30,10 @@ class Meter(Protocol):
 
     def landed(self, topic: Topic, result: TopicResult, seconds: float) -> None:
         """Count a commit of ``topic``, ``seconds`` after the start of its round."""
+        ...
+
+    def lost(self, topic: Topic, offsets: int) -> None:
+        """Count offsets of ``topic`` that did not land."""
         ...
 
 
@@ -68,7 +72,7 @@ class TopicCommits:
         offsets = {**topic.landed_offsets, **topic.reading.position, **reached}
         if result.dead:
             self._commit_dead(topic, result, offsets)
-        if result.landed or _empty_is_due(topic, ranges, reached):
+        if result.landed or topic.gaps or _empty_is_due(topic, ranges, reached):
             self._commit_rows(topic, result, offsets)
         self._preparation.follow_table(topic)
         topic.reading.position.update(reached)
@@ -84,6 +88,10 @@ class TopicCommits:
             topic.reading.client_reader = False
         if halts:
             halt(topic, *min(halts.items()))
+
+    def record_gaps(self, topic: Topic) -> None:
+        """Commit the gaps of a topic that has no records to land. Raises FirnError."""
+        self._commit_rows(topic, TopicResult(), {**topic.landed_offsets, **topic.reading.position})
 
     def _commit_dead(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         self._failpoints.reach("before-dlq-commit")
@@ -105,6 +113,7 @@ class TopicCommits:
 
     def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         assert topic.epoch is not None
+        gaps = topic.gaps
         topic.table.landed = self._committer.commit(
             topic.table.java,
             result.data,
@@ -112,8 +121,12 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            keep_ms=topic.job.keep_snapshots_ms,
+            Extras(keep_ms=topic.job.keep_snapshots_ms, gaps=gaps),
         )
+        if gaps:
+            topic.table.losses = read_losses(topic.table.java)
+            topic.reading.deleted, topic.log.cut_back = {}, {}
+            self._meter.lost(topic, sum(gap.end - gap.start for gap in gaps))
         topic.reading.empty_since, topic.reading.empty_records = None, 0
         topic.letters.exclude = {
             part: left

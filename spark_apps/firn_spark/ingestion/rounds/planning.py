@@ -48,8 +48,10 @@ def _skip_deleted(topic: Topic, first: Offsets) -> None:
     for part, start in first.items():
         if topic.reading.position.get(part, start) >= start:
             continue
-        if part in topic.landed_offsets:
-            topic.reading.lost += start - topic.reading.position[part]
+        if topic.landed_offsets:
+            # Every partition of a landed topic has an offset, unless it is new: then its records from 0 on are lost, too.
+            position = topic.reading.position[part]
+            topic.reading.deleted[part] = (topic.reading.deleted.get(part, (position, start))[0], start)
             log.error(
                 "records were deleted from the log before they landed",
                 topic=topic.job.topic,

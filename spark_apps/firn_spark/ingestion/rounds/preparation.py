@@ -15,7 +15,7 @@ from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, TopicInfo
 from firn_spark.tables import claims, dead_letters
-from firn_spark.tables.commits import Committer, Landed, read_claim, read_landed
+from firn_spark.tables.commits import Committer, Landed, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import needs_renewal
@@ -66,7 +66,7 @@ class Preparation:
         if topic.epoch is not None:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
-        topic.table.landed = landed
+        topic.table.landed, topic.table.losses = landed, read_losses(table)
         if topic.totals.last_commit is None and landed is not None and landed.committed_ms is not None:
             topic.totals.last_commit = landed.committed_ms / 1000
         if landed is None and topic.job.start_from.kind != "Earliest":
@@ -217,6 +217,7 @@ def _position(topic: Topic, live: TopicInfo) -> None:
     topic.reading.position = {part: landed.get(part, 0) for part in live.partitions}
     topic.reading.topic = live
     topic.reading.empty_since, topic.reading.empty_records = None, 0
+    topic.reading.deleted = {}
 
 
 def offsets_of(answer: Mapping[int, int] | FirnError) -> Offsets:

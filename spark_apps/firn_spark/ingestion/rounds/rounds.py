@@ -74,6 +74,9 @@ class Rounds:
             for topic in topics:
                 fail(topic, error)
             return
+        for topic in topics:
+            if topic not in planned and topic.prepared and topic.gaps:
+                self._record_gaps(topic)
         if not planned:
             return
         try:
@@ -119,6 +122,12 @@ class Rounds:
             future.result()
         for topic in again:
             self._run([topic], started)
+
+    def _record_gaps(self, topic: Topic) -> None:
+        try:
+            self._commits.record_gaps(topic)
+        except Exception as error:
+            fail(topic, error)
 
     def _refuse(self, topic: Topic, result: TopicResult, error: Exception) -> None:
         self._commits.discard(topic, result)

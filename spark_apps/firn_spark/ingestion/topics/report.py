@@ -37,6 +37,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         else None,
         halted_at=topic.halted,
         recent=topic.recent.report(),
+        losses=table.losses,
     )
 
 
@@ -62,15 +63,4 @@ def _message(topic: Topic) -> str:
         return f"{place}: {topic.halted.code} {topic.halted.column}".rstrip()
     if error is not None and str(error):
         return str(error)
-    if topic.log.cut_back:
-        parts = ", ".join(f"partition {part} ends at offset {end}" for part, end in sorted(topic.log.cut_back.items()))
-        return (
-            f"the log ends before the landed offsets ({parts}), because the brokers lost records that the table has. New records below "
-            "the landed offsets do not land; delete this IcebergTopic with deletionPolicy Retain, and create it again with another table.name"
-        )
-    if topic.reading.lost:
-        return (
-            "records did not land, because retention deleted them from the log first; raise retention.ms of the topic, "
-            "or give the ingestion group more resources"
-        )
     return ""

@@ -10,7 +10,7 @@ from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import Epoch
-from firn.model.progress import Offsets, RecentRecords, SuspiciousTimes
+from firn.model.progress import Losses, Offsets, RecentRecords, SuspiciousTimes
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
@@ -57,8 +57,8 @@ class Log:
     `SEEN_MOST`."""
     seen_since: float | None = None
     """When the ends were first asked for (monotonic seconds)."""
-    cut_back: dict[int, int] = field(default_factory=dict)
-    """Partition -> lowest end that was below the landed offset: the brokers lost records that the table has."""
+    cut_back: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Partition -> lowest end, and the position above it: the brokers lost records that the table has."""
 
     def forget(self) -> None:
         """Forget the ends: the log is another log, or no longer exists."""
@@ -81,7 +81,8 @@ class Log:
             seen = seen[landed[-1] :] if landed else seen
             for part, end in ends.items():
                 if end < position.get(part, 0):
-                    self.cut_back[part] = min(end, self.cut_back.get(part, end))
+                    low, high = self.cut_back.get(part, (end, position[part]))
+                    self.cut_back[part] = (min(end, low), max(high, position[part]))
         self.seen = (*seen[:-1:2], seen[-1]) if len(seen) > SEEN_MOST else seen
 
 
@@ -102,6 +103,8 @@ class Table:
     ids: tuple[int, int, int] | None = None
     """Ids of schema, partition spec and sort order that ``spec`` was made from."""
     landed: Landed | None = None
+    losses: Losses | None = None
+    """Losses that the table records; None until it was read."""
 
 
 @dataclass(slots=True)
@@ -130,8 +133,8 @@ class Reading:
     empty_since: float | None = None
     empty_records: int = 0
     """Offsets read since the last commit in which there was nothing to land."""
-    lost: int = 0
-    """Offsets that retention deleted from the log before they landed."""
+    deleted: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Partition -> offsets that the log deleted before they landed, which no commit has recorded yet."""
     client_reader: bool = False
     """True if the next round has to be read by librdkafka."""
     record_bytes: float = FIRST_RECORD_BYTES

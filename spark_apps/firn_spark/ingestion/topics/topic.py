@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from firn.model.errors import FencedError, FirnError
 from firn.model.jobs import IngestJob
-from firn.model.progress import HaltedAt, Offsets
+from firn.model.progress import Cause, Gap, HaltedAt, Offsets
 from firn_spark.ingestion.topics.state import (
     FENCED_LOOK,
     Attempts,
@@ -67,6 +67,23 @@ class Topic:
         """True while its records should land."""
         return not (self.job.suspended or self.removed or self.fenced or self.halted is not None)
 
+    @property
+    def gaps(self) -> list[Gap]:
+        """Offsets that the next commit passes without landing them, and that the table does not record yet."""
+        if self.table.losses is None or not (self.reading.deleted or self.log.cut_back):
+            return []
+        gaps = [
+            *(
+                Gap(partition=part, start=start, end=end, cause=Cause.DELETED)
+                for part, (start, end) in self.reading.deleted.items()
+            ),
+            *(
+                Gap(partition=part, start=low, end=high, cause=Cause.CUT_BACK)
+                for part, (low, high) in self.log.cut_back.items()
+            ),
+        ]
+        return self.table.losses.missing(gaps, self.topic_id)
+
     def behind(self) -> dict[int, tuple[int, int]]:
         """Return partition -> (next offset to read, end) where records wait."""
         position = self.reading.position
@@ -123,7 +140,11 @@ class Topic:
 
     def due(self, bytes_per_commit: int) -> float | None:
         """Return when its next round should start (monotonic seconds); None if no record waits."""
-        if not self.active or not self.prepared or not self.lag_records:
+        if not self.active or not self.prepared:
+            return None
+        if self.gaps:
+            return self.attempts.next_at
+        if not self.lag_records:
             return None
         due = self.waiting_since or 0.0
         if self.lag_bytes < bytes_per_commit:

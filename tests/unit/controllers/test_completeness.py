@@ -1,0 +1,101 @@
+"""The condition Complete: a loss is reported until it is acknowledged. The message of Fresh warns before a loss."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.conditions import ConditionType
+from firn.model.progress import Cause, Gap, Losses
+from firn_controllers.conditions.announcements import EventReason, transitions
+from firn_controllers.iceberg_topic import status
+from tests import gen
+from tests.unit.controllers.test_status import HEALTHY, conditions_of, documented, landing, message
+
+NONE = Losses()
+GAP = Gap(partition=0, start=100, end=200, cause=Cause.DELETED)
+LOST = NONE.plus([GAP], "id-1", "3fa9c1d2-0000", 0.0)
+
+
+def reporting(losses: Losses | None, **changes: Any) -> Any:
+    return landing(progress=gen.progress(losses=losses), **changes)
+
+
+def acknowledging(name: str) -> Any:
+    return gen.topic(
+        "flights", lambda manifest: manifest["metadata"].update(annotations={names.ACKNOWLEDGE_LOSS: name})
+    )
+
+
+def test_a_topic_without_losses_is_complete() -> None:
+    assert conditions_of(reporting(NONE))["Complete"] == ("True", "EveryOffset")
+
+
+def test_a_loss_is_reported_with_its_ranges_and_does_not_lower_ready() -> None:
+    observed = reporting(LOST)
+    conditions = conditions_of(observed)
+    assert (conditions["Complete"], conditions["Ready"]) == (("False", "RecordsLost"), ("True", "AllReady"))
+    text = message(observed, ConditionType.COMPLETE)
+    assert "100 offsets did not land: partition 0, offsets 100 to 199" in text
+    assert text.endswith("annotate --overwrite itopic flights firn.dev/acknowledge-loss=1-3fa9c1d2")
+
+
+def test_an_acknowledged_loss_is_no_longer_reported_and_the_next_one_is() -> None:
+    manifest = acknowledging(LOST.name)
+    assert conditions_of(reporting(LOST, manifest=manifest))["Complete"] == ("True", "EveryOffset")
+    more = LOST.plus([GAP.model_copy(update={"start": 300, "end": 301})], "id-1", "3fa9c1d2-0000", 0.0)
+    observed = reporting(more, manifest=manifest)
+    assert conditions_of(observed)["Complete"] == ("False", "RecordsLost")
+    assert message(observed, ConditionType.COMPLETE).startswith(
+        "1 offsets did not land: partition 0, offsets 300 to 300"
+    )
+
+
+@pytest.mark.parametrize("progress", [None, gen.progress(state="BackingOff")], ids=["no report", "no table"])
+def test_a_loss_stays_reported_while_the_driver_does_not_know_the_table(progress: Any) -> None:
+    before = documented(reporting(LOST))
+    silent = landing(manifest=gen.topic("flights", gen.with_status(before)), progress=progress)
+    assert conditions_of(silent)["Complete"] == ("False", "RecordsLost")
+    assert message(silent, ConditionType.COMPLETE) == message(reporting(LOST), ConditionType.COMPLETE)
+    assert conditions_of(landing(progress=progress))["Complete"] == ("Unknown", "Unknown")
+
+
+def test_a_loss_is_an_event() -> None:
+    [event] = transitions(documented(reporting(NONE)), documented(reporting(LOST)))
+    assert (event.type, event.reason) == ("Warning", EventReason.RECORDS_LOST)
+
+
+def test_a_later_loss_is_an_event_too() -> None:
+    more = LOST.plus([GAP.model_copy(update={"start": 300, "end": 301})], "id-1", "3fa9c1d2-0000", 0.0)
+    [event] = transitions(documented(reporting(LOST)), documented(reporting(more)))
+    assert event.reason == EventReason.RECORDS_LOST
+    assert not transitions(documented(reporting(more)), documented(reporting(more)))
+
+
+def test_a_loss_wakes_the_topic() -> None:
+    digests = {status.driver_digest(gen.progress(losses=losses), 60_000) for losses in (None, NONE, LOST)}
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize(
+    ("configs", "lag", "warned"),
+    [
+        ({"retention.ms": "3600000"}, 1700.0, False),
+        ({"retention.ms": "3600000"}, 1900.0, True),
+        ({"retention.ms": "-1"}, 1e9, False),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, 1900.0, False),
+        ({}, 4 * 86_400.0, True),
+    ],
+)
+def test_fresh_warns_when_records_near_the_retention_of_the_log(
+    configs: dict[str, str], lag: float, warned: bool
+) -> None:
+    findings = replace(HEALTHY, topic=gen.topic_state(configs=configs))
+    text = message(landing(progress=gen.progress(lag_seconds=lag)), ConditionType.FRESH, findings)
+    assert ("raise it before the log deletes these records" in text) == warned
+
+
+def test_a_lag_that_grows_wakes_the_topic_now_and_then() -> None:
+    digests = {status.driver_digest(gen.progress(lag_seconds=float(lag)), 60_000) for lag in range(61, 60 * 64)}
+    assert 8 <= len(digests) <= 14

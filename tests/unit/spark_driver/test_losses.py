@@ -1,0 +1,150 @@
+"""Offsets that pass without landing are part of the next commit."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from firn.model import names
+from firn.model.progress import Cause, Gap, Losses
+from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds.committing import TopicCommits
+from firn_spark.ingestion.rounds.landing_job import TopicResult
+from firn_spark.ingestion.rounds.planning import plan
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.tables.commits import Landed
+from tests.unit.spark_driver.topic import topic
+
+
+class Table:
+    """A table with the losses that its commits record."""
+
+    def __init__(self) -> None:
+        self.losses = Losses()
+
+    def properties(self) -> Mapping[str, str]:
+        return {names.TABLE_LOST: self.losses.model_dump_json()}
+
+
+class Committer:
+    """A committer that keeps the offsets and gaps of its commits. It fails with ``failure`` if set."""
+
+    def __init__(self) -> None:
+        self.made: list[tuple[Mapping[int, int], list[Gap]]] = []
+        self.failure: Exception | None = None
+
+    def commit(
+        self, table: Table, files: object, base: object, topic_id: str, epoch: int, offsets: Any, gaps: Any
+    ) -> Landed:
+        if self.failure is not None:
+            raise self.failure
+        self.made.append((dict(offsets), list(gaps)))
+        table.losses = table.losses.plus(gaps, topic_id, "3fa9c1d2", 0.0)
+        return Landed(topic_id, epoch, dict(offsets), commit_id=str(len(self.made)))
+
+
+class Brokers:
+    """Brokers with one partition."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.start, self.end = start, end
+
+    def starts(self, topics: Any) -> Any:
+        return {name: dict.fromkeys(parts, self.start) for name, parts in topics.items()}
+
+    def ends(self, topics: Any) -> Any:
+        return {name: dict.fromkeys(parts, self.end) for name, parts in topics.items()}
+
+
+@pytest.fixture
+def committer() -> Committer:
+    return Committer()
+
+
+@pytest.fixture
+def counted() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def commits(committer: Committer, counted: list[int]) -> TopicCommits:
+    preparation = SimpleNamespace(follow_table=lambda topic: None)
+    meter = SimpleNamespace(lost=lambda topic, offsets: counted.append(offsets), landed=lambda *_: None)
+    nothing: Any = None
+    return TopicCommits(nothing, cast(Any, committer), cast(Any, preparation), Failpoints(), cast(Any, meter))
+
+
+def landed_to(offset: int) -> Topic:
+    made = topic(epoch=1)
+    made.table.java, made.table.losses = Table(), Losses()
+    made.table.landed = Landed("id-1", 1, {0: offset}, commit_id="before")
+    made.reading.position = {0: offset}
+    return made
+
+
+def deleted(start: int, end: int) -> Gap:
+    return Gap(partition=0, start=start, end=end, cause=Cause.DELETED)
+
+
+def test_a_round_records_the_offsets_that_the_log_deleted(
+    commits: TopicCommits, committer: Committer, counted: list[int]
+) -> None:
+    behind = landed_to(10)
+    planned = plan([behind], cast(Any, Brokers(25, 40)), 2**30)
+    assert planned[behind] == {0: (25, 40)}
+    commits.commit(behind, planned[behind], TopicResult(rows=15), 0.0)
+    assert committer.made == [({0: 40}, [deleted(10, 25)])]
+    assert counted == [15]
+    assert behind.gaps == []
+    assert behind.table.losses is not None
+    assert behind.table.losses.since(0)[0] == 15
+
+
+def test_a_topic_whose_whole_log_was_deleted_records_that(commits: TopicCommits, committer: Committer) -> None:
+    behind = landed_to(10)
+    assert plan([behind], cast(Any, Brokers(40, 40)), 2**30) == {}
+    assert behind.due(2**40) is not None, "no record waits, and the gap does"
+    commits.record_gaps(behind)
+    assert committer.made == [({0: 40}, [deleted(10, 40)])]
+    assert behind.due(2**40) is None
+
+
+def test_the_offsets_before_the_first_landing_are_no_loss(commits: TopicCommits, committer: Committer) -> None:
+    new = landed_to(0)
+    new.table.landed = None
+    planned = plan([new], cast(Any, Brokers(25, 40)), 2**30)
+    commits.commit(new, planned[new], TopicResult(rows=15), 0.0)
+    assert committer.made == [({0: 40}, [])]
+
+
+def test_a_new_partition_loses_its_records_from_offset_0_on() -> None:
+    grown = landed_to(10)
+    grown.table.landed = Landed("id-1", 1, {1: 10}, commit_id="before")
+    grown.reading.position = {0: 0}
+    plan([grown], cast(Any, Brokers(25, 40)), 2**30)
+    assert grown.gaps == [deleted(0, 25)]
+
+
+def test_a_failed_commit_keeps_the_gap_for_the_next_one(
+    commits: TopicCommits, committer: Committer, counted: list[int]
+) -> None:
+    behind = landed_to(10)
+    planned = plan([behind], cast(Any, Brokers(25, 40)), 2**30)
+    committer.failure = RuntimeError("no answer")
+    with pytest.raises(RuntimeError):
+        commits.commit(behind, planned[behind], TopicResult(rows=15), 0.0)
+    assert (behind.gaps, counted) == ([deleted(10, 25)], [])
+
+
+def test_a_log_that_was_cut_back_is_recorded_once(commits: TopicCommits, committer: Committer) -> None:
+    cut = landed_to(10)
+    cut.observe(1.0, {0: 7})
+    commits.record_gaps(cut)
+    assert committer.made == [({0: 10}, [Gap(partition=0, start=7, end=10, cause=Cause.CUT_BACK)])]
+    cut.observe(2.0, {0: 9})
+    assert cut.gaps == []
+    cut.observe(3.0, {0: 12})
+    cut.reading.position = {0: 12}
+    cut.observe(4.0, {0: 12})
+    assert cut.gaps == []
