@@ -76,6 +76,13 @@ class StartFrom(Contract):
     timestamp_ms: int | None = None
 
 
+class Adoption(Contract):
+    """The topic whose table this topic continues, and the first offsets to land; other partitions begin at their start."""
+
+    topic_id: str
+    offsets: dict[int, int] = Field(default_factory=dict)
+
+
 class IngestJob(Contract):
     """The ingestion of a topic. ``generation`` is that of the resource."""
 
@@ -93,6 +100,7 @@ class IngestJob(Contract):
     table: TableTarget
     freshness_ms: int
     start_from: StartFrom = StartFrom()
+    adopt: Adoption | None = None
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"
     suspended: bool = False
     resume: str | None = Field(default=None, pattern=RESUME)

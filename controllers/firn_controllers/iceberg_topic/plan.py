@@ -181,6 +181,7 @@ def contract(
         table=observed.target,
         freshness_ms=resource.freshness_ms,
         start_from=resource.start_from,
+        adopt=resource.adoption,
         on_bad_record=resource.spec.ingestion.on_bad_record,
         suspended=suspended,
         resume=marked,

@@ -15,7 +15,7 @@ from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, Epoch, RecordSchema, SchemaFormat, StartFrom, TableTarget
+from firn.model.jobs import Adoption, Column, Epoch, RecordSchema, SchemaFormat, StartFrom, TableTarget
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -183,6 +183,26 @@ _START_FROM = {
 keyword of JSON schema applies to values of one type only, so all of them together describe the union."""
 
 
+class AdoptedOffset(ApiModel):
+    """The first offset of a partition to land."""
+
+    partition: int = Field(ge=0, le=2**31 - 1, description="The partition.", json_schema_extra={"format": "int32"})
+    offset: int = Field(ge=0, description="The first offset to land.", json_schema_extra={"format": "int64"})
+
+
+class AdoptSpec(ApiModel):
+    """Continuation of a table that has the records of a topic of another Kafka cluster."""
+
+    topic_id: Annotated[str, Field(min_length=1, max_length=64)] = Field(
+        description="Kafka's id of the earlier topic: the table property firn.topic-id. For any other earlier topic, adopt has no effect."
+    )
+    offsets: Annotated[tuple[AdoptedOffset, ...], Field(max_length=10_000)] = Field(
+        default=(),
+        description="Offsets in the new topic. A partition that is not listed begins at the start of its log.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]},
+    )
+
+
 class IngestionSpec(ApiModel):
     """Ingestion of records into the table."""
 
@@ -204,6 +224,10 @@ class IngestionSpec(ApiModel):
     start_from: Annotated[Literal["Earliest", "Latest"] | TimestampStart, WithJsonSchema(_START_FROM)] = Field(
         default="Earliest",
         description="Start of ingestion for a table without landed offsets: Earliest, Latest, or {timestamp: ISO 8601 with zone}.",
+    )
+    adopt: AdoptSpec | None = Field(
+        default=None,
+        description="Approval to continue a table whose records are of another Kafka cluster, such as after a move of the topic.",
     )
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = Field(
         default="DeadLetter",
@@ -501,6 +525,14 @@ class IcebergTopic(ApiModel):
                 return StartFrom(kind="Timestamp", timestamp_ms=round(time.timestamp() * 1000))
             case kind:
                 return StartFrom(kind=kind)
+
+    @property
+    def adoption(self) -> Adoption | None:
+        """Return the topic whose table this one continues."""
+        adopt = self.spec.ingestion.adopt
+        if adopt is None:
+            return None
+        return Adoption(topic_id=adopt.topic_id, offsets={item.partition: item.offset for item in adopt.offsets})
 
     def record_schema(self) -> RecordSchema:
         """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field."""

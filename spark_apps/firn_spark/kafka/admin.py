@@ -42,6 +42,18 @@ class Kafka:
         if refuses_connection(trouble):
             self._denial = trouble
 
+    def cluster_id(self) -> str:
+        """Return the id of the Kafka cluster, empty if the brokers have none or deny it. Raises UnavailableError."""
+        try:
+            return self._admin.describe_cluster(request_timeout=REQUEST_SECONDS).result().cluster_id or ""
+        except KafkaException as error:
+            if denied(error.args[0]):
+                return ""
+            raise UnavailableError(
+                f"profile {self.profile} ({self.connection.bootstrap_servers}), id of the cluster: {error.args[0].str()}",
+                reason=Reason.BROKER_UNREACHABLE,
+            ) from error
+
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
         """Return id and partitions of each topic, or the error that describes it. Raises UnavailableError if no
         broker answers."""
@@ -125,3 +137,10 @@ class Kafka:
         if cause.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
             return NotReadyError(f"{what}; the operator has not created the topic yet, or the topic was deleted")
         return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)
+
+
+def offsets_of(answer: Mapping[int, int] | FirnError) -> dict[int, int]:
+    """Return the offsets of a broker's answer, or raise its error."""
+    if isinstance(answer, FirnError):
+        raise answer
+    return dict(answer)

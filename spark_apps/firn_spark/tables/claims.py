@@ -7,21 +7,24 @@ A claim only prevents wasted work. A REST catalog accepts two claims of the same
 stays. Commits are exactly once without claims, because each one is refused after another ingestion commit.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from firn.model import names
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables.commits import CLAIM, Claim, Committer, newest, read_claim
 from firn_spark.tables.swaps import swap
 
 
-def take(committer: Committer, table: Any, epoch: int | None, least: int) -> int:
+def take(committer: Committer, table: Any, epoch: int | None, least: int, cluster: Callable[[], str]) -> int:
     """Claim ``table`` for this writer and return its epoch.
 
     ``epoch`` is what this writer has already taken. If it is None, the writer takes the next epoch, above ``least``.
+    The claim also records the Kafka cluster, whose id ``cluster`` returns.
     Raises FencedError if another writer has claimed the table since, and the errors of `swap`.
     """
-    change = _Take(committer, epoch, least)
+    change = _Take(committer, epoch, least, cluster)
     swap(table, change, Failpoints())
     assert change.claim is not None
     return change.claim.epoch
@@ -34,6 +37,7 @@ class _Take:
     committer: Committer
     epoch: int | None
     least: int
+    cluster: Callable[[], str]
     claim: Claim | None = None
     """The claim that this writer asked the catalog for."""
 
@@ -57,4 +61,6 @@ class _Take:
         """Implement `Change.build`."""
         assert self.claim is not None
         base = table.operations().current()
-        return base, self.committer.replaced(base, None, {CLAIM: str(self.claim)})
+        cluster = self.cluster()
+        known = {names.TABLE_KAFKA_CLUSTER: cluster} if cluster else {}
+        return base, self.committer.replaced(base, None, {CLAIM: str(self.claim), **known})

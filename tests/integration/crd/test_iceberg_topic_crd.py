@@ -67,6 +67,9 @@ ACCEPTED: dict[str, Manifest] = {
     "raw string": {"schema": {"raw": "String"}},
     "a thousand fields": many_fields(1000),
     "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
+    "adopt another topic": {
+        "ingestion": {"adopt": {"topicId": "6rV8xqZ0Q1mWn3c5dE7fGg", "offsets": [{"partition": 0, "offset": 5}]}}
+    },
     "start at a time": {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z"}}},
     "start at a local time": {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00.5+02:00"}}},
     "topic goes, table stays": {"deletionPolicy": {"topic": "Delete"}},

@@ -9,7 +9,7 @@ import yaml
 from firn.api.v1alpha1 import IcebergTopic
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, StartFrom
+from firn.model.jobs import Adoption, Column, StartFrom
 
 SAMPLES = sorted((Path(__file__).parents[3] / "crds/samples").glob("*.yaml"))
 
@@ -75,6 +75,20 @@ def test_a_new_default_moves_no_existing_topic() -> None:
 def test_start_from_may_be_a_time(time: str, milliseconds: int) -> None:
     start = topic({"ingestion": {"startFrom": {"timestamp": time}}}).start_from
     assert start == StartFrom(kind="Timestamp", timestamp_ms=milliseconds)
+
+
+def test_an_adoption_names_the_earlier_topic_and_the_first_offsets() -> None:
+    assert topic().adoption is None
+    offsets = [{"partition": 0, "offset": 7}, {"partition": 12, "offset": 0}]
+    adopting = topic({"ingestion": {"adopt": {"topicId": "id-1", "offsets": offsets}}})
+    assert adopting.adoption == Adoption(topic_id="id-1", offsets={0: 7, 12: 0})
+    assert topic({"ingestion": {"adopt": {"topicId": "id-1"}}}).adoption == Adoption(topic_id="id-1")
+
+
+@pytest.mark.parametrize("adopt", [{}, {"topicId": ""}, {"topicId": "x", "offsets": [{"partition": 0, "offset": -1}]}])
+def test_the_model_rejects_an_invalid_adoption(adopt: Any) -> None:
+    with pytest.raises(InvalidSpecError, match=r"IcebergTopic my-topic: spec\.ingestion\.adopt"):
+        topic({"ingestion": {"adopt": adopt}})
 
 
 @pytest.mark.parametrize("start", ["earliest", 5, {}, {"timestamp": "2024-01-01T00:00:00"}, {"timestamp": "soon"}])

@@ -64,6 +64,7 @@ READY = condition("Ready", "True", Reason.ALL_READY, "All is well")
         (topic(READY), ("Healthy", "All is well")),
         (topic(READY, condition("Fresh", "False", Reason.BEHIND)), ("Healthy", "All is well")),
         (topic(READY, condition("RecordsAccepted", "False", Reason.MOST_REJECTED)), ("Healthy", "All is well")),
+        (topic(READY, condition("Complete", "False", Reason.RECORDS_LOST)), ("Healthy", "All is well")),
         (
             topic(
                 condition("Ready", "False", Reason.BACKING_OFF),

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.jobs import Adoption
 from firn_controllers.cache.topics import TopicCache, topic_entry
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.iceberg_topic.plan import AlterConfigs, CreateTopic, GrowTopic
@@ -126,3 +127,11 @@ def test_a_recreated_resource_leaves_the_old_uid_to_be_cleared() -> None:
     assert index.deleted_uids(("demo", "a")) == {"uid-demo-a"}
     index.clear_deleted(("demo", "a"), "uid-demo-a")
     assert index.deleted_uids(("demo", "a")) == frozenset()
+
+
+def test_the_contract_carries_the_adoption_of_the_spec() -> None:
+    adopt = {"topicId": "id-old", "offsets": [{"partition": 0, "offset": 7}]}
+    observed = gen.observed(gen.topic(ingestion={"adopt": adopt}))
+    wanted = plan.contract(observed, "topic-id", table_agreed=True, topic_origin=None, table_origin=None)
+    assert wanted is not None
+    assert wanted.job.adopt == Adoption(topic_id="id-old", offsets={0: 7})

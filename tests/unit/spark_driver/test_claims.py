@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from firn.model import names
 from firn.model.errors import CommitConflictError, FencedError
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables import claims
@@ -31,7 +32,7 @@ class Table:
 
     def __init__(self, claim: str | None = None) -> None:
         self.stored: Mapping[str, str] = {} if claim is None else {CLAIM: claim}
-        self.read = self.stored
+        self.read: Mapping[str, str] = self.stored
         self.first: list[Callable[[], None]] = []
         self.swaps = 0
 
@@ -72,7 +73,7 @@ def committer(writer: str) -> Committer:
 
 
 def take(table: Table, writer: str, epoch: int | None = None, least: int = 0) -> int:
-    return claims.take(committer(writer), table, epoch, least)
+    return claims.take(committer(writer), table, epoch, least, lambda: "kafka-1")
 
 
 def test_a_claim_takes_the_next_epoch() -> None:
@@ -104,6 +105,14 @@ def test_a_driver_claims_a_table_again_that_was_created_again() -> None:
 def test_a_later_claim_fences_the_driver(claim: str) -> None:
     with pytest.raises(FencedError, match="lake.shop.orders: writer . claimed epoch ., and this driver has epoch 4"):
         take(Table(claim), "a", epoch=4)
+
+
+def test_a_claim_records_the_kafka_cluster_if_the_brokers_tell_it() -> None:
+    table = Table()
+    take(table, "a")
+    assert table.stored[names.TABLE_KAFKA_CLUSTER] == "kafka-1"
+    claims.take(committer("b"), table, None, 0, lambda: "")
+    assert table.stored[names.TABLE_KAFKA_CLUSTER] == "kafka-1"
 
 
 @pytest.mark.parametrize("claim", ["", "no epoch", "-3 b"])

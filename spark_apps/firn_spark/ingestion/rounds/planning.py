@@ -8,9 +8,8 @@ import structlog
 from firn.model.errors import FirnError
 from firn.model.progress import Offsets
 from firn_spark.ingestion.rounds.failures import fail
-from firn_spark.ingestion.rounds.preparation import offsets_of
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.admin import Kafka
+from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.client_reader import Ranges, Slice
 
 log = structlog.get_logger()

@@ -1,19 +1,19 @@
 """Preparation of a topic: load or create its table, read the position from the table, and claim the table."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import structlog
 
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, NotReadyError
-from firn.model.progress import Offsets
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.admin import Kafka, TopicInfo
+from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Landed, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
@@ -71,6 +71,8 @@ class Preparation:
             topic.totals.last_commit = landed.committed_ms / 1000
         if landed is None and topic.job.start_from.kind != "Earliest":
             self._commit_start(topic, live)
+        elif landed is not None and landed.topic_id != live.topic_id:
+            self._adopt(topic, landed, live)
         _position(topic, live)
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
@@ -111,7 +113,13 @@ class Preparation:
     def _claim(self, topic: Topic) -> int:
         """Claim the table before work, so that an older driver stops. Returns the epoch. Raises FirnError."""
         dead = topic.letters.landed
-        topic.epoch = claims.take(self._committer, topic.table.java, topic.epoch, dead.epoch if dead is not None else 0)
+        topic.epoch = claims.take(
+            self._committer,
+            topic.table.java,
+            topic.epoch,
+            dead.epoch if dead is not None else 0,
+            self._kafkas(topic.job.profile).cluster_id,
+        )
         self._failpoints.reach("after-claim")
         return topic.epoch
 
@@ -125,6 +133,14 @@ class Preparation:
         topic.table.landed = self._committer.commit(
             topic.table.java, (), None, live.topic_id, self._claim(topic), offsets
         )
+
+    def _adopt(self, topic: Topic, landed: Landed, live: TopicInfo) -> None:
+        """Commit the offsets at which the topic continues a table of another topic, unless it begins at its start."""
+        table = topic.table.java
+        offsets = adoption.first_offsets(topic.job, table, landed, live, self._kafkas(topic.job.profile))
+        if offsets is not None:
+            epoch = self._claim(topic)
+            topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets)
 
     def begin(self, topic: Topic) -> None:
         """Claim the table and the dead letters before the first round of a preparation.
@@ -218,10 +234,3 @@ def _position(topic: Topic, live: TopicInfo) -> None:
     topic.reading.topic = live
     topic.reading.empty_since, topic.reading.empty_records = None, 0
     topic.reading.deleted = {}
-
-
-def offsets_of(answer: Mapping[int, int] | FirnError) -> Offsets:
-    """Return the offsets of a broker's answer, or raise its error."""
-    if isinstance(answer, FirnError):
-        raise answer
-    return dict(answer)

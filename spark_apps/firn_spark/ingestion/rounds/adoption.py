@@ -1,0 +1,43 @@
+"""Adoption: a table whose newest commit is of another topic is continued only if that is meant.
+
+A topic that was re-created in the same Kafka cluster begins at its start. A topic of another cluster may hold the
+same records again, such as a mirror has. So it needs ``spec.ingestion.adopt``, which names the earlier topic and the
+first offsets to land.
+"""
+
+from typing import Any
+
+from firn.model import names
+from firn.model.errors import ConflictError, NotReadyError
+from firn.model.jobs import IngestJob
+from firn.model.progress import Offsets
+from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
+from firn_spark.tables.commits import Landed
+
+
+def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, kafka: Kafka) -> Offsets | None:
+    """Return the offsets at which ``live`` continues a table of another topic; None: at its start, as a re-created topic.
+
+    Raises ConflictError if the other topic is of another Kafka cluster and the spec does not adopt its table, and
+    NotReadyError if the log does not reach the adopted offsets yet.
+    """
+    if job.adopt is None or job.adopt.topic_id != landed.topic_id:
+        recorded, present = table.properties().get(names.TABLE_KAFKA_CLUSTER), kafka.cluster_id()
+        if recorded and present and recorded != present:
+            raise ConflictError(
+                f"table {job.table.identifier}: its records are of topic {landed.topic_id} in Kafka cluster {recorded}, and profile "
+                f"{job.profile} is Kafka cluster {present}; to continue the table from this cluster, set spec.ingestion.adopt "
+                "with this topicId and the first offsets to land"
+            )
+        return None
+    parts = {job.topic: live.partitions}
+    starts, ends = offsets_of(kafka.starts(parts)[job.topic]), offsets_of(kafka.ends(parts)[job.topic])
+    offsets = {part: job.adopt.offsets.get(part, starts[part]) for part in live.partitions}
+    short = [part for part, offset in offsets.items() if offset > ends[part]]
+    if short:
+        part = short[0]
+        raise NotReadyError(
+            f"topic {job.topic}: partition {part} ends at offset {ends[part]}, before offset {offsets[part]} of spec.ingestion.adopt; "
+            "waiting for the log to reach it, or correct the offset"
+        )
+    return {part: max(offset, starts[part]) for part, offset in offsets.items()}
