@@ -17,9 +17,10 @@ def keep_snapshots_ms(maintenance: TopicMaintenance, configured: str) -> int | N
     if maintenance.bindings.get("RetentionPolicy") is None:
         return None
     for binding in maintenance.bindings.values():
-        if binding.resolution.policy is None and binding.resolution.reason is None:
+        entry = binding.resolution.policy
+        if entry is None and binding.resolution.reason is None:
             continue
-        policy = binding.resolution.policy.resource if binding.resolution.followed else None
+        policy = entry.resource if entry is not None and binding.resolution.followed else None
         if policy is None:
             return None
         keep = max(keep, durations.milliseconds(policy.spec.run.deadline))

@@ -17,8 +17,8 @@ from tests.unit.broker.test_compaction import UPKEEP, fill
 from tests.unit.broker.test_whole_brokers import fetch, produce
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
-APPEND_TIME = {"message_timestamp_type": "LogAppendTime"}
-COMPACTED = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.1"}
+APPEND_TIME: dict[str, Any] = {"message_timestamp_type": "LogAppendTime"}
+COMPACTED: dict[str, Any] = {"cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0.1"}
 
 
 class Damaging(MemoryObjects):
@@ -58,7 +58,7 @@ async def cold_fetch(asked: Asked) -> Any:
 
 @pytest.mark.parametrize("place", [11, 17, 30, record_batch.HEADER + 3], ids=["length", "checksum", "time", "records"])
 @pytest.mark.parametrize("config", [{}, APPEND_TIME], ids=["create time", "append time"])
-def test_a_damaged_answer_of_the_store_is_read_once_more(place: int, config: dict[str, str]) -> None:
+def test_a_damaged_answer_of_the_store_is_read_once_more(place: int, config: dict[str, Any]) -> None:
     async def story() -> None:
         shared, objects = damaging(place)
         async with broker(shared) as asked:
@@ -75,7 +75,7 @@ def test_a_damaged_answer_of_the_store_is_read_once_more(place: int, config: dic
 
 
 @pytest.mark.parametrize("config", [{}, APPEND_TIME], ids=["create time", "append time"])
-def test_batches_that_are_damaged_in_the_store_are_a_storage_error(config: dict[str, str]) -> None:
+def test_batches_that_are_damaged_in_the_store_are_a_storage_error(config: dict[str, Any]) -> None:
     async def story() -> None:
         shared, objects = damaging(record_batch.HEADER)
         async with broker(shared) as asked:

@@ -1,6 +1,7 @@
 """A connection's later batches wait for the batch in front of them that the client has to send again."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -34,11 +35,14 @@ def test_a_batch_is_rejected_in_the_turn_in_which_the_one_before_fails(monkeypat
             # The second request runs before the handler of the first one.
             asked.broker.parsing.release()
             failing.set_result([BatchOutcome(AGAIN)])
-            appended = []
+            appended: list[Any] = []
             append = asked.broker.writer.append
-            monkeypatch.setattr(
-                asked.broker.writer, "append", lambda batches: appended.append(batches) or append(batches)
-            )
+
+            def recorded(batches: Any) -> Any:
+                appended.append(batches)
+                return append(batches)
+
+            monkeypatch.setattr(asked.broker.writer, "append", recorded)
             assert [await first, await second] == [(AGAIN, -1), (AGAIN, -1)]
             assert appended == []
             assert [await send(asked, 0), await send(asked, 1)] == [(NONE, 0), (NONE, 1)]

@@ -9,7 +9,7 @@ from firn.model.errors import ConflictError
 from firn.model.jobs import CatalogConnection
 from firn.model.maintenance import Removed, RetentionWork, SnapshotsWork
 from firn.tables import rows, table_properties
-from firn_spark.maintenance.steps import retention
+from firn_spark.maintenance.steps import orphans, retention
 from firn_spark.maintenance.steps.subject import Subject
 
 PARTS = [retention.expire_snapshots, retention.drop_metadata_files, retention.drop_orphans]
@@ -33,7 +33,7 @@ def test_a_rest_catalog_has_references_until_the_configuration_denies_it(
 def test_nothing_is_deleted_on_a_catalog_with_references(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("_snapshots", "_metadata"):
         monkeypatch.setattr(retention, name, lambda *_: Removed(files=1))
-    monkeypatch.setattr(retention.orphans, "remove", lambda *_: Removed(files=1))
+    monkeypatch.setattr(orphans, "remove", lambda *_: Removed(files=1))
     removed: dict[str, Removed] = {}
     subject = SimpleNamespace(
         name="lake.shop.orders", catalog="lake", own_references=True, table=SimpleNamespace(properties=dict),

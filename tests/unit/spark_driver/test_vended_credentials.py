@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 
 from firn.model.errors import NotReadyError
+from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.tables.java_errors import Cause
 from firn_spark.tables.java_tables import Tables
@@ -83,7 +84,7 @@ def test_credentials_that_expire_soon_are_renewed_before_each_round(life_ms: int
     landing = topic(claimed=True, table_uuid="u")
     landing.table.java = catalog.load()
     landing.table.spec = catalog.spec(landing.table.java)
-    preparation = Preparation(None, cast(Tables, catalog), cast(Any, None), cast(Any, None))
+    preparation = Preparation(None, cast(Tables, catalog), cast(Any, None), cast(Any, None), Failpoints())
     for _ in range(2):
         preparation.begin(landing)
     assert catalog.loads == loads
@@ -99,7 +100,7 @@ def test_a_replaced_table_is_prepared_again() -> None:
     landing.table.spec = catalog.spec(landing.table.java)
     catalog.uuid = "another"
     with pytest.raises(NotReadyError, match="was replaced or dropped"):
-        Preparation(None, cast(Tables, catalog), cast(Any, None), cast(Any, None)).begin(landing)
+        Preparation(None, cast(Tables, catalog), cast(Any, None), cast(Any, None), Failpoints()).begin(landing)
 
 
 @pytest.mark.parametrize(

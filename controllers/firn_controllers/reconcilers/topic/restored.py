@@ -11,7 +11,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FirnError
 from firn.model.jobs import TableTarget
 from firn_controllers.iceberg_topic import checks
-from firn_controllers.iceberg_topic.checks import Failure
+from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.ports import Ports
 from firn_controllers.reconcilers.context import Context
