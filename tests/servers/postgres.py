@@ -63,6 +63,23 @@ def directory_for_postgres() -> Iterator[Path]:
         yield Path(name) / "server"
 
 
+def copy(server: Postgres, directory: Path) -> None:
+    """Copy a running server to ``directory``, as a standby that gets no later commits."""
+    user = "postgres" if os.geteuid() == 0 else None
+    directory.mkdir()
+    if user is not None:
+        account = pwd.getpwnam(user)
+        os.chown(directory, account.pw_uid, account.pw_gid)
+    address = ["--host=127.0.0.1", f"--port={server.port}", f"--username={server.user}"]
+    subprocess.run(
+        [_binary("pg_basebackup"), "-D", directory / "data", "--checkpoint=fast", "--no-sync", *address],
+        check=True,
+        env={**os.environ, "PGPASSWORD": server.password},
+        user=user,
+        cwd="/",
+    )
+
+
 @contextmanager
 def postgres(directory: Path, port: int | None = None, *, durable: bool = False) -> Iterator[Postgres]:
     """Run a server with its data in ``directory``, new or existing.
