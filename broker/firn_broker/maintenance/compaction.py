@@ -235,7 +235,7 @@ class Compaction:
             kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RANGE_BYTES // 4
         )
         batches = []
-        while (compacted := await self._decoder.run(partial(next, encoded, None))) is not None:
+        while (compacted := await self._decoder.run(lambda: next(encoded, None))) is not None:
             batches.append(memoryview(compacted))
         swapped = await self._swap(partition, old, batches, keys.next_horizon(kept))
         metrics.MAINTENANCE.labels("compacted partitions").inc(swapped)
