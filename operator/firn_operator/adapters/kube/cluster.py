@@ -50,6 +50,8 @@ class KubeCluster:
         self._applied: dict[tuple[str, str], str] = {}
         """Kind and name -> edition of the object after the last apply of this process."""
         self._reading: dict[ChildKind, asyncio.Task[_Children]] = {}
+        self._changed: dict[ChildKind, set[str]] = {}
+        """Names of objects that were applied or deleted since the last read of their kind began."""
         self._recorder = EventRecorder(api, instance)
         self._claims = Claims(api, namespace)
 
@@ -99,9 +101,8 @@ class KubeCluster:
         if kind[1] in ("StatefulSet", "Job") and ours:
             self._workloads.seen({**answer, "kind": kind[1]})
         applied = Applied.of(answer)
-        if children is not None:
-            children.live[name] = applied
-            self._applied[kind[1], name] = applied.edition
+        if ours:
+            self._note(kind, name, applied)
         return live is None or applied.version != live.version
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
@@ -115,10 +116,8 @@ class KubeCluster:
 
     async def delete(self, api_version: str, kind: str, namespace: str, name: str) -> None:
         """Delete an object. Succeed if it does not exist."""
-        children = self._children.get((api_version, kind))
-        if children is not None and namespace == self._namespace:
-            children.live.pop(name, None)
-            self._applied.pop((kind, name), None)
+        if namespace == self._namespace:
+            self._note((api_version, kind), name, None)
         try:
             await self._api.call(
                 "DELETE", path(api_version, kind, namespace, name), {"propagationPolicy": "Background"}
@@ -181,6 +180,17 @@ class KubeCluster:
                 ) from error
             raise
 
+    def _note(self, kind: ChildKind, name: str, applied: Applied | None) -> None:
+        """Remember what this process made of an object of ours; None: it was deleted."""
+        self._changed.setdefault(kind, set()).add(name)
+        children = self._children.get(kind)
+        live = children.live if children is not None else {}
+        live.pop(name, None)
+        self._applied.pop((kind[1], name), None)
+        if applied is not None:
+            live[name] = applied
+            self._applied[kind[1], name] = applied.edition
+
     async def _known_children(self, kind: ChildKind) -> _Children:
         children = self._children.get(kind)
         if children is not None and time.monotonic() - children.read < self._resync:
@@ -193,9 +203,16 @@ class KubeCluster:
     async def _read_children(self, kind: ChildKind) -> _Children:
         labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
         children = {}
+        changed = self._changed[kind] = set()
         async for items, _ in pages(self._api, *kind, self._namespace, labels, metadata_only=True):
             for manifest in items:
                 children[manifest["metadata"]["name"]] = Applied.of(manifest)
+        # The list may be older than what this process has done since it asked for it.
+        before = self._children.get(kind)
+        for name in changed:
+            children.pop(name, None)
+            if before is not None and name in before.live:
+                children[name] = before.live[name]
         self._children[kind] = _Children(time.monotonic(), children)
         for place in [place for place in self._applied if place[0] == kind[1] and place[1] not in children]:
             del self._applied[place]
