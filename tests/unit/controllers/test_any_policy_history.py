@@ -220,12 +220,14 @@ def check_policy(world: World, kind: str, name: str, policy: Manifest) -> None:
     }
     valid = "huge" not in str(policy["spec"]) and "0 25" not in str(policy["spec"])
     assert (policy_conditions["SpecValid"][0] == "True") is valid
+    refused = status.get("topicsRefused", 0)
     if valid:
         suspended = policy["spec"].get("suspend", False)
-        assert policy_conditions["Ready"] == (("False", "Suspended") if suspended else ("True", "AllReady"))
+        fit = ("False", "RefusedForSome") if refused else ("True", "AllReady")
+        assert policy_conditions["Ready"] == (("False", "Suspended") if suspended else fit)
         assert policy_conditions["MaintenanceHealthy"][0] == "True"
     bound = [topic for topic in world.cluster.topics() if governor(topic, SECTIONS[kind]) == name]
-    assert status["topics"] == len(bound)
+    assert status["topics"] == len(bound) + refused
 
 
 def check_topic(topic: Manifest, policies: Policies) -> None:
