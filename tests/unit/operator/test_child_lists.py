@@ -1,4 +1,4 @@
-"""What this process does while it lists its child objects is not undone by the list."""
+"""Lists of child objects do not undo what this process does while they are read."""
 
 import asyncio
 from typing import Any

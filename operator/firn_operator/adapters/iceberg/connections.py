@@ -19,7 +19,7 @@ from firn_operator.adapters.iceberg.catalogs import TableKey, open_catalog
 
 Result = TypeVar("Result")
 _THREADS = 6
-_SEEN_KEPT = 20_000
+SEEN_KEPT = 20_000
 """Tables with a cached result."""
 
 
@@ -60,7 +60,7 @@ class Connection:
     def note(self, key: TableKey, agreed: Agreed) -> None:
         """Cache the last result for a table. The oldest results go, because topics that keep their table leave one."""
         self.seen[key] = agreed
-        while len(self.seen) > _SEEN_KEPT:
+        while len(self.seen) > SEEN_KEPT:
             self.seen.popitem(last=False)
 
     async def call(self, subject: str, work: Callable[[], Result]) -> Result:
