@@ -227,6 +227,7 @@ class RetentionStore(Protocol):
     async def drop_ranges(self, limit: int) -> int:
         """Delete up to ``limit`` batch ranges below their log start or of deleted topics; return how many.
 
+        Works in short transactions, between which commits proceed.
         Objects that lose their last range are dead from then on.
         """
         ...

@@ -9,6 +9,7 @@ import pytest
 
 from firn.model.errors import InvalidSpecError
 from firn_broker.metadata_store.sqlite import log as sqlite_log
+from firn_broker.metadata_store.sqlite import retention as sqlite_retention
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
 from firn_broker.metadata_store.sqlite.store import SqliteStore
@@ -56,6 +57,27 @@ class TestSqliteInMemory(OverSqlite):
 
         await asyncio.gather(search(), commit())
         assert order == ["committed", "searched"]
+
+    async def test_commits_proceed_while_many_ranges_are_dropped(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_retention, "DROPPED_RANGES", 2)
+        for _ in range(12):
+            await log.commit(batch())
+        await log.store.log.advance_start(FIRST, 11)
+        key = await log.key()
+        order: list[str] = []
+
+        async def drop() -> None:
+            assert await log.store.retention.drop_ranges(9) == 9
+            order.append("dropped")
+
+        async def commit() -> None:
+            await log.commit(batch(), key=key)
+            order.append("committed")
+
+        await asyncio.gather(drop(), commit())
+        assert order == ["committed", "dropped"]
 
 
 class TestSqliteOnDisk(OverSqlite):

@@ -77,7 +77,7 @@ class PostgresRetention:
             " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"
             " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING log, pid),"
             # A deleted topic has no row here: its producers were noted when it was deleted.
-            " noted AS (INSERT INTO forgotten_producer AS f SELECT name, max(pid), (SELECT now_ms()) FROM gone JOIN log ON log.id = log"
+            " noted AS (INSERT INTO forgotten_producer AS f SELECT name, max(pid), (SELECT now_ms()) FROM gone JOIN log ON log.id = gone.log"
             f" JOIN topic ON topic.id = topic_id GROUP BY name ORDER BY name {RAISE_FORGOTTEN})"
             " SELECT log, pid, (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) FROM seen ORDER BY log DESC, pid DESC LIMIT 1",
             age_ms, limit, *self._examined,
@@ -87,7 +87,7 @@ class PostgresRetention:
         if self._examined == BEGINNING:
             await self._database.rows(
                 "DELETE FROM forgotten_producer WHERE forgotten_ms <= (SELECT now_ms() - $1)"
-                " AND NOT EXISTS (SELECT 1 FROM topic WHERE name = topic)",
+                " AND NOT EXISTS (SELECT 1 FROM topic WHERE name = forgotten_producer.topic)",
                 age_ms,
             )
         return int(forgotten)

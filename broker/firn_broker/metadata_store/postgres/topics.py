@@ -74,7 +74,7 @@ class PostgresTopics:
         async def logs(db: Any, row: Any) -> None:
             await db.execute("SELECT 1 FROM log WHERE topic_id = $1 ORDER BY topic_id, part FOR UPDATE", topic)
             await db.execute(
-                "INSERT INTO forgotten_producer AS f SELECT $1, coalesce(max(pid), -1), now_ms() FROM log JOIN producer ON log = id"
+                "INSERT INTO forgotten_producer AS f SELECT $1, coalesce(max(pid), -1), now_ms() FROM log JOIN producer ON producer.log = log.id"
                 f" WHERE topic_id = $2 {RAISE_FORGOTTEN}",
                 row["name"], topic,
             )  # fmt: skip

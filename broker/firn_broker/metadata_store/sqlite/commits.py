@@ -101,7 +101,7 @@ class Appends:
 
     def _may_be_forgotten(self, entry: BatchEntry) -> bool:
         row = self._database.row(
-            "SELECT 1 FROM topic JOIN forgotten_producer ON topic=name WHERE id=? AND pid>=?",
+            "SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic=topic.name WHERE id=? AND pid>=?",
             entry.partition.topic.bytes, entry.producer_id,
         )  # fmt: skip
         return row is not None

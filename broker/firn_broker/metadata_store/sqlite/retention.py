@@ -7,6 +7,8 @@ from firn_broker.log_types import KEPT_REPLIES
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 
+DROPPED_RANGES = 500
+"""Batch ranges that one transaction of `SqliteRetention.drop_ranges` deletes. Commits proceed between transactions."""
 BEGINNING = (-1, -1)
 """A position before every (log, producer)."""
 EPOCH_OVER = "NOT EXISTS (SELECT 1 FROM node WHERE node.id=wal.node AND node.epoch=wal.node_epoch AND expires_ms>?)"
@@ -68,6 +70,15 @@ class SqliteRetention:
         return passed
 
     async def drop_ranges(self, limit: int) -> int:
+        dropped = 0
+        while dropped < limit:
+            step = await self._drop(min(DROPPED_RANGES, limit - dropped))
+            dropped += step
+            if step < DROPPED_RANGES:
+                break
+        return dropped
+
+    async def _drop(self, limit: int) -> int:
         database = self._database
 
         def work() -> int:

@@ -93,7 +93,7 @@ class SqliteTopics:
             if row is None:
                 return False
             database.connection.execute(
-                "INSERT INTO forgotten_producer SELECT ?, coalesce(max(pid), -1), ? FROM log JOIN producer ON log=id WHERE topic_id=?"
+                "INSERT INTO forgotten_producer SELECT ?, coalesce(max(pid), -1), ? FROM log JOIN producer ON producer.log=log.id WHERE topic_id=?"
                 f" {RAISE_FORGOTTEN}",
                 (row[0], database.now_ms(), topic.bytes),
             )
