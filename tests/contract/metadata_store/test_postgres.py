@@ -13,11 +13,12 @@ import pytest
 
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.log_types import CommittedOffset
+from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.ports import MetadataStore
 from firn_broker.settings import PostgresSettings
-from tests.contract.metadata_store.builders import ADDRESS, FIRST, TOPIC, Advance, Log
+from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
@@ -234,4 +235,27 @@ class TestPostgres(MetadataStoreContract):
                 await asyncio.sleep(0.01)
         await commit
         assert dict(await log.store.groups.load_offsets("g")) == {}
+        await db.close()
+
+    async def test_commits_proceed_while_many_ranges_are_dropped(
+        self, settings: PostgresSettings, database: Postgres, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgres_retention, "DROPPED_RANGES", 2)
+        for _ in range(5):
+            await log.commit(batch(), batch(SECOND))
+        await log.store.log.advance_start(FIRST, 4)
+        await log.store.log.advance_start(SECOND, 4)
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        async with db.transaction():
+            await db.execute(f"SET LOCAL search_path = {settings.schema_name}")
+            await db.execute("SELECT 1 FROM log WHERE topic_id = $1 AND part = 1 FOR UPDATE", TOPIC)
+            dropping = asyncio.create_task(log.store.retention.drop_ranges(10))
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            while not await db.fetchval(waits):
+                await asyncio.sleep(0.01)
+            # The step that waits holds no other partition.
+            async with asyncio.timeout(5):
+                await log.commit(batch())
+        assert await dropping == 8
+        assert await log.store.retention.drop_ranges(10) == 0
         await db.close()

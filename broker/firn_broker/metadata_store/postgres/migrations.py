@@ -285,34 +285,33 @@ FUNCTIONS = """
       RETURN v_passed;
     END $$;
 
-    CREATE OR REPLACE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE plpgsql AS $$
+    CREATE OR REPLACE FUNCTION drop_runs(p_log bigint[], p_last bigint[]) RETURNS int LANGUAGE plpgsql AS $$
     DECLARE
-      v_log bigint[]; v_last bigint[]; v_wal bigint[]; v_len bigint[];
+      v_wal bigint[];
+      v_count int := 0;
     BEGIN
-      SELECT array_agg(it.log), array_agg(it.last_offset), array_agg(it.wal), array_agg(it.len)
-        INTO v_log, v_last, v_wal, v_len FROM (
-          SELECT run.log, run.last_offset, run.wal, run.len::bigint AS len FROM log CROSS JOIN LATERAL (
-            SELECT * FROM run WHERE run.log = log.id AND run.last_offset < CASE WHEN deleted THEN 9223372036854775807 ELSE log_start END
-            ORDER BY run.last_offset LIMIT p_limit
-          ) run WHERE deleted OR log_start > 0 LIMIT p_limit
-        ) it;
-      IF v_log IS NOT NULL THEN
+      SELECT array_agg(DISTINCT run.wal) INTO v_wal FROM run JOIN unnest(p_log, p_last) AS it(log, last_offset)
+        ON run.log = it.log AND run.last_offset = it.last_offset;
+      IF v_wal IS NOT NULL THEN
         PERFORM 1 FROM wal WHERE id = ANY(v_wal) ORDER BY id FOR UPDATE;
-        PERFORM 1 FROM log WHERE id = ANY(v_log) ORDER BY topic_id, part FOR UPDATE;
+        PERFORM 1 FROM log WHERE id = ANY(p_log) ORDER BY topic_id, part FOR UPDATE;
         -- One broker at a time holds the lease for this. If two run nevertheless, each counts only what it deletes itself.
+        -- A compaction may have moved a range to an object that is not locked here: the next step deletes it.
         WITH gone AS (
-          DELETE FROM run USING unnest(v_log, v_last) AS it(log, last_offset)
-          WHERE run.log = it.log AND run.last_offset = it.last_offset RETURNING run.log, run.wal, run.len
+          DELETE FROM run USING unnest(p_log, p_last) AS it(log, last_offset)
+          WHERE run.log = it.log AND run.last_offset = it.last_offset AND run.wal = ANY(v_wal) RETURNING run.log, run.wal, run.len
         ), by_log AS (
           UPDATE log SET bytes = bytes - it.len FROM (SELECT gone.log, sum(len) AS len FROM gone GROUP BY gone.log) it WHERE log.id = it.log
+        ), by_wal AS (
+          UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,
+            dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END
+            FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal
         )
-        UPDATE wal SET runs = wal.runs - it.runs, state = CASE WHEN wal.runs = it.runs THEN 2 ELSE state END,
-          dead_ms = CASE WHEN wal.runs = it.runs THEN now_ms() ELSE dead_ms END
-          FROM (SELECT gone.wal, count(*)::int AS runs FROM gone GROUP BY gone.wal) it WHERE wal.id = it.wal;
+        SELECT count(*) INTO v_count FROM gone;
       END IF;
       DELETE FROM producer USING log WHERE producer.log = log.id AND log.deleted
         AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
       DELETE FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
-      RETURN coalesce(array_length(v_log, 1), 0);
+      RETURN v_count;
     END $$;
 """

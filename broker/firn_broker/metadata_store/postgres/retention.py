@@ -7,6 +7,9 @@ from firn_broker.log_types import KEPT_REPLIES
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 
+DROPPED_RANGES = 500
+"""Batch ranges that one transaction of `PostgresRetention.drop_ranges` deletes. Commits wait for one transaction, which
+locks the logs of its ranges."""
 BEGINNING = (-1, -1)
 """A position before every (log, producer)."""
 EPOCH_OVER = (
@@ -31,7 +34,22 @@ class PostgresRetention:
         )
 
     async def drop_ranges(self, limit: int) -> int:
-        return int(await self._database.value("SELECT drop_runs($1)", limit))
+        # Read without locks. A lookup for each step would search all logs again.
+        rows = await self._database.rows(
+            "SELECT run.log, run.last_offset FROM log CROSS JOIN LATERAL ("
+            " SELECT * FROM run WHERE run.log = log.id AND run.last_offset < CASE WHEN deleted THEN 9223372036854775807 ELSE log_start END"
+            " ORDER BY run.last_offset LIMIT $1) run WHERE deleted OR log_start > 0 LIMIT $1",
+            limit,
+        )
+        # A step has the ranges of few logs.
+        ranges = sorted((log, last) for log, last in rows)
+        dropped = 0
+        for start in range(0, max(len(ranges), 1), DROPPED_RANGES):
+            step = ranges[start : start + DROPPED_RANGES]
+            dropped += await self._database.value(
+                "SELECT drop_runs($1::bigint[], $2::bigint[])", [log for log, _ in step], [last for _, last in step]
+            )
+        return dropped
 
     async def stale_reservations(self, age_ms: int, limit: int) -> Sequence[str]:
         rows = await self._database.rows(
