@@ -99,11 +99,11 @@ class DirectoryObjects:
                     os.fdatasync(file.fileno())
         part.rename(path)
         if self._flush:
-            _flush_directory(path.parent)
+            flush_directory(path.parent)
             # Another writer may have made the directory, and not have flushed its entry yet.
             if path.parent not in self._entered:
                 for parent in path.parent.parents:
-                    _flush_directory(parent)
+                    flush_directory(parent)
                     if parent == self._directory:
                         break
                 self._entered.add(path.parent)
@@ -188,7 +188,8 @@ class DirectoryObjects:
         self._readers.shutdown()
 
 
-def _flush_directory(path: Path) -> None:
+def flush_directory(path: Path) -> None:
+    """Flush the entries of a directory to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(handle)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
+from prometheus_client import REGISTRY
 
 from firn.records import record_batch
-from firn_broker import metrics
 from firn_broker.log.blocks import BlockCache
 from firn_broker.storage.objects import MemoryObjects
 from tests.fakes.virtual_time import run
@@ -47,7 +47,7 @@ def damaging(place: int) -> tuple[Shared, Damaging]:
 
 
 def damaged(read: str) -> float:
-    return float(metrics.DAMAGED_RANGES.labels(read)._value.get())
+    return REGISTRY.get_sample_value("firn_broker_damaged_ranges_total", {"read": read}) or 0.0
 
 
 async def cold_fetch(asked: Asked) -> Any:

@@ -1,15 +1,18 @@
 """A connection's later batches wait for the batch in front of them that the client has to send again."""
 
 import asyncio
-from typing import Any
+from collections.abc import Sequence
+from datetime import timedelta
 
 import pytest
 from kio.schema.errors import ErrorCode
+from kio.static.primitive import i32Timedelta
 
+from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
-from tests.unit.broker.test_whole_brokers import _seconds, produce
+from tests.unit.broker.test_whole_brokers import produce
 from tests.unit.broker.whole import Asked, Shared, broker, create
 
 NONE, AGAIN, UNKNOWN = ErrorCode.none, ErrorCode.kafka_storage_error, ErrorCode.unknown_topic_or_partition
@@ -35,14 +38,14 @@ def test_a_batch_is_rejected_in_the_turn_in_which_the_one_before_fails(monkeypat
             # The second request runs before the handler of the first one.
             asked.broker.parsing.release()
             failing.set_result([BatchOutcome(AGAIN)])
-            appended: list[Any] = []
+            appended: list[Sequence[Append]] = []
             append = asked.broker.writer.append
 
-            def recorded(batches: Any) -> Any:
+            def noted(batches: Sequence[Append]) -> "asyncio.Future[list[BatchOutcome]]":
                 appended.append(batches)
                 return append(batches)
 
-            monkeypatch.setattr(asked.broker.writer, "append", recorded)
+            monkeypatch.setattr(asked.broker.writer, "append", noted)
             assert [await first, await second] == [(AGAIN, -1), (AGAIN, -1)]
             assert appended == []
             assert [await send(asked, 0), await send(asked, 1)] == [(NONE, 0), (NONE, 1)]
@@ -56,7 +59,7 @@ def test_a_batch_waits_for_the_one_before_when_the_topic_is_created_again() -> N
         async with broker(shared) as asked, broker(shared, seed=2) as other:
             await create(asked, "t")
             assert [await send(asked, 0), await send(asked, 1)] == [(NONE, 0), (NONE, 1)]
-            await other.ask(20, 3, topic_names=["t"], timeout=_seconds(1))
+            await other.ask(20, 3, topic_names=["t"], timeout=i32Timedelta.parse(timedelta(seconds=1)))
             await create(other, "t")
             (known,) = [topic.id for topic in asked.broker.topic_metadata.by_id.values()]
             assert await send(asked, 2) == (UNKNOWN, -1)
