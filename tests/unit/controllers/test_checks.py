@@ -53,7 +53,7 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
         pytest.param(
             {"topicName": "orders__dlq"},
             Reason.RESOURCE_CONFLICT,
-            "spec.table.name",
+            "another table.name",
             id="the name of a dead-letter table",
         ),
         pytest.param(
