@@ -58,6 +58,7 @@ def test_bad_records_become_dead_letters_with_bytes_and_reason(namespace: str, p
     await_rows(f"{table}__dlq", len(bad))
     letters = rows(f"select error_code, error_stage, error_path, decode(value) as value from {table}__dlq")
     assert {letter["value"] for letter in letters} == {record["value"] for record in bad}
+    await_condition("mixed", namespace, "RecordsAccepted", "True", "SomeRejected")
     assert all(letter["error_code"] and letter["error_stage"] in ("Decode", "Schema") for letter in letters)
     quickstart.firn("audit", f"{namespace}/mixed")
 
