@@ -25,14 +25,15 @@ def read_times(fields: Sequence[Column], arrays: Sequence[pa.Array]) -> dict[str
         if "timestamp" not in field.type:
             continue
         leaves = [leaf.drop_null().cast(pa.int64()).to_numpy() for leaf in _timestamps(array)]
-        values = np.concatenate(leaves) if leaves else np.empty(0, np.int64)
+        values = leaves[0] if len(leaves) == 1 else np.concatenate([np.empty(0, np.int64), *leaves])
         if len(values):
             found[field.name] = _times(field, values)
     return found
 
 
 def _times(field: Column, values: "np.ndarray[tuple[int], np.dtype[np.int64]]") -> Times:
-    odd = values[(values < SENSIBLE[0]) | (values >= SENSIBLE[1])]
+    sensible = (values >= SENSIBLE[0]) & (values < SENSIBLE[1])
+    odd = values[:0] if sensible.all() else values[~sensible]
     best = Times(len(values), 0, field.epoch, 0)
     factor, divisor = EPOCHS[field.epoch]
     for epoch in get_args(Epoch) if len(odd) else ():
