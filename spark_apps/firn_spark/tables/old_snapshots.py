@@ -4,7 +4,7 @@ A removal deletes no file. Orphan removal finds the files that no snapshot refer
 
 - those that were current within `Window.age_ms`, and the newest `Window.at_least`;
 - one of each hour of the last 26 hours: compaction knows the age of a file from its snapshot;
-- those that tags and branches need, and the older ones that complete the offsets of a kept one;
+- those that tags and branches need, those with statistics, and the older ones that complete the offsets of a kept one;
 - those of other engines, and of runs that dropped rows;
 - the last one of an earlier Kafka topic and the first one of the next: ``firn audit`` tells their rows apart.
 """
@@ -113,7 +113,10 @@ def _entry(id: int, moment: int, snapshot: Any) -> Entry:
 
 
 def _needed(metadata: Any) -> Iterator[int]:
-    """Yield the snapshots of tags, with those that complete their offsets, and the whole histories of branches."""
+    """Yield the snapshots of tags, with those that complete their offsets, the whole histories of branches, and
+    snapshots with statistics."""
+    for file in [*metadata.statisticsFiles(), *metadata.partitionStatisticsFiles()]:
+        yield int(file.snapshotId())
     for name, ref in dict(metadata.refs()).items():
         if name == "main":
             continue

@@ -57,6 +57,7 @@ class Metadata:
     props: dict[str, str] = field(default_factory=dict)
     tags: dict[str, int] = field(default_factory=dict)
     branches: dict[str, int] = field(default_factory=dict)
+    statistics: list[int] = field(default_factory=list)
 
     def snapshots(self) -> list[Snapshot]:
         return self.kept
@@ -66,6 +67,12 @@ class Metadata:
 
     def properties(self) -> dict[str, str]:
         return self.props
+
+    def statisticsFiles(self) -> list[Any]:
+        return [SimpleNamespace(snapshotId=lambda id=id: id) for id in self.statistics]
+
+    def partitionStatisticsFiles(self) -> list[Any]:
+        return []
 
     def refs(self) -> dict[str, Any]:
         def ref(id: int, branch: bool) -> Any:
@@ -107,7 +114,7 @@ def test_older_snapshots_that_complete_the_offsets_of_kept_ones_stay() -> None:
     assert gone(Metadata(table)) == [1, 2, 3, 4]
 
 
-def test_snapshots_of_tags_and_branches_and_of_other_engines_and_deletions_stay() -> None:
+def test_snapshots_with_references_or_statistics_and_of_others_and_of_deletions_stay() -> None:
     table = chain(*(3 * DAY - n for n in range(9)), 1)
     table[2].offsets = CHANGED
     table[5].kind = None
@@ -115,6 +122,7 @@ def test_snapshots_of_tags_and_branches_and_of_other_engines_and_deletions_stay(
     assert gone(Metadata(table)) == [1, 2, 3, 4, 5, 8]
     assert gone(Metadata(table, tags={"a": 3})) == [1, 4, 5, 8]
     assert gone(Metadata(table, branches={"a": 4})) == [5, 8]
+    assert gone(Metadata(table, statistics=[4])) == [1, 2, 3, 5, 8]
     assert gone(Metadata(table, {"gc.enabled": "false"})) == []
 
 
