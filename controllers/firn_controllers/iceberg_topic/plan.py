@@ -195,9 +195,11 @@ def contract(
 
 def _keep_snapshots_ms(observed: ObservedTopic, target: TableTarget) -> int | None:
     """Return the time for which ingestion keeps snapshots; None if it removes none."""
-    if catalog_connection(observed.config.catalogs[target.catalog]).has_own_references:
+    catalog = observed.config.catalogs.get(target.catalog)
+    group = observed.config.groups.get(observed.entry.group)
+    if catalog is None or group is None or catalog_connection(catalog).has_own_references:
         return None
-    return keep_snapshots_ms(observed.maintenance, observed.config.groups[observed.entry.group].keep_snapshots)
+    return keep_snapshots_ms(observed.maintenance, group.keep_snapshots)
 
 
 def config_map(live: LiveJob, owner: children.Owner) -> Manifest:
