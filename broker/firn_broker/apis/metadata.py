@@ -19,8 +19,8 @@ from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
-from firn_broker.cluster.membership import leader
-from firn_broker.log_types import Node, Partition, Topic
+from firn_broker.cluster.membership import leaders
+from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
 from firn_broker.topics.creation import TopicError
 from firn_broker.wire.requests import MetadataRequest, MetadataTopic
@@ -36,7 +36,7 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
     """List the live brokers and the requested topics."""
     requested = request.topics
     nodes = broker.endpoints(call.client)
-    near = broker.membership.near(call.client.zone, external=call.client.external)
+    near = tuple(node.id for node in broker.membership.near(call.client.zone, external=call.client.external))
     if requested is None or (call.version == 0 and not requested):
         try:
             await broker.topic_metadata.refresh()
@@ -64,7 +64,7 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
 
 
 async def _requested(
-    broker: Broker, call: Call, requested: MetadataTopic, near: Sequence[Node], *, create: bool
+    broker: Broker, call: Call, requested: MetadataTopic, near: tuple[int, ...], *, create: bool
 ) -> Fields:
     name = requested.name
     if name is None and call.version < BY_ID:
@@ -91,19 +91,18 @@ def _unknown(name: str | None, id: object, error: ErrorCode) -> Fields:
     return {"error_code": error, "name": name, "topic_id": id, "partitions": ()}
 
 
-def _topic(topic: Topic, near: Sequence[Node]) -> Fields:
+def _topic(topic: Topic, near: tuple[int, ...]) -> Fields:
     return {
         "error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.id,
         "partitions": partial(_partitions, topic, near),
     }  # fmt: skip
 
 
-def _partitions(topic: Topic, near: Sequence[Node]) -> Sequence[Fields]:
-    leaders = [leader(near, Partition(topic.id, index)).id for index in range(topic.partitions)]
+def _partitions(topic: Topic, near: tuple[int, ...]) -> Sequence[Fields]:
     return [
         {
             "error_code": ErrorCode.none, "partition_index": index, "leader_id": id, "leader_epoch": 0,
             "replica_nodes": (id,), "isr_nodes": (id,), "offline_replicas": (),
         }
-        for index, id in enumerate(leaders)
+        for index, id in enumerate(leaders(near, topic.id, topic.partitions))
     ]  # fmt: skip

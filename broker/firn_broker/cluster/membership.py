@@ -7,6 +7,8 @@ share of the partitions."""
 
 import asyncio
 from collections.abc import Sequence
+from functools import lru_cache
+from uuid import UUID
 
 import structlog
 from crc32c import crc32c
@@ -16,6 +18,10 @@ from firn_broker.log_types import Lease, Node, NodeAddress, NodeLease, Partition
 from firn_broker.ports import NodeStore
 
 log = structlog.get_logger()
+
+
+TOPICS = 1 << 15
+"""Topics whose leaders are remembered, for each set of nodes near a client."""
 
 
 def _score(node: int, subject: bytes) -> int:
@@ -34,6 +40,20 @@ def preferred_node(nodes: Sequence[Node], subject: bytes) -> Node:
 def leader(near: Sequence[Node], partition: Partition) -> Node:
     """Choose the leader of ``partition`` among the nodes near a client."""
     return preferred_node(near, partition.topic.bytes + partition.index.to_bytes(4, "big"))
+
+
+@lru_cache(maxsize=TOPICS)
+def leaders(near: tuple[int, ...], topic: UUID, partitions: int) -> tuple[int, ...]:
+    """Choose the leaders of a topic's partitions among the ids of the nodes near a client.
+
+    Metadata asks this for all partitions again and again, and each choice takes 10 µs.
+    """
+
+    def chosen(index: int) -> int:
+        subject = topic.bytes + index.to_bytes(4, "big")
+        return max(near, key=lambda node: (_score(node, subject), -node))
+
+    return tuple(map(chosen, range(partitions)))
 
 
 class Membership:

@@ -6,6 +6,7 @@ from uuid import UUID
 
 import pytest
 
+from firn_broker.cluster import membership as module
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import Endpoint, Node, NodeAddress, NodeLease, Partition
 from firn_broker.metadata_store.sqlite.database import Inline
@@ -107,3 +108,12 @@ async def test_a_broker_that_loses_its_node_id_while_joining_gets_another() -> N
     await member.join()
     assert [(node.id, node.address.host) for node in member.nodes] == [(0, "other"), (1, "h")]
     assert member.lease.node == 1
+
+
+def test_leaders_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    topic, near = UUID(int=77), [Node(number, NodeAddress("h", 1)) for number in range(3)]
+    ids = tuple(node.id for node in near)
+    expected = tuple(module.leader(near, Partition(topic, index)).id for index in range(50))
+    assert module.leaders(ids, topic, 50) == expected
+    monkeypatch.setattr(module, "_score", None)
+    assert module.leaders(ids, topic, 50) == expected
