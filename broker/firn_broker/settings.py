@@ -94,7 +94,8 @@ class ConnectionSettings(Settings):
     """Seconds over which the broker measures the rate at which a client reads its response (`minBytesPerSecond`), if other
     responses wait for memory (`reader.answerBytes`)."""
     max_connections: int = Field(default=10_000, ge=1)
-    """Largest number of open connections. The broker closes further ones at once."""
+    """Largest number of open connections. The broker closes further ones at once. One address cannot open the last eighth of
+    them."""
 
 
 class TopicSettings(Settings):

@@ -48,7 +48,7 @@ async def handle(broker: Broker, request: ConsumerGroupHeartbeatRequest, call: C
                     Partition(topic.topic_id or NO_TOPIC, index) for topic in owned for index in topic.partitions
                 ),
                 call.client.id,
-                "/" + call.client.peer.rpartition(":")[0],
+                "/" + call.client.address,
             ),
         )  # fmt: skip
     except GroupError as error:

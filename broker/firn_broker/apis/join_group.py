@@ -25,7 +25,7 @@ async def handle(broker: Broker, request: JoinGroupRequest, call: Call) -> Field
                 request.member_id,
                 request.group_instance_id,
                 call.client.id,
-                "/" + call.client.peer.rpartition(":")[0],
+                "/" + call.client.address,
                 session,
                 session if rebalance < 0 else rebalance,
                 request.protocol_type,

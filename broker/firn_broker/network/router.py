@@ -41,6 +41,11 @@ class Client:
     the number of later batches that were rejected since."""
 
     @property
+    def address(self) -> str:
+        """Return the address without the port."""
+        return self.peer.rpartition(":")[0]
+
+    @property
     def zone(self) -> str:
         """Return the zone that the client states in its id, as in ``client.id=reader,zone=a``."""
         for part in self.id.split(","):

@@ -10,6 +10,7 @@ connection counts towards the limits."""
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -19,7 +20,7 @@ import structlog
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
-from firn_broker.network.budget import Budget, Counted, Share
+from firn_broker.network.budget import SHARES, Budget, Counted, Share
 from firn_broker.network.router import Buffers, Client, Router
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
@@ -27,8 +28,8 @@ from firn_broker.wire import headers
 log = structlog.get_logger()
 
 SMALL = 1 << 16
-"""Bytes below which a request does not count towards the budget, unless it produces. So a heartbeat never waits for
-producers. Also the bytes of an answer that may be unsent while the next answer is written."""
+"""Bytes below which a request does not count towards the budget, unless it produces or is behind another one. So a
+heartbeat never waits for producers. Also the bytes of an answer that may be unsent while the next answer is written."""
 PRODUCE = 0
 SIZE = 4
 """Bytes of the size of a request."""
@@ -137,7 +138,8 @@ class Connection(asyncio.BufferedProtocol):
                     "size", f"a request has {size} bytes; requests other than Produce may have at most {REQUEST_LIMIT}"
                 )
                 return
-            self._begin(size, counts=produces or size >= SMALL)
+            # Small requests behind another one count too: a long poll could hold many of them for minutes.
+            self._begin(size, counts=produces or size >= SMALL or self._requests > 0)
 
     def eof_received(self) -> bool | None:
         """Abort: no Kafka client closes only one direction."""
@@ -361,6 +363,8 @@ class Server:
         self._settings = settings
         self._budget = Budget(settings.buffered_bytes)
         self._connections: set[Connection] = set()
+        self._addresses: Counter[str] = Counter()
+        """Connections of each address."""
         self._servers: list[asyncio.Server] = []
         self._checking: asyncio.TimerHandle | None = None
         self._check_seconds = min(
@@ -398,8 +402,10 @@ class Server:
         self._checking = loop.call_later(self._check_seconds, self._check_connections)
 
     def admit(self, connection: Connection) -> bool:
-        """Register the connection; return False if there are too many."""
-        if len(self._connections) >= self._settings.max_connections:
+        """Register the connection; return False if there are too many, or too many from its address."""
+        limit, address = self._settings.max_connections, connection.client.address
+        of_address = max(limit - limit // SHARES, 1)
+        if len(self._connections) >= limit or self._addresses[address] >= of_address:
             log.warning(
                 "connection refused",
                 peer=connection.client.peer,
@@ -407,12 +413,18 @@ class Server:
             )
             return False
         self._connections.add(connection)
+        self._addresses[address] += 1
         metrics.CONNECTIONS.set(len(self._connections))
         return True
 
     def forget(self, connection: Connection) -> None:
         """Remove a connection that is closed and has no running request."""
-        self._connections.discard(connection)
+        if connection in self._connections:
+            self._connections.remove(connection)
+            address = connection.client.address
+            self._addresses[address] -= 1
+            if not self._addresses[address]:
+                del self._addresses[address]
         metrics.CONNECTIONS.set(len(self._connections))
 
     async def stop(self, seconds: float, wake: Callable[[], None]) -> None:

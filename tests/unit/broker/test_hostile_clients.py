@@ -5,7 +5,7 @@ from random import Random
 
 from firn_broker.network.budget import SHARES, Budget, Counted, Share
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import STEP
+from firn_broker.network.server import FIRST, STEP
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker.test_connections import OTHER, PRODUCE, Router, answers, closed, free, request, serving, waiting
@@ -125,6 +125,49 @@ async def test_a_consumer_that_reads_nothing_leaves_memory_to_others() -> None:
         for opened in (silent, writer):
             opened.transport.abort()
         await free(router.budget)
+
+
+async def test_one_address_cannot_open_all_connections() -> None:
+    async with serving(max_connections=8) as (server, _, port):
+        opened = [await asyncio.open_connection("127.0.0.1", port, local_addr=OWN) for _ in range(8)]
+        await closed(opened[7][0])
+        assert len(server._connections) == 7
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=FOREIGN)
+        writer.write(request(OTHER, 1))
+        assert await answers(reader, 1) == [1]
+        for _, other in [*opened, (reader, writer)]:
+            other.transport.abort()
+        async with asyncio.timeout(60):
+            while server._connections:
+                await asyncio.sleep(0.001)
+        assert not server._addresses
+
+
+async def test_small_requests_behind_another_one_count() -> None:
+    async with serving(buffered_bytes=TOTAL) as (server, router, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        router.hold(1)
+        writer.write(b"".join(request(OTHER, number, 50_000) for number in (1, 2, 3)))
+        async with asyncio.timeout(60):
+            while server._budget.used < 100_000:
+                await asyncio.sleep(0.001)
+        assert server._budget.used == 100_000
+        router.gates[1].set()
+        assert await answers(reader, 3) == [1, 2, 3]
+        await free(server._budget)
+        writer.close()
+
+
+async def test_an_announced_small_request_holds_a_page_until_its_bytes_arrive() -> None:
+    async with serving() as (server, _, port):
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(request(OTHER, 1, 60_000)[:8])
+        async with asyncio.timeout(60):
+            while not server._connections or not next(iter(server._connections))._size:
+                await asyncio.sleep(0.001)
+        (connection,) = server._connections
+        assert len(connection._target) <= FIRST
+        writer.close()
 
 
 def test_an_answer_is_smaller_than_the_share_of_its_connection() -> None:

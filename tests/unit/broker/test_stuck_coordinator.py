@@ -51,9 +51,9 @@ def request(number: int) -> bytes:
 async def test_reconnecting_clients_do_not_accumulate_requests() -> None:
     shared = Shared()
     shared.store.log = stuck = Stuck(shared)
-    async with broker(shared, writer={"flush_bytes": 1 << 18}) as asked:
+    async with broker(shared, writer={"flush_bytes": 1 << 18, "flush_seconds": 0.05}) as asked:
         await create(asked, "t")
-        server = Server(ConnectionSettings(buffered_bytes=BOUND, idle_seconds=0.2))
+        server = Server(ConnectionSettings(buffered_bytes=BOUND, idle_seconds=0.5))
         _, port = await server.bind("127.0.0.1", 0)
         await server.accept(asked.broker.router)
         frame = request(1)
