@@ -88,6 +88,8 @@ class Dropped:
 
     files_kept: bool = False
     """True if files stay, because the table has the property ``gc.enabled=false``."""
+    left: tuple[str, ...] = ()
+    """Metadata files that could not be deleted after the table left the catalog."""
 
 
 @dataclass(frozen=True, slots=True)

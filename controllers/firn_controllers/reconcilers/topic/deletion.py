@@ -191,6 +191,9 @@ class TopicDeletion:
                 " false, so the files may belong to another table; if they do not, delete them"
             )
             done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
+        elif dropped is not None and dropped.left:
+            text = f"dropped table {target.identifier}, but could not delete {', '.join(dropped.left)}; delete this metadata file, which has no rows"
+            done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
         elif dropped is not None:
             done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
         return None

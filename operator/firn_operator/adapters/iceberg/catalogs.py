@@ -126,10 +126,10 @@ def sql_url(uri: str, properties: Mapping[str, str]) -> URL:
     return url
 
 
-def open_catalog(name: str, connection: CatalogConnection, snapshots: Literal["refs", "all"] = "refs") -> Catalog:
+def open_catalog(name: str, connection: CatalogConnection, *, snapshots: Literal["refs", "all"] = "refs") -> Catalog:
     """Open the PyIceberg catalog at ``connection``. Raises NotReadyError if a secret's file is missing.
 
-    With ``refs``, a REST catalog may leave out snapshots that are not the head of a branch or a tag.
+    ``snapshots``: those that a REST catalog returns of a table. ``refs`` are the ones that a branch or a tag names.
     """
     properties = secret_files.merged(connection.properties, connection.secret_properties, f"catalog {name}")
     properties = {"warehouse": connection.warehouse, PY_IO_IMPL: file_io.IMPLEMENTATION, **properties}

@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 from pyiceberg.catalog import Catalog
 
@@ -36,8 +36,15 @@ class Agreed:
 class Connection:
     """A catalog that is opened on first use, and again when a secret's file changes."""
 
-    def __init__(self, name: str, settings: CatalogConnection, threads: int = _THREADS) -> None:
+    def __init__(
+        self,
+        name: str,
+        settings: CatalogConnection,
+        threads: int = _THREADS,
+        snapshots: Literal["refs", "all"] = "refs",
+    ) -> None:
         self.name = name
+        self._snapshots = snapshots
         self.settings = settings
         self.namespaces: dict[str, str] = {}
         """Namespaces that exist, and the location of their tables (empty: the catalog decides)."""
@@ -53,7 +60,7 @@ class Connection:
         with self._lock:
             now = secret_files.signature(self.settings.secret_files)
             if self._catalog is None or now != self._opened_with:
-                self._catalog = open_catalog(self.name, self.settings)
+                self._catalog = open_catalog(self.name, self.settings, snapshots=self._snapshots)
                 self._opened_with = now
             return self._catalog
 

@@ -1,10 +1,11 @@
-"""Drop the tables that a resource owns, with every file that their snapshots name. Runs in a catalog's threads."""
+"""Drop the tables that a resource owns, with every file that their metadata names. Runs in threads of its own."""
 
 import contextlib
 
+import obstore.exceptions
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog import Catalog
-from pyiceberg.manifest import ManifestFile
+from pyiceberg.manifest import ManifestFile, read_manifest_list
 from pyiceberg.table import Table
 
 from firn.model import names
@@ -26,10 +27,10 @@ def drop_owned(catalog: Catalog, key: TableKey, dead: TableKey, owner: str) -> D
     if table is None or table.metadata.properties.get(OWNER) != owner:
         return None
     letters = existing(catalog, dead)
-    kept = False
-    if letters is not None and OWNER in letters.metadata.properties:
-        kept = _drop(catalog, dead, letters)
-    return Dropped(files_kept=_drop(catalog, key, table) or kept)
+    dropped = [_drop(catalog, dead, letters)] if letters is not None and OWNER in letters.metadata.properties else []
+    dropped.append(_drop(catalog, key, table))
+    left = tuple(path for item in dropped for path in item.left)
+    return Dropped(files_kept=any(item.files_kept for item in dropped), left=left)
 
 
 def existing(catalog: Catalog, key: TableKey) -> Table | None:
@@ -40,30 +41,45 @@ def existing(catalog: Catalog, key: TableKey) -> Table | None:
         return None
 
 
-def _drop(catalog: Catalog, key: TableKey, table: Table) -> bool:
-    """Drop one table, then delete the files of its snapshots, so that no reader finds a table without some files.
+def _drop(catalog: Catalog, key: TableKey, table: Table) -> Dropped:
+    """Delete the files of one table, then the table.
 
-    Returns True if the files stay. Iceberg's procedure `snapshot` sets ``gc.enabled=false``, because the files belong to
-    another table (org.apache.iceberg.TableProperties.GC_ENABLED).
+    Each step leaves what a repetition needs to find the other files: data files go before the manifests that name them,
+    and manifests before their lists. The catalog has the table until only its newest metadata file is left.
+
+    Iceberg's procedure `snapshot` sets ``gc.enabled=false``, because the files belong to another table
+    (org.apache.iceberg.TableProperties.GC_ENABLED).
     """
     metadata = table.metadata
     if metadata.properties.get(GC_ENABLED, "true").lower() != "true":
         with contextlib.suppress(iceberg_errors.NoSuchTableError):
             catalog.drop_table(key)
-        return True
-    manifests: dict[str, ManifestFile] = {}
-    files: set[str] = {table.metadata_location, *(entry.metadata_file for entry in metadata.metadata_log)}
-    for snapshot in metadata.snapshots:
-        manifests.update({manifest.manifest_path: manifest for manifest in snapshot.manifests(table.io)})
-        files.add(snapshot.manifest_list)
-    for manifest in manifests.values():
-        entries = manifest.fetch_manifest_entry(table.io, discard_deleted=False)
-        files.update(entry.data_file.file_path for entry in entries)
-    files.update(manifests)
-    try:
-        catalog.drop_table(key)
-    except iceberg_errors.NoSuchTableError:
-        return False
+        return Dropped(files_kept=True)
     io = file_io.ObjectFileIO(table.io.properties)
-    io.delete_all(sorted(files))
-    return False
+    manifests: dict[str, ManifestFile] = {}
+    for snapshot in metadata.snapshots:
+        with contextlib.suppress(FileNotFoundError):  # an earlier call deleted the list, and so all its manifests
+            manifests.update(
+                {item.manifest_path: item for item in read_manifest_list(io.new_input(snapshot.manifest_list))}
+            )
+    for manifest in manifests.values():
+        # Only the paths of one manifest are in memory: a table may have millions of files.
+        with contextlib.suppress(FileNotFoundError):  # deleted after the files that it names
+            entries = manifest.fetch_manifest_entry(io, discard_deleted=False)
+            io.delete_all(sorted({entry.data_file.file_path for entry in entries}))
+    io.delete_all(sorted(manifests))
+    statistics = [*metadata.statistics, *metadata.partition_statistics]
+    io.delete_all(
+        sorted(
+            {snapshot.manifest_list for snapshot in metadata.snapshots}
+            | {item.statistics_path for item in statistics}
+            | {entry.metadata_file for entry in metadata.metadata_log} - {table.metadata_location}
+        )
+    )
+    with contextlib.suppress(iceberg_errors.NoSuchTableError):
+        catalog.drop_table(key)
+    try:
+        io.delete_all([table.metadata_location])
+    except (OSError, obstore.exceptions.BaseError):  # no later call can find it
+        return Dropped(left=(table.metadata_location,))
+    return Dropped()

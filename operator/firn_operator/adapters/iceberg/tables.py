@@ -5,6 +5,7 @@ locations of many tables of a SQL catalog, the metadata is read only if its loca
 spec only if more than snapshots changed.
 """
 
+import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -27,6 +28,12 @@ class CatalogTables:
 
     def __init__(self, connections: Mapping[str, CatalogConnection]) -> None:
         self._connections = {name: Connection(name, connection) for name, connection in connections.items()}
+        # A drop may take long, and needs the files of all snapshots.
+        self._dropping = {
+            name: Connection(name, connection, threads=2, snapshots="all") for name, connection in connections.items()
+        }
+        self._drops: dict[tuple[str, str], asyncio.Future[Dropped | None]] = {}
+        """Drops of tables that run, or whose result no reconcile has seen."""
         self._places: dict[str, Batch[TableKey, str | None]] = {
             name: Batch(self._place_reader(connection), _BATCH)
             for name, connection in self._connections.items()
@@ -35,7 +42,7 @@ class CatalogTables:
 
     def close(self) -> None:
         """Let the threads end after their present calls."""
-        for connection in self._connections.values():
+        for connection in (*self._connections.values(), *self._dropping.values()):
             connection.pool.shutdown(wait=False, cancel_futures=True)
 
     async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
@@ -65,15 +72,28 @@ class CatalogTables:
         return await connection.call(f"table {target.identifier}", lambda: _found(connection.catalog(), key))
 
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
-        """Drop the table and its dead letters if ``owner`` owns them."""
-        connection = self._connections[target.catalog]
+        """Drop the table and its dead letters if ``owner`` owns them.
+
+        A drop continues after its caller was cancelled. The next call waits for it, and begins no other.
+        """
+        seen = self._connections[target.catalog].seen
         key = (target.namespace, target.name)
         dead = (target.namespace, names.dead_letters(target.name))
-        connection.seen.pop(key, None)
-        connection.seen.pop(dead, None)
-        return await connection.call(
-            f"table {target.identifier}", lambda: drop_owned(connection.catalog(), key, dead, owner)
-        )
+        seen.pop(key, None)
+        seen.pop(dead, None)
+        connection = self._dropping[target.catalog]
+        name = (target.identifier, owner)
+        if name not in self._drops:
+            call = connection.call(
+                f"table {target.identifier}", lambda: drop_owned(connection.catalog(), key, dead, owner)
+            )
+            self._drops[name] = asyncio.ensure_future(call)
+        running = self._drops[name]
+        try:
+            return await asyncio.shield(running)
+        finally:
+            if running.done():
+                self._drops.pop(name, None)
 
     async def check(self, catalog: str) -> None:
         """Check that the catalog answers."""

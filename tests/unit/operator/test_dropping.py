@@ -1,0 +1,136 @@
+"""A dropped table leaves no file behind, also if the drop was interrupted anywhere."""
+
+import asyncio
+import threading
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog import Catalog
+from pyiceberg.table.statistics import StatisticsFile
+
+from firn.model import names
+from firn.model.jobs import CatalogConnection, TableTarget
+from firn_controllers.ports import Dropped
+from firn_operator.adapters.iceberg import catalogs, dropping, file_io, tables
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.adapters.iceberg.tables import CatalogTables
+
+KEY = ("shop", "orders")
+DEAD = ("shop", "orders__dlq")
+
+
+def connection(directory: Path) -> CatalogConnection:
+    return CatalogConnection(type="sql", uri=f"sqlite:///{directory}/catalog.db", warehouse=f"{directory}/lake")
+
+
+def made(directory: Path) -> Catalog:
+    """Create a table with two snapshots, of which the newest has none of the first one's files, and statistics."""
+    catalog = open_catalog("lake", connection(directory))
+    catalog.create_namespace("shop")
+    rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
+    table = catalog.create_table(KEY, rows.schema, properties={names.TABLE_OWNER: "uid-1"})
+    table.append(rows)
+    table.overwrite(rows)
+    snapshot = table.current_snapshot()
+    assert snapshot is not None
+    path = f"{table.location()}/metadata/statistics.puffin"
+    Path(path).write_bytes(b"PFA1")
+    statistics = StatisticsFile(
+        snapshot_id=snapshot.snapshot_id,
+        statistics_path=path,
+        file_size_in_bytes=4,
+        file_footer_size_in_bytes=0,
+        blob_metadata=[],
+    )
+    with table.update_statistics() as update:
+        update.set_statistics(statistics)
+    return catalog
+
+
+def files(directory: Path) -> set[Path]:
+    return {path for path in (directory / "lake").rglob("*") if path.is_file()}
+
+
+def test_a_drop_deletes_the_files_of_all_snapshots_and_statistics(tmp_path: Path) -> None:
+    catalog = made(tmp_path)
+    assert len(files(tmp_path)) > 8
+    assert dropping.drop_owned(catalog, KEY, DEAD, "uid-1") == Dropped()
+    assert files(tmp_path) == set()
+    assert not catalog.table_exists(KEY)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, call: int) -> None:
+    """Let one call delete half of its files and fail."""
+    delete_all = file_io.ObjectFileIO.delete_all
+    calls = 0
+
+    def interrupted(self: file_io.ObjectFileIO, locations: Iterable[str]) -> None:
+        nonlocal calls
+        calls += 1
+        paths = list(locations)
+        if calls == call:
+            delete_all(self, paths[: len(paths) // 2])
+            raise OSError("the store does not answer")
+        delete_all(self, paths)
+
+    monkeypatch.setattr(file_io.ObjectFileIO, "delete_all", interrupted)
+
+
+@pytest.mark.parametrize("call", range(1, 6))
+def test_a_repeated_drop_deletes_the_files_that_an_interrupted_one_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: int
+) -> None:
+    catalog = made(tmp_path)
+    interrupt(monkeypatch, call)
+    with pytest.raises(OSError, match="does not answer"):
+        dropping.drop_owned(catalog, KEY, DEAD, "uid-1")
+    again = open_catalog("lake", connection(tmp_path))
+    assert dropping.drop_owned(again, KEY, DEAD, "uid-1") == Dropped()
+    assert files(tmp_path) == set()
+
+
+def test_a_drop_names_the_last_file_if_it_cannot_delete_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    catalog = made(tmp_path)
+    place = catalog.load_table(KEY).metadata_location
+    interrupt(monkeypatch, 6)
+    assert dropping.drop_owned(catalog, KEY, DEAD, "uid-1") == Dropped(left=(place,))
+    assert {str(path) for path in files(tmp_path)} == {place}
+
+
+async def test_a_cancelled_caller_does_not_start_a_second_drop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    release, calls = threading.Event(), []
+
+    def slow(*arguments: Any) -> Dropped:
+        calls.append(arguments)
+        release.wait(10)
+        return Dropped()
+
+    monkeypatch.setattr(tables, "drop_owned", slow)
+    port = CatalogTables({"lake": connection(tmp_path)})
+    target = TableTarget(catalog="lake", namespace="shop", name="orders")
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(port.drop(target, "uid-1"), 0.05)
+    second = asyncio.ensure_future(port.drop(target, "uid-1"))
+    await asyncio.sleep(0)
+    release.set()
+    assert await second == Dropped()
+    assert len(calls) == 1
+    port.close()
+
+
+def test_a_drop_asks_a_rest_catalog_for_all_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    modes = []
+
+    class Rest:
+        def __init__(self, _: str, **properties: str) -> None:
+            modes.append(properties["snapshot-loading-mode"])
+
+    monkeypatch.setattr(catalogs, "TimedRestCatalog", Rest)
+    port = CatalogTables({"lake": CatalogConnection(type="rest", uri="http://rest", warehouse="w")})
+    port._dropping["lake"].catalog()
+    port._connections["lake"].catalog()
+    port.close()
+    assert modes == ["all", "refs"]
