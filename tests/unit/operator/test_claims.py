@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.errors import AccessDeniedError
 from firn_operator.adapters.kube import claims
 from firn_operator.adapters.kube.api_client import ApiError
 from firn_operator.adapters.kube.claims import Claims
@@ -17,12 +18,15 @@ class Leases:
         self.live: dict[str, dict[str, Any]] = {}
         self.version = 0
         self.writes = 0
+        self.refusal: Exception | None = None
 
     async def call(self, method: str, path: str, _query: Any = None, body: Any = None, *_: Any) -> dict[str, Any]:
         if method == "GET":
             if path not in self.live:
                 raise ApiError(404, "NotFound", path)
             return copy.deepcopy(self.live[path])
+        if self.refusal is not None:
+            raise self.refusal
         place = path if method == "PUT" else f"{path}/firn-operator"
         known = self.live.get(place)
         if (known["metadata"]["resourceVersion"] if known else None) != body["metadata"].get("resourceVersion"):
@@ -67,6 +71,29 @@ async def test_a_claim_is_read_once_while_it_is_held(leases: Leases) -> None:
     for _ in range(100):
         assert await first.rival("team") is None
     assert leases.writes == 1
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ApiError(404, "NotFound", 'namespaces "team" not found'),
+        AccessDeniedError("unable to create new content in namespace team because it is being terminated"),
+    ],
+    ids=["missing", "being deleted"],
+)
+async def test_resources_of_a_namespace_that_ends_can_be_deleted(leases: Leases, error: Exception) -> None:
+    leases.refusal = error
+    first = release(leases, "firn-a")
+    assert await first.rival("team") is None
+    leases.refusal = None
+    assert await first.rival("team") is None
+    assert leases.writes == 1
+
+
+async def test_a_denied_claim_is_an_error(leases: Leases) -> None:
+    leases.refusal = AccessDeniedError("leases is forbidden; check the operator's RBAC")
+    with pytest.raises(AccessDeniedError):
+        await release(leases, "firn-a").rival("team")
 
 
 async def test_a_claim_without_renewals_is_taken_over(leases: Leases, clock: list[float]) -> None:

@@ -52,7 +52,12 @@ class Claims:
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             known = self._rivals.get(namespace)
             if known is None or time.monotonic() - known.looked >= _LOOK_AGAIN:
-                await self._look(namespace)
+                try:
+                    await self._look(namespace)
+                except (ApiError, AccessDeniedError) as error:
+                    if not _ending(error):
+                        raise
+                    return None
             if namespace in self._held:
                 return None
             known = self._rivals.get(namespace)
@@ -68,6 +73,9 @@ class Claims:
                 try:
                     await self._look(namespace)
                 except (ApiError, UnavailableError, AccessDeniedError) as error:
+                    if _ending(error):
+                        self._held.discard(namespace)
+                        continue
                     log.warning("cannot renew the claim of namespace %s; the next try follows: %s", namespace, error)
 
     async def _look(self, namespace: str) -> None:
@@ -125,7 +133,10 @@ class Claims:
         except ApiError as error:
             if error.status == 409:
                 return False
-            if error.status == 404 and live is None:
-                return True  # the namespace does not exist, so it has no resources
             raise
         return True
+
+
+def _ending(error: Exception) -> bool:
+    """Return whether the namespace does not exist or is being deleted. No other release can claim it then."""
+    return (isinstance(error, ApiError) and error.status == 404) or "because it is being terminated" in str(error)
