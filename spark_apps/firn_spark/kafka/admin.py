@@ -45,7 +45,7 @@ class Kafka:
     def cluster_id(self) -> str:
         """Return the id of the Kafka cluster, empty if the brokers have none or deny it. Raises UnavailableError."""
         try:
-            return self._admin.describe_cluster(request_timeout=REQUEST_SECONDS).result().cluster_id or ""
+            described: Any = self._admin.describe_cluster(request_timeout=REQUEST_SECONDS).result()
         except KafkaException as error:
             if denied(error.args[0]):
                 return ""
@@ -53,6 +53,7 @@ class Kafka:
                 f"profile {self.profile} ({self.connection.bootstrap_servers}), id of the cluster: {error.args[0].str()}",
                 reason=Reason.BROKER_UNREACHABLE,
             ) from error
+        return str(described.cluster_id or "")
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
         """Return id and partitions of each topic, or the error that describes it. Raises UnavailableError if no
