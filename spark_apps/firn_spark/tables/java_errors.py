@@ -44,7 +44,8 @@ class Cause:
         """True if the exception refuses these credentials."""
         if self.sqlstate:
             return is_denial(self.sqlstate)
-        return self.name.endswith(_DENIED_CLASSES) or any(sign in self.message for sign in _DENIED_SIGNS)
+        signs = any(sign in self.message for sign in _DENIED_SIGNS)
+        return self.token_expired or self.name.endswith(_DENIED_CLASSES) or signs
 
     @property
     def token_expired(self) -> bool:
