@@ -105,8 +105,8 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.READY: ready,
         **parts,
         ConditionType.FRESH: _fresh(observed, findings),
-        ConditionType.COMPLETE: complete(observed),
         ConditionType.RECORDS_ACCEPTED: _records_accepted(observed),
+        ConditionType.COMPLETE: complete(observed),
         **governed,
     }
     if stalled is not None:

@@ -362,8 +362,8 @@ def test_conditions_have_a_fixed_order_and_a_generation() -> None:
         "TableReady",
         "IngestionReady",
         "Fresh",
-        "Complete",
         "RecordsAccepted",
+        "Complete",
         "Reconciling",
     ]
     assert document["observedGeneration"] == 7

@@ -28,6 +28,9 @@ DOCUMENTS: dict[str, tuple[str, type[BaseModel]]] = {
     "group-progress": ("group-progress", GroupProgress),
 }
 
+IGNORED = frozenset({"detail"})
+"""Keys of earlier versions that this version leaves out on purpose: ``halted_at.detail`` had parts of a record."""
+
 each = pytest.mark.parametrize(("version", "name"), [(version, name) for version in VERSIONS for name in DOCUMENTS])
 
 
@@ -38,7 +41,8 @@ def written(version: str, name: str) -> Any:
 def within(part: Any, whole: Any) -> bool:
     """Return whether ``whole`` has every value of ``part``; objects may have more keys."""
     if isinstance(part, dict) and isinstance(whole, dict):
-        return all(key in whole and within(value, whole[key]) for key, value in part.items())
+        kept = {key: value for key, value in part.items() if key not in IGNORED}
+        return all(key in whole and within(value, whole[key]) for key, value in kept.items())
     if isinstance(part, list) and isinstance(whole, list):
         return len(part) == len(whole) and all(map(within, part, whole))
     return bool(part == whole)

@@ -13,7 +13,7 @@ from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.planning import plan
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.tables.commits import Landed
+from firn_spark.tables.commits import Extras, Landed
 from tests.unit.spark_driver.topic import topic
 
 
@@ -35,12 +35,12 @@ class Committer:
         self.failure: Exception | None = None
 
     def commit(
-        self, table: Table, files: object, base: object, topic_id: str, epoch: int, offsets: Any, gaps: Any
+        self, table: Table, files: object, base: object, topic_id: str, epoch: int, offsets: Any, extras: Extras
     ) -> Landed:
         if self.failure is not None:
             raise self.failure
-        self.made.append((dict(offsets), list(gaps)))
-        table.losses = table.losses.plus(gaps, topic_id, "3fa9c1d2", 0.0)
+        self.made.append((dict(offsets), list(extras.gaps)))
+        table.losses = table.losses.plus(extras.gaps, topic_id, "3fa9c1d2", 0.0)
         return Landed(topic_id, epoch, dict(offsets), commit_id=str(len(self.made)))
 
 
