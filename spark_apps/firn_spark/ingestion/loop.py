@@ -91,8 +91,7 @@ class Loop:
         for topic in list(self._topics.values()):
             document = progress_of(topic, now, wall)
             topics.append(document)
-            if document.lag_records is not None:
-                self._metrics.lag(topic, document.lag_records, document.lag_seconds or 0.0)
+            self._metrics.reported(topic, document, wall)
             if topic.attempts.failures > self._failures.get(topic.job.uid, 0):
                 self._metrics.failed(topic)
             self._failures[topic.job.uid] = topic.attempts.failures

@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from firn.model.progress import GroupProgress
+from firn.model.progress import GroupProgress, TopicProgress
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.topics.topic import Topic
 
@@ -52,6 +52,21 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
+        self._uncommitted = Gauge(
+            "firn_ingest_uncommitted_records",
+            "Offsets of the lag whose files are written and whose commit has not ended",
+            LABELS,
+            registry=self.registry,
+        )
+        self._freshness = Gauge(
+            "firn_ingest_freshness_seconds", "Freshness that the spec states", LABELS, registry=self.registry
+        )
+        self._commit_age = Gauge(
+            "firn_ingest_last_commit_age_seconds",
+            "Seconds since the newest commit of records; absent before the first",
+            LABELS,
+            registry=self.registry,
+        )
         self._seconds = Histogram(
             "firn_ingest_commit_seconds",
             "Seconds from the start of a topic's round to its commit",
@@ -77,19 +92,27 @@ class Metrics:
         """Count a failure."""
         self._failures.labels(topic.job.namespace, topic.job.name).inc()
 
-    def lag(self, topic: Topic, records: int, seconds: float) -> None:
-        """Set a topic's lag. Start its counters at 0, so that an increase at its first commit is visible."""
-        for counter in (self._rows, self._bytes, self._dead, self._skipped, self._failures):
-            counter.labels(topic.job.namespace, topic.job.name)
-        self._lag_records.labels(topic.job.namespace, topic.job.name).set(records)
-        self._lag_seconds.labels(topic.job.namespace, topic.job.name).set(seconds)
-        # Prometheus sees an increase only after the series exists.
-        self._lost.labels(topic.job.namespace, topic.job.name).inc(0)
+    def reported(self, topic: Topic, progress: TopicProgress, wall: float) -> None:
+        """Set the gauges of a topic from its report at ``wall`` (Unix seconds).
+
+        Start its counters at 0: Prometheus sees an increase only after the series exists.
+        """
+        labels = (topic.job.namespace, topic.job.name)
+        for counter in (self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost):
+            counter.labels(*labels)
+        self._freshness.labels(*labels).set(topic.job.freshness_ms / 1000)
+        if progress.lag_records is not None:
+            self._lag_records.labels(*labels).set(progress.lag_records)
+            self._lag_seconds.labels(*labels).set(progress.lag_seconds or 0.0)
+            self._uncommitted.labels(*labels).set(min(topic.reading.uncommitted, progress.lag_records))
+        if progress.last_commit is not None:
+            self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
 
     def forget(self, topic: Topic) -> None:
         """Remove the series of a topic that left the group."""
         for metric in (
-            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._lag_records, self._lag_seconds, self._seconds,
+            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._lag_records, self._lag_seconds, self._uncommitted,
+            self._freshness, self._commit_age, self._seconds,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

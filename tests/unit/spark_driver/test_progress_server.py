@@ -8,6 +8,7 @@ import pytest
 
 from firn.model.progress import GroupProgress
 from firn_spark.ingestion.progress import Metrics, Server
+from firn_spark.ingestion.topics.report import progress_of
 from tests.unit.spark_driver.topic import topic
 
 RESET_ON_CLOSE = struct.pack("ii", 1, 0)
@@ -42,10 +43,25 @@ def answer_after_a_disconnect(problem: Exception | None = None) -> None:
 
 def test_counters_of_a_topic_exist_before_its_first_commit() -> None:
     metrics = Metrics()
-    metrics.lag(topic(), 0, 0.0)
+    made = topic()
+    metrics.reported(made, progress_of(made, 0.0, 0.0), 0.0)
     labels = {"namespace": "shop", "topic": "orders"}
-    for counter in ("rows", "bytes", "dead_letters", "skipped", "failures"):
+    for counter in ("rows", "bytes", "dead_letters", "skipped", "failures", "lost_records"):
         assert metrics.registry.get_sample_value(f"firn_ingest_{counter}_total", labels) == 0, counter
+
+
+def test_the_lag_is_split_into_unread_and_uncommitted_records() -> None:
+    metrics, labels = Metrics(), {"namespace": "shop", "topic": "orders"}
+    made = topic()
+    report = progress_of(made, 0.0, 1_000.0).model_copy(update={"lag_records": 50, "last_commit": 940.0})
+    made.reading.uncommitted = 20
+    metrics.reported(made, report, 1_000.0)
+    value = metrics.registry.get_sample_value
+    assert value("firn_ingest_lag_records", labels) == 50
+    assert value("firn_ingest_uncommitted_records", labels) == 20
+    assert value("firn_ingest_last_commit_age_seconds", labels) == 60
+    metrics.forget(made)
+    assert value("firn_ingest_last_commit_age_seconds", labels) is None
 
 
 def test_a_client_that_disconnects_is_not_an_error(capsys: pytest.CaptureFixture[str]) -> None:

@@ -64,6 +64,13 @@ class TopicCommits:
 
     def commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
         """Commit what the tasks wrote of ``ranges`` in the round that began at ``started`` (monotonic seconds). Raises FirnError."""
+        topic.reading.uncommitted = sum(end - start for start, end in ranges.values())
+        try:
+            self._commit(topic, ranges, result, started)
+        finally:
+            topic.reading.uncommitted = 0
+
+    def _commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
         halts = first_halts(result.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
         if result.records:

@@ -135,6 +135,8 @@ class Reading:
     """Offsets read since the last commit in which there was nothing to land."""
     deleted: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Partition -> offsets that the log deleted before they landed, which no commit has recorded yet."""
+    uncommitted: int = 0
+    """Offsets whose files are written and whose commit is under way."""
     client_reader: bool = False
     """True if the next round has to be read by librdkafka."""
     record_bytes: float = FIRST_RECORD_BYTES
