@@ -380,7 +380,9 @@ def test_records_deleted_by_retention_are_reported(world: World) -> None:
     world.start()
     await_all(world, job, 20)
     assert [row["id"] for row in world.rows(job)] == [*range(10), *range(15, 20)]
-    assert "records did not land" in world.await_state(job, "CaughtUp").message
+    losses = world.await_state(job, "CaughtUp").losses
+    assert losses is not None
+    assert [(gap.partition, gap.start, gap.end) for gap in losses.ranges] == [(0, 10, 15)]
 
 
 @pytest.mark.parametrize(
