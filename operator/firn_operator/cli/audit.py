@@ -143,7 +143,7 @@ class Audit:
 def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
     """Return the next offsets to land, from the newest ingestion commit in the table's history, else from its properties.
 
-    Raises UnavailableError if they belong to another topic than ``topic_id``.
+    Raises UnavailableError if they belong to another topic than ``topic_id``, or if the history lacks a part of them.
     """
     summaries = [_summary(snapshot) for snapshot in _history(table)]
     newest = next((each for each in summaries if names.SUMMARY_OFFSETS in each), table.properties)
@@ -151,7 +151,10 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
         raise UnavailableError(
             f"table {'.'.join(table.name())}: the topic was created again, and no record of it has landed yet; retry after the first commit"
         )
-    return recorded_offsets(summaries, table.properties) or {}
+    try:
+        return recorded_offsets(summaries, table.properties) or {}
+    except ValueError as error:
+        raise UnavailableError(f"table {'.'.join(table.name())}: {error}") from error
 
 
 def before(table: Table, topic_id: str) -> tuple[int | None, bool]:

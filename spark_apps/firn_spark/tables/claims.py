@@ -12,19 +12,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from firn.model import names
+from firn.model.errors import CommitConflictError
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables.commits import CLAIM, Claim, Committer, newest, read_claim
+from firn_spark.tables.commits import CLAIM, Claim, Committer, Landed, newest, read_claim
 from firn_spark.tables.swaps import swap
 
 
-def take(committer: Committer, table: Any, epoch: int | None, least: int, cluster: Callable[[], str]) -> int:
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work that a writer claims a table for."""
+
+    topic_id: str
+    base: Landed | None
+    """The newest ingestion commit that the writer has read."""
+    cluster: Callable[[], str]
+    """Return the id of the Kafka cluster."""
+
+
+def take(committer: Committer, table: Any, epoch: int | None, least: int, work: Work) -> int:
     """Claim ``table`` for this writer and return its epoch.
 
     ``epoch`` is what this writer has already taken. If it is None, the writer takes the next epoch, above ``least``.
-    The claim also records the Kafka cluster, whose id ``cluster`` returns.
-    Raises FencedError if another writer has claimed the table since, and the errors of `swap`.
+    The claim also records the Kafka cluster, unless the table's records are of another topic.
+    Raises FencedError if another writer has claimed the table since, CommitConflictError if a commit of another topic
+    has come since, and the errors of `swap`.
     """
-    change = _Take(committer, epoch, least, cluster)
+    change = _Take(committer, epoch, least, work)
     swap(table, change, Failpoints())
     assert change.claim is not None
     return change.claim.epoch
@@ -37,13 +50,19 @@ class _Take:
     committer: Committer
     epoch: int | None
     least: int
-    cluster: Callable[[], str]
+    work: Work
     claim: Claim | None = None
     """The claim that this writer asked the catalog for."""
+    landed: Landed | None = None
 
     def done(self, table: Any) -> bool:
         """Implement `Change.done`: look for the claim of this writer."""
-        present = read_claim(table)
+        present, landed, base = read_claim(table), newest(table), self.work.base
+        if landed is not None and (base is None or landed.topic_id != base.topic_id):
+            raise CommitConflictError(
+                f"table {table.name()}: a commit of topic {landed.topic_id} came first; the driver reloads the offsets"
+            )
+        self.landed = landed
         mine = self.claim or (Claim(self.epoch, self.committer.writer) if self.epoch is not None else None)
         if mine is not None and present == mine:
             self.claim = mine
@@ -52,7 +71,6 @@ class _Take:
             self.committer.check_claim(table, self.epoch)
             self.claim = mine
         else:
-            landed = newest(table)
             taken = (self.least, landed.epoch if landed is not None else 0, present.epoch if present is not None else 0)
             self.claim = Claim(max(taken) + 1, self.committer.writer)
         return False
@@ -61,6 +79,7 @@ class _Take:
         """Implement `Change.build`."""
         assert self.claim is not None
         base = table.operations().current()
-        cluster = self.cluster()
+        ours = self.landed is None or self.landed.topic_id == self.work.topic_id
+        cluster = self.work.cluster() if ours else ""
         known = {names.TABLE_KAFKA_CLUSTER: cluster} if cluster else {}
         return base, self.committer.replaced(base, None, {CLAIM: str(self.claim), **known})

@@ -137,7 +137,14 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
     if bearer is not None:
         return _parse(_values(bearer[1]), table, bearer[0], None, None)
     values = _values(table.properties())
-    return _parse(values, table, None, None, None) if names.SUMMARY_OFFSETS in values else None
+    if names.SUMMARY_OFFSETS not in values:
+        return None
+    if any(kept.summary().get(COMMIT_ID) == values.get(COMMIT_ID, "") for kept in table.snapshots()):
+        raise CorruptDataError(
+            f"table {table.name()}: the current snapshot has no ingestion offsets, and the newest ingestion commit is not in its"
+            " history; roll back to a snapshot of Firn"
+        )
+    return _parse(values, table, None, None, None)
 
 
 def _history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
@@ -222,6 +229,8 @@ class Extras:
     """Age from which the commit removes snapshots from the metadata, from time to time."""
     gaps: Sequence[Gap] = ()
     """Offsets that the commit passes without landing them. The table's properties record them."""
+    cluster: str = ""
+    """Kafka cluster that the table belongs to from this commit on; empty: unchanged."""
 
 
 NO_EXTRAS = Extras()
@@ -301,6 +310,11 @@ class Committer:
             for each in old:
                 gone.add(each)
             builder.removeSnapshots(gone)
+            # Iceberg's expiry in other engines takes the snapshots behind a gap for rolled back, and deletes files that
+            # newer ones still need. It compares the files of all snapshots if the table has a second reference.
+            head = base.currentSnapshot().snapshotId()
+            tag = self._tables.jvm.org.apache.iceberg.SnapshotRef.tagBuilder(head).build()
+            builder.setRef(names.HISTORY_TAG, tag)
         return builder.build()
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
@@ -376,6 +390,7 @@ class _Append:
         extras: Extras,
     ) -> None:
         self._gaps = extras.gaps
+        self._cluster = {names.TABLE_KAFKA_CLUSTER: extras.cluster} if extras.cluster else {}
         self._committer = committer
         self._descriptors = descriptors
         self._files = [committer.data_file(table, descriptor) for descriptor in descriptors]
@@ -427,7 +442,7 @@ class _Append:
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
-        values = {**self._values, **self._lost(table)}
+        values = {**self._values, **self._lost(table), **self._cluster}
         return base, self._committer.replaced(base, snapshot, values, self._keep_ms)
 
     def _lost(self, table: Any) -> dict[str, str]:

@@ -13,8 +13,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+import structlog
+
 from firn.model import names
 from firn.model.progress import is_complete
+
+log = structlog.get_logger()
 
 REMOVED_KINDS = ("ingest", "compact")
 """``firn.kind`` of the snapshots that may go."""
@@ -58,16 +62,13 @@ def removable(entries: Sequence[Entry], needed: frozenset[int], now_ms: int) -> 
     ``entries``: the snapshots older than the window and the oldest one in it, oldest first. ``needed``: the snapshots
     that tags and branches need.
     """
-    last = len(entries) - 1
-    stay = set(needed) | {entry.id for entry in entries[last:]}
-    # The offsets of the oldest kept snapshot have to be complete.
+    stay = set(needed)
+    # A rollback to a kept snapshot needs the offsets of its history.
+    incomplete = True
     for entry in reversed(entries):
-        if entry.complete:
-            break
-        stay.add(entry.id)
-    else:
-        entry = entries[0]
-    stay.add(entry.id)
+        if incomplete or entry.id in needed or entry.kind not in REMOVED_KINDS:
+            stay.add(entry.id)
+            incomplete = not entry.complete
     slot, before = -1, None
     for entry in entries:
         hour = entry.committed_ms // SLOT_MS
@@ -86,7 +87,11 @@ def old_snapshots(metadata: Any, age_ms: int, now_ms: int) -> list[Any]:
     properties = dict(metadata.properties())
     if properties.get("gc.enabled", "true").lower() != "true":
         return []
-    window = Window.of(age_ms, properties)
+    try:
+        window = Window.of(age_ms, properties)
+    except ValueError as error:
+        log.warning("old snapshots stay, because a table property has an invalid number", error=str(error))
+        return []
     snapshots = metadata.snapshots()
     # Every call of Java is expensive. Only the snapshots that may go are read in full.
     dated = sorted(
@@ -113,12 +118,14 @@ def _entry(id: int, moment: int, snapshot: Any) -> Entry:
 
 
 def _needed(metadata: Any) -> Iterator[int]:
-    """Yield the snapshots of tags, with those that complete their offsets, the whole histories of branches, and
-    snapshots with statistics."""
+    """Yield the current snapshot, those of tags with those that complete their offsets, the whole histories of
+    branches, and snapshots with statistics."""
+    # After a rollback, newer snapshots are not in its history.
+    yield int(metadata.currentSnapshot().snapshotId())
     for file in [*metadata.statisticsFiles(), *metadata.partitionStatisticsFiles()]:
         yield int(file.snapshotId())
     for name, ref in dict(metadata.refs()).items():
-        if name == "main":
+        if name in ("main", names.HISTORY_TAG):
             continue
         for snapshot in _lineage(metadata, ref.snapshotId()):
             yield int(snapshot.snapshotId())

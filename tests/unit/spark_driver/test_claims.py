@@ -10,7 +10,7 @@ from firn.model import names
 from firn.model.errors import CommitConflictError, FencedError
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables import claims
-from firn_spark.tables.commits import CLAIM, Committer, read_claim
+from firn_spark.tables.commits import CLAIM, Committer, Landed, read_claim
 
 
 class Builder:
@@ -48,6 +48,9 @@ class Table:
     def currentSnapshot(self) -> None:
         return None
 
+    def snapshots(self) -> list[Any]:
+        return []
+
     def operations(self) -> "Table":
         return self
 
@@ -73,7 +76,7 @@ def committer(writer: str) -> Committer:
 
 
 def take(table: Table, writer: str, epoch: int | None = None, least: int = 0) -> int:
-    return claims.take(committer(writer), table, epoch, least, lambda: "kafka-1")
+    return claims.take(committer(writer), table, epoch, least, claims.Work("topic-1", None, lambda: "kafka-1"))
 
 
 def test_a_claim_takes_the_next_epoch() -> None:
@@ -111,8 +114,32 @@ def test_a_claim_records_the_kafka_cluster_if_the_brokers_tell_it() -> None:
     table = Table()
     take(table, "a")
     assert table.stored[names.TABLE_KAFKA_CLUSTER] == "kafka-1"
-    claims.take(committer("b"), table, None, 0, lambda: "")
+    claims.take(committer("b"), table, None, 0, claims.Work("topic-1", None, lambda: ""))
     assert table.stored[names.TABLE_KAFKA_CLUSTER] == "kafka-1"
+
+
+def landed(topic_id: str) -> dict[str, str]:
+    """Return the properties of a table whose newest commit is of this topic."""
+    offsets = {names.SUMMARY_TOPIC_ID: topic_id, names.SUMMARY_EPOCH: "7", names.SUMMARY_OFFSETS: '{"0":5}'}
+    return {**offsets, names.TABLE_KAFKA_CLUSTER: "kafka-2"}
+
+
+def test_a_claim_does_not_move_a_table_of_another_topic_to_this_cluster() -> None:
+    table = Table()
+    table.stored = table.read = landed("topic-2")
+    base = Landed("topic-2", 7, {0: 5})
+    assert claims.take(committer("a"), table, None, 0, claims.Work("topic-1", base, lambda: "kafka-1")) == 8
+    assert table.stored[names.TABLE_KAFKA_CLUSTER] == "kafka-2"
+
+
+@pytest.mark.parametrize("base", [None, Landed("topic-1", 3, {0: 2})])
+def test_a_commit_of_another_topic_refuses_the_claim(base: Landed | None) -> None:
+    """Another control plane adopted the table while this driver was idle."""
+    table = Table()
+    table.stored = table.read = landed("topic-2")
+    with pytest.raises(CommitConflictError, match="a commit of topic topic-2 came first"):
+        claims.take(committer("a"), table, None, 0, claims.Work("topic-1", base, lambda: "kafka-1"))
+    assert table.swaps == 0
 
 
 @pytest.mark.parametrize("claim", ["", "no epoch", "-3 b"])

@@ -62,6 +62,9 @@ class Metadata:
     def snapshots(self) -> list[Snapshot]:
         return self.kept
 
+    def currentSnapshot(self) -> Snapshot:
+        return self.kept[-1]
+
     def snapshot(self, id: int) -> Snapshot | None:
         return next((each for each in self.kept if each.id == id), None)
 
@@ -119,11 +122,17 @@ def test_snapshots_with_references_or_statistics_and_of_others_and_of_deletions_
     table[2].offsets = CHANGED
     table[5].kind = None
     table[6].kind = "retain"
-    assert gone(Metadata(table)) == [1, 2, 3, 4, 5, 8]
-    assert gone(Metadata(table, tags={"a": 3})) == [1, 4, 5, 8]
-    assert gone(Metadata(table, branches={"a": 4})) == [5, 8]
-    assert gone(Metadata(table, statistics=[4])) == [1, 2, 3, 5, 8]
+    # Snapshot 5 has the offsets of the foreign one behind it.
+    assert gone(Metadata(table)) == [1, 2, 3, 4, 8]
+    assert gone(Metadata(table, tags={"a": 3})) == [1, 4, 8]
+    assert gone(Metadata(table, tags={names.HISTORY_TAG: 3})) == [1, 2, 3, 4, 8]
+    assert gone(Metadata(table, branches={"a": 4})) == [8]
+    assert gone(Metadata(table, statistics=[4])) == [1, 2, 3, 8]
     assert gone(Metadata(table, {"gc.enabled": "false"})) == []
+
+
+def test_invalid_numbers_of_other_engines_stop_the_removal_only() -> None:
+    assert gone(Metadata(chain(3 * DAY, 3 * DAY - 1, 1), {"history.expire.max-snapshot-age-ms": "7d"})) == []
 
 
 def test_the_snapshots_at_a_change_of_the_topic_stay() -> None:

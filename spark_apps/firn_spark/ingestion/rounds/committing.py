@@ -132,6 +132,7 @@ class TopicCommits:
         )
         if gaps:
             topic.table.losses = read_losses(topic.table.java)
+            topic.log.told |= topic.log.cut_back
             topic.reading.deleted, topic.log.cut_back = {}, {}
             self._meter.lost(topic, sum(gap.end - gap.start for gap in gaps))
         topic.reading.empty_since, topic.reading.empty_records = None, 0

@@ -7,7 +7,7 @@ from typing import Any
 import structlog
 
 from firn.model.conditions import Reason
-from firn.model.errors import FirnError, NotReadyError
+from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
@@ -15,7 +15,7 @@ from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.tables import claims, dead_letters
-from firn_spark.tables.commits import Committer, Landed, read_claim, read_landed, read_losses
+from firn_spark.tables.commits import Committer, Extras, Landed, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import needs_renewal
@@ -99,9 +99,12 @@ class Preparation:
         topic.table.landed = landed
         _position(topic, live)
         if landed is not None and landed.topic_id != live.topic_id:
-            # The other driver lands another topic. Its records would wait here for ever.
-            topic.attempts.next_at = time.monotonic() + FENCED_LOOK
-            return False
+            try:
+                adoption.first_offsets(topic.job, table, landed, live, self._kafkas(topic.job.profile))
+            except (ConflictError, NotReadyError):
+                # The other driver lands another topic, which this one may not continue.
+                topic.attempts.next_at = time.monotonic() + FENCED_LOOK
+                return False
         newest = (landed.commit_id if landed is not None else None, read_claim(table))
         lifted = topic.lift_fence(time.monotonic(), newest)
         if lifted:
@@ -110,7 +113,7 @@ class Preparation:
             )
         return lifted
 
-    def _claim(self, topic: Topic) -> int:
+    def _claim(self, topic: Topic, topic_id: str) -> int:
         """Claim the table before work, so that an older driver stops. Returns the epoch. Raises FirnError."""
         dead = topic.letters.landed
         topic.epoch = claims.take(
@@ -118,7 +121,7 @@ class Preparation:
             topic.table.java,
             topic.epoch,
             dead.epoch if dead is not None else 0,
-            self._kafkas(topic.job.profile).cluster_id,
+            claims.Work(topic_id, topic.table.landed, self._kafkas(topic.job.profile).cluster_id),
         )
         self._failpoints.reach("after-claim")
         return topic.epoch
@@ -131,7 +134,7 @@ class Preparation:
             since = offsets_of(kafka.since({name: live.partitions}, start.timestamp_ms or 0)[name])
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
         topic.table.landed = self._committer.commit(
-            topic.table.java, (), None, live.topic_id, self._claim(topic), offsets
+            topic.table.java, (), None, live.topic_id, self._claim(topic, live.topic_id), offsets
         )
 
     def _adopt(self, topic: Topic, landed: Landed, live: TopicInfo) -> None:
@@ -139,8 +142,10 @@ class Preparation:
         table = topic.table.java
         offsets = adoption.first_offsets(topic.job, table, landed, live, self._kafkas(topic.job.profile))
         if offsets is not None:
-            epoch = self._claim(topic)
-            topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets)
+            epoch = self._claim(topic, live.topic_id)
+            # The topic and its cluster change in one commit.
+            cluster = Extras(cluster=self._kafkas(topic.job.profile).cluster_id())
+            topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, cluster)
 
     def begin(self, topic: Topic) -> None:
         """Claim the table and the dead letters before the first round of a preparation.
@@ -156,7 +161,7 @@ class Preparation:
         self._renew_credentials(topic)
         if topic.letters.claimed:
             return
-        epoch = self._claim(topic)
+        epoch = self._claim(topic, reading.topic_id)
         topic.letters.exclude = {}
         if topic.letters.java is not None:
             dead = dead_letters.claim(
@@ -165,6 +170,10 @@ class Preparation:
             topic.letters.unsettled = False
             landed = read_landed(topic.table.java)
             self._committer.check(landed, topic.table.landed, epoch, topic.job.table.identifier)
+            if landed is not None and (topic.table.landed is None or landed.topic_id != topic.table.landed.topic_id):
+                raise CommitConflictError(
+                    f"table {topic.job.table.identifier}: a commit of topic {landed.topic_id} came first; the driver reloads the offsets"
+                )
             topic.table.landed, topic.letters.landed = landed, dead
             # Not the live topic, which may be another one by now: the claim was made for this one.
             _position(topic, reading)

@@ -125,6 +125,11 @@ class Rounds:
 
     def _record_gaps(self, topic: Topic) -> None:
         try:
+            name = topic.job.topic
+            current = self._kafkas(topic.job.profile).topics([name]).get(name)
+            # The ends may be those of a topic that was created again under this name.
+            if problem := _problem(topic, TopicResult(), current):
+                raise problem
             self._commits.record_gaps(topic)
         except Exception as error:
             fail(topic, error)

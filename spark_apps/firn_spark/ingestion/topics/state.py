@@ -59,10 +59,13 @@ class Log:
     """When the ends were first asked for (monotonic seconds)."""
     cut_back: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Partition -> lowest end, and the position above it: the brokers lost records that the table has."""
+    told: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """The part of ``cut_back`` that a commit has recorded."""
 
     def forget(self) -> None:
         """Forget the ends: the log is another log, or no longer exists."""
         self.ends, self.ends_at, self.seen, self.seen_since, self.cut_back = {}, 0.0, (), None, {}
+        self.told = {}
 
     def observe(self, now: float, ends: Offsets, position: Offsets | None) -> None:
         """Store the ends that were asked for at ``now``. An answer older than the newest is ignored.
@@ -80,7 +83,8 @@ class Log:
             landed = [index for index, (_, then) in enumerate(seen) if covered(then, position)]
             seen = seen[landed[-1] :] if landed else seen
             for part, end in ends.items():
-                if end < position.get(part, 0):
+                low, high = self.told.get(part, (0, 0))
+                if end < position.get(part, 0) and not low <= end < position[part] <= high:
                     low, high = self.cut_back.get(part, (end, position[part]))
                     self.cut_back[part] = (min(end, low), max(high, position[part]))
         self.seen = (*seen[:-1:2], seen[-1]) if len(seen) > SEEN_MOST else seen

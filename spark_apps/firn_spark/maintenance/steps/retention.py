@@ -446,6 +446,8 @@ def _expired(
 ) -> tuple[list[int], list[str]]:
     """Return the snapshots that may expire, and the tags and branches whose own age (``max-ref-age-ms``) has passed."""
     refs = {str(entry.getKey()): entry.getValue() for entry in elements(metadata.refs().entrySet().iterator())}
+    # Firn's own tag keeps no snapshot.
+    history = refs.pop(names.HISTORY_TAG, None)
     committed = {snapshot.id: snapshot.committed_ms for snapshot in snapshots}
     outdated = [
         name
@@ -462,6 +464,8 @@ def _expired(
         work,
         now_ms,
     )
+    if history is not None and int(history.snapshotId()) in ids:
+        outdated.append(names.HISTORY_TAG)
     return ids, outdated
 
 
