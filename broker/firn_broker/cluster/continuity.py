@@ -37,7 +37,11 @@ TOPICS, PRODUCERS = "topics", "producer"
 """Counters of topic changes and of producer ids. They can be raised again without another repair."""
 NO_LEASE = NodeLease(-1, -1)
 PATIENCE_LEASES = 2
-"""Leases for which a broker waits until the others have repeated their commits."""
+PATIENCE_SECONDS = 60.0
+"""A broker waits so many leases, and at least so long, until the others have repeated their commits.
+
+After a failover, another broker may need a minute until it reaches the new server.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,7 @@ class Continuity:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._lease = NO_LEASE
-        self._patience = 0.0
+        self._patience = PATIENCE_SECONDS
         self._counters: dict[str, int] = {}
         self._own: set[str] = set()
         """Counters of this process's leases, which only its own acknowledged commits raise here: the coordinator may
@@ -112,7 +116,7 @@ class Continuity:
         """
         async with self._checking:
             if lease is not None:
-                self._lease, self._patience = lease, PATIENCE_LEASES * ttl_ms / 1000
+                self._lease, self._patience = lease, max(PATIENCE_SECONDS, PATIENCE_LEASES * ttl_ms / 1000)
                 self._own.add(lease.commits)
             fallen, stopped = await self._compare()
             if not stopped and (fallen or self._repeating or self._failure):

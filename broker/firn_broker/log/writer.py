@@ -33,7 +33,7 @@ from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.blocks import Block, BlockCache
 from firn_broker.log.watermarks import Watermarks
-from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, Partition
+from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, NodeLease, Partition
 from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.settings import WriterSettings
 from firn_broker.storage import wal
@@ -266,7 +266,7 @@ class WalWriter:
             self._fail(file, file.entries)
             if file.key:
                 # The object may have been stored all the same, or arrive late: maintenance deletes it.
-                self._abandon(file)
+                self._abandon(file, self._membership.lease)
             return
         banned = frozenset[_Producer]().union(
             *(failed.producers for failed in self._failed if file.number <= failed.last)
@@ -311,13 +311,14 @@ class WalWriter:
             if unexpected == UNEXPECTED_ATTEMPTS:
                 metrics.ABANDONED_COMMITS.inc()
             if unexpected == UNEXPECTED_ATTEMPTS or self._membership.redirects:
-                self._abandon(file)
+                self._abandon(file, commit.lease)
                 return None
             await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
         return None
 
-    def _abandon(self, file: _File) -> None:
-        self._abandoned.put_nowait(Commit(self._membership.lease, file.key, len(file.data), ()))
+    def _abandon(self, file: _File, lease: NodeLease) -> None:
+        # The lease of the first attempt: its commit may have happened, and counts for that lease.
+        self._abandoned.put_nowait(Commit(lease, file.key, len(file.data), ()))
 
     async def settle(self) -> None:
         """Commit the keys of abandoned files with no batches, until cancelled."""

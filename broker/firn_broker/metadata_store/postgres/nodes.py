@@ -67,8 +67,9 @@ class PostgresNodes:
 
     async def leave(self, lease: NodeLease) -> None:
         await self._database.rows(
-            "UPDATE node SET expires_ms = 0 WHERE id = $1 AND epoch = $2", lease.node, lease.epoch
-        )
+            "UPDATE node SET expires_ms = 0 WHERE id = $1 AND epoch = $2", lease.node, lease.epoch,
+            lane=self._database.lanes.lease,
+        )  # fmt: skip
 
     async def acquire(self, name: str, lease: NodeLease) -> Lease | None:
         async def work(db: Any) -> Lease | None:
@@ -101,17 +102,26 @@ class PostgresNodes:
 
     async def progress(self) -> Progress:
         # One statement, so that both parts are of the same state.
-        rows = await self._database.rows("SELECT stopped, name, value FROM cluster LEFT JOIN counter ON true")
-        return Progress({name: value for _, name, value in rows if name is not None}, rows[0][0])
+        # It is part of each renewal, and must not wait behind reads.
+        rows = await self._database.rows(
+            "SELECT stopped, name, value, pg_is_in_recovery() FROM cluster LEFT JOIN counter ON true",
+            lane=self._database.lanes.lease,
+        )
+        if rows[0][3]:
+            # A standby may lag behind. It proves nothing.
+            await self._database.expire_connections()
+            raise UnavailableError("coordinator: this PostgreSQL server is a standby")
+        return Progress({name: value for _, name, value, _ in rows if name is not None}, rows[0][0])
 
     async def raise_counter(self, name: str, value: int) -> None:
         await self._database.rows(
             "INSERT INTO counter AS c VALUES ($1, $2) ON CONFLICT (name) DO UPDATE SET value = greatest(c.value, $2)",
-            name, value,
+            name, value, lane=self._database.lanes.lease,
         )  # fmt: skip
 
     async def stop_serving(self, reason: str) -> None:
-        await self._database.rows("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason)
+        lane = self._database.lanes.lease
+        await self._database.rows("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason, lane=lane)
 
     async def allow_serving(self) -> bool:
         async def work(db: Any) -> bool:
