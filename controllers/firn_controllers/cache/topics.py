@@ -85,8 +85,8 @@ class TopicEntry:
 
 
 def topic_id_claim(topic_id: str | None) -> Claim | None:
-    """Return the claim of the Kafka topic with this id."""
-    return ("topic-id", topic_id) if topic_id else None
+    """Return the claim of the Kafka topic with this id. Old brokers give all topics the id of zeros."""
+    return ("topic-id", topic_id) if topic_id and topic_id.strip("A") else None
 
 
 def _present(*claims: Claim | None) -> tuple[Claim, ...]:

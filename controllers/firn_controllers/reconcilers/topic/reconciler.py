@@ -65,7 +65,9 @@ class TopicReconciler:
     async def leave(self, name: Name) -> Outcome:
         """Stop ingestion by this release, and change nothing else: another release manages the resource."""
         entry = self._context.topics.get(name)
-        if entry is not None and await self._contracts.read(entry.uid, cached=False) is not None:
+        if entry is None:
+            return await self.reconcile(name)
+        if await self._contracts.read(entry.uid, cached=False) is not None:
             await self._contracts.remove(entry.uid)
         return self._context.resync()
 

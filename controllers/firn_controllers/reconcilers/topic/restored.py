@@ -5,6 +5,7 @@ catalog than the defaults. The status has the defaults that were chosen at the c
 status, so after a change of the defaults it would get an empty topic or table elsewhere.
 """
 
+import asyncio
 import logging
 
 from firn.model.conditions import Reason
@@ -17,6 +18,8 @@ from firn_controllers.ports import Ports
 from firn_controllers.reconcilers.context import Context
 
 log = logging.getLogger(__name__)
+
+OTHER_CATALOG_SECONDS = 10
 
 
 async def found_failure(observed: ObservedTopic, context: Context) -> Failure | None:
@@ -34,7 +37,7 @@ async def found_failure(observed: ObservedTopic, context: Context) -> Failure | 
     if owner is not None and owner.age < observed.entry.age:
         return checks.conflict(f"table {target.identifier}", owner)
     if spec.table.catalog is None:
-        elsewhere = await _catalog_with_table(observed, target, ports)
+        elsewhere = await _catalog_with_table(observed, target, context)
         if elsewhere is not None:
             return _refused(
                 f"table {elsewhere.identifier} exists, but the default catalog is {target.catalog}",
@@ -53,16 +56,19 @@ async def found_failure(observed: ObservedTopic, context: Context) -> Failure | 
     return None
 
 
-async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, ports: Ports) -> TableTarget | None:
+async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, context: Context) -> TableTarget | None:
     for catalog, settings in sorted(observed.config.catalogs.items()):
         if catalog == target.catalog or not checks.allows(settings, observed.entry.name[0]):
             continue
+        if context.board.catalog(catalog).problem is not None:
+            continue  # one catalog does not stop the topics of another
         other = target.model_copy(update={"catalog": catalog})
         try:
-            found = await ports.tables.found(other)
+            async with asyncio.timeout(OTHER_CATALOG_SECONDS):
+                found = await context.ports.tables.found(other)
             if found is not None and found.owner is not None:
                 return other
-        except FirnError as error:  # one catalog does not stop the topics of another
+        except (FirnError, TimeoutError) as error:
             log.warning("cannot tell whether table %s exists: %s", other.identifier, error)
     return None
 
