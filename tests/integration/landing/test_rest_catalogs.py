@@ -128,10 +128,10 @@ def test_the_operator_replaces_a_token_too(catalog: IcebergRest, rest: Tables, o
 
 
 def test_the_audit_sees_the_whole_history(catalog: IcebergRest, rest: Tables, operators: Catalog) -> None:
-    ingest(rest, "history", commits=3)
-    referenced = operators.load_table((NAMESPACE, "history"))
+    ingest(rest, "long_history", commits=3)
+    referenced = operators.load_table((NAMESPACE, "long_history"))
     assert len(referenced.metadata.snapshots) == 1, "the operator asks for snapshots of tags and branches only"
     assert audit.before(referenced, "id") == (None, False)
-    everything = open_catalog("rest", catalog.connection, snapshots="all").load_table((NAMESPACE, "history"))
+    everything = open_catalog("rest", catalog.connection, snapshots="all").load_table((NAMESPACE, "long_history"))
     assert len(everything.metadata.snapshots) == 3
     assert audit.before(everything, "id") == (None, True)

@@ -24,10 +24,10 @@ SEEDS = range(12)
 
 
 def first_violation() -> str:
-    """Return the first violation of the first failing story, or an empty text."""
+    """Return the violations of the first failing story, or an empty text."""
     for seed in SEEDS:
         if wrong := run_story(seed).wrong:
-            return wrong[0]
+            return "\n".join(wrong)
     return ""
 
 
