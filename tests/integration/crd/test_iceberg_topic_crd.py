@@ -464,7 +464,7 @@ def test_status_is_a_subresource(api: ApiServer) -> None:
         "Table": "lake.demo.status",
         "Fresh": "True",
         "Complete": "False",
-        "Group": "default",
+        "Letters": 1099511627776,
         "Compaction": "nightly",
         "Retention": "legal",
         "Small-Files": 120,
