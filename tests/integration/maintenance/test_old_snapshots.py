@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import CorruptDataError
-from firn.model.maintenance import CompactionWork, RetentionWork
+from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
 from firn.model.progress import Offsets
 from firn_spark.tables.commits import SLOT_MS, Landed, read_landed
 from tests.integration.maintenance.lake import DAY, Lake, Topic
@@ -61,6 +61,24 @@ def test_orphan_removal_finds_the_files_of_removed_snapshots(lake: Lake) -> None
         assert report.orphans.files >= 12, report
         gone = objects - topic.objects()
         assert sum(name.endswith(".parquet") for name in gone) == (6 if enforce else 0)
+    topic.check()
+
+
+def references(topic: Topic) -> set[str]:
+    return {str(name) for name in topic.fresh().refs().keySet()}
+
+
+def test_a_history_with_gaps_has_a_second_reference_until_it_expires(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    assert references(topic) == {"main"}
+    later(topic, 2 * DAY)
+    topic.ingest(2, keep_ms=HOUR)
+    assert references(topic) == {"main", "firn-history"}
+    work = RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1))
+    lake.run(topic.work(retention=work))
+    assert references(topic) == {"main"}
+    assert len(snapshots(topic)) == 1
     topic.check()
 
 

@@ -352,9 +352,12 @@ async def test_requests_that_wait_for_the_coordinator_are_bounded() -> None:
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(frame)
         writers.append(writer)
-    while stuck.taken < 4 or server._budget.waiting < 4:
-        await asyncio.sleep(0.001)
-    assert (stuck.taken, server._budget.used) == (4, bound)
+    async with asyncio.timeout(30):
+        while stuck.taken + server._budget.waiting < 8:
+            await asyncio.sleep(0.001)
+    assert 1 <= stuck.taken < 8
+    # A request that has begun to arrive may finish.
+    assert server._budget.used <= bound + size
     for writer in writers:
         writer.close()
     await server.stop(0.01, lambda: None)
