@@ -104,13 +104,13 @@ def command_line() -> argparse.ArgumentParser:
         "--recover",
         action="store_true",
         help="with fsck, while no broker runs: commit the records of objects without a commit again, at the next free offsets,"
-        " and let brokers serve that stopped because the coordinator went back",
+        " and allow brokers to serve clients again after the coordinator went back",
     )
     repair.add_argument(
         "--accept",
         action="store_true",
-        help="with fsck, while no broker runs: let brokers serve that stopped because the coordinator went back, without the lost"
-        " commits",
+        help="with fsck, while no broker runs: give up the lost commits, and allow brokers to serve clients again after the"
+        " coordinator went back",
     )
     parser.add_argument(
         "--listen",

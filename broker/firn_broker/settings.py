@@ -198,7 +198,7 @@ class PostgresSettings(Settings):
     schema_name: str = "firn_broker"
     """Schema of the coordinator's tables. Each cluster needs its own."""
     connections: int = Field(default=8, ge=2)
-    """Number of connections of one broker to PostgreSQL, four at least. One is for the broker's lease, two are for commits."""
+    """Number of connections of one broker to PostgreSQL. One is for its lease, and two are for commits. With 2 or 3, it still opens four."""
     timeout_seconds: float = Field(default=10, gt=0)
     """Seconds after which a call to PostgreSQL fails."""
 

@@ -315,7 +315,7 @@ class CatalogTenancy(Settings):
     """Limits for the tables of each Kubernetes namespace in this catalog."""
 
     table_namespaces: list[Pattern] = []
-    """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name. Empty: all."""
+    """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name, with _ for -. Empty: all."""
     properties: Allowance = Allowance(deny=["write.*.path", "write.location-provider.*"])
     """Table properties that a spec may set. By default, files stay at the table's location."""
 

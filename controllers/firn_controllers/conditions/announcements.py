@@ -43,7 +43,7 @@ class EventReason(StrEnum):
     SUSPICIOUS_TIMES = "SuspiciousTimes"
     """Most integers of a column are sensible times only in another unit. The message names `epoch` of the field."""
     RECORDS_LOST = "RecordsLost"
-    """Records were lost before they landed. The message names their offsets."""
+    """The log deleted records before they landed, or lost its end. The message names the offsets."""
     PAUSED = "Paused"
     """The annotation `firn.dev/pause-reconciliation` pauses reconciliation."""
     UNPAUSED = "Unpaused"

@@ -38,7 +38,7 @@ def complete(observed: ObservedTopic) -> Verdict:
     return Verdict(
         "False",
         Reason.RECORDS_LOST,
-        f"{offsets} offsets did not land: {described(ranges)}; raise retention.ms of the Kafka topic or the resources of the ingestion group,"
+        f"{offsets} offsets are lost: {described(ranges)}; if the log deleted records, raise its retention.ms or the resources of the group,"
         f" then acknowledge the loss: {command}",
     )
 

@@ -16,7 +16,7 @@ from firn_controllers.iceberg_topic.observed import ObservedTopic
 def topic_name_allowed(observed: ObservedTopic) -> Failure | None:
     """Check that the namespace may use the name of the Kafka topic."""
     profile, name = observed.entry.profile, observed.resource.topic_name
-    allowed = _patterns(observed, observed.config.profiles[profile].tenancy.topic_names)
+    allowed = _patterns(observed.config.profiles[profile].tenancy.topic_names, observed.entry.name[0])
     if not allowed or matches(name, allowed):
         return None
     return Failure(
@@ -32,7 +32,9 @@ def table_namespace_allowed(observed: ObservedTopic) -> Failure | None:
     target = observed.target
     if not isinstance(target, TableTarget):
         return None
-    allowed = _patterns(observed, observed.config.catalogs[target.catalog].tenancy.table_namespaces)
+    # As in the default of spec.table.namespace.
+    namespace = observed.entry.name[0].replace("-", "_")
+    allowed = _patterns(observed.config.catalogs[target.catalog].tenancy.table_namespaces, namespace)
     if not allowed or matches(target.namespace, allowed):
         return None
     return Failure(
@@ -96,8 +98,8 @@ def partitions_allowed(observed: ObservedTopic) -> Failure | None:
     )
 
 
-def _patterns(observed: ObservedTopic, patterns: list[str]) -> list[str]:
-    return [pattern.replace("{namespace}", observed.entry.name[0]) for pattern in patterns]
+def _patterns(patterns: list[str], namespace: str) -> list[str]:
+    return [pattern.replace("{namespace}", namespace) for pattern in patterns]
 
 
 def _refused(allowance: Allowance, names: Mapping[str, str]) -> str | None:

@@ -1,6 +1,9 @@
 """A commit that fails again and again for an unexpected reason does not stop the commits behind it."""
 
+from collections.abc import Iterator
+
 import pytest
+import structlog
 from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
@@ -13,8 +16,11 @@ pytestmark = pytest.mark.usefixtures("_no_pauses")
 
 
 @pytest.fixture
-def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(writer, "RETRY_SECONDS", (0.0,))
+    # Printing a traceback with its variables takes a second.
+    with structlog.testing.capture_logs():
+        yield
 
 
 def given_up() -> float:

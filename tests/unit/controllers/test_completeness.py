@@ -37,7 +37,7 @@ def test_a_loss_is_reported_with_its_ranges_and_does_not_lower_ready() -> None:
     conditions = conditions_of(observed)
     assert (conditions["Complete"], conditions["Ready"]) == (("False", "RecordsLost"), ("True", "AllReady"))
     text = message(observed, ConditionType.COMPLETE)
-    assert "100 offsets did not land: partition 0, offsets 100 to 199" in text
+    assert "100 offsets are lost: partition 0, offsets 100 to 199" in text
     assert text.endswith("annotate --overwrite itopic flights firn.dev/acknowledge-loss=1-3fa9c1d2")
 
 
@@ -47,9 +47,7 @@ def test_an_acknowledged_loss_is_no_longer_reported_and_the_next_one_is() -> Non
     more = LOST.plus([GAP.model_copy(update={"start": 300, "end": 301})], "id-1", "3fa9c1d2-0000", 0.0)
     observed = reporting(more, manifest=manifest)
     assert conditions_of(observed)["Complete"] == ("False", "RecordsLost")
-    assert message(observed, ConditionType.COMPLETE).startswith(
-        "1 offsets did not land: partition 0, offsets 300 to 300"
-    )
+    assert message(observed, ConditionType.COMPLETE).startswith("1 offsets are lost: partition 0, offsets 300 to 300")
 
 
 @pytest.mark.parametrize("progress", [None, gen.progress(state="BackingOff")], ids=["no report", "no table"])

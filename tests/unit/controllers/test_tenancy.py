@@ -79,6 +79,11 @@ def test_a_spec_within_its_namespaces_limits_passes(config: Config, spec: dict[s
     assert failure(spec, config) is None
 
 
+def test_a_namespace_with_a_hyphen_may_use_its_default_table_namespace() -> None:
+    observed = gen.observed(gen.topic(namespace="team-a"), limited(None, OWN_TABLES))
+    assert checks.first_failure(observed) is None
+
+
 def test_a_retention_policy_is_limited_like_the_spec() -> None:
     policy = gen.policy(kind="RetentionPolicy", selector={}, mode="Enforce", log={"maxAge": "8d"})
     config = limited(LIMITS)
