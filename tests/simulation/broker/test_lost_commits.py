@@ -7,7 +7,7 @@ import os
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.cluster.continuity import REASON
+from firn_broker.cluster.continuity import PATIENCE_SECONDS, REASON
 from firn_broker.log_types import NodeAddress, Topic
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.network.router import Client
@@ -18,7 +18,7 @@ from tests.simulation.broker import wire
 from tests.simulation.broker.test_failure_matrix import STORAGE_ERROR, TOPIC, brokers, janitors, numbers, send
 from tests.simulation.broker.world import LEASE_SECONDS, SETTINGS, Dead, Host, World
 
-PATIENCE = 4 * LEASE_SECONDS
+PATIENCE = PATIENCE_SECONDS + 4 * LEASE_SECONDS
 
 
 async def stops(world: World) -> str:
