@@ -3,7 +3,10 @@
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from firn.model import names
+from firn.model.errors import CorruptDataError
 from firn_spark.tables.commits import (
     COMMIT_ID,
     INGEST,
@@ -56,6 +59,22 @@ def test_a_known_history_is_not_read_again() -> None:
     before = {1: SimpleNamespace(snapshotId=lambda: 1)}
     moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__)
     assert newest(moved, (1, landed)) is landed
+
+
+def test_the_properties_do_not_count_if_their_commit_is_outside_the_history() -> None:
+    """Another engine made a snapshot current whose ingestion commits are gone, and newer ones are kept."""
+    foreign = SimpleNamespace(summary=dict, snapshotId=lambda: 2, parentId=lambda: 1)
+    newer = SimpleNamespace(summary=lambda: SUMMARY, snapshotId=lambda: 3, parentId=lambda: 2)
+    moved = SimpleNamespace(
+        name=lambda: "lake.n.t", currentSnapshot=lambda: foreign, snapshot=lambda _: None,
+        properties=lambda: SUMMARY, snapshots=lambda: [foreign, newer],
+    )  # fmt: skip
+    with pytest.raises(CorruptDataError, match="the newest ingestion commit is not in its history"):
+        newest(moved)
+    moved.snapshots = lambda: [foreign]
+    landed = newest(moved)
+    assert landed is not None
+    assert landed.offsets == {0: 40, 1: 7}
 
 
 def test_the_history_counts_after_a_rollback() -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from firn.model import names
-from firn.model.progress import Cause, Gap, Losses
+from firn.model.progress import RANGES, Cause, Gap, Losses
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
@@ -135,6 +135,22 @@ def test_a_failed_commit_keeps_the_gap_for_the_next_one(
     with pytest.raises(RuntimeError):
         commits.commit(behind, planned[behind], TopicResult(rows=15), 0.0)
     assert (behind.gaps, counted) == ([deleted(10, 25)], [])
+
+
+def test_a_log_of_many_partitions_that_was_cut_back_is_recorded_once(
+    commits: TopicCommits, committer: Committer, counted: list[int]
+) -> None:
+    """The table lists fewer ranges than the log lost."""
+    parts = range(2 * RANGES)
+    cut = topic(epoch=1)
+    cut.table.java, cut.table.losses = Table(), Losses()
+    cut.table.landed = Landed("id-1", 1, dict.fromkeys(parts, 10), commit_id="before")
+    cut.reading.position = dict.fromkeys(parts, 10)
+    cut.observe(1.0, dict.fromkeys(parts, 7))
+    commits.record_gaps(cut)
+    cut.observe(2.0, dict.fromkeys(parts, 7))
+    assert cut.gaps == []
+    assert counted == [3 * len(parts)]
 
 
 def test_a_log_that_was_cut_back_is_recorded_once(commits: TopicCommits, committer: Committer) -> None:
