@@ -4,7 +4,8 @@ Used by the CLI in a process of its own, so Arrow may be loaded here.
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
@@ -22,6 +23,20 @@ from firn_operator.adapters.iceberg.catalogs import open_catalog
 os.environ.setdefault("PYICEBERG_MAX_WORKERS", "2")
 
 ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
+
+
+@contextmanager
+def _translating(what: str) -> Iterator[None]:
+    """Turn exceptions of a catalog's client into ours, which name ``what``."""
+    try:
+        yield
+    except FirnError:
+        raise
+    except Exception as error:
+        translated_error = translated(what, error)
+        if translated_error is None:
+            raise
+        raise translated_error from error
 
 
 class Lake:
@@ -55,17 +70,10 @@ class Lake:
         """Return the names of all tables, sorted. Raises AccessDeniedError and UnavailableError."""
         found = []
         for name in self.catalogs:
-            try:
+            with _translating(f"catalog {name}"):
                 catalog = self.catalog(name)
                 for namespace in catalog.list_namespaces():
                     found += [".".join((name, *identifier)) for identifier in catalog.list_tables(namespace)]
-            except FirnError:
-                raise
-            except Exception as error:
-                translated_error = translated(f"catalog {name}", error)
-                if translated_error is None:
-                    raise
-                raise translated_error from error
         return sorted(found)
 
     def find(self, identifier: str) -> Table:
@@ -87,17 +95,11 @@ class Lake:
                 f"{identifier!r} is not the name of a table: write CATALOG.NAMESPACE.NAME, such as lake.demo.flights"
             )
         catalog, namespace, name = parts
-        try:
-            return self.catalog(catalog).load_table((namespace, name))
-        except NoSuchTableError:
-            return None
-        except FirnError:
-            raise
-        except Exception as error:
-            translated_error = translated(f"table {identifier}", error)
-            if translated_error is None:
-                raise
-            raise translated_error from error
+        with _translating(f"table {identifier}"):
+            try:
+                return self.catalog(catalog).load_table((namespace, name))
+            except NoSuchTableError:
+                return None
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:

@@ -29,6 +29,10 @@ class Pool:
         self._free = asyncio.Semaphore(size)
         self.gate = asyncio.Event()
         self.reads = 0
+        self.standby = False
+
+    async def expire_connections(self) -> None:
+        self.standby = False
 
     async def acquire(self, timeout: float) -> "Pool":  # noqa: ASYNC109
         async with asyncio.timeout(timeout):
@@ -41,6 +45,8 @@ class Pool:
     async def fetch(self, sql: str, *_values: Any) -> Sequence[Any]:
         if "commit_wal" in sql:
             return [("[]",)]
+        if "pg_is_in_recovery" in sql:
+            return [("", "topics", 3, self.standby)]
         if "UPDATE node" in sql:
             return [(1,)]
         if "SELECT id, host" in sql:
@@ -64,10 +70,19 @@ async def test_waiting_reads_delay_neither_leases_nor_commits(connections: int) 
         while not pool.reads:
             await asyncio.sleep(0)
         assert [node.id for node in await nodes.renew(LEASE, 60_000)] == [0]
+        assert (await nodes.progress()).counters == {"topics": 3}, "it is part of each renewal"
         assert await log.commit(Commit(LEASE, "k", 0, ())) == []
         assert not any(read.done() for read in reads)
         pool.gate.set()
         await asyncio.wait(reads)
+
+
+async def test_a_standby_proves_nothing_about_lost_commits() -> None:
+    pool, _, nodes = connected(4)
+    pool.standby = True
+    with pytest.raises(UnavailableError, match="is a standby"):
+        await nodes.progress()
+    assert (await nodes.progress()).counters == {"topics": 3}, "the connections were replaced"
 
 
 async def test_reads_that_would_wait_too_long_fail_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -135,6 +135,15 @@ def test_older_topics_count_with_what_they_ask_for_and_younger_ones_with_what_th
     assert topics.other_partitions(this, 3) == 7 + 3 + 20
 
 
+def test_topics_of_brokers_without_topic_ids_are_no_rivals() -> None:
+    claims = []
+    for name in ("first", "second"):
+        manifest = gen.topic(name)
+        manifest["status"]["topicId"] = "A" * 22
+        claims.append(set(topic_entry(manifest, gen.config()).topic_claims))
+    assert not claims[0] & claims[1]
+
+
 @pytest.mark.parametrize("text", ["much", "1.5", "8MB", ""])
 def test_a_limit_without_a_number_is_rejected(text: str) -> None:
     with pytest.raises(ValueError, match="limit"):
