@@ -19,7 +19,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from urllib3.exceptions import HTTPError
 
 from firn.model import names
+from firn.model.progress import GroupProgress
 from hack import quickstart
+from hack.bench.measuring.commits import percentile
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
 from hack.support.progress import step
@@ -35,6 +37,8 @@ PEER_TOPICS = 1000
 PLURAL = "icebergtopics"
 READY_WITHIN = 600.0
 STEADY_SECONDS = 60.0
+REPORTED = frozenset({"Running", "CaughtUp"})
+"""States of a topic in the driver's report in which the operator makes it Ready."""
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _APPLIERS = 8
 
@@ -83,6 +87,16 @@ class Cluster:
         )
         return reading(answer.data.decode(), time.time())
 
+    def read_driver(self) -> set[str]:
+        """Return the uids of the topics that the driver reports as prepared; none while it does not answer."""
+        with suppress(client.ApiException, HTTPError, OSError):
+            answer: Any = self.core.connect_get_namespaced_service_proxy_with_path(
+                f"{names.ingestion('default')}:8080", quickstart.SYSTEM, "progress", _preload_content=False
+            )
+            document = GroupProgress.model_validate_json(answer.data)
+            return {topic.uid for topic in document.topics if topic.table_ready and topic.state in REPORTED}
+        return set()
+
     def create(self, topic: dict[str, Any]) -> None:
         """Create an IcebergTopic."""
         self.objects.create_namespaced_custom_object(names.GROUP, names.VERSION, self._namespace, PLURAL, topic)
@@ -120,6 +134,8 @@ class ReadyTimes:
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._ended = False
         self.seen: dict[str, float] = {}
+        self.names: dict[str, str] = {}
+        """The name of each topic by its uid."""
 
     def __enter__(self) -> ReadyTimes:
         self._thread.start()
@@ -141,8 +157,33 @@ class ReadyTimes:
                     timeout_seconds=600,
                 ):
                     topic = event["object"]
+                    self.names[topic["metadata"]["uid"]] = topic["metadata"]["name"]
                     if quickstart.is_ready(topic):
                         self.seen.setdefault(topic["metadata"]["name"], time.time())
+
+
+class ReportTimes:
+    """Times at which the driver first reported each topic as prepared, by uid. Reads the report once a second."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self.seen: dict[str, float] = {}
+
+    def __enter__(self) -> ReportTimes:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._ended.wait(1):
+            moment = time.time()  # Before the request: a delay is rather too long than too short.
+            for uid in self._cluster.read_driver():
+                self.seen.setdefault(uid, moment)
 
 
 def topic(name: str, namespace: str = NAMESPACE) -> dict[str, Any]:
@@ -175,7 +216,7 @@ def measure(options: Options) -> Iterator[Figure]:
         quickstart.cluster_up()
         quickstart.install()
     cluster = Cluster()
-    with cluster.namespace(), ReadyTimes(cluster.objects) as ready:
+    with cluster.namespace(), ReadyTimes(cluster.objects) as ready, ReportTimes(cluster) as reports:
         with step("creating a first topic, so that broker and driver run"):
             cluster.create(topic("first"))
             await_true("the first topic is Ready", lambda: "first" in ready.seen, READY_WITHIN)
@@ -193,6 +234,8 @@ def measure(options: Options) -> Iterator[Figure]:
 
         with step("waiting until all are Ready"):
             await_true(f"{count} IcebergTopics Ready", all_ready, READY_WITHIN)
+        reported = {ready.names[uid]: moment for uid, moment in reports.seen.items() if uid in ready.names}
+        waited = [moment - reported.get(name, moment) for name, moment in ready.seen.items() if name != "first"]
         took = sorted(moment - started for name, moment in ready.seen.items() if name != "first")
         after = cluster.read_operator()
         with step("a minute without changes"):
@@ -214,6 +257,7 @@ def measure(options: Options) -> Iterator[Figure]:
 
     yield figure("all_ready", took[-1], "s", PEER_READY_SECONDS)
     yield figure("half_ready", took[len(took) // 2], "s")
+    yield figure("ready_after_report", percentile(waited, 0.99), "s from the driver's report to Ready, p99")
     yield figure("created", created - started, "s")
     yield figure("operator_cpu", after.cpu - before.cpu, "CPU s until all Ready", PEER_CPU_SECONDS)
     yield figure("operator_memory", peak, "MB (RSS, highest)", PEER_MEGABYTES)
