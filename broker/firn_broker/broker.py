@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 import structlog
 
+from firn.event_loop import follow_stalls
 from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
@@ -41,8 +42,6 @@ STOP_SECONDS = 5.0
 """Seconds that a stopping broker waits for its last commits, and then for its background tasks."""
 JOIN_SECONDS = 1.0
 """Seconds between two attempts of a starting broker to reach the coordinator."""
-STALL_SECONDS = 0.02
-"""Seconds between two measurements of the event loop. A measurement reports up to this much less than the stall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,11 +242,7 @@ async def _reached(step: Callable[[], Awaitable[T]]) -> T:
 
 async def measure_stalls() -> None:
     """Measure how late the event loop runs a timer. Runs until it is cancelled."""
-    loop = asyncio.get_running_loop()
-    while True:
-        due = loop.time() + STALL_SECONDS
-        await asyncio.sleep(STALL_SECONDS)
-        metrics.LOOP_STALL_SECONDS.observe(max(loop.time() - due, 0))
+    await follow_stalls(metrics.LOOP_STALL_SECONDS.observe, metrics.LOOP_CPU_WAIT.inc)
 
 
 def _ended(task: "asyncio.Task[None]") -> None:

@@ -15,8 +15,12 @@ MALFORMED = Counter(
 )
 LOOP_STALL_SECONDS = Histogram(
     "firn_broker_loop_stall_seconds",
-    "Delay of a timer in the event loop, measured 50 times a second: no request advances meanwhile",
+    "Delay of a timer in the event loop, measured 50 times a second: no request advances meanwhile. Waiting for a CPU is not in it",
     buckets=_SECONDS,
+)
+LOOP_CPU_WAIT = Counter(
+    "firn_broker_loop_cpu_wait_seconds_total",
+    "Seconds in which the broker's event loop was ready to run and waited for a CPU",
 )
 CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or closed with a request still running")
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")

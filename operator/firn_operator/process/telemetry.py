@@ -15,6 +15,7 @@ from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, ge
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from firn.event_loop import follow_stalls
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
@@ -67,23 +68,25 @@ WATCH_BEHIND = Gauge(
 )
 LEAST_STALL = 0.1
 """Seconds of the shortest stall of the event loop that is counted."""
-_STALL_LOOK = 0.025
 LOOP_STALLS = Histogram(
     "firn_event_loop_stall_seconds",
-    "Stalls of the operator's event loop of 0.1 s or more: one piece of work kept all others waiting",
+    "Stalls of the operator's event loop of 0.1 s or more: one piece of work kept all others waiting. Waiting for a CPU is not in it",
     buckets=(0.15, 0.25, 0.5, 1, 2.5, 5, 10),
+)
+LOOP_CPU_WAIT = Counter(
+    "firn_event_loop_cpu_wait_seconds_total",
+    "Seconds in which the operator's event loop was ready to run and waited for a CPU",
 )
 
 
 async def measure_stalls() -> None:
     """Observe each stall of the running event loop, until cancelled."""
-    loop = asyncio.get_running_loop()
-    while True:
-        begun = loop.time()
-        await asyncio.sleep(_STALL_LOOK)
-        stall = loop.time() - begun - _STALL_LOOK
-        if stall >= LEAST_STALL:
-            LOOP_STALLS.observe(stall)
+    await follow_stalls(_observe_stall, LOOP_CPU_WAIT.inc)
+
+
+def _observe_stall(seconds: float) -> None:
+    if seconds >= LEAST_STALL:
+        LOOP_STALLS.observe(seconds)
 
 
 class QueueMeter:
