@@ -81,8 +81,6 @@ class Broker:
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
-        self.parsing = asyncio.Lock()
-        """Held by the one produce request that is parsed and waits for its share of `parsed`."""
         self.cluster_id = ""
         self.routes: Sequence[Route] = ()
         self.router: Router

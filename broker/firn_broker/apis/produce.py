@@ -60,24 +60,49 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
     """Append the batches, and answer when they are durable."""
     share = Share(broker.parsed, call.client.peer)
     try:
-        # The memory of a request is known after parsing. Later requests wait unparsed, in the order of arrival, until
-        # it is acquired.
-        async with broker.parsing:
-            request = produce.read(call.frame, call.header.body, call.version)
-            await share.acquire(request.elements * _ELEMENT_BYTES)
-        return await _handle(broker, call, request)
+        # A free lock is acquired without a pause. The next request of the connection waits unparsed.
+        async with call.client.produce_order:
+            request = await _read(call, share)
+            if (refused := _refusal(call, request)) is not None:
+                return [produce.write(call.version, _all(request, refused))]
+            results, future, places = await _append(broker, call, request)
+        return await _answer_durably(call, request, results, future, places)
     finally:
         share.release()
 
 
-async def _handle(broker: Broker, call: Call, request: ProduceRequest) -> list[bytes | memoryview] | None:
+async def _read(call: Call, share: Share) -> ProduceRequest:
+    """Parse the request and acquire the memory that it takes.
+
+    The memory is known only after parsing. A request that has to wait for it is dropped and parsed again, so that
+    waiting requests take no more than their bytes, and requests with a free share pass them.
+    """
+    request: ProduceRequest | None = produce.read(call.frame, call.header.body, call.version)
+    assert request is not None
+    if not share.begin(request.elements * _ELEMENT_BYTES):
+        request = None
+        await share.granted()
+        request = produce.read(call.frame, call.header.body, call.version)
+    return request
+
+
+def _refusal(call: Call, request: ProduceRequest) -> ErrorCode | None:
     if call.version < LOWEST:
-        return [produce.write(call.version, _all(request, ErrorCode.unsupported_version))]
+        return ErrorCode.unsupported_version
     if request.acks not in (-1, 0, 1):
-        return [produce.write(call.version, _all(request, ErrorCode.invalid_required_acks))]
+        return ErrorCode.invalid_required_acks
     if request.transactional_id is not None:
-        return [produce.write(call.version, _all(request, ErrorCode.transactional_id_authorization_failed))]
-    results, future, places = await _append(broker, call, request)
+        return ErrorCode.transactional_id_authorization_failed
+    return None
+
+
+async def _answer_durably(
+    call: Call,
+    request: ProduceRequest,
+    results: Results,
+    future: "asyncio.Future[list[BatchOutcome]] | None",
+    places: list[tuple[int, int]],
+) -> list[bytes | memoryview] | None:
     if future is not None:
         for (topic, index), outcome in zip(places, await future, strict=True):
             _answer(results[topic][1], index, outcome)
@@ -101,40 +126,35 @@ async def _append(
 ) -> tuple[Results, "asyncio.Future[list[BatchOutcome]] | None", list[tuple[int, int]]]:
     """Append the batches; return the known errors, the future outcomes, and (topic, partition) of each of those in the
     results."""
-    order = call.client.produce_order
-    if order is None:
-        order = call.client.produce_order = asyncio.Lock()
-    # A free lock is acquired without a pause.
-    async with order:
-        checked = [(name, *await _check(broker, name, partitions)) for name, partitions in request.topics]
-        # No await from here on: another request must not add an awaited batch between this check and the append.
-        _note_failures(call.client)
-        results: Results = []
-        appends: list[Append] = []
-        places: list[tuple[int, int]] = []
-        buffered: list[tuple[str, int, Batch]] = []
-        for name, topic, missing, batches in checked:
-            of_topic: list[ProduceResult] = []
-            for index, batch in batches:
-                place = None if topic is None else topic.partition(index)
-                if isinstance(batch, tuple):
-                    code, why = batch
-                    of_topic.append(ProduceResult(index, missing if topic is None else code, message=why))
-                elif topic is None or place is None:
-                    of_topic.append(ProduceResult(index, missing))
-                    _await(call.client, name, index, batch)
-                elif _too_early(call.client, name, index, batch):
-                    of_topic.append(ProduceResult(index, ErrorCode.kafka_storage_error))
-                else:
-                    places.append((len(results), len(of_topic)))
-                    buffered.append((name, index, batch))
-                    of_topic.append(ProduceResult(index))
-                    appends.append(Append(place, batch, broker.configs.append_time(topic)))
-            results.append((name, of_topic))
-        future = broker.writer.append(appends) if appends else None
-        if future is not None and any(batch.producer_id >= 0 for _, _, batch in buffered):
-            call.client.buffered.append((future, buffered))
-        return results, future, places
+    checked = [(name, *await _check(broker, name, partitions)) for name, partitions in request.topics]
+    # No await from here on: another request must not add an awaited batch between this check and the append.
+    _note_failures(call.client)
+    results: Results = []
+    appends: list[Append] = []
+    places: list[tuple[int, int]] = []
+    buffered: list[tuple[str, int, Batch]] = []
+    for name, topic, missing, batches in checked:
+        of_topic: list[ProduceResult] = []
+        for index, batch in batches:
+            place = None if topic is None else topic.partition(index)
+            if isinstance(batch, tuple):
+                code, why = batch
+                of_topic.append(ProduceResult(index, missing if topic is None else code, message=why))
+            elif topic is None or place is None:
+                of_topic.append(ProduceResult(index, missing))
+                _await(call.client, name, index, batch)
+            elif _too_early(call.client, name, index, batch):
+                of_topic.append(ProduceResult(index, ErrorCode.kafka_storage_error))
+            else:
+                places.append((len(results), len(of_topic)))
+                buffered.append((name, index, batch))
+                of_topic.append(ProduceResult(index))
+                appends.append(Append(place, batch, broker.configs.append_time(topic)))
+        results.append((name, of_topic))
+    future = broker.writer.append(appends) if appends else None
+    if future is not None and any(batch.producer_id >= 0 for _, _, batch in buffered):
+        call.client.buffered.append((future, buffered))
+    return results, future, places
 
 
 async def _check(

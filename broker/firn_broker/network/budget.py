@@ -164,10 +164,19 @@ class Share:
     async def acquire(self, size: int) -> None:
         """Wait in line for ``size`` bytes. A share that holds bytes acquires no more, so that no two shares wait for
         each other."""
+        if not self.begin(size):
+            await self.granted()
+
+    def begin(self, size: int) -> bool:
+        """Acquire ``size`` bytes now and return True, or take a place in line and return False: `granted` waits there."""
         if self._budget.acquire(size, self._peer, self._granted):
             self._size = size
-            return
+            return True
         self._ready = asyncio.get_running_loop().create_future()
+        return False
+
+    async def granted(self) -> None:
+        """Wait for the bytes after `begin` has returned False."""
         try:
             await self._ready
         except asyncio.CancelledError:

@@ -32,11 +32,11 @@ def test_a_batch_is_rejected_in_the_turn_in_which_the_one_before_fails(monkeypat
                 patched.setattr(asked.broker.writer, "append", lambda _: failing)
                 first = asyncio.create_task(send(asked, 0))
                 await asyncio.sleep(0.1)
-            await asked.broker.parsing.acquire()
+            await asked.client.produce_order.acquire()
             second = asyncio.create_task(send(asked, 1))
             await asyncio.sleep(0.1)
             # The second request runs before the handler of the first one.
-            asked.broker.parsing.release()
+            asked.client.produce_order.release()
             failing.set_result([BatchOutcome(AGAIN)])
             appended: list[Sequence[Append]] = []
             append = asked.broker.writer.append
