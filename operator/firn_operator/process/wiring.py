@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import random
@@ -142,6 +143,9 @@ async def _work(
             *(asyncio.create_task(other, name=name) for name, other in others.items()),
         ]
         health.starting = None
+        # A full garbage collection stops the loop. Modules and listed resources are most of what it would visit.
+        gc.collect()
+        gc.freeze()
         log.info("start-up complete; reconciling")
         done, _ = await asyncio.wait([reconciling, *helpers, *kopf_tasks], return_when=asyncio.FIRST_COMPLETED)
         health.starting = "stopping"
