@@ -5,10 +5,28 @@ from typing import Any
 from firn.model import names
 from firn.model.jobs import Adoption, IngestJob
 from tests.integration.ingestion.world import World, exactly, places, value
+from tests.servers.process import await_true
 
 
 def good(first: int, count: int) -> list[bytes]:
     return [value(n) for n in range(first, first + count)]
+
+
+def test_an_idle_table_of_an_earlier_version_records_its_cluster(world: World) -> None:
+    topic = world.topic("idle")
+    job = world.job(topic)
+    world.produce(topic, good(0, 5))
+    world.apply(job)
+    world.start()
+    world.await_offsets(lambda: world.landed(job) == {0: 5}, "offset 5", job)
+    world.stop()
+    world.table(job).updateProperties().remove(names.TABLE_KAFKA_CLUSTER).commit()
+    world.start()
+    await_true(
+        "the table names its Kafka cluster",
+        lambda: world.table(job).properties().get(names.TABLE_KAFKA_CLUSTER),
+        60,
+    )
 
 
 def test_a_planned_move_to_another_cluster_lands_nothing_twice(world: World) -> None:

@@ -37,20 +37,30 @@ def test_a_topic_of_another_cluster_does_not_take_the_table() -> None:
         first()
 
 
+def test_a_topic_does_not_take_a_table_that_names_no_cluster() -> None:
+    with pytest.raises(ConflictError, match="topic id-old in an unknown Kafka cluster, and profile classic"):
+        first(recorded=None)
+    assert first(Adoption(topic_id="id-old"), recorded=None) == {0: 10, 1: 20}
+
+
 def test_an_adoption_of_another_topic_is_no_approval() -> None:
     with pytest.raises(ConflictError):
         first(Adoption(topic_id="id-older", offsets={0: 400, 1: 400}))
 
 
-@pytest.mark.parametrize(("recorded", "present"), [("kafka-1", "kafka-1"), (None, "kafka-1"), ("kafka-1", "")])
+@pytest.mark.parametrize(("recorded", "present"), [("kafka-1", "kafka-1"), ("kafka-1", "")])
 def test_a_topic_that_was_recreated_begins_at_its_start(recorded: str | None, present: str) -> None:
     assert first(recorded=recorded, present=present) is None
 
 
 def test_an_adoption_begins_at_its_offsets_and_other_partitions_at_their_start() -> None:
     assert first(Adoption(topic_id="id-old", offsets={0: 400})) == {0: 400, 1: 20}
-    assert first(Adoption(topic_id="id-old", offsets={0: 1000, 1: 5})) == {0: 1000, 1: 20}
+    assert first(Adoption(topic_id="id-old", offsets={0: 1000})) == {0: 1000, 1: 20}
     assert first(Adoption(topic_id="id-old")) == {0: 10, 1: 20}
+
+
+def test_adopted_offsets_that_the_log_has_deleted_are_not_passed_over() -> None:
+    assert first(Adoption(topic_id="id-old", offsets={1: 5})) == {0: 10, 1: 5}
 
 
 def test_an_adoption_waits_until_the_log_reaches_its_offsets() -> None:

@@ -18,14 +18,17 @@ from firn_spark.tables.commits import Landed
 def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, kafka: Kafka) -> Offsets | None:
     """Return the offsets at which ``live`` continues a table of another topic; None: at its start, as a re-created topic.
 
-    Raises ConflictError if the other topic is of another Kafka cluster and the spec does not adopt its table, and
-    NotReadyError if the log does not reach the adopted offsets yet.
+    The log may have deleted records from an adopted offset on. They count as lost, like those of any topic.
+    Raises ConflictError if the other topic is not known to be of this Kafka cluster and the spec does not adopt its
+    table, and NotReadyError if the log does not reach the adopted offsets yet.
     """
     if job.adopt is None or job.adopt.topic_id != landed.topic_id:
         recorded, present = table.properties().get(names.TABLE_KAFKA_CLUSTER), kafka.cluster_id()
-        if recorded and present and recorded != present:
+        if present and recorded != present:
+            # A table names no cluster if no driver has prepared it since an upgrade from version 0.1.0 or 0.2.0.
+            where = f"Kafka cluster {recorded}" if recorded else "an unknown Kafka cluster"
             raise ConflictError(
-                f"table {job.table.identifier}: its records are of topic {landed.topic_id} in Kafka cluster {recorded}, and profile "
+                f"table {job.table.identifier}: its records are of topic {landed.topic_id} in {where}, and profile "
                 f"{job.profile} is Kafka cluster {present}; to continue the table from this cluster, set spec.ingestion.adopt "
                 "with this topicId and the first offsets to land"
             )
@@ -40,4 +43,4 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
             f"topic {job.topic}: partition {part} ends at offset {ends[part]}, before offset {offsets[part]} of spec.ingestion.adopt; "
             "waiting for the log to reach it, or correct the offset"
         )
-    return {part: max(offset, starts[part]) for part, offset in offsets.items()}
+    return offsets

@@ -6,6 +6,7 @@ from typing import Any
 
 import structlog
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn_spark.failpoints import Failpoints
@@ -73,6 +74,9 @@ class Preparation:
             self._commit_start(topic, live)
         elif landed is not None and landed.topic_id != live.topic_id:
             self._adopt(topic, landed, live)
+        elif landed is not None and not table.properties().get(names.TABLE_KAFKA_CLUSTER):
+            # The claim records the cluster, so that the table of an idle topic is safe from another cluster too.
+            self._claim(topic, live.topic_id)
         _position(topic, live)
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
