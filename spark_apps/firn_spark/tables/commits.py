@@ -39,6 +39,7 @@ from firn.model.progress import (
     recorded_offsets,
 )
 from firn_spark.failpoints import Failpoints
+from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.old_snapshots import old_snapshots
@@ -231,6 +232,8 @@ class Extras:
     """Offsets that the commit passes without landing them. The table's properties record them."""
     cluster: str = ""
     """Kafka cluster that the table belongs to from this commit on; empty: unchanged."""
+    schema: str = ""
+    """Schema with which the files were written, as Iceberg's JSON; empty: not compared."""
 
 
 NO_EXTRAS = Extras()
@@ -290,6 +293,10 @@ class Committer:
 
     def _begins_slot(self, base: Landed | None) -> bool:
         return base is None or base.committed_ms is None or base.committed_ms // SLOT_MS != self.now_ms() // SLOT_MS
+
+    def schema(self, table: Any) -> str:
+        """Return the current schema as Iceberg's JSON."""
+        return str(self._tables.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
 
     def data_file(self, table: Any, descriptor: str) -> Any:
         """Return the Java data file of a writer's descriptor."""
@@ -390,6 +397,7 @@ class _Append:
         extras: Extras,
     ) -> None:
         self._gaps = extras.gaps
+        self._schema = extras.schema
         self._cluster = {names.TABLE_KAFKA_CLUSTER: extras.cluster} if extras.cluster else {}
         self._committer = committer
         self._descriptors = descriptors
@@ -416,13 +424,23 @@ class _Append:
             return True
         if _moved(self.landed, self._base):
             self._committer.check(self.landed, self._base, self._epoch, str(table.name()))
-            if self._committer.absent(table, self._values[COMMIT_ID], self._base):
-                self._committer.discard(table, self._descriptors)
+            self._discard(table)
             raise CommitConflictError(
                 f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
             )
         self._committer.check_claim(table, self._epoch)
+        column = replaced_column(self._schema, self._committer.schema(table)) if self._schema else None
+        if column is not None:
+            self._discard(table)
+            raise CommitConflictError(
+                f"table {table.name()}: column {column} was dropped and added again while the round wrote its files; the "
+                "driver reads the records again"
+            )
         return False
+
+    def _discard(self, table: Any) -> None:
+        if self._committer.absent(table, self._values[COMMIT_ID], self._base):
+            self._committer.discard(table, self._descriptors)
 
     def build(self, table: Any) -> tuple[Any, Any]:
         """Implement `Change.build`.

@@ -128,7 +128,7 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            Extras(keep_ms=topic.job.keep_snapshots_ms, gaps=gaps),
+            Extras(keep_ms=topic.job.keep_snapshots_ms, gaps=gaps, schema=_schema(topic) if result.data else ""),
         )
         if gaps:
             topic.table.losses = read_losses(topic.table.java)
@@ -163,6 +163,11 @@ def halt(topic: Topic, partition: int, place: HaltPlace) -> None:
         offset=place["offset"],
         code=place["code"],
     )
+
+
+def _schema(topic: Topic) -> str:
+    assert topic.table.spec is not None
+    return topic.table.spec.schema
 
 
 def _empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
