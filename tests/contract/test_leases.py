@@ -10,7 +10,7 @@ from kubernetes import client
 from kubernetes import config as kube
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases, Record, Store
+from firn_spark.leases import Files, KubernetesLeases, Lease, Leases, Record, Store
 from tests.apiserver import ApiServer
 from tests.fakes.clock import FakeClock
 from tests.servers.process import await_true

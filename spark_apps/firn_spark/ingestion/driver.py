@@ -16,11 +16,13 @@ from kubernetes import client
 from kubernetes import config as kube
 from pydantic import ValidationError
 
+from firn.model import names
 from firn.model.errors import ExitCode, InvalidSpecError
 from firn.model.jobs import GroupSettings
 from firn_spark import failpoints, logs, session
 from firn_spark.credentials import Credentials
 from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
+from firn_spark.ingestion.lease import LEASE_SECONDS, LeasedJobs
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics, Server
 from firn_spark.ingestion.rounds.committing import TopicCommits
@@ -28,6 +30,7 @@ from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.kafka.admin import Kafka
+from firn_spark.leases import KubernetesLeases, Leases
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer
 from firn_spark.tables.java_tables import Tables
@@ -114,11 +117,15 @@ class Driver:
 
 
 def job_source(settings: GroupSettings) -> JobSource:
-    """Return the source of job contracts that the settings name."""
+    """Return the source of job contracts that the settings name. In Kubernetes, one driver of the group has them."""
     if settings.jobs_directory is not None:
         return DirectoryJobs(settings.jobs_directory, settings.group)
     kube.load_incluster_config()
-    return KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
+    jobs = KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
+    store = KubernetesLeases(client.CoordinationV1Api(), settings.namespace, {names.LABEL_GROUP: settings.group})
+    # The pod's name: a container that starts again still has the lease.
+    leases = Leases(store, socket.gethostname(), LEASE_SECONDS)
+    return LeasedJobs(jobs, leases, names.ingestion(settings.group))
 
 
 def load_settings(path: str) -> GroupSettings:

@@ -131,10 +131,11 @@ class Loop:
             self._stopping.set()
             for watcher in self._watchers.values():
                 watcher.stop()
-            self._jobs.stop()
             while any(topic.busy for topic in self._topics.values()):
                 self._moved = time.monotonic()
                 time.sleep(0.02)
+            # After the rounds: from here on, another driver may serve the group.
+            self._jobs.stop()
             self._workers.shutdown(wait=False)
 
     def _take_jobs(self) -> None:

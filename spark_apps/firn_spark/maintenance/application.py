@@ -48,7 +48,7 @@ from firn.model.maintenance import (
 from firn_spark import failpoints, logs, session
 from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
-from firn_spark.maintenance.leases import Files, KubernetesLeases, Lease, Leases
+from firn_spark.leases import Files, KubernetesLeases, Lease, Leases
 from firn_spark.maintenance.steps import compaction, retention
 from firn_spark.maintenance.steps.changes import Guard
 from firn_spark.maintenance.steps.rewriting import Rewriter

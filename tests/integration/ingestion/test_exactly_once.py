@@ -14,8 +14,8 @@ from firn.model.errors import ExitCode
 from firn.model.jobs import CatalogConnection, IngestJob
 from firn.model.maintenance import CompactionWork, MaintenanceRun, RetentionWork, SnapshotsWork, TableWork
 from firn_spark import failpoints
+from firn_spark.leases import Files, Leases
 from firn_spark.maintenance.application import Run
-from firn_spark.maintenance.leases import Files, Leases
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true

@@ -16,8 +16,8 @@ from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, unpack
 from firn.tables import rows
 from firn_spark.failpoints import Failpoints
+from firn_spark.leases import Files, Leases
 from firn_spark.maintenance.application import Run
-from firn_spark.maintenance.leases import Files, Leases
 from firn_spark.tables.commits import Committer, Extras, newest, read_landed
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land

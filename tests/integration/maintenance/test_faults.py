@@ -14,7 +14,7 @@ from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, SnapshotsWork
 from firn.tables.compaction import MIN_FILES
 from firn_spark import failpoints
-from firn_spark.maintenance.leases import Files, Lease, Leases, Record
+from firn_spark.leases import Files, Lease, Leases, Record
 from firn_spark.maintenance.steps import retention
 from firn_spark.tables.commits import newest
 from tests.integration.maintenance.equality_deletes import delete_values

@@ -276,9 +276,15 @@ def test_an_operator_with_watched_namespaces_has_no_other_rights() -> None:
     assert (crd["verbs"], crd["resourceNames"]) == (["get"], [f"{kind}.firn.dev" for kind in KINDS])
 
 
-def test_a_driver_may_only_read_config_maps() -> None:
+def test_a_driver_may_only_read_config_maps_and_hold_the_leases_of_groups() -> None:
+    leases = {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"]}
     assert rules_of(manifests(render(IMAGES)), "firn-ingest") == [
-        ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]})
+        ("firn-system", {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get", "list", "watch"]}),
+        ("firn-system", {**leases, "verbs": ["create"]}),
+        (
+            "firn-system",
+            {**leases, "resourceNames": ["firn-ingest-default"], "verbs": ["get", "update", "delete"]},
+        ),
     ]
 
 

@@ -1,5 +1,4 @@
-"""Leases: one run at a time works on a table. Ingestion knows nothing of them, and no commit's safety depends on
-them.
+"""Leases: one run at a time works on a table, and one driver serves a group. No commit's safety depends on them.
 
 A lease is a record of its holder and its end. The store replaces a record only if it has not changed since it was
 read (`Store`: Kubernetes Leases, or files without Kubernetes). A thread renews the lease three times in its duration.
@@ -160,7 +159,7 @@ class KubernetesLeases:
             if error.status in none:
                 return None
             raise UnavailableError(
-                f"lease {self._namespace}/{name}: {error.status} {error.reason}; allow the run's service account to get, create, update "
+                f"lease {self._namespace}/{name}: {error.status} {error.reason}; allow the pod's service account to get, create, update "
                 "and delete leases there"
             ) from error
         except HTTPError as error:
@@ -202,8 +201,13 @@ class Lease:
         """Raise FencedError if the lease is lost, or may be by now. The run must not commit or delete anything then."""
         if self._lost or self._clock() >= self._until:
             raise FencedError(
-                f"lease {self.name}: {self._lost or 'it could not be renewed in time'}; another run may be working on the table"
+                f"lease {self.name}: {self._lost or 'it could not be renewed in time'}; another process may have it"
             )
+
+    @property
+    def lost(self) -> bool:
+        """Return whether another process holds the lease, or it was released. A lease that could not be renewed is not lost yet."""
+        return bool(self._lost)
 
     def release(self) -> None:
         """Release the lease for other runs. Best effort: a lease that could not be released expires by itself."""
@@ -233,7 +237,7 @@ class Lease:
                         # The answer to a renewal was lost. Only the next renewal shows until when the lease holds.
                         self._record = stored
                         return False
-                    self._lost = f"{stored.holder if stored is not None else 'no run'} holds it now"
+                    self._lost = f"{stored.holder if stored is not None else 'no process'} holds it now"
                     log.error("lease lost", lease=self.name, why=self._lost)
                     return True
             except UnavailableError as error:
