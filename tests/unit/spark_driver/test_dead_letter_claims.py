@@ -1,13 +1,17 @@
 """After a commit of dead letters without an answer, the driver claims the dead-letter table again. The late commit then fails."""
 
+from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
 from firn.model.errors import CommitUnknownError
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds import preparation
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
+from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Committer, Landed
 from tests.unit.spark_driver.topic import topic
@@ -57,3 +61,28 @@ def test_a_commit_without_an_answer_makes_the_next_claim_commit(monkeypatch: pyt
     assert landing.letters.unsettled
     landing.failed(CommitUnknownError("no answer"), 0.0)
     assert landing.letters.unsettled, "a failed round forgets the tables, and must not forget this"
+
+
+@pytest.mark.parametrize("unsettled", [False, True])
+def test_the_next_round_claims_again_after_a_commit_without_an_answer(
+    monkeypatch: pytest.MonkeyPatch, unsettled: bool
+) -> None:
+    landing = topic()
+    landing.epoch, landing.table.landed, landing.letters.java = 7, OURS, object()
+    landing.letters.unsettled = unsettled
+    asked: list[bool] = []
+
+    def claim(*_: object, commit_again: bool) -> Landed:
+        asked.append(commit_again)
+        return OURS
+
+    monkeypatch.setattr(dead_letters, "claim", claim)
+    monkeypatch.setattr(preparation, "read_landed", lambda table: OURS)
+    monkeypatch.setattr(preparation.claims, "take", lambda *_: 7)
+    committer = SimpleNamespace(check=lambda *_: None)
+    begun = Preparation(
+        None, cast(Any, SimpleNamespace(spec=lambda table: None)), MagicMock(), cast(Any, committer), Failpoints()
+    )
+    begun.begin(landing)
+    assert asked == [unsettled]
+    assert not landing.letters.unsettled
