@@ -51,6 +51,8 @@ HISTORY_TAG = "firn-history"
 """Tag on a snapshot of a table whose metadata lacks older snapshots."""
 TABLE_LOST = "firn.lost"
 """Table property: offsets that passed without landing (`firn.model.progress`)."""
+TABLE_LEADER_EPOCHS = "firn.leader-epochs"
+"""Table property: leader epochs of the Kafka log whose records have landed (`firn.model.progress`)."""
 TABLE_OWNER = "firn.owner"
 """Table property: UID of the IcebergTopic that created or adopted the table. Only that resource may drop the table."""
 

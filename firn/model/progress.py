@@ -17,6 +17,9 @@ from firn.model import names
 Offsets = dict[int, int]
 """Next offset to land, by partition."""
 
+LeaderEpochs = dict[int, int]
+"""Kafka's leader epoch, by partition. A leader of this epoch had every record before the landed offset."""
+
 _SINCE = "since"
 """Key in the offsets of a summary: the others are those of the commit with this id."""
 _PARTITION = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -113,6 +116,32 @@ def recorded_offsets(summaries: Iterable[Mapping[str, str]], properties: Mapping
     return decode_offsets(text) if text is not None else None
 
 
+class _LeaderEpochs(BaseModel):
+    """The value of ``firn.leader-epochs``: epochs by partition, -1 for an unknown one, after the commit with this id."""
+
+    commit: str = Field(min_length=1)
+    epochs: tuple[int, ...]
+
+
+def encode_leader_epochs(epochs: Mapping[int, int], commit_id: str) -> str:
+    """Return the value of ``firn.leader-epochs`` after the ingestion commit ``commit_id``."""
+    listed = tuple(epochs.get(part, -1) for part in range(max(epochs, default=-1) + 1))
+    return _LeaderEpochs(commit=commit_id, epochs=listed).model_dump_json()
+
+
+def decode_leader_epochs(text: str | None, commit_id: str) -> LeaderEpochs:
+    """Read ``firn.leader-epochs`` as of the ingestion commit ``commit_id``.
+
+    The value of another commit counts as none: rollbacks and earlier versions of Firn leave such a value behind. An
+    invalid value counts as none, too.
+    """
+    try:
+        stored = _LeaderEpochs.model_validate_json(text or "")
+    except ValidationError:
+        return {}
+    return {part: epoch for part, epoch in enumerate(stored.epochs) if epoch >= 0} if stored.commit == commit_id else {}
+
+
 RANGES = 64
 """Number of ranges that a table keeps. Earlier ones are only counted."""
 TABLE_PART = 8
@@ -125,7 +154,7 @@ class Cause(StrEnum):
     DELETED = "Deleted"
     """The log deleted the records before they landed."""
     CUT_BACK = "CutBack"
-    """The log ended before the landed offsets. Records that are then written below them do not land."""
+    """The log lost landed offsets at its end. Records that are then written with these offsets do not land."""
 
 
 class Gap(BaseModel):

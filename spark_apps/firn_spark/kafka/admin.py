@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
@@ -13,9 +13,11 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
 from firn_spark.kafka.clients import client_config, silent_logger
+from firn_spark.kafka.divergence import find_divergences
 from firn_spark.kafka.refusals import GRANT_HINT, UNANSWERED, denied, refuses_connection
 
 REQUEST_SECONDS = 10.0
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,14 @@ class TopicInfo:
 
     topic_id: str
     partitions: tuple[int, ...]
+
+
+class LogEnd(NamedTuple):
+    """An end of a log: the leader of ``epoch`` had every record before ``offset``. The epoch is None if it is not
+    known."""
+
+    offset: int
+    epoch: int | None
 
 
 class Kafka:
@@ -87,6 +97,32 @@ class Kafka:
         """Return the last stable offset of each partition: the end for readers of committed records."""
         return self._offsets(topics, OffsetSpec.latest())
 
+    def log_ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, LogEnd] | FirnError]:
+        """Return the last stable offset of each partition with the epoch of its leader."""
+        return self._list(topics, OffsetSpec.latest())
+
+    def divergences(self, topics: Mapping[str, Mapping[int, LogEnd]]) -> dict[str, dict[int, int] | FirnError]:
+        """Return where the present logs differ from earlier logs, which had the given ends with a known epoch.
+
+        The answer has only the partitions whose log differs before that end, with the first offset that differs.
+        """
+        places = {
+            (topic, part): (end.offset, end.epoch)
+            for topic, ends in topics.items()
+            for part, end in ends.items()
+            if end.epoch is not None
+        }
+        if not places:
+            return {topic: {} for topic in topics}
+        found, failed = find_divergences(client_config(self.connection), places, REQUEST_SECONDS)
+        answers: dict[str, dict[int, int] | FirnError] = {
+            topic: {part: found[topic, part] for part in ends if (topic, part) in found}
+            for topic, ends in topics.items()
+        }
+        for (topic, part), error in failed.items():
+            answers[topic] = self.translate(KafkaException(error), f"topic {topic}, partition {part}")
+        return answers
+
     def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the log start of each partition."""
         return self._offsets(topics, OffsetSpec.earliest())
@@ -97,6 +133,12 @@ class Kafka:
         return self._offsets(topics, OffsetSpec.for_timestamp(timestamp_ms))
 
     def _offsets(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, int] | FirnError]:
+        return {
+            topic: ends if isinstance(ends, FirnError) else {part: end.offset for part, end in ends.items()}
+            for topic, ends in self._list(topics, spec).items()
+        }
+
+    def _list(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, LogEnd] | FirnError]:
         request = {TopicPartition(topic, part): spec for topic, parts in topics.items() for part in parts}
         if not request:
             return {topic: {} for topic in topics}
@@ -105,13 +147,15 @@ class Kafka:
                 request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
             )
         )
-        answers: dict[str, dict[int, int] | FirnError] = {topic: {} for topic in topics}
+        answers: dict[str, dict[int, LogEnd] | FirnError] = {topic: {} for topic in topics}
         for partition, future in futures.items():
-            offsets = answers[partition.topic]
-            if isinstance(offsets, FirnError):
+            ends = answers[partition.topic]
+            if isinstance(ends, FirnError):
                 continue
             try:
-                offsets[partition.partition] = future.result().offset
+                found = future.result()
+                epoch = found.leader_epoch
+                ends[partition.partition] = LogEnd(found.offset, epoch if epoch is not None and epoch >= 0 else None)
             except KafkaException as error:
                 answers[partition.topic] = self.translate(
                     error, f"topic {partition.topic}, partition {partition.partition}"
@@ -140,7 +184,7 @@ class Kafka:
         return UnavailableError(what, reason=Reason.BROKER_UNREACHABLE)
 
 
-def offsets_of(answer: Mapping[int, int] | FirnError) -> dict[int, int]:
+def offsets_of(answer: Mapping[int, _T] | FirnError) -> dict[int, _T]:
     """Return the offsets of a broker's answer, or raise its error."""
     if isinstance(answer, FirnError):
         raise answer

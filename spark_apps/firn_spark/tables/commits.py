@@ -21,7 +21,7 @@ ingestion commit it is given up.
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -30,11 +30,14 @@ from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import (
     Gap,
+    LeaderEpochs,
     Losses,
     Offsets,
     count_changes,
+    decode_leader_epochs,
     decode_offsets,
     encode_changes,
+    encode_leader_epochs,
     encode_offsets,
     recorded_offsets,
 )
@@ -84,6 +87,8 @@ class Landed:
     """Of a dead-letter table, in microseconds since 1970. ``ingested_at`` of every letter of this topic id is at
     least the first value, that of every letter at most the second. Letters of an earlier topic id are older than
     the first."""
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
+    """Epochs of Kafka's leaders that had every record before ``offsets``, where they are known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +202,9 @@ def _parse(
             snapshot_id=snapshot_id,
             committed_ms=committed_ms,
             letters=(int(values.get(LETTERS_SINCE, 0)), int(values.get(LETTERS_UNTIL, 0))),
+            leader_epochs=decode_leader_epochs(
+                table.properties().get(names.TABLE_LEADER_EPOCHS), values.get(COMMIT_ID, "")
+            ),
         )
     except ValueError as error:
         where = f"snapshot {snapshot_id}" if snapshot_id is not None else "the table's properties"
@@ -234,6 +242,8 @@ class Extras:
     """Kafka cluster that the table belongs to from this commit on; empty: unchanged."""
     schema: str = ""
     """Schema with which the files were written, as Iceberg's JSON; empty: not compared."""
+    leader_epochs: Mapping[int, int] = field(default_factory=dict)
+    """`Landed.leader_epochs`. The table's properties record them."""
 
 
 NO_EXTRAS = Extras()
@@ -399,6 +409,11 @@ class _Append:
         self._gaps = extras.gaps
         self._schema = extras.schema
         self._cluster = {names.TABLE_KAFKA_CLUSTER: extras.cluster} if extras.cluster else {}
+        self._leaders = (
+            {names.TABLE_LEADER_EPOCHS: encode_leader_epochs(extras.leader_epochs, properties[COMMIT_ID])}
+            if extras.leader_epochs
+            else {}
+        )
         self._committer = committer
         self._descriptors = descriptors
         self._files = [committer.data_file(table, descriptor) for descriptor in descriptors]
@@ -460,7 +475,7 @@ class _Append:
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
-        values = {**self._values, **self._lost(table), **self._cluster}
+        values = {**self._values, **self._lost(table), **self._cluster, **self._leaders}
         return base, self._committer.replaced(base, snapshot, values, self._keep_ms)
 
     def _lost(self, table: Any) -> dict[str, str]:

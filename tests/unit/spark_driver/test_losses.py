@@ -1,60 +1,16 @@
 """Offsets that pass without landing are part of the next commit."""
 
-from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from firn.model import names
 from firn.model.progress import RANGES, Cause, Gap, Losses
-from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.planning import plan
-from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.tables.commits import Extras, Landed
+from firn_spark.tables.commits import Landed
+from tests.unit.spark_driver.losing import Brokers, Committer, Table, landed_to, topic_commits
 from tests.unit.spark_driver.topic import topic
-
-
-class Table:
-    """A table with the losses that its commits record."""
-
-    def __init__(self) -> None:
-        self.losses = Losses()
-
-    def properties(self) -> Mapping[str, str]:
-        return {names.TABLE_LOST: self.losses.model_dump_json()}
-
-
-class Committer:
-    """A committer that keeps the offsets and gaps of its commits. It fails with ``failure`` if set."""
-
-    def __init__(self) -> None:
-        self.made: list[tuple[Mapping[int, int], list[Gap]]] = []
-        self.failure: Exception | None = None
-
-    def commit(
-        self, table: Table, files: object, base: object, topic_id: str, epoch: int, offsets: Any, extras: Extras
-    ) -> Landed:
-        if self.failure is not None:
-            raise self.failure
-        self.made.append((dict(offsets), list(extras.gaps)))
-        table.losses = table.losses.plus(extras.gaps, topic_id, "3fa9c1d2", 0.0)
-        return Landed(topic_id, epoch, dict(offsets), commit_id=str(len(self.made)))
-
-
-class Brokers:
-    """Brokers with one partition."""
-
-    def __init__(self, start: int, end: int) -> None:
-        self.start, self.end = start, end
-
-    def starts(self, topics: Any) -> Any:
-        return {name: dict.fromkeys(parts, self.start) for name, parts in topics.items()}
-
-    def ends(self, topics: Any) -> Any:
-        return {name: dict.fromkeys(parts, self.end) for name, parts in topics.items()}
 
 
 @pytest.fixture
@@ -69,18 +25,7 @@ def counted() -> list[int]:
 
 @pytest.fixture
 def commits(committer: Committer, counted: list[int]) -> TopicCommits:
-    preparation = SimpleNamespace(follow_table=lambda topic: None)
-    meter = SimpleNamespace(lost=lambda topic, offsets: counted.append(offsets), landed=lambda *_: None)
-    nothing: Any = None
-    return TopicCommits(nothing, cast(Any, committer), cast(Any, preparation), Failpoints(), cast(Any, meter))
-
-
-def landed_to(offset: int) -> Topic:
-    made = topic(epoch=1)
-    made.table.java, made.table.losses = Table(), Losses()
-    made.table.landed = Landed("id-1", 1, {0: offset}, commit_id="before")
-    made.reading.position = {0: offset}
-    return made
+    return topic_commits(committer, counted)
 
 
 def deleted(start: int, end: int) -> Gap:

@@ -55,8 +55,16 @@ class TopicCommits:
         self._failpoints.reach("before-dlq-create")
         if topic.letters.java is None:
             topic.letters.java = dead_letters.create(self._tables, topic.job)
+        # The epochs that the table has: a later one would hide a gap that this commit does not record.
+        epochs = topic.landed.leader_epochs if topic.landed is not None else {}
         topic.table.landed = self._committer.commit(
-            topic.table.java, (), topic.table.landed, topic.topic_id, topic.epoch, topic.landed_offsets
+            topic.table.java,
+            (),
+            topic.table.landed,
+            topic.topic_id,
+            topic.epoch,
+            topic.landed_offsets,
+            Extras(leader_epochs=epochs),
         )
         self._failpoints.reach("after-dlq-create")
         topic.letters.claimed = False
@@ -128,7 +136,12 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            Extras(keep_ms=topic.job.keep_snapshots_ms, gaps=gaps, schema=_schema(topic) if result.data else ""),
+            Extras(
+                keep_ms=topic.job.keep_snapshots_ms,
+                gaps=gaps,
+                leader_epochs=topic.reading.leader_epochs,
+                schema=_schema(topic) if result.data else "",
+            ),
         )
         if gaps:
             topic.table.losses = read_losses(topic.table.java)

@@ -7,6 +7,7 @@ import structlog
 
 from firn.model.errors import FirnError
 from firn.model.progress import Offsets
+from firn_spark.ingestion.rounds.elections import Ends, compare_positions
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, offsets_of
@@ -25,17 +26,22 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
     """
     partitions = {topic.job.topic: tuple(topic.reading.position) for topic in topics}
     now = time.monotonic()
-    starts, ends = kafka.starts(partitions), kafka.ends(partitions)
+    starts, ends = kafka.starts(partitions), kafka.log_ends(partitions)
     room = round_bytes / len(topics)
-    planned: Plan = {}
+    logs: dict[Topic, tuple[Offsets, Ends]] = {}
     for topic in topics:
         try:
-            first, last = offsets_of(starts[topic.job.topic]), offsets_of(ends[topic.job.topic])
+            logs[topic] = offsets_of(starts[topic.job.topic]), offsets_of(ends[topic.job.topic])
         except FirnError as error:
             fail(topic, error)
+    unanswered = compare_positions(logs, kafka)
+    planned: Plan = {}
+    for topic, (first, last) in logs.items():
+        if topic in unanswered:
+            fail(topic, unanswered[topic])
             continue
         _skip_deleted(topic, first)
-        topic.observe(now, last)
+        topic.observe(now, {part: end.offset for part, end in last.items()})
         ranges = _ranges(topic, room)
         if ranges:
             planned[topic] = ranges

@@ -77,7 +77,7 @@ class Preparation:
         elif landed is not None and not table.properties().get(names.TABLE_KAFKA_CLUSTER):
             # The claim records the cluster, so that the table of an idle topic is safe from another cluster too.
             self._claim(topic, live.topic_id)
-        _position(topic, live)
+        position(topic, live)
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
         return True
@@ -101,7 +101,7 @@ class Preparation:
         table, landed = self._table(topic)
         live = _live(topic)
         topic.table.landed = landed
-        _position(topic, live)
+        position(topic, live)
         if landed is not None and landed.topic_id != live.topic_id:
             try:
                 adoption.first_offsets(topic.job, table, landed, live, self._kafkas(topic.job.profile))
@@ -180,7 +180,7 @@ class Preparation:
                 )
             topic.table.landed, topic.letters.landed = landed, dead
             # Not the live topic, which may be another one by now: the claim was made for this one.
-            _position(topic, reading)
+            position(topic, reading)
             topic.letters.spec = self._tables.spec(topic.letters.java)
             self._exclude_dead(topic, dead)
         topic.letters.claimed = True
@@ -236,14 +236,14 @@ def _live(topic: Topic) -> TopicInfo:
     return topic.log.live
 
 
-def _position(topic: Topic, live: TopicInfo) -> None:
-    landed = (
-        topic.table.landed.offsets
-        if topic.table.landed is not None and topic.table.landed.topic_id == live.topic_id
-        else {}
-    )
+def position(topic: Topic, live: TopicInfo) -> None:
+    """Let ``topic`` continue after the newest ingestion commit, if that was of ``live``, else from its start."""
+    landed = topic.table.landed
+    if landed is not None and landed.topic_id != live.topic_id:
+        landed = None
     # A partition without an offset is new, or its topic is: it begins at the log's start, which the round looks up.
-    topic.reading.position = {part: landed.get(part, 0) for part in live.partitions}
+    topic.reading.position = {part: landed.offsets.get(part, 0) if landed else 0 for part in live.partitions}
+    topic.reading.leader_epochs = dict(landed.leader_epochs) if landed else {}
     topic.reading.topic = live
     topic.reading.empty_since, topic.reading.empty_records = None, 0
     topic.reading.deleted = {}

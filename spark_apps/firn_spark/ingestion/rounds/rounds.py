@@ -14,6 +14,7 @@ import structlog
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.committing import TopicCommits
+from firn_spark.ingestion.rounds.elections import compare_ranges
 from firn_spark.ingestion.rounds.failures import fail, short
 from firn_spark.ingestion.rounds.landing_job import OVERFLOW, LandingJobs, TopicResult
 from firn_spark.ingestion.rounds.planning import Plan, plan
@@ -87,17 +88,19 @@ class Rounds:
             return
         try:
             current = kafka.topics([topic.job.topic for topic in planned])
+            elected = compare_ranges(planned, kafka)
         except Exception as error:
             for topic in planned:
                 self._refuse(topic, results.get(topic.job.topic, TopicResult()), error)
             return
-        self._finish(planned, results, current, started)
+        self._finish(planned, results, current, elected, started)
 
     def _finish(
         self,
         planned: Plan,
         results: Mapping[str, TopicResult],
         current: Mapping[str, TopicInfo | FirnError],
+        elected: Mapping[Topic, FirnError],
         started: float,
     ) -> None:
         """Commit the valid results, then run the topics again that met their first dead letter."""
@@ -105,7 +108,7 @@ class Rounds:
         commits = []
         for topic, ranges in planned.items():
             result = results.get(topic.job.topic, TopicResult())
-            problem = _problem(topic, result, current.get(topic.job.topic))
+            problem = _problem(topic, result, current.get(topic.job.topic)) or elected.get(topic)
             if problem is not None:
                 self._refuse(topic, result, problem)
             elif result.dead_letters_missing:

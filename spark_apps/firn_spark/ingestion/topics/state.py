@@ -10,7 +10,7 @@ from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import Epoch
-from firn.model.progress import Losses, Offsets, RecentRecords, SuspiciousTimes
+from firn.model.progress import LeaderEpochs, Losses, Offsets, RecentRecords, SuspiciousTimes
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
@@ -58,7 +58,8 @@ class Log:
     seen_since: float | None = None
     """When the ends were first asked for (monotonic seconds)."""
     cut_back: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Partition -> lowest end, and the position above it: the brokers lost records that the table has."""
+    """Partition -> lowest end, and the position above it: the brokers lost records that the table has. A later leader
+    may have written other records with these offsets."""
     told: dict[int, tuple[int, int]] = field(default_factory=dict)
     """The part of ``cut_back`` that a commit has recorded."""
 
@@ -85,9 +86,13 @@ class Log:
             for part, end in ends.items():
                 low, high = self.told.get(part, (0, 0))
                 if end < position.get(part, 0) and not low <= end < position[part] <= high:
-                    low, high = self.cut_back.get(part, (end, position[part]))
-                    self.cut_back[part] = (min(end, low), max(high, position[part]))
+                    self.lose(part, end, position[part])
         self.seen = (*seen[:-1:2], seen[-1]) if len(seen) > SEEN_MOST else seen
+
+    def lose(self, part: int, end: int, position: int) -> None:
+        """Record that the brokers lost the records from ``end`` to ``position``, which the table has."""
+        low, high = self.cut_back.get(part, (end, position))
+        self.cut_back[part] = (min(end, low), max(high, position))
 
 
 def covered(ends: Offsets, position: Offsets) -> bool:
@@ -132,6 +137,8 @@ class Reading:
 
     position: Offsets = field(default_factory=dict)
     """Next offset to read: the landed offset, or a later one if there was nothing to land."""
+    leader_epochs: LeaderEpochs = field(default_factory=dict)
+    """Epochs of leaders that had every record before ``position``. A partition without one is not compared."""
     topic: TopicInfo | None = None
     """The topic that ``position`` belongs to. `Log.live` may be another topic by the time a round commits."""
     empty_since: float | None = None

@@ -17,6 +17,7 @@ from firn_spark.ingestion.topics.state import (
     Totals,
     covered,
 )
+from firn_spark.tables.commits import Landed
 
 
 @dataclass(slots=True, eq=False)
@@ -57,10 +58,15 @@ class Topic:
         return self.reading.topic.topic_id
 
     @property
-    def landed_offsets(self) -> Offsets:
-        """Offsets of the newest ingestion commit, empty if that was of an earlier topic of the same name."""
+    def landed(self) -> Landed | None:
+        """The newest ingestion commit, None if that was of an earlier topic of the same name."""
         landed = self.table.landed
-        return landed.offsets if landed is not None and landed.topic_id == self.topic_id else {}
+        return landed if landed is not None and landed.topic_id == self.topic_id else None
+
+    @property
+    def landed_offsets(self) -> Offsets:
+        """Offsets of the newest ingestion commit of this topic."""
+        return self.landed.offsets if self.landed is not None else {}
 
     @property
     def active(self) -> bool:
