@@ -19,6 +19,7 @@ class FakeTopics:
         self.problem: dict[str, FirnError] = {}
         """Profile -> the error of every call."""
         self.under_replicated = 0
+        self.lagging_topics: tuple[str, ...] = ()
         self.brokers = 3
         self._ids = 0
 
@@ -62,7 +63,7 @@ class FakeTopics:
 
     async def fleet(self, profile: str) -> FleetState:
         self._answer(profile)
-        return FleetState(self.brokers, self.under_replicated)
+        return FleetState(self.brokers, self.under_replicated, self.lagging_topics)
 
     def _answer(self, profile: str) -> None:
         if profile in self.problem:

@@ -26,7 +26,8 @@ MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
     "RetentionPolicy": RetentionPolicy,
 }
 LONGEST_REQUEST = 128
-_MISFITS_KEPT = 40_000
+MISFITS_KEPT = 40_000
+"""Kept answers of `PolicyCache`: twice those of 10,000 topics with a policy of each kind."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +193,7 @@ class PolicyCache:
         """
         key = (policy.uid, policy.generation, topic.uid, topic.generation)
         if key not in self._misfits:
-            if len(self._misfits) >= _MISFITS_KEPT:
+            if len(self._misfits) >= MISFITS_KEPT:
                 del self._misfits[next(iter(self._misfits))]  # the oldest, often of an earlier generation
             self._misfits[key] = misfit(policy.resource, topic.resource) if policy.resource and topic.resource else None
         return self._misfits[key]

@@ -1,6 +1,7 @@
 """A commit that fails again and again for an unexpected reason does not stop the commits behind it."""
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Iterator, Sequence
 
 import pytest
 import structlog
@@ -9,6 +10,7 @@ from prometheus_client import REGISTRY
 
 from firn_broker.log import writer
 from firn_broker.log.writer import Append
+from firn_broker.log_types import BatchOutcome, Commit, NodeLease
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
 
@@ -45,3 +47,26 @@ async def test_a_commit_with_a_few_unexpected_errors_is_repeated() -> None:
         parts.store.trouble = [RuntimeError("a fault")] * (writer.UNEXPECTED_ATTEMPTS - 1)
         (taken,) = await parts.writer.append([Append(FIRST, batch(), False)])
         assert (taken.error, taken.base_offset, given_up()) == (ErrorCode.none, 0, before)
+
+
+async def test_an_abandoned_commit_keeps_the_lease_of_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One of the attempts may have happened, and then counts for that lease. The broker has another lease meanwhile."""
+    async with rig() as parts:
+        first, tried = parts.membership.lease, list[NodeLease]()
+        commit = parts.store.log.commit
+
+        async def joined_again(made: Commit) -> Sequence[BatchOutcome]:
+            if not tried:
+                await parts.membership.join()
+            tried.append(made.lease)
+            if len(tried) <= writer.UNEXPECTED_ATTEMPTS:
+                raise RuntimeError("a fault")
+            return await commit(made)
+
+        monkeypatch.setattr(parts.store.log, "commit", joined_again)
+        await parts.writer.append([Append(FIRST, batch(), False)])
+        async with asyncio.timeout(5):
+            while len(tried) <= writer.UNEXPECTED_ATTEMPTS:
+                await asyncio.sleep(0)
+        assert parts.membership.lease != first
+        assert set(tried) == {first}

@@ -642,14 +642,17 @@ NAMELESS = {"external": {"type": "LoadBalancer", "hosts": ["a.example"]}}
 async def test_a_roll_that_waits_for_long_is_reported() -> None:
     world = World()
     await world.settle()
-    world.topics.under_replicated = 1
+    world.topics.under_replicated, world.topics.lagging_topics = 1, ("clicks-of-another-team",)
     world.start(gen.config(profiles={"classic": {"image": {"image": "kafka:next"}}}))
     for _ in range(100):
         await world.step()
         world.clock.advance(5.0)
     told = [message for name, reason, message in world.cluster.events if reason == "Degraded"]
     assert len(told) == 1
-    assert "under-replicated" in told[0]
+    assert (
+        "until the replicas of 1 under-replicated partition(s) are in sync (topics clicks-of-another-team)" in told[0]
+    )
+    assert "also if it is a topic of another client" in told[0]
     world.topics.under_replicated = 0
     await world.settle()
     assert "Recovered" in [reason for _, reason, _ in world.cluster.events]

@@ -9,8 +9,10 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, UnavailableError
-from firn.model.jobs import RecordSchema
-from firn_controllers.ports import Manifest
+from firn.model.jobs import RecordSchema, TableTarget
+from firn_controllers.ports import FoundTable, Manifest
+from firn_controllers.queue import Outcome
+from firn_controllers.reconcilers.topic import restored as found_data
 from tests import gen
 from tests.fakes.world import World
 
@@ -714,6 +716,26 @@ async def test_a_restored_topic_does_not_move_to_a_new_default_catalog() -> None
     assert list(world.tables.tables) == ["lake.demo.flights"]
 
 
+async def test_another_catalog_that_does_not_answer_delays_a_new_topic_briefly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(found_data, "OTHER_CATALOG_SECONDS", 0.01)
+    lake = gen.config().catalogs["lake"].model_dump(by_alias=True)
+    world = World(gen.config(catalogs={"lake": lake, "archive": lake}))
+    found, asked = world.tables.found, []
+
+    async def silent(target: TableTarget) -> FoundTable | None:
+        if target.catalog == "archive":
+            asked.append(target.identifier)
+            await asyncio.Event().wait()
+        return await found(target)
+
+    monkeypatch.setattr(world.tables, "found", silent)
+    world.cluster.create(gen.topic("flights"))
+    async with asyncio.timeout(10):
+        await world.settle()
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert asked
+
+
 async def test_a_restored_topic_continues_under_unchanged_defaults() -> None:
     world = await settled()
     await restored(world)
@@ -813,6 +835,15 @@ async def test_resources_of_another_release_are_left_alone() -> None:
     world.start()
     await world.settle()
     assert world.conditions("second")["Ready"] == ("True", "AllReady")
+
+
+async def test_a_deleted_resource_of_another_release_leaves_nothing_behind() -> None:
+    world = await settled()
+    world.cluster.rivals["demo"] = "firn-other"
+    world.cluster.remove("flights")
+    assert world.cluster.contracts()
+    assert await world.operator.reconcile(("topic", "demo", "flights")) == Outcome(), "there is no next reconcile"
+    assert not world.cluster.contracts()
 
 
 async def test_equal_names_in_different_profiles_are_no_conflict() -> None:
