@@ -3,8 +3,6 @@
 from typing import Any
 
 from firn.api.structural import VALIDATIONS, Schema
-from firn.api.v1alpha1.policy import CRON, SIZE
-from firn.model import durations
 
 _BOUNDS = {
     "minimum": "At least {}",
@@ -13,11 +11,6 @@ _BOUNDS = {
     "minItems": "Items: at least {}",
     "maxItems": "At most {} items",
     "maxProperties": "At most {} entries",
-}
-_FORMS = {
-    durations.PATTERN: "Form: a number and a unit (ms, s, m, h, d), such as 30s",
-    SIZE: "Form: a whole number of bytes, with a unit such as Mi or Gi, such as 512Mi",
-    CRON: "Form: five fields, such as `0 3 * * *`",
 }
 
 
@@ -41,8 +34,7 @@ def _facts(schema: Schema) -> list[str]:
         facts.append(f"Default: {str(default).lower() if isinstance(default, bool) else default}")
     if "type" in schema:
         facts += [text.format(schema[key]) for key, text in _BOUNDS.items() if key in schema]
-        pattern = schema.get("pattern")
-        facts += [_FORMS.get(pattern, f"Pattern `{pattern}`")] if pattern else []
+        facts += [f"Pattern `{schema['pattern']}`"] if "pattern" in schema else []
     # The description of a field says how it may change.
     rules = (rule for rule in schema.get(VALIDATIONS, ()) if "oldSelf" not in rule["rule"])
     facts += [f"Rule: {rule['message']}" for rule in rules]

@@ -1,12 +1,13 @@
 """The base of the API's models: camelCase keys, CEL rules, and fields common to all kinds."""
 
+import re
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.alias_generators import to_camel
-from pydantic_core import CoreSchema
+from pydantic_core import CoreSchema, core_schema
 
 from firn.api.structural import VALIDATIONS
 from firn.model import durations
@@ -34,6 +35,34 @@ class Rule:
         return {"rule": self.rule, "message": self.message}
 
 
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The form of a text, which the API server and the operator check.
+
+    For a ``pattern`` of JSON schema, the API server would show the pattern to users. ``message`` says how to write the
+    text.
+    """
+
+    pattern: str
+    message: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
+        rule = Rule(f"self.matches(r'{self.pattern}')", self.message)
+        return rule.__get_pydantic_json_schema__(core, handler)
+
+    def _checked(self, text: str) -> str:
+        if re.fullmatch(self.pattern, text) is None:
+            raise ValueError(self.message)
+        return text
+
+    def bounded(self, rule: str, message: str) -> Rule:
+        """Return a rule for texts of this form. Other texts break no second rule."""
+        return Rule(f"!self.matches(r'{self.pattern}') || ({rule})", message)
+
+
 class ApiModel(BaseModel):
     """Base of the API's models, immutable and with camelCase keys.
 
@@ -55,7 +84,8 @@ class ApiModel(BaseModel):
         return schema
 
 
-Duration = Annotated[str, Field(pattern=durations.PATTERN, max_length=10)]
+DURATION = Form(durations.PATTERN, "write a number and a unit of ms, s, m, h or d, such as 30d")
+Duration = Annotated[str, Field(max_length=10), DURATION]
 """A number and a unit, such as ``60s``."""
 
 

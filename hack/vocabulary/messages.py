@@ -16,11 +16,13 @@ _ARGUMENTS = {
     "DependencyHealth": (CONDITIONS, 1),
     "Failure": (CONDITIONS, 1),
     "FleetHealth": (CONDITIONS, 1),
+    "Form": (RULES, 1),
     "GroupHealth": (CONDITIONS, 1),
     "Resolution": (CONDITIONS, 3),
     "Rule": (RULES, 1),
     "Trouble": (CONDITIONS, 1),
     "Verdict": (CONDITIONS, 2),
+    "bounded": (RULES, 1),
     "paused_over": (CONDITIONS, 2),
 }
 """Calls with a message: its kind, and its place among the arguments."""

@@ -12,7 +12,7 @@ COMPONENTS = {
     "Ingestion driver and maintenance runs": ("spark_apps/firn_spark",),
     "Broker": ("broker/firn_broker",),
     "Shared by all components": ("firn/model", "firn/tables", "firn/records"),
-    "CustomResourceDefinitions": ("firn/api/v1alpha1", "firn/api/crds.py"),
+    "CustomResourceDefinitions": ("firn/api/v1alpha1", "firn/api/crds.py", "firn/api/model.py"),
 }
 """Components as users know them, and the folders and files of their code."""
 

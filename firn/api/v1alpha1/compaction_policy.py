@@ -7,6 +7,7 @@ from pydantic import Field
 from firn.api.model import ApiModel, Duration, ObjectMeta, Rule
 from firn.api.v1alpha1.policy import (
     NAME_RULE,
+    SIZE,
     ByteSize,
     CompactionRun,
     PolicyStatus,
@@ -93,7 +94,7 @@ class CompactionPolicySpec(TopicSelection):
     )
     target_file_size: Annotated[
         ByteSize,
-        Rule(
+        SIZE.bounded(
             "quantity(self).compareTo(quantity('1Mi')) >= 0 && quantity(self).compareTo(quantity('16Gi')) <= 0",
             "targetFileSize must be between 1Mi and 16Gi",
         ),

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
-from firn.api.model import ApiModel, Condition, Duration, ObjectMeta, Rule
+from firn.api.model import DURATION, ApiModel, Condition, Duration, ObjectMeta, Rule
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names
 from firn.model.conditions import Reason
@@ -212,7 +212,7 @@ class IngestionSpec(ApiModel):
     )
     freshness: Annotated[
         Duration,
-        Rule(
+        DURATION.bounded(
             "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
             " && duration(self) >= duration('5s') && duration(self) <= duration('24h')",
             "freshness must be between 5s and 1d",

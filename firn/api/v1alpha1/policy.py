@@ -6,16 +6,21 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from firn.api.model import ApiModel, Condition, Duration, Rule
+from firn.api.model import DURATION, ApiModel, Condition, Duration, Form, Rule
 
 ConfiguredName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 LabelText = Annotated[str, Field(max_length=317)]
-SIZE = r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$"
-ByteSize = Annotated[str, Field(pattern=SIZE, max_length=20)]
+SIZE = Form(
+    r"^[1-9][0-9]*(k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?$",
+    "write a whole number of bytes, with a unit such as Mi or Gi, such as 512Mi",
+)
+ByteSize = Annotated[str, Field(max_length=20), SIZE]
 """A Kubernetes quantity of bytes."""
-CRON = r"^\s*[0-9A-Za-z*,/#-]+(\s+[0-9A-Za-z*,/#-]+){4}\s*$"
-Cron = Annotated[str, Field(pattern=CRON, max_length=100)]
-"""Five fields: minute, hour, day of month, month, day of week."""
+CRON = Form(
+    r"^\s*[0-9A-Za-z*,/#-]+(\s+[0-9A-Za-z*,/#-]+){4}\s*$",
+    "write minute, hour, day of month, month and day of week, such as 0 3 * * *",
+)
+Cron = Annotated[str, Field(max_length=100), CRON]
 TimeZone = Annotated[str, Field(pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)]
 NAME_RULE = Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters")
 
@@ -97,7 +102,7 @@ class Window(ApiModel):
 
 Deadline = Annotated[
     Duration,
-    Rule(
+    DURATION.bounded(
         "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
         " && duration(self) >= duration('1m') && duration(self) <= duration('24h')",
         "deadline must be between 1m and 1d",

@@ -16,10 +16,6 @@ from firn.api.explanations import explained
         ({"type": "boolean", "default": False}, "Fate. Default: false."),
         ({"type": "integer", "minimum": 1, "maximum": 9}, "Fate. At least 1. At most 9."),
         ({"type": "array", "maxItems": 3, "items": {"type": "string"}}, "Fate. At most 3 items."),
-        (
-            {"type": "string", "pattern": r"^[1-9][0-9]*(ms|s|m|h|d)$"},
-            "Fate. Form: a number and a unit (ms, s, m, h, d), such as 30s.",
-        ),
         ({"type": "string", "pattern": "^a$"}, "Fate. Pattern `^a$`."),
         ({"type": "object", "x-kubernetes-validations": [{"rule": "r", "message": "set a"}]}, "Fate. Rule: set a."),
         ({"type": "object", "default": {"a": 1}}, "Fate."),

@@ -50,7 +50,7 @@ async def test_a_commit_with_a_few_unexpected_errors_is_repeated() -> None:
 
 
 async def test_an_abandoned_commit_keeps_the_lease_of_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One of the attempts may have happened, and then counts for that lease. The broker has another lease meanwhile."""
+    """An attempt may have happened, and then counts for that lease. The broker has another lease meanwhile."""
     async with rig() as parts:
         first, tried = parts.membership.lease, list[NodeLease]()
         commit = parts.store.log.commit

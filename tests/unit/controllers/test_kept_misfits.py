@@ -1,4 +1,4 @@
-"""Whether a policy fits a topic is computed once for each generation of both, also for very many topics."""
+"""The fit of a policy and a topic is computed once for each generation of both, also for very many topics."""
 
 from dataclasses import replace
 
@@ -39,7 +39,7 @@ def topics(count: int) -> list[TopicEntry]:
 def test_all_topics_under_two_policies_are_computed_once(
     computed: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One topic stands for a hundred of 10,000."""
+    """Each topic stands for a hundred of 10,000."""
     monkeypatch.setattr(policies, "MISFITS_KEPT", MISFITS_KEPT // 100)
     kept, many = cache(), topics(100)
     resolve(kept, many)
