@@ -1,0 +1,67 @@
+"""The time of a commit does not depend on the number of commits before it."""
+
+import json
+import time
+from statistics import median
+from typing import Any
+
+import pytest
+
+from firn_spark.tables import commits, old_snapshots
+from firn_spark.tables.commits import Extras
+from firn_spark.worker.landing import LandingPlan, TopicLanding, land
+from tests.integration.maintenance.lake import Lake, Topic
+from tests.unit.spark import records
+from tests.unit.spark.tables import results
+
+PARTITIONS = 1_000
+COMMITS = 2_000
+HOUR_OF_COMMITS = 360
+"""A commit each 10 s."""
+
+
+def data_file(topic: Topic, number: int) -> list[str]:
+    value = json.dumps({"id": number, "name": "n", "at": "2024-05-05T12:00:00Z"}).encode()
+    plan = LandingPlan({"t": TopicLanding(topic.job, topic.spec)}, ingested_at=0)
+    output: dict[str, Any] = results(land(iter([records.batch([value], offset=[number])]), plan))["t"]
+    return [json.dumps(descriptor) for descriptor in output["data"]]
+
+
+class Seconds:
+    """Durations of commits."""
+
+    def __init__(self, topic: Topic) -> None:
+        self.topic = topic
+        self.all: list[float] = []
+
+    def commit(self, number: int, keep_ms: int) -> None:
+        """Commit a file, and offsets of which all have moved."""
+        topic, files = self.topic, data_file(self.topic, number)
+        offsets = {partition: 10**9 + 1_000 * number + partition for partition in range(PARTITIONS)}
+        extras = Extras(keep_ms=keep_ms, leader_epochs=dict.fromkeys(range(PARTITIONS), 7))
+        began = time.perf_counter()
+        topic.landed = topic.committer.commit(topic.table, files, topic.landed, "topic-id", 1, offsets, extras)
+        self.all.append(time.perf_counter() - began)
+
+
+@pytest.mark.long
+def test_a_commit_takes_as_long_after_five_hours_as_after_one(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit each 10 s of a topic with 1,000 partitions that all move. Time runs as fast as commits are made."""
+    topic = lake.topic()
+    seconds = Seconds(topic)
+    for number in range(40):
+        seconds.commit(number, keep_ms=10**9)
+    hour_ms = int(HOUR_OF_COMMITS * 1.5 * 1000 * median(seconds.all[20:]))
+    monkeypatch.setattr(commits, "SLOT_MS", hour_ms // 12)
+    monkeypatch.setattr(old_snapshots, "SLOT_MS", hour_ms)
+    monkeypatch.setattr(old_snapshots, "SLOTS_MS", 26 * hour_ms)
+    for number in range(40, COMMITS):
+        seconds.commit(number, keep_ms=hour_ms)
+        if number % 100 == 0:
+            print(number, len(list(topic.table.snapshots())), median(seconds.all[-100:]), flush=True)
+    tenth = COMMITS // 10
+    tenths = [median(seconds.all[start : start + tenth]) for start in range(0, COMMITS, tenth)]
+    print("milliseconds of a commit, medians of tenths:", [round(1000 * each) for each in tenths])
+    # The first hour fills the metadata with the snapshots that stay.
+    assert tenths[-1] < 1.3 * tenths[HOUR_OF_COMMITS // tenth + 1]
+    assert len(list(topic.table.snapshots())) < 2 * HOUR_OF_COMMITS
