@@ -57,15 +57,15 @@ def _first_events(
     while waiting and time.monotonic() < deadline:
         done = []
         for message in consumer.consume(len(waiting), timeout=0.2):
-            place, error = (message.topic() or "", message.partition() or 0), message.error()
+            place, offset, error = (message.topic() or "", message.partition() or 0), message.offset(), message.error()
             if place not in waiting:
                 continue
             end, _ = waiting.pop(place)
             done.append(TopicPartition(*place))
             if error is not None and error.code() != KafkaError._PARTITION_EOF:
                 failed[place] = error
-            elif (message.offset() or 0) < end:
-                found[place] = message.offset() or 0
+            elif offset is not None and 0 <= offset < end:
+                found[place] = offset
         if done and waiting:
             consumer.incremental_unassign(done)
     return found, {**failed, **dict.fromkeys(waiting, KafkaError(KafkaError._TIMED_OUT))}
