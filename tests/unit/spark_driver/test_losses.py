@@ -32,6 +32,10 @@ def deleted(start: int, end: int) -> Gap:
     return Gap(partition=0, start=start, end=end, cause=Cause.DELETED)
 
 
+def replaced(start: int, end: int) -> Gap:
+    return Gap(partition=0, start=start, end=end, cause=Cause.CUT_BACK)
+
+
 def test_a_round_records_the_offsets_that_the_log_deleted(
     commits: TopicCommits, committer: Committer, counted: list[int]
 ) -> None:
@@ -102,10 +106,24 @@ def test_a_log_that_was_cut_back_is_recorded_once(commits: TopicCommits, committ
     cut = landed_to(10)
     cut.observe(1.0, {0: 7})
     commits.record_gaps(cut)
-    assert committer.made == [({0: 10}, [Gap(partition=0, start=7, end=10, cause=Cause.CUT_BACK)])]
+    assert committer.made == [({0: 10}, [replaced(7, 10)])]
     cut.observe(2.0, {0: 9})
     assert cut.gaps == []
     cut.observe(3.0, {0: 12})
     cut.reading.position = {0: 12}
     cut.observe(4.0, {0: 12})
     assert cut.gaps == []
+
+
+def test_a_later_cut_does_not_include_what_landed_after_an_earlier_one(
+    commits: TopicCommits, committer: Committer
+) -> None:
+    """An earlier driver has recorded the first cut."""
+    cut = landed_to(10)
+    cut.table.java.losses = cut.table.losses = Losses().plus([replaced(7, 10)], cut.topic_id, "3fa9c1d2", 0.0)
+    cut.observe(1.0, {0: 8})
+    assert cut.gaps == []
+    planned = plan([cut], cast(Any, Brokers(0, 40)), 2**30)
+    commits.commit(cut, planned[cut], TopicResult(rows=30), 0.0)
+    cut.observe(1e12, {0: 30})
+    assert cut.gaps == [replaced(30, 40)]

@@ -70,8 +70,8 @@ def test_a_log_that_is_still_short_is_one_gap_from_the_first_lost_record(
     planned([landed], Brokers(0, 9, epoch=4, differs=7))
     commits.record_gaps(landed)
     assert committer.made == [({0: 10}, [replaced(7, 10)])]
-    # The leader of epoch 4 did not have the records before 10, so a later leader is not compared with it.
-    assert committer.leader_epochs == [{}]
+    # The leader of epoch 4 does not have the records before 10, so a later leader is not compared with it.
+    assert committer.leader_epochs == [{0: 3}]
 
 
 def test_a_failover_without_loss_is_no_gap(commits: TopicCommits, committer: Committer) -> None:

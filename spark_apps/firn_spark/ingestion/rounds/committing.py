@@ -143,10 +143,11 @@ class TopicCommits:
                 schema=_schema(topic) if result.data else "",
             ),
         )
+        # The table records all of it now. A range that stays would become one with that of a later loss.
+        topic.log.told |= topic.log.cut_back
+        topic.reading.deleted, topic.log.cut_back = {}, {}
         if gaps:
             topic.table.losses = read_losses(topic.table.java)
-            topic.log.told |= topic.log.cut_back
-            topic.reading.deleted, topic.log.cut_back = {}, {}
             self._meter.lost(topic, sum(gap.end - gap.start for gap in gaps))
         topic.reading.empty_since, topic.reading.empty_records = None, 0
         topic.letters.exclude = {

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 import structlog
 
 from firn.model.errors import FirnError, NotReadyError
-from firn.model.progress import Offsets
+from firn.model.progress import LeaderEpochs, Offsets
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, LogEnd, offsets_of
 from firn_spark.kafka.client_reader import Ranges
@@ -43,7 +43,8 @@ def compare_positions(topics: Mapping[Topic, tuple[Offsets, Ends]], kafka: Kafka
             continue
         position = topic.reading.position
         for part, offset in answer.items():
-            topic.log.lose(part, offset, position[part])
+            if not topic.lose(part, offset):
+                continue
             log.error(
                 "the log has other records than those that landed",
                 topic=topic.job.topic,
@@ -51,12 +52,21 @@ def compare_positions(topics: Mapping[Topic, tuple[Offsets, Ends]], kafka: Kafka
                 partition=part,
                 offsets=position[part] - offset,
             )
-        topic.reading.leader_epochs = {
-            part: end.epoch
-            for part, end in ends.items()
-            if end.epoch is not None and end.offset >= position.get(part, end.offset)
-        }
+        topic.reading.leader_epochs = _epochs(topic, ends)
     return failed
+
+
+def _epochs(topic: Topic, ends: Ends) -> LeaderEpochs:
+    """Return the epochs of leaders that had every record before the positions.
+
+    While a log is shorter than its position, the earlier epoch stays: a later election may cut the log back further.
+    """
+    position, known = topic.reading.position, topic.reading.leader_epochs
+    whole = {part: end.offset >= position.get(part, end.offset) for part, end in ends.items()}
+    epochs = {
+        part: end.epoch if whole[part] else known.get(part) for part, end in ends.items() if end.epoch is not None
+    }
+    return {part: epoch for part, epoch in epochs.items() if epoch is not None}
 
 
 def compare_ranges(planned: Mapping[Topic, Ranges], kafka: Kafka) -> dict[Topic, FirnError]:

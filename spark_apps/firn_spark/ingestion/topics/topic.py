@@ -90,6 +90,18 @@ class Topic:
         ]
         return self.table.losses.missing(gaps, self.topic_id)
 
+    def lose(self, partition: int, offset: int) -> bool:
+        """Record that the log has other records from ``offset`` on than those that landed.
+
+        Returns False if the table records that already.
+        """
+        position = self.reading.position[partition]
+        gap = Gap(partition=partition, start=offset, end=position, cause=Cause.CUT_BACK)
+        if self.table.losses is not None and not self.table.losses.missing([gap], self.topic_id):
+            return False
+        self.log.lose(partition, offset, position)
+        return True
+
     def behind(self) -> dict[int, tuple[int, int]]:
         """Return partition -> (next offset to read, end) where records wait."""
         position = self.reading.position
