@@ -720,7 +720,7 @@ async def test_another_catalog_that_does_not_answer_delays_a_new_topic_briefly(m
     monkeypatch.setattr(found_data, "OTHER_CATALOG_SECONDS", 0.01)
     lake = gen.config().catalogs["lake"].model_dump(by_alias=True)
     world = World(gen.config(catalogs={"lake": lake, "archive": lake}))
-    found, asked = world.tables.found, []
+    found, asked = world.tables.found, list[str]()
 
     async def silent(target: TableTarget) -> FoundTable | None:
         if target.catalog == "archive":
