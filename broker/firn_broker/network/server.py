@@ -2,8 +2,8 @@
 
 The server reads a few requests of each connection ahead, because a producer would otherwise wait for one flush per
 request. Produce requests start at once, in the order of their arrival, and wait for the same flush together. Every
-other request starts when the one before it is done, as with Kafka. The server receives frames into the buffer that
-holds the records until they are uploaded.
+other request starts when all requests before it are done, as with Kafka. So it reads what they wrote. The server
+receives frames into the buffer that holds the records until they are uploaded.
 
 When a client disconnects, the server cancels its reads (`router.Route.reads`) and completes its writes. Until then the
 connection counts towards the limits."""
@@ -11,7 +11,7 @@ connection counts towards the limits."""
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,7 +75,8 @@ class Connection(asyncio.BufferedProtocol):
         self._bytes = 0
         self._paused: set[str] = set()
         self._replies: asyncio.Queue[tuple[asyncio.Task[Buffers | None], int, int] | None] = asyncio.Queue()
-        self._serial: asyncio.Task[Buffers | None] | None = None
+        self._running: list[asyncio.Task[Buffers | None]] = []
+        """The received requests in their order, without some of those that are done."""
         self._reading: asyncio.Task[Buffers | None] | None = None
         """The running request, if it changes nothing."""
         self._writable = asyncio.Event()
@@ -256,17 +257,17 @@ class Connection(asyncio.BufferedProtocol):
         if self._requests >= self._settings.read_ahead_requests or self._bytes >= self._settings.read_ahead_bytes:
             self._pause("read ahead")
         produce = frame[0] == 0 and frame[1] == PRODUCE
-        task = asyncio.create_task(self._serve(frame, None if produce else self._serial))
-        if not produce:
-            self._serial = task
+        earlier = [task for task in self._running if not task.done()]
+        task = asyncio.create_task(self._serve(frame, () if produce else earlier))
+        self._running = [*earlier, task]
         self._replies.put_nowait((task, size, counted))
         if "read ahead" in self._paused:
             # Scheduled behind the tasks of the received requests, whose batches have to be buffered first.
             asyncio.get_running_loop().call_soon(self._router.stalled)
 
-    async def _serve(self, frame: memoryview, before: "asyncio.Task[Buffers | None] | None") -> Buffers | None:
-        if before is not None and not before.done():
-            await asyncio.wait((before,))
+    async def _serve(self, frame: memoryview, earlier: "Sequence[asyncio.Task[Buffers | None]]") -> Buffers | None:
+        if earlier:
+            await asyncio.wait(earlier)
         header = headers.read(frame)
         if not self._router.reads(header.api):
             return await self._router.handle(header, frame, self.client)

@@ -139,6 +139,21 @@ async def test_only_produce_requests_run_concurrently() -> None:
         writer.close()
 
 
+async def test_a_request_behind_produce_requests_starts_when_they_are_done() -> None:
+    async with serving() as (_, router, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        router.hold(1, 2, 3)
+        writer.write(request(PRODUCE, 1) + request(PRODUCE, 2) + request(TOLD, 3) + request(PRODUCE, 4))
+        await router.until(1, 2, 4)
+        router.gates[2].set()
+        await router.until(1, 2, 4)
+        router.gates[1].set()
+        await router.until(1, 2, 4, 3)
+        router.gates[3].set()
+        assert await answers(reader, 4) == [1, 2, 3, 4]
+        writer.close()
+
+
 async def test_reading_ahead_has_a_bound() -> None:
     async with serving(read_ahead_requests=2) as (_, router, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
