@@ -214,7 +214,8 @@ class LogStore(Protocol):
 
 
 class RetentionStore(Protocol):
-    """The bounded steps that delete records past retention, batch ranges, objects, replies and producer state."""
+    """The bounded steps of maintenance: they delete records past retention, batch ranges, objects, replies and producer
+    state, and add time marks."""
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
         """Move the log starts of a topic past up to ``limit`` expired batch ranges; return past how many.
@@ -255,6 +256,14 @@ class RetentionStore(Protocol):
 
         Each call examines at most ``limit`` producers, starts where the last call ended, and wraps around after the
         last producer.
+        """
+        ...
+
+    async def mark_times(self, limit: int) -> bool:
+        """Read up to ``limit`` batch ranges that `LogStore.find_by_time` would have to compare one by one, and store time
+        marks, with which it skips them.
+
+        Each call starts where the last one ended. Return False when it has reached the last partition.
         """
         ...
 

@@ -81,6 +81,7 @@ class Maintenance:
             "replies": self._forget_replies,
             "reservations": self._withdraw_reservations,
             "producers": self._forget_producers,
+            "time marks": self._mark_times,
             "objects": self._delete_dead_objects,
             "compaction": self._compact,
         }
@@ -176,6 +177,12 @@ class Maintenance:
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs
         metrics.MAINTENANCE.labels("forgotten producers").inc(await self._retention_store.forget_producers(age, limit))
+
+    async def _mark_times(self) -> None:
+        clock = asyncio.get_running_loop().time
+        end = clock() + self._settings.interval_seconds
+        while await self._retention_store.mark_times(self._settings.round_runs) and clock() < end:
+            pass
 
     async def _delete_dead_objects(self) -> None:
         grace = int(self._settings.grace_seconds * 1000)

@@ -2,12 +2,14 @@
 
 import asyncio
 import dataclasses
+from random import Random
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
 from firn_broker.log_types import MAX_TIMESTAMP, RANGE_BYTES, LogState, Lookup, Partition
+from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.sqlite import log as sqlite_log
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -26,6 +28,10 @@ from tests.contract.metadata_store.builders import (
 
 class BatchRangeContract(StoreContract):
     """The contract of `LogStore.find` and the calls after it."""
+
+    async def count_time_marks(self, log: Log) -> int:
+        """Count the rows of the table."""
+        raise NotImplementedError
 
     async def test_adjacent_batches_are_one_range(self, log: Log) -> None:
         key = await log.key()
@@ -111,6 +117,57 @@ class BatchRangeContract(StoreContract):
         assert await log.store.log.find_by_time(FIRST, 5001) is None
         assert await log.store.log.find_by_time(FIRST, 0, 6) is None
         assert await log.store.log.find_by_time(Partition(TOPIC, 99), 0) is None
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_time_marks_change_no_result(self, log: Log, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+        monkeypatch.setattr(time_marks, "SPACING", 3)
+        monkeypatch.setattr(time_marks, "OBSOLETE", 2)
+        random, times = Random(seed), list[int]()
+
+        async def found(timestamp: int, since: int) -> int | None:
+            batch_range = await log.store.log.find_by_time(FIRST, timestamp, since)
+            return batch_range and batch_range.base_offset
+
+        async def check() -> None:
+            (state,) = await log.store.log.states([FIRST])
+            assert state is not None
+            for since in (0, random.randrange(len(times) + 1)):
+                places = range(max(since, state.log_start), len(times))
+                for timestamp in {0, 300, *times, max(times) + 1}:
+                    first = next((place for place in places if times[place] >= timestamp), None)
+                    assert await found(timestamp, since) == first, (timestamp, since, times)
+                newest = max(places, key=lambda place: times[place], default=None)
+                assert await found(MAX_TIMESTAMP, since) == newest, (since, times)
+
+        for step in range(4):
+            for _ in range(random.randrange(4, 9)):
+                times.append(step * 20 + random.randrange(60) + 500 * (random.random() < 0.05))
+                await log.commit(batch(time=times[-1]), batch(SECOND, time=9999))
+            while await log.store.retention.mark_times(random.randrange(3, 8)):
+                pass
+            await check()
+            await log.store.log.advance_start(FIRST, random.randrange(len(times)))
+            while await log.store.retention.drop_ranges(10):
+                pass
+            await check()
+
+    async def test_time_marks_go_with_their_records(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(time_marks, "SPACING", 1)
+
+        async def marked() -> int:
+            while await log.store.retention.mark_times(100):
+                pass
+            return await self.count_time_marks(log)
+
+        for time in (1000, 2000, 3000, 4000):
+            await log.commit(batch(time=time))
+        assert await marked() == 4
+        await log.store.log.advance_start(FIRST, 3)
+        assert await marked() == 1
+        await log.store.topics.delete_topic(TOPIC)
+        while await log.store.retention.drop_ranges(10):
+            pass
+        assert await marked() == 0
 
     async def test_the_log_start_only_moves_up(self, log: Log) -> None:
         await log.commit(batch(records=10))

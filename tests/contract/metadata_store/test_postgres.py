@@ -76,6 +76,10 @@ class TestPostgres(MetadataStoreContract):
         yield advance
         await db.close()
 
+    async def count_time_marks(self, log: Log) -> int:
+        assert isinstance(log.store, PostgresStore)
+        return int(await log.store.database.value("SELECT count(*) FROM time_mark"))
+
     async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:
         with pytest.raises(InvalidSpecError, match="has fsync=off"):
             await PostgresStore(settings, requires_durable=True).start()

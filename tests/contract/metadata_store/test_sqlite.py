@@ -31,6 +31,12 @@ class OverSqlite(MetadataStoreContract):
 
         return advance
 
+    async def count_time_marks(self, log: Log) -> int:
+        assert isinstance(log.store, SqliteStore)
+        database = log.store.database
+        count: int = await database.run(lambda: database.row("SELECT count(*) FROM time_mark")[0], write=False)
+        return count
+
 
 class TestSqliteInMemory(OverSqlite):
     @pytest.fixture

@@ -8,7 +8,9 @@ import pytest
 from prometheus_client import REGISTRY
 
 from firn.model.errors import UnavailableError
-from firn_broker.log_types import Partition
+from firn_broker.log_types import MAX_TIMESTAMP, Partition
+from firn_broker.metadata_store import time_marks
+from firn_broker.metadata_store.sqlite import log as sqlite_log
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_compaction import batch as keyed
@@ -57,6 +59,34 @@ def test_one_round_works_off_a_backlog_of_many_steps(bound: str) -> None:
     run(story())
 
 
+def test_a_search_by_time_reads_few_ranges_of_a_long_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **SETTINGS) as asked:
+            id = await create(asked, "t", retention_ms="-1")
+            # Rounds have 5 ranges each, so that marks have to be added in several steps.
+            monkeypatch.setattr(time_marks, "SPACING", 4)
+            monkeypatch.setattr(sqlite_log, "TIMED_RANGES", 2)
+            for number in range(50):
+                await produce(asked, "t", 0, batch(time=1000 + number).data)
+            await asyncio.sleep(2 * ROUND_SECONDS)
+            read, reads = shared.store.database.run, 0
+
+            async def counted(work: Callable[[], Any], *, write: bool = True) -> Any:
+                nonlocal reads
+                reads += 1
+                return await read(work, write=write)
+
+            monkeypatch.setattr(shared.store.database, "run", counted)
+            for timestamp, offset in ((1000, 0), (1030, 30), (1049, 49), (1050, None), (MAX_TIMESTAMP, 49)):
+                reads = 0
+                found = await shared.store.log.find_by_time(Partition(id, 0), timestamp)
+                assert (found and found.base_offset) == offset
+                assert reads <= 5, f"{reads} transactions to find {timestamp}"
+
+    run(story())
+
+
 @pytest.mark.slow
 def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
@@ -81,7 +111,16 @@ def test_a_backlog_of_expiry_is_reported_and_topics_share_the_round(monkeypatch:
 @pytest.mark.parametrize("error", [UnavailableError, RuntimeError])
 @pytest.mark.parametrize(
     "broken",
-    ["expire", "drop_ranges", "forget_replies", "stale_reservations", "forget_producers", "dead_objects", "rewrite"],
+    [
+        "expire",
+        "drop_ranges",
+        "forget_replies",
+        "stale_reservations",
+        "forget_producers",
+        "mark_times",
+        "dead_objects",
+        "rewrite",
+    ],
 )
 def test_a_failing_task_delays_no_other(broken: str, error: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
@@ -99,7 +138,15 @@ def test_a_failing_task_delays_no_other(broken: str, error: type[Exception], mon
             return call
 
         parts: dict[str, object] = dict.fromkeys(
-            ("expire", "drop_ranges", "forget_replies", "stale_reservations", "forget_producers", "dead_objects"),
+            (
+                "expire",
+                "drop_ranges",
+                "forget_replies",
+                "stale_reservations",
+                "forget_producers",
+                "mark_times",
+                "dead_objects",
+            ),
             shared.store.retention,
         ) | {"rewrite": shared.store.log}
         async with broker(shared, **SETTINGS) as asked:

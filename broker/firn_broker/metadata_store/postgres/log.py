@@ -6,6 +6,7 @@ A commit is one round trip, to the function ``commit_wal``, which works on array
 import asyncio
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -25,8 +26,10 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
 )
+from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
 from firn_broker.metadata_store.postgres.database import Database
+from firn_broker.metadata_store.time_marks import Mark
 
 
 class PostgresLog:
@@ -117,14 +120,27 @@ class PostgresLog:
         return states
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
-        order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
         async with self._scans:
-            rows = await self._database.rows(
-                f"SELECT {RANGE_COLUMNS} FROM log JOIN run ON run.log = log.id JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2"
-                f" AND NOT deleted AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3)"
-                f" ORDER BY {order} LIMIT 1",
-                partition.topic, partition.index, timestamp, since,
-            )  # fmt: skip
+            return await time_marks.search(
+                partial(self._last_mark, partition), partial(self._walk, partition), timestamp, since
+            )
+
+    async def _last_mark(self, partition: Partition, before: int) -> Mark | None:
+        rows = await self._database.rows(
+            "SELECT max_ts, off FROM time_mark WHERE topic_id = $1 AND part = $2 AND max_ts < $3"
+            " ORDER BY max_ts DESC, off DESC LIMIT 1",
+            partition.topic, partition.index, before,
+        )  # fmt: skip
+        return Mark(*rows[0]) if rows else None
+
+    async def _walk(self, partition: Partition, timestamp: int, since: int) -> BatchRange | None:
+        order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
+        rows = await self._database.rows(
+            f"SELECT {RANGE_COLUMNS} FROM log CROSS JOIN LATERAL (SELECT * FROM run WHERE run.log = log.id"
+            f" AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1) run"
+            " JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2 AND NOT deleted",
+            partition.topic, partition.index, timestamp, since,
+        )  # fmt: skip
         return range_of_row(rows[0]) if rows else None
 
     async def advance_start(self, partition: Partition, offset: int) -> LogState | None:

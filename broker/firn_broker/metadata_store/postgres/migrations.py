@@ -70,11 +70,17 @@ SCRIPTS = (
     """
     ALTER TABLE cluster ADD COLUMN stopped text NOT NULL DEFAULT '';
     """,
+    """
+    CREATE TABLE time_mark(topic_id uuid NOT NULL, part int NOT NULL, max_ts bigint NOT NULL, off bigint NOT NULL,
+      PRIMARY KEY(topic_id, part, max_ts, off));
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
 `forgotten_producer.pid` is the greatest producer id whose state was deleted in a topic of that name, because it was old
 or with the topic. Earlier versions did not store it, so any id that they allocated counts.
+
+`time_mark` holds the marks of `metadata_store.time_marks`. Versions without it neither use nor damage it.
 """
 
 RAISE_FORGOTTEN = (
@@ -310,6 +316,8 @@ FUNCTIONS = """
         SELECT count(*) INTO v_count FROM gone;
       END IF;
       DELETE FROM producer USING log WHERE producer.log = log.id AND log.deleted
+        AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
+      DELETE FROM time_mark USING log WHERE time_mark.topic_id = log.topic_id AND time_mark.part = log.part AND log.deleted
         AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
       DELETE FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
       RETURN v_count;

@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from firn_broker.log_types import KEPT_REPLIES
+from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
+from firn_broker.metadata_store.time_marks import Range
 
 DROPPED_RANGES = 500
 """Batch ranges that one transaction of `PostgresRetention.drop_ranges` deletes. Commits wait for one transaction, which
@@ -25,6 +27,8 @@ class PostgresRetention:
         self._database = database
         self._examined = BEGINNING
         """The last (log, producer) that `forget_producers` examined."""
+        self._marked = 0
+        """The log with which `mark_times` continues."""
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
         return int(
@@ -109,6 +113,52 @@ class PostgresRetention:
                 age_ms,
             )
         return int(forgotten)
+
+    async def mark_times(self, limit: int) -> bool:
+        first, limit = self._marked, max(limit, time_marks.SPACING)
+        last = await self._database.value(
+            "SELECT max(id) FROM (SELECT id FROM log WHERE id >= $1 ORDER BY id LIMIT $2) few",
+            first, time_marks.EXAMINED,
+        )  # fmt: skip
+        if last is None:
+            self._marked = 0
+            return False
+        ranges = await self._unmarked(first, last, limit)
+        await self._database.rows(
+            "INSERT INTO time_mark SELECT * FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[]) ON CONFLICT DO NOTHING",
+            *map(list, zip(*time_marks.new_marks(ranges), strict=True)) if ranges else ([],) * 4,
+        )
+        await self._database.rows(
+            "DELETE FROM time_mark USING log CROSS JOIN LATERAL (SELECT * FROM time_mark m WHERE m.topic_id = log.topic_id"
+            " AND m.part = log.part ORDER BY max_ts, off LIMIT $3) old WHERE log.id BETWEEN $1 AND $2 AND old.off <= log_start"
+            " AND (time_mark.topic_id, time_mark.part, time_mark.max_ts, time_mark.off) = (old.topic_id, old.part, old.max_ts, old.off)",
+            first, last, time_marks.OBSOLETE,
+        )  # fmt: skip
+        # A log that has more ranges, or of which the limit cut off some, is read again.
+        self._marked = ranges[-1].log if len(ranges) == limit else last + 1
+        return True
+
+    async def _unmarked(self, first: int, last: int, limit: int) -> Sequence[Range]:
+        """Read ranges of the logs from ``first`` to ``last`` that have enough of them for another mark."""
+        rows = await self._database.rows(
+            """
+            SELECT it.id, it.topic_id, it.part, it.max_ts, run.last_offset, run.max_ts FROM (
+              SELECT log.id, log.topic_id, log.part, hw, mark.max_ts, greatest(log_start, mark.off) AS start FROM log
+              LEFT JOIN LATERAL (
+                SELECT m.max_ts, m.off FROM time_mark m WHERE m.topic_id = log.topic_id AND m.part = log.part
+                ORDER BY m.max_ts DESC, m.off DESC LIMIT 1
+              ) mark ON true
+              WHERE log.id BETWEEN $1 AND $2 AND NOT deleted ORDER BY log.id
+            ) it CROSS JOIN LATERAL (
+              SELECT last_offset, max_ts FROM run WHERE log = it.id AND last_offset >= it.start ORDER BY last_offset LIMIT $3
+            ) run
+            WHERE it.hw - it.start >= $4 AND EXISTS (
+              SELECT 1 FROM run WHERE log = it.id AND last_offset >= it.start ORDER BY last_offset OFFSET $4 - 1
+            ) ORDER BY it.id, run.last_offset LIMIT $3
+            """,
+            first, last, limit, time_marks.SPACING,
+        )  # fmt: skip
+        return [Range(*row) for row in rows]
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
         rows = await self._database.rows(

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from kio.schema.errors import ErrorCode
@@ -20,15 +21,17 @@ from firn_broker.log_types import (
     Partition,
     Rewrite,
 )
+from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
 from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, read_log
 from firn_broker.metadata_store.sqlite.database import Database
+from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
 
 RESERVED, LIVE, DEAD = 0, 1, 2
 """States of an object."""
 TIMED_RANGES = 5_000
-"""Batch ranges that one transaction of `SqliteLog.find_by_time` compares, which takes a few milliseconds.
+"""Batch ranges that one transaction of a search by time compares, which takes a few milliseconds.
 
 Commits proceed between transactions.
 """
@@ -194,6 +197,21 @@ class SqliteLog:
         return LogState(*row) if row else None
 
     async def find_by_time(self, partition: Partition, timestamp: int, since: int = 0) -> BatchRange | None:
+        return await time_marks.search(
+            partial(self._last_mark, partition), partial(self._walk, partition), timestamp, since
+        )
+
+    async def _last_mark(self, partition: Partition, before: int) -> Mark | None:
+        row = await self._database.run(
+            lambda: self._database.row(
+                "SELECT max_ts, off FROM time_mark WHERE topic_id=? AND part=? AND max_ts<? ORDER BY max_ts DESC, off DESC LIMIT 1",
+                partition.topic.bytes, partition.index, before,
+            ),
+            write=False,
+        )  # fmt: skip
+        return Mark(*row) if row else None
+
+    async def _walk(self, partition: Partition, timestamp: int, since: int) -> BatchRange | None:
         database = self._database
         best: tuple[Any, ...] | None = None
         offset: int | None = since

@@ -58,11 +58,17 @@ MIGRATIONS = (
     """
     ALTER TABLE cluster ADD COLUMN stopped TEXT NOT NULL DEFAULT '';
     """,
+    """
+    CREATE TABLE time_mark(topic_id BLOB NOT NULL, part INTEGER NOT NULL, max_ts INTEGER NOT NULL, off INTEGER NOT NULL,
+      PRIMARY KEY(topic_id, part, max_ts, off)) WITHOUT ROWID;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
 `forgotten_producer.pid` is the greatest producer id whose state was deleted in a topic of that name, because it was old
 or with the topic. Earlier versions did not store it, so any id that they allocated counts.
+
+`time_mark` holds the marks of `metadata_store.time_marks`. Versions without it neither use nor damage it.
 """
 RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"

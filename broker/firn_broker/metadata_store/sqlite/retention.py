@@ -4,8 +4,10 @@ from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from firn_broker.log_types import KEPT_REPLIES
+from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
+from firn_broker.metadata_store.time_marks import Range
 
 DROPPED_RANGES = 500
 """Batch ranges that one transaction of `SqliteRetention.drop_ranges` deletes. Commits proceed between transactions."""
@@ -22,6 +24,8 @@ class SqliteRetention:
         self._database = database
         self._examined = BEGINNING
         """The last (log, producer) that `forget_producers` examined."""
+        self._marked = 0
+        """The log with which `mark_times` continues."""
 
     async def expire(self, topic: UUID, retention_ms: int, retention_bytes: int, limit: int) -> int:
         database = self._database
@@ -95,6 +99,9 @@ class SqliteRetention:
                 connection.execute("UPDATE wal SET state=2, dead_ms=? WHERE id=? AND runs=0 AND state=1", (now, wal))
             empty = "SELECT id FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log=log.id)"
             connection.execute(f"DELETE FROM producer WHERE log IN ({empty})")
+            connection.execute(
+                f"DELETE FROM time_mark WHERE (topic_id, part) IN (SELECT topic_id, part FROM log WHERE id IN ({empty}))"
+            )
             connection.execute(f"DELETE FROM log WHERE id IN ({empty})")
             return len(rows)
 
@@ -175,6 +182,62 @@ class SqliteRetention:
             return len(old)
 
         return await database.run(work)
+
+    async def mark_times(self, limit: int) -> bool:
+        database, first, limit = self._database, self._marked, max(limit, time_marks.SPACING)
+
+        def read() -> tuple[int | None, list[Range]]:
+            (last,) = database.row(
+                "SELECT max(id) FROM (SELECT id FROM log WHERE id>=? ORDER BY id LIMIT ?)", first, time_marks.EXAMINED
+            )
+            return last, [] if last is None else self._unmarked(first, last, limit)
+
+        def write() -> None:
+            database.connection.executemany(
+                "INSERT OR IGNORE INTO time_mark VALUES (?,?,?,?)",
+                [(topic.bytes, *mark) for topic, *mark in time_marks.new_marks(ranges)],
+            )
+            for topic, part, start in database.connection.execute(
+                "SELECT topic_id, part, log_start FROM log WHERE id BETWEEN ? AND ? AND log_start > 0", (first, last)
+            ).fetchall():
+                database.connection.execute(
+                    "DELETE FROM time_mark WHERE topic_id=?1 AND part=?2 AND off<=?3 AND (max_ts, off) IN"
+                    " (SELECT max_ts, off FROM time_mark WHERE topic_id=?1 AND part=?2 ORDER BY max_ts, off LIMIT ?4)",
+                    (topic, part, start, time_marks.OBSOLETE),
+                )
+
+        last, ranges = await database.run(read, write=False)
+        if last is None:
+            self._marked = 0
+            return False
+        await database.run(write)
+        # A log that has more ranges, or of which the limit cut off some, is read again.
+        self._marked = ranges[-1].log if len(ranges) == limit else last + 1
+        return True
+
+    def _unmarked(self, first: int, last: int, limit: int) -> list[Range]:
+        """Read ranges of the logs from ``first`` to ``last`` that have enough of them for another mark."""
+        connection, ranges = self._database.connection, list[Range]()
+        for log, topic, part, log_start, hw in connection.execute(
+            "SELECT id, topic_id, part, log_start, hw FROM log WHERE id BETWEEN ? AND ? AND NOT deleted ORDER BY id",
+            (first, last),
+        ):
+            marked, offset = self._database.row(
+                "SELECT max_ts, off FROM time_mark WHERE topic_id=? AND part=? ORDER BY max_ts DESC, off DESC LIMIT 1",
+                topic, part,
+            ) or (None, 0)  # fmt: skip
+            start = max(log_start, offset)
+            if hw - start < time_marks.SPACING:
+                continue
+            rows = connection.execute(
+                "SELECT last_offset, max_ts FROM run WHERE log=? AND last_offset>=? ORDER BY last_offset LIMIT ?",
+                (log, start, limit - len(ranges)),
+            ).fetchall()
+            if len(rows) >= time_marks.SPACING or len(rows) == limit - len(ranges):
+                ranges += (Range(log, UUID(bytes=topic), part, marked, *row) for row in rows)
+            if len(ranges) == limit:
+                break
+        return ranges
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
         database = self._database
