@@ -111,14 +111,9 @@ class Broker:
             settings.writer,
         )
         self.groups = GroupCoordinator(
-            self.metadata_store.groups,
-            self.metadata_store.nodes,
-            self.membership,
-            self.topic_metadata,
-            self.identifiers,
-            self.clock,
-            settings.groups,
-        )
+            self.metadata_store.groups, self.metadata_store.nodes, self.membership, self.topic_metadata, self.identifiers,
+            self.clock, self.decoder, settings.groups,
+        )  # fmt: skip
         compaction = Compaction(
             self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.configs,
             self.decoder, settings.upkeep.compacted_bytes,
@@ -194,6 +189,7 @@ class Broker:
         metrics.CACHE_BYTES.labels("tail").set(self.cache.tail.used)
         metrics.CACHE_BYTES.labels("history").set(self.cache.history.used)
         metrics.ANSWERING.set(self.reader.answers.used)
+        metrics.GROUP_BYTES.set(self.groups.shards.memory.used)
         metrics.GROUPS.clear()
         for state, count in self.groups.counts().items():
             metrics.GROUPS.labels(state).set(count)

@@ -130,6 +130,12 @@ class GroupSettings(Settings):
     (``group.initial.rebalance.delay.ms``)."""
     max_members: int = 1_000
     """Largest number of members of a group (``group.max.size``)."""
+    max_group_bytes: int = Field(default=8 * MIB, ge=64 * 1024)
+    """Bytes of the subscriptions and assignments of one group's members. The broker accepts no member with which the group
+    would have more (GROUP_MAX_SIZE_REACHED)."""
+    max_bytes: int = Field(default=64 * MIB, ge=MIB)
+    """Bytes of memory of all groups of a broker. At the limit the broker accepts no new member and no new group until
+    others leave (COORDINATOR_NOT_AVAILABLE). The members of one address cannot fill the last eighth."""
     consumer_heartbeat_ms: int = Field(default=5_000, ge=1)
     """Milliseconds between heartbeats of members of KIP-848 groups (``group.consumer.heartbeat.interval.ms``)."""
     consumer_session_ms: int = Field(default=45_000, ge=1)

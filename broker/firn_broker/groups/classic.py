@@ -24,12 +24,19 @@ import asyncio
 import base64
 import json
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
 
 from kio.schema.errors import ErrorCode
+
+from firn_broker.groups.group import GROUP_BYTES, MEMBER_BYTES, PENDING_BYTES, as_json
+
+PENDING_SECONDS = 10.0
+"""Seconds for which a group keeps the id of a member that has not joined with it, and for which a rebalance waits for
+such members. Clients join again at once."""
 
 
 class State(StrEnum):
@@ -56,6 +63,12 @@ class JoinRequest:
     protocols: Sequence[tuple[str, bytes]]
     known_id_required: bool
     skips_assignment: bool
+
+    @property
+    def size(self) -> int:
+        """Return the approximate bytes that the member takes in memory, without its assignment."""
+        metadata = sum(len(name) + len(data) for name, data in self.protocols)
+        return MEMBER_BYTES + len(self.member or self.client) + len(self.client) + metadata
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +111,8 @@ class Member:
     rebalance_seconds: float
     protocols: Sequence[tuple[str, bytes]]
     deadline: float
+    size: int
+    """Approximate bytes in memory, without the assignment."""
     assignment: bytes = b""
     joining: JoinFuture | None = None
     syncing: SyncFuture | None = None
@@ -107,7 +122,7 @@ class Member:
         """Create the member that ``request`` makes."""
         return cls(
             id, request.instance, request.client, request.host, request.session_seconds, request.rebalance_seconds,
-            request.protocols, now + request.session_seconds,
+            request.protocols, now + request.session_seconds, request.size,
         )  # fmt: skip
 
     def metadata(self, protocol: str | None) -> bytes:
@@ -125,11 +140,48 @@ class Member:
     @classmethod
     def restored(cls, stored: Mapping[str, Any], now: float) -> "Member":
         """Create the member of `stored`, with a whole session left."""
-        return cls(
-            stored["id"], stored["instance"], stored["client"], stored["host"], stored["session"], stored["rebalance"],
-            [(name, base64.b64decode(data)) for name, data in stored["protocols"]], now + stored["session"],
-            base64.b64decode(stored["assignment"]),
+        request = JoinRequest(
+            stored["id"], stored["instance"], stored["client"], stored["host"], stored["session"], stored["rebalance"], "",
+            [(name, base64.b64decode(data)) for name, data in stored["protocols"]], known_id_required=False,
+            skips_assignment=False,
         )  # fmt: skip
+        member = cls.joined_by(stored["id"], request, now)
+        member.assignment = base64.b64decode(stored["assignment"])
+        return member
+
+
+@dataclass(slots=True)
+class PendingIds:
+    """The ids of members that have not joined with them yet. A new id above the limit displaces the oldest."""
+
+    limit: int
+    _ids: dict[str, tuple[float, str]] = field(default_factory=dict)
+    """When each id expires, and the address of its client."""
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def add(self, id: str, until: float, host: str) -> None:
+        """Add an id of the client at ``host``."""
+        self._ids[id] = until, host
+        if len(self._ids) > self.limit:
+            del self._ids[next(iter(self._ids))]
+
+    def take(self, id: str) -> bool:
+        """Remove an id; return whether it was there."""
+        return self._ids.pop(id, None) is not None
+
+    def expire(self, now: float) -> None:
+        """Remove expired ids."""
+        self._ids = {id: (until, host) for id, (until, host) in self._ids.items() if now < until}
+
+    def next_expiry(self) -> float:
+        """Return when the next id expires."""
+        return min((until for until, _ in self._ids.values()), default=float("inf"))
+
+    def sizes(self) -> Iterator[tuple[str, int]]:
+        """Yield the address and the bytes of each id."""
+        return ((host, PENDING_BYTES + len(id)) for id, (_, host) in self._ids.items())
 
 
 def _answer(future: Any, reply: Any) -> None:
@@ -153,17 +205,21 @@ class Group:
     generation: int = 0
     leader: str | None = None
     members: dict[str, Member] = field(default_factory=dict)
-    pending: dict[str, float] = field(default_factory=dict)
-    """Ids of members that have not joined with them yet, with the time when the ids expire."""
+    pending: PendingIds = field(init=False)
     version: int = 0
     empty_ms: int | None = None
     _proposed: bool = False
-    """True if the leader of this generation has sent its assignments. `save` then writes a stable group."""
+    """True if the leader of this generation has sent its assignments. `snapshot` then writes a stable group."""
     _rebalance_end: float = 0.0
+    _pending_end: float = 0.0
+    """When the rebalance stops to wait for pending ids."""
     _first: bool = False
     """True if the group was empty before the rebalance. It then ends at `_initial_until` without waiting for pending ids, as with
     Kafka."""
     _initial_until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.pending = PendingIds(self.max_members)
 
     @property
     def empty(self) -> bool:
@@ -179,32 +235,21 @@ class Group:
 
     def join(self, request: JoinRequest, now: float, future: JoinFuture) -> None:
         """Let a member join or rejoin."""
-        if not self._speaks(request):
+        if not _speaks(self, request):
             _answer(future, JoinReply(ErrorCode.inconsistent_group_protocol, request.member))
         elif not request.member:
             self._join_new(request, now, future)
         else:
             self._join_known(request, now, future)
 
-    def _speaks(self, request: JoinRequest) -> bool:
-        if not request.protocols or not request.protocol_type:
-            return False
-        if self.state is State.EMPTY or not self.members:
-            return True
-        others = [member for member in self.members.values() if member.id != request.member]
-        common = {name for name, _ in request.protocols}
-        for other in others:
-            common &= {name for name, _ in other.protocols}
-        return request.protocol_type == self.protocol_type and (bool(common) or not others)
-
     def _join_new(self, request: JoinRequest, now: float, future: JoinFuture) -> None:
         if request.instance is not None and (old := self.static(request.instance)) is not None:
             self._replace(old, request, now, future)
-        elif len(self.members) + len(self.pending) >= self.max_members:
+        elif len(self.members) >= self.max_members:
             _answer(future, JoinReply(ErrorCode.group_max_size_reached))
         elif request.instance is None and request.known_id_required:
             id = self.new_id(request.client)
-            self.pending[id] = now + request.session_seconds
+            self.pending.add(id, now + min(request.session_seconds, PENDING_SECONDS), request.host)
             _answer(future, JoinReply(ErrorCode.member_id_required, id))
         else:
             self._add(self.new_id(request.instance or request.client), request, now, future)
@@ -219,8 +264,11 @@ class Group:
             if held.id != request.member:
                 _answer(future, JoinReply(ErrorCode.fenced_instance_id, request.member))
                 return
-        if member is None and self.pending.pop(request.member, None) is not None:
-            self._add(request.member, request, now, future)
+        if member is None and self.pending.take(request.member):
+            if len(self.members) >= self.max_members:
+                _answer(future, JoinReply(ErrorCode.group_max_size_reached, request.member))
+            else:
+                self._add(request.member, request, now, future)
             return
         if member is None:
             _answer(future, JoinReply(ErrorCode.unknown_member_id, request.member))
@@ -253,6 +301,7 @@ class Group:
         member.session_seconds = request.session_seconds
         member.rebalance_seconds = request.rebalance_seconds
         member.client, member.host = request.client, request.host
+        member.size = request.size
         member.joining = future
 
     def _replace(self, old: Member, request: JoinRequest, now: float, future: JoinFuture) -> None:
@@ -291,17 +340,23 @@ class Group:
             self.state = State.PREPARING
             self._rebalance_end = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
             self._initial_until = min(now + self.initial_seconds, self._rebalance_end) if self._first else now
+            # Kafka waits without this bound. So whoever asks for one id after the other would delay every rebalance.
+            self._pending_end = now if self._first else now + PENDING_SECONDS
         self._try_complete(now)
 
     def _try_complete(self, now: float) -> None:
         if self.state is not State.PREPARING:
             return
-        if now >= self._rebalance_end or (now >= self._initial_until and self._all_joined()):
+        if now >= self._rebalance_end or (now >= self._earliest_end and self._all_joined()):
             self._complete(now)
 
+    @property
+    def _earliest_end(self) -> float:
+        return max(self._initial_until, self._pending_end) if self.pending else self._initial_until
+
     def _all_joined(self) -> bool:
-        """Return whether the rebalance waits for no member."""
-        return all(member.joining is not None for member in self.members.values()) and (self._first or not self.pending)
+        """Return whether the rebalance waits for no member, except for clients with a pending id."""
+        return all(member.joining is not None for member in self.members.values())
 
     def _complete(self, now: float) -> None:
         for member in list(self.members.values()):
@@ -314,7 +369,7 @@ class Group:
             return
         self.generation += 1
         if not self.members:
-            self._empty()
+            self.state, self.protocol, self.leader = State.EMPTY, None, None
             return
         if self.leader not in self.members or self.members[self.leader].joining is None:
             self.leader = joined[0].id
@@ -337,11 +392,6 @@ class Group:
         return JoinReply(
             ErrorCode.none, member.id, self.generation, self.protocol_type, self.protocol, leader, False, members
         )
-
-    def _empty(self) -> None:
-        self.state = State.EMPTY
-        self.protocol = None
-        self.leader = None
 
     # Members
 
@@ -377,7 +427,7 @@ class Group:
         if instance is not None and not id:
             held = self.static(instance)
             id = held.id if held else ""
-        if self.pending.pop(id, None) is not None:
+        if self.pending.take(id):
             self._try_complete(now)
             return ErrorCode.none
         if error := self.identify(id, instance):
@@ -424,14 +474,11 @@ class Group:
         member = self.members[id]
         member.deadline = now + member.session_seconds
         if self.state is State.STABLE:
-            _answer(future, self._synced(member))
+            _answer(future, SyncReply(ErrorCode.none, member.assignment, self.protocol_type, self.protocol))
             return False
         _answer(member.syncing, SyncReply(ErrorCode.rebalance_in_progress))
         member.syncing = future
         return id == self.leader
-
-    def _synced(self, member: Member) -> SyncReply:
-        return SyncReply(ErrorCode.none, member.assignment, self.protocol_type, self.protocol)
 
     def propose(self, assignments: Mapping[str, bytes]) -> None:
         """Take the leader's assignments before they are stored."""
@@ -445,7 +492,7 @@ class Group:
             self.state = State.STABLE
             for member in self.members.values():
                 member.deadline = now + member.session_seconds
-                _answer(member.syncing, self._synced(member))
+                _answer(member.syncing, SyncReply(ErrorCode.none, member.assignment, self.protocol_type, self.protocol))
                 member.syncing = None
 
     def unassigned(self, generation: int, error: ErrorCode, now: float) -> None:
@@ -480,8 +527,7 @@ class Group:
     def tick(self, now: float) -> bool:
         """Remove members whose session timed out, and complete a rebalance whose timeout is over."""
         before = len(self.members)
-        for id in [id for id, end in self.pending.items() if now >= end]:
-            del self.pending[id]
+        self.pending.expire(now)
         for member in list(self.members.values()):
             # Removing a member may complete a rebalance, which removes others.
             present = self.members.get(member.id) is member
@@ -492,14 +538,14 @@ class Group:
 
     def next_deadline(self) -> float:
         """Return the time of the next deadline."""
-        times = [*self.pending.values()]
+        times = [self.pending.next_expiry()]
         times += [
             member.deadline for member in self.members.values() if member.joining is None and member.syncing is None
         ]
         if self.state is State.PREPARING:
             times.append(self._rebalance_end)
             if self._all_joined():
-                times.append(self._initial_until)
+                times.append(self._earliest_end)
         return min(times, default=float("inf"))
 
     def disband(self, error: ErrorCode) -> None:
@@ -511,16 +557,24 @@ class Group:
 
     # Stored state
 
-    def save(self) -> str:
-        """Return the stored state as JSON."""
+    def sizes(self) -> Mapping[str, int]:
+        """Return the approximate bytes of the group, by the address of its members."""
+        sizes = {"": GROUP_BYTES}
+        for member in self.members.values():
+            sizes[member.host] = sizes.get(member.host, 0) + member.size + len(member.assignment)
+        for host, size in self.pending.sizes():
+            sizes[host] = sizes.get(host, 0) + size
+        return sizes
+
+    def snapshot(self) -> Callable[[], str]:
+        """Return a function that writes the present state as JSON."""
         stable = self.state is State.STABLE or (self.state is State.COMPLETING and self._proposed)
-        return json.dumps(
-            {
-                "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
-                "emptyMs": self.empty_ms, "rebalancing": bool(self.members) and not stable,
-                "members": [member.stored() for member in self.members.values()],
-            }
-        )  # fmt: skip
+        head = {
+            "type": self.protocol_type, "protocol": self.protocol, "generation": self.generation, "leader": self.leader,
+            "emptyMs": self.empty_ms, "rebalancing": bool(self.members) and not stable,
+        }  # fmt: skip
+        members = [copy(member) for member in self.members.values()]
+        return lambda: as_json(head, (json.dumps(member.stored()) for member in members))
 
     def load(self, text: str, now: float) -> None:
         """Load the stored state. A group that was rebalancing starts the rebalance again."""
@@ -532,6 +586,19 @@ class Group:
         self.state = State.STABLE if self.members else State.EMPTY
         if stored.get("rebalancing"):
             self._rebalance(now)
+
+
+def _speaks(group: Group, request: JoinRequest) -> bool:
+    """Return whether the member supports a protocol that all other members support."""
+    if not request.protocols or not request.protocol_type:
+        return False
+    if group.state is State.EMPTY or not group.members:
+        return True
+    others = [member for member in group.members.values() if member.id != request.member]
+    common = {name for name, _ in request.protocols}
+    for other in others:
+        common &= {name for name, _ in other.protocols}
+    return request.protocol_type == group.protocol_type and (bool(common) or not others)
 
 
 def _vote(members: Collection[Member]) -> str:

@@ -29,7 +29,7 @@ Source: KIP-848, ``GroupMetadataManager.java``.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, ClassVar
@@ -38,7 +38,8 @@ from uuid import UUID
 import re2
 from kio.schema.errors import ErrorCode
 
-from firn_broker.groups.assignors import ASSIGNORS, UNIFORM, Subscriber, preferred
+from firn_broker.groups.assignors import ASSIGNORS, UNIFORM, Assignment, Subscriber, preferred
+from firn_broker.groups.group import GROUP_BYTES, MEMBER_BYTES, PARTITION_BYTES, as_json
 from firn_broker.log_types import Partition, Topic
 
 JOIN, LEAVE, LEAVE_FOR_NOW = 0, -1, -2
@@ -50,6 +51,10 @@ record)."""
 PATTERN_CHARACTERS = 4096
 PATTERN_BYTES = 1 << 20
 """Bounds of the length of a topic pattern and of the memory of its compiled form."""
+
+COSTLY = 1_000
+"""Members and partitions of a group together from which new targets take milliseconds to compute. Then they are not
+computed for each member that joins, but once for all changes of an interval, outside the event loop."""
 
 Partitions = frozenset[Partition]
 NOTHING: Partitions = frozenset()
@@ -85,6 +90,11 @@ class HeartbeatRequest:
     def is_full(self) -> bool:
         """Return whether the heartbeat has all fields, as after an error; the reply has all fields then, too."""
         return self.epoch == JOIN or None not in (self.rebalance_seconds, self.names, self.owned)
+
+    @property
+    def subscription_bytes(self) -> int:
+        """Return the bytes of the subscription that the heartbeat brings."""
+        return sum(map(len, self.names or ())) + len(self.pattern or "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,10 +136,26 @@ class Member:
     """The existing topics to which it is subscribed."""
     deadline: float = 0.0
     revoke_until: float = float("inf")
+    subscription_bytes: int = 0
 
     def step(self, epoch: int) -> None:
         """Move to ``epoch``."""
         self.previous, self.epoch = self.epoch, epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All that new targets depend on, at one time."""
+
+    epoch: int
+    assignor: str
+    members: Sequence[Member]
+    subscribers: Sequence[Subscriber]
+    partitions: Mapping[UUID, int]
+
+    def compute(self) -> Assignment:
+        """Compute the targets. May run in another thread."""
+        return ASSIGNORS[self.assignor](self.subscribers, self.partitions)
 
 
 @dataclass(slots=True)
@@ -155,6 +181,8 @@ class Group:
     _instances: dict[str, str] = field(default_factory=dict)
     _topics: Mapping[str, Topic] | None = None
     _dead: bool = False
+    _written: dict[str, tuple[tuple[Any, ...], str]] = field(default_factory=dict)
+    """The JSON of each member when it was last written, and the values that it is made of."""
 
     @property
     def state(self) -> State:
@@ -182,9 +210,15 @@ class Group:
 
     # Heartbeats
 
-    def heartbeat(self, request: HeartbeatRequest, topics: Mapping[str, Topic], now: float) -> HeartbeatReply:
+    def heartbeat(
+        self, request: HeartbeatRequest, topics: Mapping[str, Topic], now: float, *, may_wait: bool = False
+    ) -> HeartbeatReply | None:
         """Let a member join, stay or leave. ``topics`` are all topics by name, in a mapping that is replaced when they
-        change."""
+        change.
+
+        With ``may_wait``, return None if new targets would take long to compute. The caller then computes them (`plan`,
+        `assign`) and repeats the heartbeat.
+        """
         try:
             _check(request)
             if request.epoch in (LEAVE, LEAVE_FOR_NOW):
@@ -197,7 +231,11 @@ class Group:
         resubscribed = self._update(member, request)
         self._update_topics(topics, member if resubscribed else None)
         if self.epoch > self.assignment_epoch:
-            self._assign()
+            if len(self.members) + sum(self.partitions.values()) < COSTLY:
+                plan = self.plan()
+                self.assign(plan, plan.compute())
+            elif may_wait:
+                return None
         before = member.assigned
         self._reconcile(member, request, now)
         complete = request.is_full or member.assigned != before
@@ -281,6 +319,7 @@ class Group:
         others = member.rack, member.rebalance_seconds, member.assignor
         if request.names is not None:
             member.names = request.names
+            member.subscription_bytes = request.subscription_bytes
         if request.pattern is not None:
             member.pattern = request.pattern or None
         if request.rack is not None:
@@ -313,15 +352,25 @@ class Group:
             self.epoch += 1
             self.version += 1
 
-    def _assign(self) -> None:
-        self.assignor = preferred(member.assignor for member in self.members.values())
-        members = [
-            Subscriber(member.id, member.instance or member.id, member.topics, member.target)
-            for member in self.members.values()
-        ]
-        for id, target in ASSIGNORS[self.assignor](members, self.partitions).items():
-            self.members[id].target = target
-        self.assignment_epoch = self.epoch
+    def plan(self) -> Plan:
+        """Return what the targets of the present epoch depend on."""
+        members = list(self.members.values())
+        return Plan(
+            self.epoch,
+            preferred(member.assignor for member in members),
+            members,
+            [Subscriber(member.id, member.instance or member.id, member.topics, member.target) for member in members],
+            self.partitions,
+        )
+
+    def assign(self, plan: Plan, targets: Assignment) -> None:
+        """Take the targets of a plan, unless newer ones are there. Members that joined since have none yet."""
+        if plan.epoch <= self.assignment_epoch:
+            return
+        for member, subscriber in zip(plan.members, plan.subscribers, strict=True):
+            # A static member may have another id by now.
+            member.target = targets[subscriber.id]
+        self.assignor, self.assignment_epoch = plan.assignor, plan.epoch
         self.version += 1
 
     def _reconcile(self, member: Member, request: HeartbeatRequest, now: float) -> None:
@@ -425,26 +474,40 @@ class Group:
 
     # Stored state
 
-    def save(self) -> str:
-        """Return the stored state as JSON."""
-        return json.dumps(
-            {
-                "kind": self.kind, "epoch": self.epoch, "assignmentEpoch": self.assignment_epoch, "assignor": self.assignor,
-                "emptyMs": self.empty_ms,
-                "partitions": {topic.hex: count for topic, count in self.partitions.items()},
-                "members": [
-                    {
-                        "id": member.id, "instance": member.instance, "rack": member.rack, "client": member.client,
-                        "host": member.host, "rebalance": member.rebalance_seconds, "names": sorted(member.names),
-                        "pattern": member.pattern, "assignor": member.assignor, "epoch": member.epoch,
-                        "previous": member.previous, "topics": sorted(topic.hex for topic in member.topics),
-                        "assigned": _written(member.assigned), "revoking": _written(member.revoking),
-                        "target": _written(member.target),
-                    }
-                    for member in self.members.values()
-                ],
-            }
-        )  # fmt: skip
+    def sizes(self) -> Mapping[str, int]:
+        """Return the approximate bytes of the group, by the address of its members."""
+        sizes = {"": GROUP_BYTES}
+        for member in self.members.values():
+            partitions = len(member.assigned) + len(member.revoking) + len(member.target)
+            size = MEMBER_BYTES + member.subscription_bytes + PARTITION_BYTES * partitions
+            sizes[member.host] = sizes.get(member.host, 0) + size
+        return sizes
+
+    def snapshot(self) -> Callable[[], str]:
+        """Return a function that writes the present state as JSON. It writes only members that have changed."""
+        head = {
+            "kind": self.kind, "epoch": self.epoch, "assignmentEpoch": self.assignment_epoch, "assignor": self.assignor,
+            "emptyMs": self.empty_ms, "partitions": {topic.hex: count for topic, count in self.partitions.items()},
+        }  # fmt: skip
+        members = [
+            (
+                member.id, member.instance, member.rack, member.client, member.host, member.rebalance_seconds, member.names,
+                member.pattern, member.assignor, member.epoch, member.previous, member.topics, member.assigned,
+                member.revoking, member.target,
+            )
+            for member in self.members.values()
+        ]  # fmt: skip
+
+        def write() -> str:
+            before, written = self._written, {}
+            for values in members:
+                last = before.get(values[0])
+                # Sets that have not changed are the same objects, which are equal without a comparison.
+                written[values[0]] = last if last and last[0] == values else (values, member_json(*values))
+            self._written = written
+            return as_json(head, (text for _, text in written.values()))
+
+        return write
 
     def load(self, text: str, now: float) -> None:
         """Load the stored state. Session timeouts and revocation timeouts start again."""
@@ -460,6 +523,7 @@ class Group:
                 _read(entry["assigned"]), _read(entry["revoking"]), _read(entry["target"]),
                 frozenset(map(UUID, entry["topics"])), now + self.session_seconds,
             )  # fmt: skip
+            member.subscription_bytes = sum(map(len, member.names)) + len(member.pattern or "")
             if member.revoking:
                 member.revoke_until = now + member.rebalance_seconds
             if member.instance is not None:
@@ -468,7 +532,23 @@ class Group:
                 self._owners[partition] = member.id
 
 
-def _written(partitions: Partitions) -> dict[str, list[int]]:
+def member_json(
+    id: str, instance: str | None, rack: str | None, client: str, host: str, rebalance: float, names: frozenset[str],
+    *more: Any,
+) -> str:  # fmt: skip
+    """Return the stored form of a member, from the values that `Group.snapshot` takes from it."""
+    pattern, assignor, epoch, previous, topics, assigned, revoking, target = more
+    return json.dumps(
+        {
+            "id": id, "instance": instance, "rack": rack, "client": client, "host": host, "rebalance": rebalance,
+            "names": sorted(names), "pattern": pattern, "assignor": assignor, "epoch": epoch, "previous": previous,
+            "topics": sorted(topic.hex for topic in topics), "assigned": _by_topic(assigned),
+            "revoking": _by_topic(revoking), "target": _by_topic(target),
+        }
+    )  # fmt: skip
+
+
+def _by_topic(partitions: Partitions) -> dict[str, list[int]]:
     indexes: dict[str, list[int]] = {}
     for topic, index in sorted(partitions):
         indexes.setdefault(topic.hex, []).append(index)

@@ -11,6 +11,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.clock import Clock
@@ -20,21 +21,35 @@ from firn_broker.groups import classic, consumer
 from firn_broker.groups.classic import JoinReply, JoinRequest, State, SyncReply
 from firn_broker.groups.consumer import HeartbeatReply, HeartbeatRequest
 from firn_broker.groups.expiry import FRESH, GroupExpiry
-from firn_broker.groups.group import Group, GroupError
+from firn_broker.groups.group import GROUP_BYTES, MEMBER_BYTES, Group, GroupError
 from firn_broker.groups.shards import Shard, Shards
 from firn_broker.groups.storage import GroupStorage
+from firn_broker.log.decoder import Decoder
 from firn_broker.log_types import CommittedOffset, Partition
 from firn_broker.ports import GroupStore, NodeStore
 from firn_broker.settings import GroupSettings
 from firn_broker.topics.topic_metadata import TopicMetadata
 
+log = structlog.get_logger()
+
 NAME_BYTES = 2_048
 """Bytes of the longest name of a group. Not every coordinator can store a longer name, or one with a zero byte."""
+ASSIGN_SECONDS = 0.2
+"""Seconds for which a large group collects changes before it computes new targets
+(``group.consumer.assignment.interval.ms``)."""
 
 
 def _check(name: str) -> None:
     if "\0" in name or len(name.encode()) > NAME_BYTES:
         raise GroupError(ErrorCode.invalid_group_id)
+
+
+def _growth(group: consumer.Group, request: HeartbeatRequest) -> int:
+    """Return the bytes by which a heartbeat lets its group grow."""
+    member = group.members.get(request.member) or group.static(request.instance or "")
+    if member is None:
+        return MEMBER_BYTES + request.subscription_bytes if request.epoch == consumer.JOIN else 0
+    return 0 if request.names is None else request.subscription_bytes - member.subscription_bytes
 
 
 def _now() -> float:
@@ -46,12 +61,15 @@ class GroupCoordinator:
 
     def __init__(
         self, store: GroupStore, nodes: NodeStore, membership: Membership, topic_metadata: TopicMetadata, identifiers: Identifiers,
-        clock: Clock, settings: GroupSettings,
+        clock: Clock, decoder: Decoder, settings: GroupSettings,
     ) -> None:  # fmt: skip
         self._topic_metadata = topic_metadata
+        self._decoder = decoder
+        self._assigning: dict[str, asyncio.Task[None]] = {}
+        """The computations of new targets, by group."""
         self.settings = settings
         self.shards = Shards(store, nodes, membership, identifiers, settings)
-        self.storage = GroupStorage(store, nodes, self.shards, clock, settings)
+        self.storage = GroupStorage(store, nodes, self.shards, clock, decoder, settings)
         self.expiry = GroupExpiry(self.shards, self.storage, membership, settings)
 
     def shard(self, group: str) -> int:
@@ -108,18 +126,54 @@ class GroupCoordinator:
             return HeartbeatReply(ErrorCode.unknown_member_id, request.member, message=f"group {name} has no members")
         else:
             group = self.shards.new_consumer(name, existing.version if existing else 0)
+        if error := self._refused(group, request.host, _growth(group, request)):
+            return HeartbeatReply(error, request.member, message=f"group {name} has no memory for the member")
         before = group.version
-        reply = group.heartbeat(request, self._topic_metadata.by_name, _now())
+        reply = group.heartbeat(request, self._topic_metadata.by_name, _now(), may_wait=True)
         if group is not existing:
-            if reply.error:
+            if reply is not None and reply.error:
                 return reply
             shard.groups[name] = group
+        if reply is None:
+            await self._assigned(shard, group, group.epoch)
+            reply = group.heartbeat(request, self._topic_metadata.by_name, _now())
+            assert reply is not None
         if group.version != before:
             self.shards.schedule(shard, group)
         if not reply.error and (error := await self.storage.save_changes(shard, group)):
             return HeartbeatReply(error, request.member, message="the coordinator cannot save the group now: try again")
         await self.storage.confirm(shard, reply.error)
         return reply
+
+    def _refused(self, group: Group, host: str, growth: int) -> ErrorCode:
+        """Return the error for a member with which the group grows by this many bytes."""
+        memory = self.shards.memory
+        if growth > 0 and memory.of(group.name) + growth > self.settings.max_group_bytes:
+            return ErrorCode.group_max_size_reached
+        if growth > 0 and not memory.fits(host, growth):
+            log.warning("groups take all their memory (groups.maxBytes)", group=group.name, host=host)
+            return ErrorCode.coordinator_not_available
+        return ErrorCode.none
+
+    async def _assigned(self, shard: Shard, group: consumer.Group, epoch: int) -> None:
+        """Wait until the group has the targets of an epoch. All changes within `ASSIGN_SECONDS` share one computation.
+
+        Raises GroupError when the group is not served here any more.
+        """
+        while group.assignment_epoch < epoch:
+            if not self.shards.owns(shard) or shard.groups.get(group.name) is not group:
+                raise GroupError(ErrorCode.not_coordinator)
+            if (task := self._assigning.get(group.name)) is None:
+                task = self._assigning[group.name] = asyncio.create_task(self._assign(group))
+            await asyncio.shield(task)
+
+    async def _assign(self, group: consumer.Group) -> None:
+        try:
+            await asyncio.sleep(ASSIGN_SECONDS)
+            plan = group.plan()
+            group.assign(plan, await self._decoder.run(plan.compute))
+        finally:
+            del self._assigning[group.name]
 
     # Members of classic groups
 
@@ -139,6 +193,11 @@ class GroupCoordinator:
             return JoinReply(ErrorCode.unknown_member_id, request.member)
         else:
             group = self.shards.new_classic(name, existing.version if existing else 0)
+        member = group.members.get(request.member)
+        if member is None and request.instance is not None:
+            member = group.static(request.instance)
+        if error := self._refused(group, request.host, request.size - (member.size if member else 0)):
+            return JoinReply(error, request.member)
         future: asyncio.Future[JoinReply] = asyncio.get_running_loop().create_future()
         group.join(request, _now(), future)
         if group is existing or not group.idle:
@@ -176,6 +235,7 @@ class GroupCoordinator:
         future: asyncio.Future[SyncReply] = asyncio.get_running_loop().create_future()
         if group.sync(member, instance, generation, protocol_type, protocol, _now(), future):
             group.propose(assignments)
+            self.shards.schedule(shard, group)
             if await self.storage.save(shard, group):
                 group.assigned(generation, _now())
             else:
@@ -225,7 +285,11 @@ class GroupCoordinator:
                 return ErrorCode.illegal_generation
             if not offsets:
                 return ErrorCode.none
-            group = shard.groups[name] = self.shards.new_classic(name)
+            group = self.shards.new_classic(name)
+            if error := self._refused(group, "", GROUP_BYTES):
+                return error
+            shard.groups[name] = group
+            self.shards.schedule(shard, group)
         elif error := group.may_commit(member, instance, generation, _now()):
             await self.storage.confirm(shard, error)
             return error

@@ -1,9 +1,24 @@
 """A group of either protocol, as the group coordinator uses it."""
 
+import json
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 from kio.schema.errors import ErrorCode
+
+GROUP_BYTES = 512
+MEMBER_BYTES = 1024
+PENDING_BYTES = 256
+PARTITION_BYTES = 64
+"""Approximate bytes in memory: of a group, of a member besides its names and metadata, of the id of a member that has not
+joined yet, and of a partition in an assignment."""
+
+
+def as_json(head: Mapping[str, Any], members: Iterable[str]) -> str:
+    """Return the JSON of a group from that of its members. A thread that writes one member after the other does not keep
+    the event loop from running."""
+    return f'{json.dumps(head)[:-1]}, "members": [{", ".join(members)}]}}'
 
 
 class GroupError(Exception):
@@ -21,7 +36,7 @@ class Group(Protocol):
     """The type in ListGroups: ``classic`` or ``consumer``."""
     name: str
     version: int
-    """The version of the state that `save` writes. It grows with each change."""
+    """The version of the state that `snapshot` writes. It grows with each change."""
     empty_ms: int | None
     """When the group became empty, by the wall clock of its last save; None while it has members."""
 
@@ -68,8 +83,12 @@ class Group(Protocol):
         """Answer all waiting members with ``error``, because the group moved to another broker or was deleted."""
         ...
 
-    def save(self) -> str:
-        """Write the state as JSON."""
+    def sizes(self) -> Mapping[str, int]:
+        """Return the approximate bytes of the group in memory, by the address of its members."""
+        ...
+
+    def snapshot(self) -> Callable[[], str]:
+        """Return a function that writes the present state as JSON. It may run later, and in another thread."""
         ...
 
     def load(self, text: str, now: float) -> None:

@@ -25,6 +25,7 @@ from firn_broker.cluster.membership import Membership
 from firn_broker.groups import classic, consumer
 from firn_broker.groups.group import Group, GroupError
 from firn_broker.log_types import Lease, NodeLease, StoredGroup
+from firn_broker.network.budget import Quota
 from firn_broker.ports import GroupStore, NodeStore
 from firn_broker.settings import GroupSettings
 
@@ -42,6 +43,7 @@ class Shard:
     lease: Lease
     node: NodeLease
     term: int
+    memory: Quota
     groups: dict[str, Group] = field(default_factory=dict)
     timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict)
     """Timers of groups with a deadline, each set no later than the next deadline."""
@@ -57,6 +59,7 @@ class Shard:
         if self.groups.get(group.name) is not group:
             return
         del self.groups[group.name]
+        self.memory.forget(group.name)
         self.saved.pop(group.name, None)
         if (timer := self.timers.pop(group.name, None)) is not None:
             timer.cancel()
@@ -85,6 +88,7 @@ class Shards:
         self._membership = membership
         self._identifiers = identifiers
         self._settings = settings
+        self.memory = Quota(settings.max_bytes)
         self._owned: dict[int, Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
         self._unreleased: dict[int, NodeLease] = {}
@@ -137,9 +141,11 @@ class Shards:
                 # Another broker may have owned the shard during the load. The client's next attempt acquires the lease
                 # again.
                 raise GroupError(ErrorCode.not_coordinator)
-            shard = Shard(number, held, lease, term)
+            shard = Shard(number, held, lease, term, self.memory)
             self._load(shard, stored, [name for name in with_offsets if self.number_of(name) == number])
             self._owned[number] = shard
+            for group in shard.groups.values():
+                self.schedule(shard, group)
             self._unreleased.pop(number, None)
             return shard
 
@@ -173,7 +179,6 @@ class Shards:
             group.version = shard.saved[saved.name] = saved.version
             group.load(saved.state, now)
             shard.groups[saved.name] = group
-            self.schedule(shard, group)
 
     def new_classic(self, name: str, version: int = 0) -> classic.Group:
         """Create an empty group of the classic protocol."""
@@ -193,7 +198,10 @@ class Shards:
     # Deadlines
 
     def schedule(self, shard: Shard, group: Group) -> None:
-        """Set the group's timer to its next deadline. A timer that fires too early only sets the next one."""
+        """Set the group's timer to its next deadline, and count its memory. A timer that fires too early only sets the
+        next one."""
+        if self.owns(shard) and shard.groups.get(group.name) is group:
+            self.memory.count(group.name, group.sizes())
         deadline = group.next_deadline()
         timer = shard.timers.get(group.name)
         if timer is not None and timer.when() <= deadline:
@@ -224,6 +232,7 @@ class Shards:
         for timer in shard.timers.values():
             timer.cancel()
         for group in shard.groups.values():
+            self.memory.forget(group.name)
             group.disband(ErrorCode.not_coordinator)
 
     def drop_all(self) -> None:

@@ -10,6 +10,7 @@ from firn.model.clock import Clock
 from firn.model.errors import FencedError, UnavailableError
 from firn_broker.groups.group import Group, GroupError
 from firn_broker.groups.shards import Shard, Shards
+from firn_broker.log.decoder import Decoder
 from firn_broker.log_types import CommittedOffset, Partition, StoredGroup
 from firn_broker.ports import GroupStore, NodeStore
 from firn_broker.settings import GroupSettings
@@ -17,17 +18,27 @@ from firn_broker.settings import GroupSettings
 log = structlog.get_logger()
 T = TypeVar("T")
 
+LARGE = 1 << 18
+"""Bytes of a group from which its JSON is written outside the event loop, because that takes milliseconds."""
+
 
 class GroupStorage:
     """Saves and deletes groups, and commits their offsets."""
 
     def __init__(
-        self, store: GroupStore, nodes: NodeStore, shards: Shards, clock: Clock, settings: GroupSettings
+        self,
+        store: GroupStore,
+        nodes: NodeStore,
+        shards: Shards,
+        clock: Clock,
+        decoder: Decoder,
+        settings: GroupSettings,
     ) -> None:
         self._store = store
         self._nodes = nodes
         self._shards = shards
         self._clock = clock
+        self._decoder = decoder
         self._settings = settings
 
     async def save(self, shard: Shard, group: Group) -> bool:
@@ -54,10 +65,12 @@ class GroupStorage:
 
     async def _save(self, shard: Shard, group: Group) -> ErrorCode:
         group.empty_ms = self._wall_ms() if group.empty else None
-        version = group.version
+        version, write = group.version, group.snapshot()
         shard.saved.setdefault(group.name, 0)
+        large = self._shards.memory.of(group.name) >= LARGE
         try:
-            await self._store.save_group(shard.lease, shard.number, StoredGroup(group.name, version, group.save()))
+            state = await self._decoder.run(write) if large else write()
+            await self._store.save_group(shard.lease, shard.number, StoredGroup(group.name, version, state))
         except FencedError:
             self._shards.drop(shard)
             return ErrorCode.not_coordinator

@@ -7,7 +7,7 @@ that holds little finds memory whatever the others do."""
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 SHARES = 8
 """Shares of a budget."""
@@ -141,6 +141,45 @@ class Budget:
                 del line.new[ready]
                 self._count(size, peer)
                 ready(size)
+
+
+class Quota:
+    """Counts what holders keep, within a limit. It grants nothing and no caller waits. The holders of one address leave an
+    eighth of the limit to others."""
+
+    def __init__(self, total: int) -> None:
+        self.total = total
+        self.used = 0
+        self._sizes: dict[str, Mapping[str, int]] = {}
+        """What each holder keeps, by address."""
+        self._of_address: Counter[str] = Counter()
+
+    def fits(self, address: str, size: int) -> bool:
+        """Return whether ``size`` more fits for clients at ``address``."""
+        share = self.total // SHARES
+        kept = share if self._of_address[address] + size > share else 0
+        return self.used + size <= self.total - kept
+
+    def of(self, holder: str) -> int:
+        """Return what a holder keeps."""
+        return sum(self._sizes.get(holder, {}).values())
+
+    def count(self, holder: str, sizes: Mapping[str, int]) -> None:
+        """Count ``sizes``, by address, as what ``holder`` keeps from now on."""
+        self.forget(holder)
+        self._sizes[holder] = sizes
+        self._of_address.update(sizes)
+        self.used += sum(sizes.values())
+
+    def forget(self, holder: str) -> None:
+        """Count nothing for ``holder``."""
+        if (sizes := self._sizes.pop(holder, None)) is None:
+            return
+        self.used -= sum(sizes.values())
+        for address, size in sizes.items():
+            self._of_address[address] -= size
+            if not self._of_address[address]:
+                del self._of_address[address]
 
 
 def _address(peer: str) -> str:

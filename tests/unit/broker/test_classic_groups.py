@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn_broker.groups.classic import Group, JoinReply, JoinRequest, State, SyncReply
+from firn_broker.groups.classic import PENDING_SECONDS, Group, JoinReply, JoinRequest, State, SyncReply
 
 NONE = ErrorCode.none
 
@@ -136,6 +136,30 @@ def test_later_rebalances_wait_for_pending_ids() -> None:
     assert not again.done()
     assert play.join(member, two_steps=True).result().generation == again.result().generation
     assert len(again.result().members) == 2
+
+
+def test_pending_ids_leave_room_for_members() -> None:
+    play = Play(members=2)
+    oldest, *_, newest = [play.join(two_steps=True).result().member for _ in range(5)]
+    joined: JoinReply = play.join(newest, two_steps=True).result()
+    assert (joined.error, joined.member) == (NONE, newest)
+    assert failed(play.join(oldest, two_steps=True)) is ErrorCode.unknown_member_id, "only the newest ids are kept"
+    later = [play.join(two_steps=True).result().member for _ in range(2)]
+    joins = [play.join(id, two_steps=True) for id in later]
+    assert failed(joins[1]) is ErrorCode.group_max_size_reached
+    assert len(play.group.members) == 2
+
+
+def test_ids_of_clients_that_never_join_delay_a_rebalance_briefly() -> None:
+    play = Play()
+    (first,) = play.stable(1)
+    again = play.join(first, protocols=[("range", b"other")], rebalance_seconds=300.0)
+    play.join(two_steps=True)
+    again = play.join(first, protocols=[("range", b"third")], rebalance_seconds=300.0)
+    for _ in range(20):
+        play.join(two_steps=True, session_seconds=1800.0)
+        play.after(PENDING_SECONDS / 10)
+    assert again.done()
 
 
 def test_an_unused_member_id_expires() -> None:
@@ -332,13 +356,13 @@ def test_a_saved_group_continues_on_another_broker() -> None:
     play = Play()
     first, second = play.stable(2)
     generation = play.group.generation
-    kept = play.group.save()
+    kept = play.group.snapshot()()
     other = Play()
     other.group.load(kept, 0.0)
     assert other.group.state is State.STABLE
     assert other.group.heartbeat(first, None, generation, 1.0) is NONE
     assert other.sync(second, generation).result().assignment == second.encode()
-    assert other.group.save() == kept
+    assert other.group.snapshot()() == kept
 
 
 def test_a_rebalance_starts_again_on_another_broker() -> None:
@@ -347,7 +371,7 @@ def test_a_rebalance_starts_again_on_another_broker() -> None:
     generation = play.group.generation
     play.join(first, protocols=[("range", b"other")])
     other = Play()
-    other.group.load(play.group.save(), 0.0)
+    other.group.load(play.group.snapshot()(), 0.0)
     assert other.group.heartbeat(second, None, generation, 1.0) is ErrorCode.rebalance_in_progress
     joined = [other.join(first), other.join(second)]
     assert {reply.result().generation for reply in joined} == {generation + 1}
@@ -356,13 +380,13 @@ def test_a_rebalance_starts_again_on_another_broker() -> None:
 def test_a_moved_group_keeps_the_newest_assignment_of_its_leader() -> None:
     play = Play()
     first: JoinReply = play.join().result()
-    without = play.group.save()
+    without = play.group.snapshot()()
     play.group.sync(first.member, None, 1, None, None, play.now, Future())
     play.group.propose({first.member: b"all"})
     other, later = Play(), Play()
     other.group.load(without, 0.0)
     assert other.group.state is State.PREPARING
-    later.group.load(play.group.save(), 0.0)
+    later.group.load(play.group.snapshot()(), 0.0)
     assert later.sync(first.member, 1).result().assignment == b"all"
 
 

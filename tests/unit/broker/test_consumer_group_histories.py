@@ -77,7 +77,7 @@ class World:
     def ask(self, request: HeartbeatRequest) -> HeartbeatReply:
         """Return the answer of the group, and store its state."""
         reply = self.group.heartbeat(request, self.topics, self.now)
-        self.stored = self.group.save()
+        self.stored = self.group.snapshot()()
         assert self.group.epoch >= self.told_epoch
         self.told_epoch = self.group.epoch
         return reply

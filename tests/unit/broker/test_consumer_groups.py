@@ -346,8 +346,8 @@ def test_every_reply_is_in_the_stored_state() -> None:
     play.beat("m", 1, instance="i", client="c", host="/h")
     version = play.group.version
     loaded = Group("g", SESSION, 10)
-    loaded.load(play.group.save(), 100.0)
-    assert loaded.save() == play.group.save()
+    loaded.load(play.group.snapshot()(), 100.0)
+    assert loaded.snapshot()() == play.group.snapshot()()
     assert loaded.state is State.RECONCILING
     assert loaded.next_deadline() == 100 + SESSION
     play.beat("m", 1, instance="i", client="c", host="/h")
