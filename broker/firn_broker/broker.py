@@ -21,6 +21,7 @@ from firn_broker.groups.coordinator import GroupCoordinator
 from firn_broker.groups.lag import GroupLag
 from firn_broker.log.blocks import BlockCache
 from firn_broker.log.decoder import Decoder
+from firn_broker.log.fetch_sessions import FetchSessions
 from firn_broker.log.reader import Reader
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
@@ -81,6 +82,9 @@ class Broker:
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
+        self.fetch_sessions = FetchSessions(settings.reader.max_session_partitions, self.identifiers)
+        self.large_fetches = Budget(settings.connections.buffered_bytes // 2)
+        """Bounds what fetches of many partitions take besides records, from before their parsing until the answer is written."""
         self.cluster_id = ""
         self.routes: Sequence[Route] = ()
         self.router: Router
@@ -190,6 +194,7 @@ class Broker:
         metrics.CACHE_BYTES.labels("history").set(self.cache.history.used)
         metrics.ANSWERING.set(self.reader.answers.used)
         metrics.GROUP_BYTES.set(self.groups.shards.memory.used)
+        metrics.SESSION_PARTITIONS.set(self.fetch_sessions.partitions.used)
         metrics.GROUPS.clear()
         for state, count in self.groups.counts().items():
             metrics.GROUPS.labels(state).set(count)

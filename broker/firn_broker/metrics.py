@@ -26,6 +26,7 @@ CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or cl
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")
+SESSION_PARTITIONS = Gauge("firn_broker_fetch_session_partitions", "Partitions of all incremental fetch sessions")
 GROUP_BYTES = Gauge("firn_broker_group_bytes", "Approximate memory of all consumer groups of the broker")
 BUFFERED = Gauge("firn_broker_buffered_bytes", "Bytes of unanswered requests")
 BUFFER_WAITING = Gauge(

@@ -64,6 +64,10 @@ class ReaderSettings(Settings):
     max_response_bytes: int = Field(default=4 * MIB, ge=MIB)
     """Largest size of a response in bytes, even if the consumer allows more. A response stays in memory until its client
     has read it, so large responses let few clients read at a time."""
+    max_session_partitions: int = Field(default=60_000, ge=0)
+    """Largest number of partitions in all incremental fetch sessions (KIP-227) together. Each takes about 300 bytes. A
+    consumer that gets no session sends all its partitions in each request. The consumers of one address cannot fill the
+    last eighth."""
     answer_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of records in all unsent responses. Further responses wait. No connection and no address can fill the last
     eighth."""
@@ -81,7 +85,7 @@ class ConnectionSettings(Settings):
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of produce requests that all connections may hold in memory. At the limit the broker stops reading sockets.
     No connection and no address can fill the last eighth. Parsed requests may take as many bytes again. At that limit the
-    broker stops parsing."""
+    broker stops parsing. Fetches of more than 10,000 partitions may take half as many."""
     arrival_seconds: float = Field(default=60, gt=0)
     """Seconds within which a request has to arrive completely. Otherwise the broker closes its connection."""
     min_bytes_per_second: int = Field(default=64 * 1024, ge=1)
@@ -133,7 +137,7 @@ class GroupSettings(Settings):
     max_group_bytes: int = Field(default=8 * MIB, ge=64 * 1024)
     """Bytes of the subscriptions and assignments of one group's members. The broker accepts no member with which the group
     would have more (GROUP_MAX_SIZE_REACHED)."""
-    max_bytes: int = Field(default=64 * MIB, ge=MIB)
+    max_bytes: int = Field(default=32 * MIB, ge=MIB)
     """Bytes of memory of all groups of a broker. At the limit the broker accepts no new member and no new group until
     others leave (COORDINATOR_NOT_AVAILABLE). The members of one address cannot fill the last eighth."""
     consumer_heartbeat_ms: int = Field(default=5_000, ge=1)

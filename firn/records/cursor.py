@@ -24,13 +24,15 @@ class Cursor:
     """A position in ``data`` that moves as fields are read. Each read raises `MalformedError` if the bytes end too
     early."""
 
-    __slots__ = ("data", "elements", "end", "flexible", "place")
+    __slots__ = ("data", "elements", "end", "flexible", "limit", "place")
 
-    def __init__(self, data: memoryview, place: int, *, flexible: bool) -> None:
+    def __init__(self, data: memoryview, place: int, *, flexible: bool, limit: int = ELEMENTS) -> None:
+        """Read ``data`` from ``place`` on. Its arrays may have ``limit`` elements together."""
         self.data = data
         self.place = place
         self.end = len(data)
         self.elements = 0
+        self.limit = limit
         self.flexible = flexible
 
     def _advance(self, size: int) -> int:
@@ -117,10 +119,10 @@ class Cursor:
 
     def _count(self, size: int) -> None:
         self.elements += size
-        if size > self.end - self.place or self.elements > ELEMENTS:
+        if size > self.end - self.place or self.elements > self.limit:
             raise MalformedError(
                 f"an array claims {size} elements, but {self.end - self.place} bytes are left; "
-                f"or the message has {self.elements} elements, more than {ELEMENTS}"
+                f"or the message has {self.elements} elements, more than {self.limit}"
             )
 
     def tag_count(self) -> int:
@@ -128,6 +130,11 @@ class Cursor:
         size = self.varint()
         self._count(size)
         return size
+
+    def take(self, size: int) -> memoryview:
+        """Read bytes as a view of the frame."""
+        start = self._advance(size)
+        return self.data[start : start + size]
 
     def skip(self, size: int) -> None:
         """Skip bytes."""

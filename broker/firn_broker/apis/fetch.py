@@ -1,75 +1,118 @@
 """Fetch (1), versions 4 to 16: whole batches from the one with the requested offset on.
 
-- Topics by id since 13. The broker keeps no sessions: the session id of the answer is 0, so each request of a client is
-  complete. An unknown session is FETCH_SESSION_ID_NOT_FOUND.
+- Topics by id since 13. Incremental sessions since 7 (`log.fetch_sessions`).
 - There are no transactions: the last stable offset is the high watermark, and no transaction is aborted.
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
 - One batch larger than all bounds may be in an answer. Otherwise no consumer could read it.
 - OFFSET_OUT_OF_RANGE refers only to bounds that were read after the request arrived. Batches that cannot be read now
   are KAFKA_STORAGE_ERROR, after which clients retry."""
 
+import asyncio
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
+from firn_broker.log.fetch_sessions import Key, Wanted, wanted_by
 from firn_broker.log.reader import Position
 from firn_broker.log_types import Topic
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Call
 from firn_broker.wire import fetch
-from firn_broker.wire.fetch import FetchPartition, FetchResult
+from firn_broker.wire.fetch import FetchRequest, FetchResult
 
 KEY = 1
 VERSIONS = (4, 16)
 MAX_WAIT_MS = 300_000
 
-Results = list[tuple[str | UUID, list[FetchResult]]]
+AT_ONCE = 2_000
+"""Partitions of one request that are handled before other requests may run."""
+LARGE = 10_000
+"""Partitions from which the memory of a request counts."""
+PARTITION_BYTES = 1_024
+"""Bytes that a partition takes in memory until the answer is written, besides its records."""
+LARGE_WAIT_MS = 1_000
+"""The longest wait for records while the request holds that memory."""
+
+Results = list[tuple[Key, FetchResult]]
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
     """Answer with whole batches. The sender of the answer releases its share of the budget."""
     share = Share(broker.reader.answers, call.client.peer)
+    large = Share(broker.large_fetches, call.client.peer)
     try:
+        # The partitions are counted before they are parsed. Those of a session need no bytes in the request.
+        most = max(len(call.frame) // fetch.partition_size(call.version), broker.fetch_sessions.size(call.client))
+        if most > LARGE:
+            await large.acquire(most * PARTITION_BYTES)
         return Counted(await _answer(broker, call, share), share)
     except BaseException:
         share.release()
         raise
+    finally:
+        large.release()
 
 
 async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memoryview]:
     request = fetch.read(call.frame, call.header.body, call.version)
-    if request.session_id != 0 and request.session_epoch > 0:
-        return fetch.write(call.version, request.isolation, [], ErrorCode.fetch_session_id_not_found)
+    session, error = broker.fetch_sessions.find(call.client, request)
+    if error:
+        return fetch.write(call.version, request.isolation, [], error)
+    wanted = wanted_by(request) if session is None else session.wanted
+    results = await _results(broker, request, wanted, share)
+    await _pause(len(wanted))
+    if session is None:
+        session = broker.fetch_sessions.open(call.client, request, wanted)
+        if session is not None:
+            session.changes(results)
+    else:
+        results = session.changes(results)
+    await _pause(len(results))
+    topics: dict[str | UUID, list[FetchResult]] = {}
+    for (name, _), result in results:
+        topics.setdefault(name, []).append(result)
+    return fetch.write(call.version, request.isolation, list(topics.items()), session=session.id if session else 0)
+
+
+async def _pause(partitions: int) -> None:
+    """Let other requests run between two steps of the work on many partitions."""
+    if partitions >= AT_ONCE:
+        await asyncio.sleep(0)
+
+
+async def _results(broker: Broker, request: FetchRequest, wanted: Wanted, share: Share) -> Results:
     results: Results = []
     positions: list[Position] = []
     answers: list[FetchResult] = []
-    asked: dict[str | UUID, dict[int, FetchPartition]] = {}
-    for name, partitions in request.topics:
-        asked.setdefault(name, {}).update((partition.index, partition) for partition in partitions)
-    for name, of_name in asked.items():
-        topic, missing = await _topic(broker, name)
-        of_topic = []
-        for requested in of_name.values():
-            result = FetchResult(requested.index)
-            of_topic.append(result)
-            place = None if topic is None else topic.partition(requested.index)
-            if place is None:
-                result.error = missing
-            elif requested.leader_epoch > 0:
-                result.error = ErrorCode.unknown_leader_epoch
-            else:
-                positions.append(Position(place, requested.offset, requested.max_bytes))
-                answers.append(result)
-        results.append((name, of_topic))
-    failed = any(result.error for _, of_topic in results for result in of_topic)
+    topics: dict[str | UUID, tuple[Topic | None, ErrorCode]] = {}
+    for number, (key, requested) in enumerate(wanted.items(), 1):
+        if not number % AT_ONCE:
+            await asyncio.sleep(0)
+        name, index = key
+        if name not in topics:
+            topics[name] = await _topic(broker, name)
+        topic, missing = topics[name]
+        result = FetchResult(index)
+        results.append((key, result))
+        place = None if topic is None else topic.partition(index)
+        if place is None:
+            result.error = missing
+        elif requested.leader_epoch > 0:
+            result.error = ErrorCode.unknown_leader_epoch
+        else:
+            positions.append(Position(place, requested.offset, requested.max_bytes))
+            answers.append(result)
+    failed = len(positions) < len(results)
+    wait_ms = min(max(request.max_wait_ms, 0), LARGE_WAIT_MS if len(wanted) > LARGE else MAX_WAIT_MS)
+    await _pause(len(positions))
     try:
         read = await broker.reader.fetch(
             positions,
             min_bytes=0 if failed else request.min_bytes,
             max_bytes=request.max_bytes,
-            max_wait_seconds=min(max(request.max_wait_ms, 0), MAX_WAIT_MS) / 1000,
+            max_wait_seconds=wait_ms / 1000,
             share=share,
         )
     except UnavailableError:
@@ -79,7 +122,7 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
         for result, records in zip(answers, read, strict=True):
             result.error, result.records = records.error, records.batches
             result.high_watermark, result.log_start = records.high_watermark, records.log_start
-    return fetch.write(call.version, request.isolation, results)
+    return results
 
 
 async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorCode]:

@@ -28,6 +28,9 @@ SMALL = 1 << 16
 """Bytes below which an answer is not counted, so that the newest records never wait for memory that readers of history
 hold."""
 
+LOOKUPS = 2_000
+"""Partitions that one call of the coordinator looks up."""
+
 ANSWER_RANGES = 2048
 """Batch ranges of one answer over all its partitions. Each partition may have one, even if there are more partitions
 than this."""
@@ -152,20 +155,22 @@ class Reader:
             allowed = max(min(left // len(positions), LOOKUP_RANGES), 1)
             if allowed <= before:
                 break
-            lookups = [
-                Lookup(position.partition, position.offset, min(position.max_bytes, max_bytes) + ahead)
-                for position in positions
-            ]
-            with metrics.FIND_SECONDS.time():
-                looked_up = await self._log_store.find(lookups, allowed)
             cut = []
-            for position, lookup, result in zip(positions, lookups, looked_up, strict=True):
-                self._watermarks.observe(position.partition, result.high_watermark, watch)
-                results[position] = result
-                if len(result.ranges) >= allowed and _bytes((result,)) < lookup.max_bytes:
-                    cut.append(position)
-                else:
-                    left -= len(result.ranges)
+            for start in range(0, len(positions), LOOKUPS):
+                some = positions[start : start + LOOKUPS]
+                lookups = [
+                    Lookup(position.partition, position.offset, min(position.max_bytes, max_bytes) + ahead)
+                    for position in some
+                ]
+                with metrics.FIND_SECONDS.time():
+                    looked_up = await self._log_store.find(lookups, allowed)
+                for position, lookup, result in zip(some, lookups, looked_up, strict=True):
+                    self._watermarks.observe(position.partition, result.high_watermark, watch)
+                    results[position] = result
+                    if len(result.ranges) >= allowed and _bytes((result,)) < lookup.max_bytes:
+                        cut.append(position)
+                    else:
+                        left -= len(result.ranges)
             positions, before = cut, allowed
         return bool(positions)
 
@@ -177,17 +182,22 @@ class Reader:
             await share.acquire(plan.size)
         # The cache keeps nothing for an answer that waits for its share, so blocks are looked up only now.
         blocks = await self._blocks([batch_range for ranges in plan.ranges for batch_range in ranges], plan.recent)
-        answers = []
+        answers: list[Records] = []
         left = max_bytes
         for position, result, ranges in zip(positions, located, plan.ranges, strict=True):
+            if len(answers) % LOOKUPS == LOOKUPS - 1:
+                # Other requests must not wait for many partitions.
+                await asyncio.sleep(0)
             answer = Records(result.error, result.log_start, result.high_watermark)
+            answers.append(answer)
+            if not ranges:
+                continue
             budget = min(position.max_bytes, left)
             # One batch larger than all bounds may pass in the whole answer, or no consumer could ever read it.
             answer.batches, complete = _slices(position.offset, ranges, blocks, budget, at_least_one=left == max_bytes)
             if not answer.batches and not complete:
                 answer.error = ErrorCode.kafka_storage_error
             left -= sum(len(batches) for batches in answer.batches)
-            answers.append(answer)
         return answers
 
     def _plan(self, positions: Sequence[Position], located: Sequence[LookupResult], max_bytes: int) -> "_Plan":
@@ -195,7 +205,10 @@ class Reader:
         plan = _Plan()
         left = max_bytes
         for position, result in zip(positions, located, strict=True):
-            at_tail = bool(result.ranges) and result.ranges[-1].last_offset + 1 >= result.high_watermark
+            if not result.ranges:
+                plan.ranges.append([])
+                continue
+            at_tail = result.ranges[-1].last_offset + 1 >= result.high_watermark
             budget = min(position.max_bytes, left)
             chosen: list[BatchRange] = []
             for batch_range in result.ranges:

@@ -151,7 +151,7 @@ class Quota:
         self.total = total
         self.used = 0
         self._sizes: dict[str, Mapping[str, int]] = {}
-        """What each holder keeps, by address."""
+        """The amounts of each holder, by address."""
         self._of_address: Counter[str] = Counter()
 
     def fits(self, address: str, size: int) -> bool:

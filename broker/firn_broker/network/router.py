@@ -36,9 +36,18 @@ class Client:
     """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     buffered: list[tuple["asyncio.Future[Any]", list[Any]]] = field(default_factory=list)
     """The future outcomes of produce requests, and their (topic, partition, batch)."""
+    on_close: Callable[[], None] | None = None
+    """Called once when the connection ends."""
+    closed: bool = False
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
     """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
     the number of later batches that were rejected since."""
+
+    def close(self) -> None:
+        """Release what belongs to the connection."""
+        self.closed = True
+        if self.on_close is not None:
+            self.on_close()
 
     @property
     def address(self) -> str:

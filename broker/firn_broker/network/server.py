@@ -149,8 +149,9 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what the arriving request holds."""
+        """Release what the connection and its arriving request hold."""
         self._lost = True
+        self.client.close()
         self._budget.cancel(self._granted)
         if self._counts:
             granted, self._granted_bytes = self._granted_bytes, 0

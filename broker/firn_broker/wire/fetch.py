@@ -21,6 +21,16 @@ _PARTITION = struct.Struct(">ihqq")
 _I64 = struct.Struct(">q")
 _I32 = struct.Struct(">i")
 _TOP = struct.Struct(">ihi")
+_V4 = struct.Struct(">iqi")
+_V5 = struct.Struct(">iqqi")
+_V9 = struct.Struct(">iiqqi")
+_TAGGED = struct.Struct(">iiqiqi")
+_V12 = struct.Struct(">iiqiqib")
+"""A partition of a request: index, current leader epoch (since 9), offset, last fetched epoch (since 12), log start of a
+follower (since 5), greatest number of bytes; since 12 the number of tagged fields, which is 0."""
+ELEMENTS = 50_000
+"""Elements of all arrays of one request, and so about the partitions that a consumer reads from one broker. The longest
+step of a fetch of this many takes 150 ms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +54,10 @@ class FetchRequest:
     session_id: int
     session_epoch: int
     topics: list[tuple[str | UUID, list[FetchPartition]]]
+    forgotten: list[tuple[str | UUID, int]]
+    """Partitions that the consumer removes from its session."""
+    names_ids: bool
+    """True if the request names topics by their ids."""
     rack: str = ""
 
 
@@ -60,41 +74,76 @@ class FetchResult:
 
 def read(frame: memoryview, place: int, version: int) -> FetchRequest:
     """Read the request whose body begins at ``place``. Raises `MalformedError`."""
-    cursor = Cursor(frame, place, flexible=version >= FLEXIBLE)
+    cursor = Cursor(frame, place, flexible=version >= FLEXIBLE, limit=ELEMENTS)
     if version < 15:
         cursor.i32()  # replica id: this cluster has no followers
     max_wait_ms, min_bytes, max_bytes, isolation = cursor.i32(), cursor.i32(), cursor.i32(), cursor.i8()
     session_id, session_epoch = (cursor.i32(), cursor.i32()) if version >= 7 else (0, -1)
     topics: list[tuple[str | UUID, list[FetchPartition]]] = []
     for _ in range(cursor.count()):
-        topic: str | UUID | None = cursor.uuid() if version >= TOPIC_IDS else cursor.string()
-        if topic is None:
-            raise MalformedError("a topic of the request has no name")
-        partitions = []
-        for _ in range(cursor.count()):
-            index = cursor.i32()
-            leader_epoch = cursor.i32() if version >= 9 else -1
-            offset = cursor.i64()
-            if version >= 12:
-                cursor.i32()  # last fetched epoch: only followers diverge
-            if version >= 5:
-                cursor.i64()  # log start offset of a follower
-            partitions.append(FetchPartition(index, leader_epoch, offset, cursor.i32()))
-            cursor.tags()
+        topic = _topic(cursor, version)
+        topics.append((topic, _partitions(cursor, version)))
         cursor.tags()
-        topics.append((topic, partitions))
-    if version >= 7:
-        for _ in range(cursor.count()):
-            if version >= TOPIC_IDS:
-                cursor.uuid()
-            else:
-                cursor.string()
-            for _ in range(cursor.count()):
-                cursor.i32()
-            cursor.tags()
+    forgotten: list[tuple[str | UUID, int]] = []
+    for _ in range(cursor.count() if version >= 7 else 0):
+        topic = _topic(cursor, version)
+        forgotten += [(topic, cursor.i32()) for _ in range(cursor.count())]
+        cursor.tags()
     rack = (cursor.string() or "") if version >= 11 else ""
     cursor.tags()
-    return FetchRequest(max_wait_ms, min_bytes, max_bytes, isolation, session_id, session_epoch, topics, rack)
+    return FetchRequest(
+        max_wait_ms,
+        min_bytes,
+        max_bytes,
+        isolation,
+        session_id,
+        session_epoch,
+        topics,
+        forgotten,
+        version >= TOPIC_IDS,
+        rack,
+    )
+
+
+def partition_size(version: int) -> int:
+    """Return the bytes of a partition of a request."""
+    return _layout(version).size
+
+
+def _layout(version: int) -> struct.Struct:
+    if version >= FLEXIBLE:
+        return _V12
+    if version >= 9:
+        return _V9
+    return _V5 if version >= 5 else _V4
+
+
+def _topic(cursor: Cursor, version: int) -> str | UUID:
+    topic: str | UUID | None = cursor.uuid() if version >= TOPIC_IDS else cursor.string()
+    if topic is None:
+        raise MalformedError("a topic of the request has no name")
+    return topic
+
+
+def _partitions(cursor: Cursor, version: int) -> list[FetchPartition]:
+    count, begin, layout = cursor.count(), cursor.place, _layout(version)
+    if version < FLEXIBLE:
+        rows = layout.iter_unpack(cursor.take(layout.size * count))
+        if version < 9:
+            return [FetchPartition(row[0], -1, row[1], row[-1]) for row in rows]
+        return [FetchPartition(row[0], row[1], row[2], row[-1]) for row in rows]
+    if begin + layout.size * count <= cursor.end:
+        found = list(layout.iter_unpack(cursor.take(layout.size * count)))
+        if not any(row[-1] for row in found):
+            return [FetchPartition(row[0], row[1], row[2], row[5]) for row in found]
+        cursor.place = begin
+    # Some partitions have tagged fields.
+    partitions = []
+    for _ in range(count):
+        index, leader_epoch, offset, _, _, most = _TAGGED.unpack(cursor.take(_TAGGED.size))
+        partitions.append(FetchPartition(index, leader_epoch, offset, most))
+        cursor.tags()
+    return partitions
 
 
 def write(
@@ -102,9 +151,9 @@ def write(
     isolation: int,
     topics: list[tuple[str | UUID, list[FetchResult]]],
     error: ErrorCode = ErrorCode.none,
+    session: int = 0,
 ) -> list[bytes | memoryview]:
-    """Write the body of the answer as buffers. The session id is 0, because the broker keeps no sessions (KIP-227
-    allows that)."""
+    """Write the body of the answer as buffers. ``session`` is the id of the session, 0 for none."""
     flexible = version >= FLEXIBLE
     tags = b"\0" if flexible else b""
     # Null means "no list of aborted transactions". Like Kafka, the broker sends an empty list to clients that read
@@ -116,7 +165,7 @@ def write(
     # -1: no preferred replica, so the client stays with this broker.
     middle = aborted + (_I32.pack(-1) if version >= 11 else b"")
     out: list[bytes | memoryview] = []
-    head = _TOP.pack(0, error, 0) if version >= 7 else _I32.pack(0)
+    head = _TOP.pack(0, error, session) if version >= 7 else _I32.pack(0)
     pending = [head, fields.array(len(topics), flexible=flexible)]
     for topic, results in topics:
         if isinstance(topic, UUID):

@@ -67,6 +67,8 @@ def test_all_groups_share_a_limit_and_one_address_leaves_memory_to_others() -> N
             # Sessions expire.
             await asyncio.sleep(60)
             assert memory.used < 10 * KIB
+            asked.broker.groups.shards.drop_all()
+            assert memory.used == 0
 
     run(story())
 

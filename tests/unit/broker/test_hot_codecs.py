@@ -105,6 +105,7 @@ def test_a_fetch_request_is_read(version: int) -> None:
     assert (decoded.max_wait_ms, decoded.min_bytes, decoded.max_bytes, decoded.isolation) == (1000, 2, 3, 1)
     assert decoded.topics == [(TOPIC if version >= 13 else "t", [FetchPartition(6, 0 if version >= 9 else -1, 8, 9)])]
     assert (decoded.session_id, decoded.session_epoch) == ((4, 5) if version >= 7 else (0, -1))
+    assert decoded.forgotten == ([(TOPIC if version >= 13 else "t", index) for index in (1, 2)] if version >= 7 else [])
     assert decoded.rack == ("z" if version >= 11 else "")
 
 
