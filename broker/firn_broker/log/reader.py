@@ -18,7 +18,7 @@ from firn_broker import metrics
 from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResult, Partition
-from firn_broker.network.budget import Budget, Share
+from firn_broker.network.budget import SHARES, Budget, Share
 from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.settings import ReaderSettings
 
@@ -87,6 +87,14 @@ class Reader:
         self._cache = cache
         self._watermarks = watermarks
         self._settings = settings
+        self._response_bytes = min(settings.max_response_bytes, settings.answer_bytes // SHARES)
+        """The largest answer. One beyond the share of its connection would wait until other connections have read
+        theirs, and then keep them waiting."""
+        if self._response_bytes < settings.max_response_bytes:
+            log.warning(
+                "responses are smaller than reader.maxResponseBytes, because one connection may hold an eighth of reader.answerBytes",
+                bytes=self._response_bytes,
+            )
         self.answers = Budget(settings.answer_bytes)
         """Bytes of records that answers hold from before they are loaded until they are sent. Cached records count too:
         the cache may evict them."""
@@ -110,7 +118,7 @@ class Reader:
         or after ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
-        max_bytes = min(max_bytes, self._settings.max_response_bytes)
+        max_bytes = min(max_bytes, self._response_bytes)
         # A consumer of one partition reads on from where the answer ends.
         ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
         results: dict[Position, LookupResult] = {}

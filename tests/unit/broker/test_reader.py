@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 
 import pytest
+import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.records import record_batch
@@ -14,7 +15,7 @@ from firn_broker.log.reader import Position, Reader, Records
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import Append
 from firn_broker.log_types import LogState, Lookup, LookupResult, Partition
-from firn_broker.network.budget import Budget, Share
+from firn_broker.network.budget import SHARES, Budget, Share
 from firn_broker.settings import ReaderSettings
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, Rig, rig
@@ -289,11 +290,24 @@ async def test_answers_wait_for_memory_before_they_are_loaded() -> None:
         await asyncio.wait((gone,))
         assert reader.answers.waiting == 1
         first.release()
-        assert bases((await waiting)[0]) == [0, 1]
+        assert bases((await waiting)[0]) == [0]
         assert reader.answers.used > 700_000
         second.release()
         first.release()
         assert reader.answers.used == 0, "a second release frees nothing more"
+
+
+@pytest.mark.parametrize("asked", [1 << 20, 50 << 20])
+async def test_an_answer_is_no_larger_than_the_share_of_its_connection(asked: int) -> None:
+    settings = ReaderSettings(max_response_bytes=asked, answer_bytes=8 << 20)
+    share = settings.answer_bytes // SHARES
+    async with rig() as parts:
+        for _ in range(5):
+            await parts.writer.append([Append(FIRST, batch(body=b"x" * 400_000), False)])
+        with structlog.testing.capture_logs() as logged:
+            reader = Reader(parts.store.log, parts.objects, BlockCache(1 << 24, 1 << 24), Watermarks(), settings)
+        assert bases((await fetch(reader, Position(FIRST, 0, 1 << 30), max_bytes=1 << 30))[0]) == [0, 1]
+        assert [line["bytes"] for line in logged] == ([share] if asked > share else [])
 
 
 async def test_blocks_evicted_during_a_wait_for_memory_are_read_again() -> None:
