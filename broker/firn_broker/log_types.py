@@ -248,6 +248,14 @@ class CommittedOffset:
     metadata: str = ""
 
 
+class DeadBacklog(NamedTuple):
+    """The dead objects of the cluster, for how long the oldest has been dead, and how many of them are postponed."""
+
+    objects: int
+    oldest_ms: int
+    postponed: int
+
+
 class TopicLag(NamedTuple):
     """The lag of a group in a topic: records behind its committed offsets, in all partitions with a committed
     offset."""

@@ -93,3 +93,8 @@ DEAD_OBJECTS_AGE = Gauge(
     "firn_broker_dead_objects_age_seconds",
     "Seconds since the oldest of these objects lost its last batch range. upkeep.graceSeconds is normal",
 )
+POSTPONED_OBJECTS = Gauge(
+    "firn_broker_postponed_objects",
+    "Objects without batch ranges that the object store did not delete at the last attempt. The next attempt waits as long"
+    " as the object has had no batch range, at most an hour",
+)

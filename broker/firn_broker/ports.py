@@ -15,6 +15,7 @@ from firn_broker.log_types import (
     BatchRange,
     Commit,
     CommittedOffset,
+    DeadBacklog,
     Lease,
     LogState,
     Lookup,
@@ -268,11 +269,18 @@ class RetentionStore(Protocol):
         ...
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
-        """Return keys of up to ``limit`` objects that have been dead for ``grace_ms``."""
+        """Return keys of up to ``limit`` objects that have been dead for ``grace_ms``, the oldest first.
+
+        Leaves out objects while they are postponed.
+        """
         ...
 
-    async def dead_backlog(self) -> tuple[int, int]:
-        """Return the number of dead objects, and for how many milliseconds the oldest has been dead."""
+    async def postpone_objects(self, keys: Sequence[str], most_ms: int) -> None:
+        """Postpone the deletion of dead objects by as long as they have been dead, at most by ``most_ms``."""
+        ...
+
+    async def dead_backlog(self) -> DeadBacklog:
+        """Count the dead objects, those included that are postponed."""
         ...
 
     async def forget_objects(self, keys: Sequence[str]) -> None:

@@ -29,6 +29,8 @@ OBJECTS_AT_ONCE = 1_000
 """Objects that one request deletes."""
 DELETES = 4
 """Concurrent requests that delete objects."""
+LONGEST_POSTPONEMENT_MS = 3_600_000
+"""Milliseconds after which the deletion of an object that failed is tried again at the latest."""
 
 
 class Maintenance:
@@ -94,6 +96,7 @@ class Maintenance:
         self._report("objects", behind=False)
         metrics.DEAD_OBJECTS.set(0)
         metrics.DEAD_OBJECTS_AGE.set(0)
+        metrics.POSTPONED_OBJECTS.set(0)
         self._compaction.rest()
 
     def _report(self, part: str, *, behind: bool) -> None:
@@ -188,19 +191,22 @@ class Maintenance:
         grace = int(self._settings.grace_seconds * 1000)
         clock = asyncio.get_running_loop().time
         end = clock() + self._settings.interval_seconds
-        behind = False
         while keys := await self._retention_store.dead_objects(grace, DELETES * OBJECTS_AT_ONCE):
             chunks = [keys[start : start + OBJECTS_AT_ONCE] for start in range(0, len(keys), OBJECTS_AT_ONCE)]
             deleted = [key for gone in await asyncio.gather(*map(self._objects.delete, chunks)) for key in gone]
             await self._retention_store.forget_objects(deleted)
             metrics.MAINTENANCE.labels("deleted objects").inc(len(deleted))
-            behind = len(deleted) < len(keys)
-            if behind or clock() >= end:
+            if left := sorted(set(keys).difference(deleted)):
+                log.warning("the object store did not delete all objects", objects=len(left), first=left[0])
+                await self._retention_store.postpone_objects(left, LONGEST_POSTPONEMENT_MS)
+            # If it deletes nothing, the object store is probably down.
+            if not deleted or clock() >= end:
                 break
-        self._report("objects", behind=behind or len(keys) == DELETES * OBJECTS_AT_ONCE)
-        count, oldest_ms = await self._retention_store.dead_backlog()
-        metrics.DEAD_OBJECTS.set(count)
-        metrics.DEAD_OBJECTS_AGE.set(oldest_ms / 1000)
+        self._report("objects", behind=len(keys) == DELETES * OBJECTS_AT_ONCE)
+        backlog = await self._retention_store.dead_backlog()
+        metrics.DEAD_OBJECTS.set(backlog.objects)
+        metrics.DEAD_OBJECTS_AGE.set(backlog.oldest_ms / 1000)
+        metrics.POSTPONED_OBJECTS.set(backlog.postponed)
 
     async def _compact(self) -> None:
         topics = [topic for topic in self._topic_metadata.by_id.values() if self._configs.compacted(topic)]

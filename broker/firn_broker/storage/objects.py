@@ -5,9 +5,11 @@ import asyncio
 import errno
 import mmap
 import os
+import random
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -163,9 +165,13 @@ class DirectoryObjects:
         """Delete objects; return the keys that are gone."""
 
         def work() -> list[str]:
+            deleted = []
             for key in keys:
-                (self._directory / key).unlink(missing_ok=True)
-            return list(keys)
+                # One file can be protected from deletion.
+                with suppress(OSError):
+                    (self._directory / key).unlink(missing_ok=True)
+                    deleted.append(key)
+            return deleted
 
         return await self._in(self._readers, work)
 
@@ -264,8 +270,10 @@ class BucketObjects:
             return True
 
         deleted: list[str] = []
+        # In random order, so that several objects next to each other that cannot be deleted do not keep the others.
+        shuffled = random.sample(keys, len(keys))
         for start in range(0, len(keys), SINGLE_DELETES):
-            some = keys[start : start + SINGLE_DELETES]
+            some = shuffled[start : start + SINGLE_DELETES]
             results = await asyncio.gather(*map(gone, some))
             if not any(results):
                 break

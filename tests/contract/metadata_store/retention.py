@@ -42,11 +42,28 @@ class RetentionContract(StoreContract):
         assert await log.store.retention.dead_objects(5_000, 10) == []
         await advance(6)
         assert await log.store.retention.dead_objects(5_000, 10) == [key]
-        count, oldest_ms = await log.store.retention.dead_backlog()
-        assert (count, oldest_ms >= 6_000) == (1, True)
+        backlog = await log.store.retention.dead_backlog()
+        assert (backlog.objects, backlog.oldest_ms >= 6_000, backlog.postponed) == (1, True, 0)
         await log.store.retention.forget_objects([key])
         assert await log.store.retention.dead_objects(0, 10) == []
-        assert await log.store.retention.dead_backlog() == (0, 0)
+        assert await log.store.retention.dead_backlog() == (0, 0, 0)
+
+    async def test_a_postponed_object_waits_as_long_as_it_has_been_dead(self, log: Log, advance: Advance) -> None:
+        keys = [await log.key(), await log.key()]
+        await advance(TTL / 1000 + 1)
+        await log.store.retention.withdraw_reservations(keys)
+        await advance(10)
+        await log.store.retention.postpone_objects(keys[:1], 15_000)
+        assert (await log.store.retention.dead_backlog()).postponed == 1
+        for seconds, postponement in ((10, 15_000), (15, 15_000), (15, 5_000), (5, 5_000)):
+            assert await log.store.retention.dead_objects(0, 10) == keys[1:]
+            await advance(seconds - 2)
+            assert await log.store.retention.dead_objects(0, 10) == keys[1:]
+            await advance(3)
+            assert sorted(await log.store.retention.dead_objects(0, 10)) == keys
+            await log.store.retention.postpone_objects(keys[:1], postponement)
+        await log.store.retention.forget_objects(keys)
+        assert (await log.store.retention.dead_backlog()).postponed == 0
 
     async def test_the_object_of_a_withdrawn_reservation_can_be_kept(self, log: Log, advance: Advance) -> None:
         key = await log.key()

@@ -1,7 +1,9 @@
 """Objects without batch ranges are deleted many at a time, within the time of a round."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 
 import obstore
 import pytest
@@ -9,7 +11,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from prometheus_client import REGISTRY
 
 from firn_broker.maintenance import retention
-from firn_broker.storage.objects import SINGLE_DELETES, BucketObjects
+from firn_broker.storage.objects import SINGLE_DELETES, BucketObjects, DirectoryObjects
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_maintenance import ROUND_SECONDS, SETTINGS, backlog
 from tests.unit.broker.whole import Shared, broker
@@ -53,6 +55,40 @@ def test_slow_deletions_end_with_the_round(monkeypatch: pytest.MonkeyPatch) -> N
     run(story())
 
 
+def test_objects_that_cannot_be_deleted_hold_up_no_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        monkeypatch.setattr(retention, "OBJECTS_AT_ONCE", 2)
+        delete, attempts = shared.objects.delete, Counter[str]()
+        locked: set[str] = set()
+
+        async def refuse(keys: Sequence[str]) -> list[str]:
+            attempts.update(locked & set(keys))
+            return await delete([key for key in keys if key not in locked])
+
+        monkeypatch.setattr(shared.objects, "delete", refuse)
+        async with broker(shared, **SETTINGS) as asked:
+            await backlog(asked, "t")
+            # More than one lookup returns.
+            locked.update(sorted(shared.objects.objects)[: 2 * retention.DELETES + 1])
+            assert len(shared.objects.objects) > len(locked)
+            await asyncio.sleep(10 * ROUND_SECONDS)
+            assert set(shared.objects.objects) == locked
+            assert gauge("postponed_objects") == gauge("dead_objects") == len(locked)
+            assert gauge("upkeep_behind") == 0
+            assert max(attempts.values()) <= 5
+            attempts.clear()
+            await asyncio.sleep(24 * 3600)
+            assert set(attempts) == locked
+            assert 20 <= max(attempts.values()) <= 30
+            locked.clear()
+            await asyncio.sleep(3600 + 2 * ROUND_SECONDS)
+            assert not shared.objects.objects
+            assert gauge("postponed_objects") == gauge("dead_objects") == 0
+
+    run(story())
+
+
 class Deletes:
     """Records the requests of a bucket's client; requests with one of ``failing`` fail."""
 
@@ -78,7 +114,24 @@ async def test_one_request_deletes_many_objects(monkeypatch: pytest.MonkeyPatch)
 
 async def test_an_object_that_cannot_be_deleted_keeps_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     deletes = Deletes(monkeypatch, {KEYS[3]: BaseError, KEYS[5]: NotFoundError})
-    assert await deletes.store.delete(KEYS) == [key for key in KEYS if key != KEYS[3]]
+    assert sorted(await deletes.store.delete(KEYS)) == sorted(set(KEYS) - {KEYS[3]})
+
+
+async def test_the_first_objects_cannot_keep_the_others_of_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = KEYS[: 2 * SINGLE_DELETES]
+    deletes = Deletes(monkeypatch, dict.fromkeys(locked, BaseError))
+    deleted: set[str] = set()
+    for _ in range(5):
+        deleted.update(await deletes.store.delete([key for key in KEYS if key not in deleted]))
+    assert deleted == set(KEYS) - set(locked)
+
+
+async def test_a_file_that_cannot_be_deleted_keeps_no_other(tmp_path: Path) -> None:
+    store = DirectoryObjects(tmp_path)
+    (tmp_path / "wal/a").mkdir(parents=True)
+    await store.put("wal/b", memoryview(b"x"))
+    assert await store.delete(["wal/a", "wal/b"]) == ["wal/b"]
+    await store.close()
 
 
 async def test_an_unreachable_bucket_gets_few_requests(monkeypatch: pytest.MonkeyPatch) -> None:

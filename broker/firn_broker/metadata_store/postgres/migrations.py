@@ -74,6 +74,9 @@ SCRIPTS = (
     CREATE TABLE time_mark(topic_id uuid NOT NULL, part int NOT NULL, max_ts bigint NOT NULL, off bigint NOT NULL,
       PRIMARY KEY(topic_id, part, max_ts, off));
     """,
+    """
+    ALTER TABLE wal ADD COLUMN retry_ms bigint;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

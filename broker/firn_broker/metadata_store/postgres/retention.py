@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from firn_broker.log_types import KEPT_REPLIES
 from firn_broker.metadata_store import time_marks
+from firn_broker.log_types import KEPT_REPLIES, DeadBacklog
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
@@ -162,17 +162,24 @@ class PostgresRetention:
 
     async def dead_objects(self, grace_ms: int, limit: int) -> Sequence[str]:
         rows = await self._database.rows(
-            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= (SELECT now_ms() - $1) ORDER BY dead_ms LIMIT $2",
+            "SELECT key FROM wal WHERE state = 2 AND dead_ms <= (SELECT now_ms() - $1)"
+            " AND coalesce(retry_ms, 0) <= (SELECT now_ms()) ORDER BY dead_ms LIMIT $2",
             grace_ms,
             limit,
         )
         return [row[0] for row in rows]
 
-    async def dead_backlog(self) -> tuple[int, int]:
-        ((count, oldest_ms),) = await self._database.rows(
-            "SELECT count(*), coalesce(greatest(now_ms() - min(dead_ms), 0), 0) FROM wal WHERE state = 2"
+    async def postpone_objects(self, keys: Sequence[str], most_ms: int) -> None:
+        await self._database.rows(
+            "UPDATE wal SET retry_ms = now_ms() + least(now_ms() - dead_ms, $2) WHERE key = ANY($1::text[]) AND state = 2",
+            list(keys), most_ms,
+        )  # fmt: skip
+
+    async def dead_backlog(self) -> DeadBacklog:
+        (row,) = await self._database.rows(
+            "SELECT count(*), coalesce(greatest(now_ms() - min(dead_ms), 0), 0), count(retry_ms) FROM wal WHERE state = 2"
         )
-        return int(count), int(oldest_ms)
+        return DeadBacklog(*row)
 
     async def forget_objects(self, keys: Sequence[str]) -> None:
         await self._database.rows("DELETE FROM wal WHERE key = ANY($1::text[]) AND state = 2", list(keys))

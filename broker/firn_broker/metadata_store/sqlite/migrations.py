@@ -62,6 +62,9 @@ MIGRATIONS = (
     CREATE TABLE time_mark(topic_id BLOB NOT NULL, part INTEGER NOT NULL, max_ts INTEGER NOT NULL, off INTEGER NOT NULL,
       PRIMARY KEY(topic_id, part, max_ts, off)) WITHOUT ROWID;
     """,
+    """
+    ALTER TABLE wal ADD COLUMN retry_ms INTEGER;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from firn_broker.log_types import KEPT_REPLIES
 from firn_broker.metadata_store import time_marks
+from firn_broker.log_types import KEPT_REPLIES, DeadBacklog
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
@@ -244,19 +244,33 @@ class SqliteRetention:
 
         def work() -> Sequence[str]:
             rows = database.connection.execute(
-                "SELECT key FROM wal WHERE state=2 AND dead_ms<=? ORDER BY dead_ms LIMIT ?",
-                (database.now_ms() - grace_ms, limit),
+                "SELECT key FROM wal WHERE state=2 AND dead_ms<=? AND coalesce(retry_ms, 0)<=? ORDER BY dead_ms LIMIT ?",
+                (database.now_ms() - grace_ms, database.now_ms(), limit),
             )
             return [row[0] for row in rows]
 
         return await database.run(work, write=False)
 
-    async def dead_backlog(self) -> tuple[int, int]:
+    async def postpone_objects(self, keys: Sequence[str], most_ms: int) -> None:
         database = self._database
 
-        def work() -> tuple[int, int]:
-            count, oldest = database.row("SELECT count(*), min(dead_ms) FROM wal WHERE state=2")
-            return count, max(database.now_ms() - oldest, 0) if count else 0
+        def work() -> None:
+            now = database.now_ms()
+            database.connection.executemany(
+                "UPDATE wal SET retry_ms=?1+min(?1-dead_ms, ?2) WHERE key=?3 AND state=2",
+                [(now, most_ms, key) for key in keys],
+            )
+
+        await database.run(work)
+
+    async def dead_backlog(self) -> DeadBacklog:
+        database = self._database
+
+        def work() -> DeadBacklog:
+            count, oldest, postponed = database.row(
+                "SELECT count(*), min(dead_ms), count(retry_ms) FROM wal WHERE state=2"
+            )
+            return DeadBacklog(count, max(database.now_ms() - oldest, 0) if count else 0, postponed)
 
         return await database.run(work, write=False)
 
