@@ -38,6 +38,8 @@ DRAIN_SECONDS = 20
 SWITCH_SECONDS = 0.001
 """Seconds after which the decoding thread yields to the event loop."""
 SERVE, FSCK = "serve", "fsck"
+RECOVERING = "a recovery runs or did not end: wait for its end, or repeat firn-broker fsck --recover"
+"""The reason why brokers do not serve during a recovery. It stays if the recovery does not end."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -206,18 +208,19 @@ async def _fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
     store = ports.metadata_store
     await store.start()
     try:
-        findings = await fsck.check(store.retention, ports.objects, read=options.read)
         stopped = (await store.nodes.progress()).stopped
+        # Brokers that start during the recovery must not serve before its end.
+        if options.recover and not await store.nodes.stop_idle(RECOVERING):
+            return _live()
+        findings = await fsck.check(store.retention, ports.objects, read=options.read)
         report = {**findings.report(), "stopped": stopped}
-        if options.recover or options.accept:
-            if not await store.nodes.allow_serving():
-                print(
-                    "a broker is live: stop all brokers, wait for leaseSeconds, and repeat the command", file=sys.stderr
-                )
-                return ExitCode.TEMPORARY
-            if options.recover:
-                report["recovered"] = await _recover(ports, findings, stopped, settings)
+        if options.recover:
+            keys = [*findings.uncommitted, *findings.newer]
+            configs = TopicConfigs(settings.topics.configs)
+            report["recovered"] = (await recovery.recover(store, ports.objects, keys, configs)).report()
         print(json.dumps(report, indent=2))
+        if (options.recover or options.accept) and not await store.nodes.allow_serving():
+            return _live()
     finally:
         await store.close()
         await ports.objects.close()
@@ -235,14 +238,9 @@ async def _fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
     return ExitCode.CORRUPT if stopped else findings.verdict
 
 
-async def _recover(ports: Ports, findings: fsck.Findings, stopped: str, settings: BrokerSettings) -> dict[str, object]:
-    store, keys = ports.metadata_store, [*findings.uncommitted, *findings.newer]
-    try:
-        recovered = await recovery.recover(store, ports.objects, keys, TopicConfigs(settings.topics.configs))
-    except BaseException:
-        await store.nodes.stop_serving(stopped or "a recovery did not end: repeat firn-broker fsck --recover")
-        raise
-    return recovered.report()
+def _live() -> int:
+    print("a broker is live: stop all brokers, wait for leaseSeconds, and repeat the command", file=sys.stderr)
+    return ExitCode.TEMPORARY
 
 
 if __name__ == "__main__":

@@ -160,6 +160,8 @@ class Commit:
     after: int = 0
     """The commits with batches that the coordinator has acknowledged to this lease. A coordinator that knows fewer of
     them has lost some."""
+    repair: bool = False
+    """Commit although the coordinator is stopped. Only a repair does so, while no broker is live."""
 
 
 class BatchOutcome(NamedTuple):

@@ -119,6 +119,10 @@ class NodeStore(Protocol):
         """Reject all commits and tell all brokers to stop serving, until `allow_serving`. The first reason stays."""
         ...
 
+    async def stop_idle(self, reason: str) -> bool:
+        """Do as `stop_serving`. Return False, and change nothing, while a broker is live."""
+        ...
+
     async def allow_serving(self) -> bool:
         """End `stop_serving`. Return False, and change nothing, while a broker is live: it would stop the others
         again."""
@@ -178,7 +182,7 @@ class LogStore(Protocol):
 
         Idempotent by key: a repeated commit returns the stored outcomes. Raises `FencedError` when the node's epoch is
         over or the reservation was withdrawn: then no batch of the object is committed, now or later. Raises
-        `WentBackError` when the store lost earlier commits of the lease, or while it is stopped.
+        `WentBackError` when the store lost earlier commits of the lease, or while it is stopped, except for a repair.
         """
         ...
 

@@ -44,7 +44,10 @@ class Recovered:
 async def recover(
     store: MetadataStore, objects: ObjectStore, keys: Sequence[str], topic_configs: TopicConfigs
 ) -> Recovered:
-    """Commit these objects in the order of their writers. No broker may serve. Raises FencedError, UnavailableError."""
+    """Commit these objects in the order of their writers, while the coordinator is stopped.
+
+    Raises FencedError, UnavailableError.
+    """
     recovered = Recovered()
     found = []
     for key in keys:
@@ -67,7 +70,7 @@ async def recover(
             await store.nodes.renew(lease, TTL_MS)
             await store.log.adopt(lease, [key])
             entries = [_entry(batch, topics.get(batch.partition.topic), topic_configs) for batch in batches]
-            outcomes = await store.log.commit(Commit(lease, key, size, entries))
+            outcomes = await store.log.commit(Commit(lease, key, size, entries, repair=True))
             recovered.objects += 1
             for entry, outcome in zip(entries, outcomes, strict=True):
                 if outcome.error is not ErrorCode.none:

@@ -3,7 +3,7 @@
 import pytest
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import KEPT_EPOCHS, Endpoint, NodeAddress, StoredGroup
+from firn_broker.log_types import KEPT_EPOCHS, Commit, Endpoint, NodeAddress, StoredGroup
 from firn_broker.ports import MetadataStore, WentBackError
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -14,6 +14,7 @@ from tests.contract.metadata_store.builders import (
     StoreContract,
     batch,
     offsets,
+    placed,
     produced,
 )
 
@@ -147,11 +148,22 @@ class NodeContract(StoreContract):
         assert (await store.nodes.progress()).stopped == "some commits are lost"
         with pytest.raises(WentBackError, match="some commits are lost"):
             await log.commit(batch(), key=key)
+        assert offsets(await log.store.log.commit(Commit(log.lease, key, 1000, placed([batch()]), repair=True))) == [0]
         assert not await store.nodes.allow_serving()
         await advance(TTL / 1000 + 1)
         assert await store.nodes.allow_serving()
         assert (await store.nodes.progress()).stopped == ""
-        assert offsets(await log.commit(batch(), key=key)) == [0]
+        assert offsets(await log.commit(batch())) == [1]
+
+    async def test_a_store_is_stopped_for_a_repair_only_while_no_broker_is_live(
+        self, store: MetadataStore, log: Log, advance: Advance
+    ) -> None:
+        assert not await store.nodes.stop_idle("a repair")
+        assert (await store.nodes.progress()).stopped == ""
+        await advance(TTL / 1000 + 1)
+        for reason in ("a repair", "a second repair"):
+            assert await store.nodes.stop_idle(reason)
+        assert (await store.nodes.progress()).stopped == "a repair"
 
     async def test_producer_ids_are_allocated_once(self, store: MetadataStore) -> None:
         first = await store.nodes.allocate_producer_ids(10)

@@ -166,13 +166,18 @@ def test_a_recovery_commits_all_lost_records_again() -> None:
                 world.kill(host)
             await asyncio.sleep(2 * LEASE_SECONDS)
             assert (await world.store.nodes.progress()).stopped == reason
-            assert await world.store.nodes.allow_serving()
+            assert await world.store.nodes.stop_idle("a recovery runs")
+            assert (await world.store.nodes.progress()).stopped == reason
+            starting = world.later(world.start())
             findings = await fsck.check(world.store.retention, world.objects, read=True)
             keys = [*findings.uncommitted, *findings.newer]
             done = await recovery.recover(world.store, world.objects, keys, TopicConfigs({}))
             assert not done.rejected
             assert done.skipped == []
-            host = await world.start()
+            await asyncio.sleep(2 * LEASE_SECONDS)
+            assert not starting.done()
+            assert await world.store.nodes.allow_serving()
+            host = await starting
             assert sorted(await numbers(world, host)) == [0, 1, 2, 3, 4, 7]
             assert await send(world, host, 5) == (0, 6)
             again = await fsck.check(world.store.retention, world.objects, read=True)

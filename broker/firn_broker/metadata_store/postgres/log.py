@@ -50,7 +50,7 @@ class PostgresLog:
     async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
         await self.reserve(lease, keys)
         await self._database.rows(
-            "UPDATE wal SET node = $2, node_epoch = $3, state = 0, dead_ms = NULL WHERE key = ANY($1::text[]) AND size < 0",
+            "UPDATE wal SET node = $2, node_epoch = $3, state = 0, dead_ms = NULL, retry_ms = NULL WHERE key = ANY($1::text[]) AND size < 0",
             list(keys), lease.node, lease.epoch,
         )  # fmt: skip
 
@@ -66,12 +66,12 @@ class PostgresLog:
                 strict=True,
             ):  # fmt: skip
                 column.append(value)
-        reply = await self._database.value(
-            "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15) FROM check_progress($16, $17)",
-            commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES, commit.lease.commits,
-            commit.after,
-            lane=self._database.lanes.commits,
-        )  # fmt: skip
+        sql = "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
+        values = [commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES]
+        if not commit.repair:
+            sql += " FROM check_progress($16, $17)"
+            values += [commit.lease.commits, commit.after]
+        reply = await self._database.value(sql, *values, lane=self._database.lanes.commits)
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 
     async def rewrite(self, rewrite: Rewrite) -> bool:

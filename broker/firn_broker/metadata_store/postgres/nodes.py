@@ -123,13 +123,21 @@ class PostgresNodes:
         lane = self._database.lanes.lease
         await self._database.rows("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason, lane=lane)
 
+    async def stop_idle(self, reason: str) -> bool:
+        return await self._while_idle("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason)
+
     async def allow_serving(self) -> bool:
+        return await self._while_idle("UPDATE cluster SET stopped = ''")
+
+    async def _while_idle(self, sql: str, *values: str) -> bool:
+        """Run a statement unless a broker is live; return whether it ran."""
+
         async def work(db: Any) -> bool:
             async with db.transaction():
                 await db.execute("LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE")
                 if await db.fetchval("SELECT 1 FROM node WHERE expires_ms > now_ms() LIMIT 1"):
                     return False
-                await db.execute("UPDATE cluster SET stopped = ''")
+                await db.execute(sql, *values)
                 return True
 
         return await self._database.use(work)

@@ -61,7 +61,7 @@ class SqliteLog:
 
         def work() -> None:
             database.connection.executemany(
-                "UPDATE wal SET node=?, node_epoch=?, state=0, dead_ms=NULL WHERE key=? AND size<0",
+                "UPDATE wal SET node=?, node_epoch=?, state=0, dead_ms=NULL, retry_ms=NULL WHERE key=? AND size<0",
                 [(lease.node, lease.epoch, key) for key in keys],
             )
 
@@ -86,7 +86,7 @@ class SqliteLog:
 
     def _check_progress(self, commit: Commit) -> None:
         (stopped,) = self._database.row("SELECT stopped FROM cluster")
-        if stopped:
+        if stopped and not commit.repair:
             raise WentBackError(stopped)
         row = self._database.row("SELECT value FROM counter WHERE name=?", commit.lease.commits)
         known = row[0] if row else 0

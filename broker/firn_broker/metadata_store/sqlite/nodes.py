@@ -130,13 +130,20 @@ class SqliteNodes:
 
         await database.run(work)
 
+    async def stop_idle(self, reason: str) -> bool:
+        return await self._while_idle("UPDATE cluster SET stopped=? WHERE stopped=''", reason)
+
     async def allow_serving(self) -> bool:
+        return await self._while_idle("UPDATE cluster SET stopped=''")
+
+    async def _while_idle(self, sql: str, *values: str) -> bool:
+        """Run a statement unless a broker is live; return whether it ran."""
         database = self._database
 
         def work() -> bool:
             if database.row("SELECT 1 FROM node WHERE expires_ms > ?", database.now_ms()):
                 return False
-            database.connection.execute("UPDATE cluster SET stopped=''")
+            database.connection.execute(sql, values)
             return True
 
         return await database.run(work)
