@@ -32,6 +32,10 @@ BUFFERED = Gauge("firn_broker_buffered_bytes", "Bytes of unanswered requests")
 BUFFER_WAITING = Gauge(
     "firn_broker_buffer_waiting", "Connections that the broker does not read because its buffer is full"
 )
+THROTTLED = Counter(
+    "firn_broker_throttled_requests_total",
+    "Produce requests whose response asked the client to pause, because it fills the memory for requests",
+)
 ANSWERING = Gauge("firn_broker_answer_bytes", "Bytes of records in unsent responses")
 PUT_SECONDS = Histogram("firn_broker_put_seconds", "Duration of an upload", buckets=_SECONDS)
 PUT_BYTES = Counter("firn_broker_put_bytes_total", "Bytes uploaded to the object store")

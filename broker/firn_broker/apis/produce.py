@@ -11,6 +11,9 @@
 - The first and the greatest timestamp of the batch header are checked: INVALID_TIMESTAMP.
 - Compacted topics reject records without a key: INVALID_RECORD. Only for these topics does the broker decode records
   here. A batch with more records than it decodes is MESSAGE_TOO_LARGE, after which Java clients split the batch.
+- The answer asks a client to pause (throttle time, KIP-219) while it fills the memory for requests.
+- The timeout of the request has no effect. When it passes, the outcome is not known yet, and REQUEST_TIMED_OUT would
+  make clients send batches again that may be in the log.
 - Transactional batches are rejected with INVALID_TXN_STATE, which is fatal to every client, so no client retries.
 """
 
@@ -24,6 +27,7 @@ from firn.model.errors import UnavailableError
 from firn.records import keys, record_batch
 from firn.records.cursor import MalformedError
 from firn.records.record_batch import Batch, InvalidBatchError
+from firn_broker import metrics
 from firn_broker.broker import Broker
 from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Topic
@@ -41,6 +45,9 @@ _AWAITED = 10_000
 """Rejected batches of one connection that are remembered; the oldest are forgotten first."""
 _AGAIN = (ErrorCode.kafka_storage_error, ErrorCode.unknown_topic_or_partition)
 """Errors of a commit after which a client sends the batch again."""
+_LONGEST_THROTTLE_MS = 100
+"""About the time in which an object store with free capacity takes the last fifth of the memory. A longer pause would
+leave it idle."""
 _IN_FLIGHT = 5
 """Requests that an idempotent producer may have in flight (``max.in.flight.requests.per.connection``)."""
 
@@ -111,7 +118,15 @@ async def _answer_durably(
         if any(result.error for _, of_topic in results for result in of_topic):
             raise MalformedError("a batch with acks=0 was rejected")
         return None
-    return [produce.write(call.version, results)]
+    return [produce.write(call.version, results, _throttle_ms(call.client))]
+
+
+def _throttle_ms(client: Client) -> int:
+    """Return how long the client should pause before its next request."""
+    throttle_ms = 0 if client.budget is None else round(client.budget.fullness(client.peer) * _LONGEST_THROTTLE_MS)
+    if throttle_ms:
+        metrics.THROTTLED.inc()
+    return throttle_ms
 
 
 def _all(request: ProduceRequest, error: ErrorCode) -> Results:

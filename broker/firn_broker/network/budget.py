@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 
 SHARES = 8
 """Shares of a budget."""
+SPARE = 0.8
+"""The part of a budget that clients may fill without being asked to pause."""
 Ready = Callable[[int], None]
 """Called with the granted bytes."""
 
@@ -97,6 +99,18 @@ class Budget:
     def contended(self, peer: str) -> bool:
         """Return whether callers wait that hold no more of their shares than the connection ``peer``."""
         return any(line.waiting for line in self._lines[: self._distance(peer, 0) + 1])
+
+    def fullness(self, peer: str) -> float:
+        """Return how full the budget is for the connection ``peer``, from 0 (up to `SPARE`) to 1.
+
+        Only the part counts that connections farther from their share leave free: a client that fills its own part
+        does not make the budget full for others.
+        """
+        distance = self._distance(peer, 0)
+        limit = self._lines[distance].limit
+        start = self._lines[distance + 1].limit if distance + 1 < len(self._lines) else 0
+        spare = (limit - start) * SPARE
+        return min(max((self.used - start - spare) / (limit - start - spare), 0), 1)
 
     def _distance(self, peer: str, size: int) -> int:
         """Return 0 if the connection and its address stay within a share, 1 if only the connection does, else 2."""

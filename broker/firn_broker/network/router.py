@@ -11,7 +11,7 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode
 from firn.records.message_writer import Fields, pieces
 from firn_broker import metrics
-from firn_broker.network.budget import Counted
+from firn_broker.network.budget import Budget, Counted
 from firn_broker.wire import headers
 from firn_broker.wire.headers import RequestHeader
 
@@ -33,6 +33,8 @@ class Client:
     external: bool = False
     """True if the client uses the external listener. The broker gives it the addresses of that listener."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    budget: Budget | None = None
+    """The memory that requests of all clients share."""
     """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     buffered: list[tuple["asyncio.Future[Any]", list[Any]]] = field(default_factory=list)
     """The future outcomes of produce requests, and their (topic, partition, batch)."""

@@ -96,7 +96,9 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.client = Client(
-            peer=f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer), external=self._external
+            peer=f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else str(peer),
+            external=self._external,
+            budget=self._budget,
         )
         if not self._server.admit(self):
             self._lost = True

@@ -70,7 +70,7 @@ def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
     return ProduceRequest(transactional_id, acks, timeout_ms, topics, cursor.elements)
 
 
-def write(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:
+def write(version: int, topics: list[tuple[str, list[ProduceResult]]], throttle_ms: int = 0) -> bytes:
     """Write the body of the answer."""
     flexible = version >= FLEXIBLE
     out = [fields.array(len(topics), flexible=flexible)]
@@ -89,7 +89,7 @@ def write(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:
         if flexible:
             out.append(b"\0")
     if version >= 1:
-        out.append(_I32.pack(0))
+        out.append(_I32.pack(throttle_ms))
     if flexible:
         out.append(b"\0")
     return b"".join(out)

@@ -128,10 +128,10 @@ def test_produce_requests_wait_for_memory_before_they_are_parsed(monkeypatch: py
                 parsed += 1
                 return read(frame, place, version)
 
-            def answered(version: int, topics: list[tuple[str, list[ProduceResult]]]) -> bytes:
+            def answered(version: int, topics: list[tuple[str, list[ProduceResult]]], throttle_ms: int = 0) -> bytes:
                 nonlocal most
                 most = max(most, memory.used)
-                return write(version, topics)
+                return write(version, topics, throttle_ms)
 
             monkeypatch.setattr(produce, "write", answered)
             monkeypatch.setattr(produce, "read", counted)

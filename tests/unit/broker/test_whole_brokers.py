@@ -21,11 +21,17 @@ from tests.unit.broker.whole import Asked, Shared, broker, create
 
 
 async def produce(asked: Asked, topic: str, partition: int, batch: memoryview, version: int = 9, acks: int = -1) -> Any:
-    answer = await asked.ask(
+    answer = await produce_answer(asked, topic, partition, batch, version, acks)
+    return answer.responses[0].partition_responses[0]
+
+
+async def produce_answer(
+    asked: Asked, topic: str, partition: int, batch: memoryview, version: int = 9, acks: int = -1
+) -> Any:
+    return await asked.ask(
         0, version, acks=acks, timeout=_seconds(1),
         topic_data=[{"name": topic, "partition_data": [{"index": partition, "records": bytes(batch)}]}],
     )  # fmt: skip
-    return answer.responses[0].partition_responses[0]
 
 
 def _seconds(seconds: float) -> Any:
