@@ -318,9 +318,9 @@ class GroupStore(Protocol):
         ...
 
     async def commit_offsets(
-        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
+        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset], shard: int | None = None
     ) -> None:
-        """Save offsets of a group, except those of topics that do not exist. Raises `FencedError`."""
+        """Save offsets of a group of ``shard``, except those of topics that do not exist. Raises `FencedError`."""
         ...
 
     async def load_offsets(self, group: str) -> Mapping[Partition, CommittedOffset]:
@@ -331,8 +331,11 @@ class GroupStore(Protocol):
         """Delete offsets of a group. Raises `FencedError`."""
         ...
 
-    async def groups_with_offsets(self) -> Sequence[str]:
-        """Return the names of all groups with committed offsets."""
+    async def groups_with_offsets(self, shard: int | None = None) -> Sequence[str]:
+        """Return the names of the groups with committed offsets, of one shard or of all.
+
+        Version 0.2.0 and earlier ones save no shard. Groups with such offsets are in each answer.
+        """
         ...
 
     async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:

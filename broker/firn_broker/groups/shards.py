@@ -132,7 +132,7 @@ class Shards:
             try:
                 held = await self._acquire_lease(number, lease)
                 stored = await self._store.load_groups(number)
-                with_offsets = await self._store.groups_with_offsets()
+                with_offsets = await self._store.groups_with_offsets(number)
             except FencedError as error:
                 raise GroupError(ErrorCode.not_coordinator) from error
             except UnavailableError as error:

@@ -96,7 +96,7 @@ class GroupStorage:
 
     async def commit_offsets(self, shard: Shard, name: str, offsets: Mapping[Partition, CommittedOffset]) -> None:
         """Save offsets of a group. Raises GroupError."""
-        await self._guarded(shard, self._store.commit_offsets(shard.lease, name, offsets))
+        await self._guarded(shard, self._store.commit_offsets(shard.lease, name, offsets, shard.number))
 
     async def delete_offsets(self, shard: Shard, name: str, partitions: Sequence[Partition]) -> None:
         """Delete offsets of a group. Raises GroupError."""

@@ -45,6 +45,18 @@ class GroupContract(StoreContract):
         await log.store.groups.delete_group(held, "g")
         assert dict(await log.store.groups.load_offsets("g")) == {}
 
+    async def test_groups_with_offsets_are_found_by_shard(self, log: Log) -> None:
+        commit, find = log.store.groups.commit_offsets, log.store.groups.groups_with_offsets
+        for number, name in enumerate("abcd"):
+            await commit(None, name, {FIRST: CommittedOffset(1), SECOND: CommittedOffset(1)}, number % 2)
+        assert [await find(0), await find(1), await find(2)] == [["a", "c"], ["b", "d"], []]
+        # An earlier version saves no shard.
+        await commit(None, "old", {FIRST: CommittedOffset(1), SECOND: CommittedOffset(1)})
+        assert [await find(0), await find(1), await find(2)] == [["a", "c", "old"], ["b", "d", "old"], ["old"]]
+        await commit(None, "old", {FIRST: CommittedOffset(2), SECOND: CommittedOffset(2)}, 1)
+        assert [await find(0), await find(1)] == [["a", "c"], ["b", "d", "old"]]
+        assert await find() == ["a", "b", "c", "d", "old"]
+
     @pytest.mark.parametrize("part", ["state", "offsets"])
     async def test_a_group_in_use_is_not_deleted_as_unused(self, log: Log, advance: Advance, part: str) -> None:
         groups = log.store.groups

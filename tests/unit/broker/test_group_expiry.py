@@ -1,7 +1,7 @@
 """Unused groups expire on time, and nothing else expires with them."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -198,6 +198,36 @@ def test_another_broker_continues_the_expiry_time() -> None:
             assert await read(asked, "g", None, -1) == (NONE, 1)
             await asyncio.sleep(OVER - RETENTION)
             assert await stored(shared) == ([], [])
+
+    run(story())
+
+
+def test_a_shard_is_loaded_without_the_groups_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        names = [f"group {number}" for number in range(200)]
+        async with broker(shared, groups=SETTINGS) as asked:
+            topic = await create(asked, "t")
+            for name in names:
+                assert await commit(asked, name, "", -1) is NONE
+            # As an earlier version saves them.
+            await shared.store.groups.commit_offsets(None, "old", {Partition(topic, 0): CommittedOffset(5)})
+        found: list[int] = []
+        find = shared.store.groups.groups_with_offsets
+
+        async def counted(*shard: int) -> Sequence[str]:
+            names = await find(*shard)
+            found.append(len(names))
+            return names
+
+        monkeypatch.setattr(shared.store.groups, "groups_with_offsets", counted)
+        async with broker(shared, groups=SETTINGS) as asked:
+            for number in range(SETTINGS.shards):
+                await asked.broker.groups.shards.acquire(number)
+            assert {group.name for shard in asked.broker.groups.shards.owned() for group in shard.groups.values()} == {
+                *names, "old",
+            }  # fmt: skip
+        assert sum(found) == len(names) + SETTINGS.shards
 
     run(story())
 

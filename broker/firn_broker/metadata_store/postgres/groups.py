@@ -61,20 +61,20 @@ class PostgresGroups:
         return await self._database.use(work)
 
     async def commit_offsets(
-        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
+        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset], shard: int | None = None
     ) -> None:
         # Sorted, so that two commits of the same partitions never deadlock.
         pairs = sorted(offsets.items())
         statement = (
-            "INSERT INTO grp_offset SELECT $1, it.*, now_ms() FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::int[], $6::text[])"
+            "INSERT INTO grp_offset SELECT $1, it.*, now_ms(), $7::int FROM unnest($2::uuid[], $3::int[], $4::bigint[], $5::int[], $6::text[])"
             # The lock keeps the topic until this transaction ends; its deletion then deletes these offsets too.
             " AS it(topic_id, part, off, leader_epoch, metadata) JOIN topic ON topic.id = it.topic_id ORDER BY it.topic_id, it.part"
             " FOR KEY SHARE OF topic ON CONFLICT (grp, topic_id, part) DO UPDATE SET off = excluded.off, leader_epoch = excluded.leader_epoch,"
-            " metadata = excluded.metadata, committed_ms = excluded.committed_ms"
+            " metadata = excluded.metadata, committed_ms = excluded.committed_ms, shard = excluded.shard"
         )
         values = (
             group, [partition.topic for partition, _ in pairs], [partition.index for partition, _ in pairs],
-            [at.offset for _, at in pairs], [at.leader_epoch for _, at in pairs], [at.metadata for _, at in pairs],
+            [at.offset for _, at in pairs], [at.leader_epoch for _, at in pairs], [at.metadata for _, at in pairs], shard,
         )  # fmt: skip
         if held is None:
             await self._database.rows(statement, *values)
@@ -97,8 +97,10 @@ class PostgresGroups:
             ),
         )
 
-    async def groups_with_offsets(self) -> Sequence[str]:
-        return [row[0] for row in await self._database.rows("SELECT DISTINCT grp FROM grp_offset ORDER BY grp")]
+    async def groups_with_offsets(self, shard: int | None = None) -> Sequence[str]:
+        where = "" if shard is None else "WHERE shard = $1 OR shard IS NULL"
+        sql = f"SELECT DISTINCT grp FROM grp_offset {where} ORDER BY grp"
+        return [row[0] for row in await self._database.rows(sql, *(() if shard is None else (shard,)))]
 
     async def lags(self, groups: Sequence[str], limit: int) -> Sequence[TopicLag]:
         rows = await self._database.rows(

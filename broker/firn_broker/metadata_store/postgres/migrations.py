@@ -77,6 +77,10 @@ SCRIPTS = (
     """
     ALTER TABLE wal ADD COLUMN retry_ms bigint;
     """,
+    """
+    ALTER TABLE grp_offset ADD COLUMN shard int;
+    CREATE INDEX grp_offset_shard ON grp_offset(shard, grp);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 

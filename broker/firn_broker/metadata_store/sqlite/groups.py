@@ -65,7 +65,7 @@ class SqliteGroups:
         return await database.run(work)
 
     async def commit_offsets(
-        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset]
+        self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset], shard: int | None = None
     ) -> None:
         database = self._database
 
@@ -74,9 +74,9 @@ class SqliteGroups:
                 self._check(held)
             now = database.now_ms()
             database.connection.executemany(
-                "INSERT OR REPLACE INTO grp_offset SELECT ?1,?2,?3,?4,?5,?6,?7 WHERE EXISTS (SELECT 1 FROM topic WHERE id=?2)",
+                "INSERT OR REPLACE INTO grp_offset SELECT ?1,?2,?3,?4,?5,?6,?7,?8 WHERE EXISTS (SELECT 1 FROM topic WHERE id=?2)",
                 [
-                    (group, partition.topic.bytes, partition.index, at.offset, at.leader_epoch, at.metadata, now)
+                    (group, partition.topic.bytes, partition.index, at.offset, at.leader_epoch, at.metadata, now, shard)
                     for partition, at in offsets.items()
                 ],
             )
@@ -106,11 +106,13 @@ class SqliteGroups:
 
         await database.run(work)
 
-    async def groups_with_offsets(self) -> Sequence[str]:
+    async def groups_with_offsets(self, shard: int | None = None) -> Sequence[str]:
         database = self._database
+        where = "" if shard is None else "WHERE shard=?1 OR shard IS NULL"
 
         def work() -> Sequence[str]:
-            return [row[0] for row in database.connection.execute("SELECT DISTINCT grp FROM grp_offset ORDER BY grp")]
+            sql = f"SELECT DISTINCT grp FROM grp_offset {where} ORDER BY grp"
+            return [row[0] for row in database.connection.execute(sql, () if shard is None else (shard,))]
 
         return await database.run(work, write=False)
 

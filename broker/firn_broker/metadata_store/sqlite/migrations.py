@@ -65,6 +65,10 @@ MIGRATIONS = (
     """
     ALTER TABLE wal ADD COLUMN retry_ms INTEGER;
     """,
+    """
+    ALTER TABLE grp_offset ADD COLUMN shard INTEGER;
+    CREATE INDEX grp_offset_shard ON grp_offset(shard, grp);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
