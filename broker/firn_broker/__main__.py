@@ -74,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return ExitCode.CONFIGURATION
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            return runner.run(_serve(settings) if options.command == SERVE else _fsck(settings, options))
+            return runner.run(_serve(settings) if options.command == SERVE else run_fsck(settings, options))
     except InvalidSpecError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
@@ -136,7 +136,8 @@ def _advertised(listener: Listener, bound: tuple[str, int]) -> Endpoint:
     return Endpoint(*(_address(listener.advertised) if listener.advertised else bound))
 
 
-def _ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, migrates: bool = True) -> Ports:
+def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *, migrates: bool = True) -> Ports:
+    """Return the ports that the settings name. Raises InvalidSpecError."""
     metadata_store: MetadataStore
     if isinstance(settings.coordinator, SqliteSettings):
         cluster = str(Identifiers(clock, chance).uuid4())
@@ -167,7 +168,7 @@ async def _serve(settings: BrokerSettings) -> int:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    broker = Broker(_ports(settings, SystemClock(), random.Random()), settings)
+    broker = Broker(make_ports(settings, SystemClock(), random.Random()), settings)
     server = Server(settings.connections)
     # Bind before joining: a broker that cannot listen must not become a node.
     host, port = await server.bind(*_address(settings.listener.bind))
@@ -203,8 +204,9 @@ async def _serve(settings: BrokerSettings) -> int:
     return ExitCode.DONE
 
 
-async def _fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
-    ports = _ports(settings, SystemClock(), random.Random(), migrates=False)
+async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:
+    """Check the bucket, repair the coordinator if the options say so, and return the exit code."""
+    ports = make_ports(settings, SystemClock(), random.Random(), migrates=False)
     store = ports.metadata_store
     await store.start()
     try:

@@ -27,6 +27,7 @@ from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import Endpoint, Node, NodeAddress
 from firn_broker.maintenance.compaction import Compaction
+from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
@@ -122,15 +123,11 @@ class Broker:
             self.metadata_store.log, self.objects, self.membership, self.reader, self.identifiers, self.configs,
             self.decoder, settings.upkeep.compacted_bytes,
         )  # fmt: skip
+        orphans = OrphanSweep(self.metadata_store.retention, self.objects, self.clock)
         maintenance = Maintenance(
-            self.metadata_store.retention,
-            self.objects,
-            self.membership,
-            self.topic_metadata,
-            self.configs,
-            compaction,
-            settings.upkeep,
-        )
+            self.metadata_store.retention, self.objects, self.membership, self.topic_metadata, self.configs, compaction,
+            orphans, settings.upkeep,
+        )  # fmt: skip
         self.routes = routes
         self.router = Router(routes, self.writer.flush_early)
         for name, work in (

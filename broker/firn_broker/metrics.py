@@ -97,6 +97,11 @@ DEAD_OBJECTS_AGE = Gauge(
     "firn_broker_dead_objects_age_seconds",
     "Seconds since the oldest of these objects lost its last batch range. upkeep.graceSeconds is normal",
 )
+ORPHANS = Gauge(
+    "firn_broker_orphan_objects",
+    "Objects in the bucket that the coordinator does not know, as far as this broker has searched. A search of the whole"
+    " bucket takes a week",
+)
 POSTPONED_OBJECTS = Gauge(
     "firn_broker_postponed_objects",
     "Objects without batch ranges that the object store did not delete at the last attempt. The next attempt waits as long"

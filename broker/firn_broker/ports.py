@@ -291,8 +291,8 @@ class RetentionStore(Protocol):
         """Delete the entries of dead objects after the object store has deleted the objects."""
         ...
 
-    async def list_objects(self) -> Mapping[str, tuple[int, int]]:
-        """Return all known objects by key: (bytes, number of batch ranges).
+    async def list_objects(self, start: str, end: str) -> Mapping[str, tuple[int, int]]:
+        """Return the known objects with start <= key < end, by key: (bytes, number of batch ranges).
 
         Bytes are -1 for an object that is only reserved.
         """

@@ -1,7 +1,7 @@
 """Compare the bucket with the coordinator, and report differences. Nothing is changed.
 
 Objects that brokers write during the check are not reported: the coordinator is read before and after the bucket is
-listed."""
+listed. The check takes one part of the keys after the other, so that its memory does not grow with their number."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -53,15 +53,34 @@ class Findings:
 
 async def check(retention: RetentionStore, objects: ObjectStore, *, read: bool) -> Findings:
     """Compare bucket and coordinator; with ``read`` also verify the checksums of each object."""
-    before = await retention.list_objects()
-    stored = dict(await objects.list(wal.PREFIX))
-    after = await retention.list_objects()
-    findings = Findings(len(stored), sum(stored.values()))
-    findings.uncommitted = sorted(
+    findings = Findings()
+    records: Counter[str] = Counter()
+    for part in wal.PARTS:
+        await _check_part(part, retention, objects, findings, records, read=read)
+    findings.newer_records = dict(sorted(records.items()))
+    return findings
+
+
+async def _check_part(
+    part: wal.Part,
+    retention: RetentionStore,
+    objects: ObjectStore,
+    findings: Findings,
+    records: Counter[str],
+    *,
+    read: bool,
+) -> None:
+    """Add the findings of one part, and the records of its newer objects."""
+    before = await retention.list_objects(*part)
+    stored = dict(await objects.list(part.prefix))
+    after = await retention.list_objects(*part)
+    findings.objects += len(stored)
+    findings.bytes += sum(stored.values())
+    findings.uncommitted += sorted(
         key for key in stored if before.get(key, (0, 0))[0] < 0 and after.get(key, (0, 0))[0] < 0
     )
     unknown = {key: size for key, size in sorted(stored.items()) if key not in before and key not in after}
-    await _examine_unknown(objects, unknown, findings)
+    await _examine_unknown(objects, unknown, findings, records)
     for key, (size, runs) in sorted(before.items()):
         # An object that lost its last run since the first look may be deleted by now.
         if not runs or not after.get(key, (0, 0))[1]:
@@ -72,12 +91,12 @@ async def check(retention: RetentionStore, objects: ObjectStore, *, read: bool) 
             findings.wrong_size.append(key)
         elif read:
             await _examine_bytes(objects, key, size, findings)
-    return findings
 
 
-async def _examine_unknown(objects: ObjectStore, sizes: Mapping[str, int], findings: Findings) -> None:
+async def _examine_unknown(
+    objects: ObjectStore, sizes: Mapping[str, int], findings: Findings, records: Counter[str]
+) -> None:
     """Sort objects that the coordinator does not know into WAL objects, with their records, and others."""
-    records: Counter[str] = Counter()
     for key, size in sizes.items():
         try:
             batches = await wal.read_batches(objects, key, size)
@@ -90,7 +109,6 @@ async def _examine_unknown(objects: ObjectStore, sizes: Mapping[str, int], findi
             findings.newer.append(key)
             for batch in batches:
                 records[f"{batch.partition.topic}/{batch.partition.index}"] += batch.records
-    findings.newer_records = dict(sorted(records.items()))
 
 
 async def _examine_bytes(objects: ObjectStore, key: str, size: int, findings: Findings) -> None:

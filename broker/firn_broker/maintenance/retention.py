@@ -1,5 +1,5 @@
-"""Maintenance of stored batches: retention, unreadable batch ranges, dead objects, compaction. One broker at a time does
-it."""
+"""Maintenance of stored batches: retention, unreadable batch ranges, dead objects, compaction, orphans. One broker at a
+time does it."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,6 +14,7 @@ from firn_broker import metrics
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import Topic
 from firn_broker.maintenance.compaction import Compaction
+from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.ports import ObjectStore, RetentionStore
 from firn_broker.settings import MaintenanceSettings
 from firn_broker.storage import wal
@@ -44,9 +45,11 @@ class Maintenance:
         topic_metadata: TopicMetadata,
         topic_configs: TopicConfigs,
         compaction: Compaction,
+        orphans: OrphanSweep,
         settings: MaintenanceSettings,
     ) -> None:
         self._compaction = compaction
+        self._orphans = orphans
         self._retention_store = retention_store
         self._objects = objects
         self._membership = membership
@@ -86,6 +89,7 @@ class Maintenance:
             "time marks": self._mark_times,
             "objects": self._delete_dead_objects,
             "compaction": self._compact,
+            "orphans": self._orphans.step,
         }
         for name, part in parts.items():
             await _attempt(part, part=name)
@@ -98,6 +102,7 @@ class Maintenance:
         metrics.DEAD_OBJECTS_AGE.set(0)
         metrics.POSTPONED_OBJECTS.set(0)
         self._compaction.rest()
+        self._orphans.rest()
 
     def _report(self, part: str, *, behind: bool) -> None:
         (self._behind.add if behind else self._behind.discard)(part)

@@ -16,6 +16,7 @@ offsets in the body have no meaning: the commit of the object assigns the offset
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 from uuid import UUID
 
 from crc32c import crc32c
@@ -48,6 +49,22 @@ class IndexedBatch:
     producer_id: int
     producer_epoch: int
     base_sequence: int
+
+
+class Part(NamedTuple):
+    """The objects whose keys begin with ``prefix``, a 256th of all.
+
+    In every collation of PostgreSQL, their keys sort before ``end``, and all others before ``prefix`` or after it: keys
+    have one form, in which only the digits differ."""
+
+    prefix: str
+    end: str
+
+
+PARTS = (
+    *(Part(f"{PREFIX}{number:02x}/", f"{PREFIX}{number + 1:02x}/") for number in range(255)),
+    Part(f"{PREFIX}ff/", f"{PREFIX}g"),
+)
 
 
 def key(id: UUID) -> str:

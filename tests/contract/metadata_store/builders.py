@@ -24,6 +24,8 @@ TOPIC = UUID(int=7)
 FIRST, SECOND = Partition(TOPIC, 0), Partition(TOPIC, 1)
 ADDRESS = NodeAddress("127.0.0.1", 9092)
 TTL = 10_000
+ALL_KEYS = ("wal/", "walz")
+"""Bounds of the keys of all objects."""
 Advance = Callable[[float], Awaitable[None]]
 
 

@@ -14,6 +14,7 @@ from firn_broker import metrics
 from firn_broker.log_types import Lookup, LookupResult, Partition, Rewrite
 from firn_broker.maintenance import compaction, fsck
 from firn_broker.storage import wal
+from tests.contract.metadata_store.builders import ALL_KEYS
 from tests.fakes.virtual_time import run
 from tests.gen import NOW
 from tests.unit.broker.batches import raw
@@ -322,7 +323,7 @@ def test_a_fault_at_any_step_loses_nothing(fault: str, monkeypatch: pytest.Monke
                 assert {entry[0] for entry in await read(asked)} >= {18, 19}
             await asyncio.sleep(300)
             assert [entry[0] for entry in await read(asked)] == [18, 19]
-            listed = await shared.store.retention.list_objects()
+            listed = await shared.store.retention.list_objects(*ALL_KEYS)
             assert [key for key, (size, _) in listed.items() if size < 0 and wal.horizon(key) is not None] == []
             assert set(shared.objects.objects) == {key for key, (_, runs) in listed.items() if runs}
 

@@ -1,5 +1,10 @@
 """fsck reports lost and unknown objects, and nothing else."""
 
+from collections.abc import Awaitable, Callable, Sized
+from typing import Any
+
+import pytest
+
 from firn.model.errors import ExitCode
 from firn_broker.log.writer import Append
 from firn_broker.maintenance import fsck
@@ -25,6 +30,25 @@ async def test_fsck_reports_each_kind_of_problem() -> None:
         report = await fsck.check(parts.store.retention, parts.objects, read=True)
         assert (report.missing, report.wrong_size, report.damaged) == ([missing], [short], [damaged])
         assert (report.unknown, report.lost) == (["wal/00/stranger"], True)
+
+
+async def test_fsck_holds_only_a_part_of_all_objects_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as parts:
+        for _ in range(100):
+            await parts.writer.append([Append(FIRST, batch(), False)])
+        sizes: list[int] = []
+        for owner, name in ((parts.store.retention, "list_objects"), (parts.objects, "list")):
+            work = getattr(owner, name)
+
+            async def counted(*part: Any, work: Callable[..., Awaitable[Sized]] = work) -> Sized:
+                found = await work(*part)
+                sizes.append(len(found))
+                return found
+
+            monkeypatch.setattr(owner, name, counted)
+        report = await fsck.check(parts.store.retention, parts.objects, read=True)
+        assert (report.objects, report.lost, report.newer, report.uncommitted) == (100, False, [], [])
+        assert max(sizes) <= 10
 
 
 async def test_fsck_reports_objects_newer_than_the_coordinator() -> None:

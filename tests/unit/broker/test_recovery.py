@@ -33,10 +33,12 @@ async def lose_commits(shared: Shared) -> None:
 
 
 async def fsck(shared: Shared, monkeypatch: pytest.MonkeyPatch, option: str = "recover") -> int:
-    monkeypatch.setattr(process, "_ports", lambda *_, **__: Ports(shared.store, shared.objects, LoopClock(), Random(1)))
+    monkeypatch.setattr(
+        process, "make_ports", lambda *_, **__: Ports(shared.store, shared.objects, LoopClock(), Random(1))
+    )
     settings = BrokerSettings(coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"))
     options = argparse.Namespace(read=False, recover=option == "recover", accept=option == "accept")
-    return await process._fsck(settings, options)
+    return await process.run_fsck(settings, options)
 
 
 def watch_commits(shared: Shared, monkeypatch: pytest.MonkeyPatch, failing: int = -1) -> list[str]:

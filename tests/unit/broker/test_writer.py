@@ -10,6 +10,7 @@ from firn.model.errors import UnavailableError
 from firn_broker.log.blocks import Block
 from firn_broker.log.writer import Append
 from firn_broker.log_types import Node, NodeAddress, Partition
+from tests.contract.metadata_store.builders import ALL_KEYS
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
 
@@ -112,7 +113,7 @@ async def test_an_abandoned_upload_leaves_no_object() -> None:
         await parts.writer.append([append()])
         given_up, used = parts.store.commits
         assert await parts.store.retention.dead_objects(0, 10) == [given_up]
-        assert (await parts.store.retention.list_objects())[used][1] == 1
+        assert (await parts.store.retention.list_objects(*ALL_KEYS))[used][1] == 1
 
 
 OTHER = Node(7, NodeAddress("other", 1))
@@ -145,7 +146,7 @@ async def test_keys_of_an_earlier_lease_are_not_used() -> None:
     async with rig() as parts:
         await parts.writer.append([append()])
         parts.membership.until = 0
-        before = set(await parts.store.retention.list_objects())
+        before = set(await parts.store.retention.list_objects(*ALL_KEYS))
         parts.store.database.connection.execute("UPDATE wal SET state=2 WHERE state=0")
         await parts.membership._renew()
         (outcome,) = await parts.writer.append([append()])

@@ -184,7 +184,6 @@ class PostgresRetention:
     async def forget_objects(self, keys: Sequence[str]) -> None:
         await self._database.rows("DELETE FROM wal WHERE key = ANY($1::text[]) AND state = 2", list(keys))
 
-    async def list_objects(self) -> Mapping[str, tuple[int, int]]:
-        return {
-            key: (size, ranges) for key, size, ranges in await self._database.rows("SELECT key, size, runs FROM wal")
-        }
+    async def list_objects(self, start: str, end: str) -> Mapping[str, tuple[int, int]]:
+        rows = await self._database.rows("SELECT key, size, runs FROM wal WHERE key >= $1 AND key < $2", start, end)
+        return {key: (size, ranges) for key, size, ranges in rows}

@@ -282,11 +282,11 @@ class SqliteRetention:
 
         await database.run(work)
 
-    async def list_objects(self) -> Mapping[str, tuple[int, int]]:
+    async def list_objects(self, start: str, end: str) -> Mapping[str, tuple[int, int]]:
         database = self._database
 
         def work() -> Mapping[str, tuple[int, int]]:
-            rows = database.connection.execute("SELECT key, size, runs FROM wal")
+            rows = database.connection.execute("SELECT key, size, runs FROM wal WHERE key>=? AND key<?", (start, end))
             return {key: (size, ranges) for key, size, ranges in rows}
 
         return await database.run(work, write=False)
