@@ -27,6 +27,7 @@ BENCHMARKS = (
     "sustained",
     "broker",
     "limits",
+    "neighbours",
 )
 
 _SIZES = {

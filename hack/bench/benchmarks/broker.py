@@ -16,11 +16,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
+from urllib.request import urlopen
 from uuid import uuid4
 
 import psycopg
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from prometheus_client.parser import text_string_to_metric_families
 
 from hack.bench.measuring.commits import percentile
 from hack.bench.measuring.figures import Better, Figure
@@ -30,6 +32,7 @@ from hack.support.progress import say
 from tests.servers.firn_broker import embedded, fleet_settings, of_fleet
 from tests.servers.kafka import kafka, program
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
+from tests.servers.process import free_port
 from tests.servers.s3 import s3
 
 PEER = "Apache Kafka 4.2.1"
@@ -56,6 +59,8 @@ class Brokers:
     """Process numbers of the other servers that the contestant needs, by name."""
     database: Postgres | None = None
     """The server of the coordinator, None without one."""
+    metrics: str = ""
+    """The address of the broker's metrics, empty for Kafka."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +114,7 @@ UNITS: dict[str, tuple[str, Better]] = {
     "same_p50": ("ms of publish, half of Kafka's MB/s in", "lower"),
     "same_p99": ("ms of publish, half of Kafka's MB/s in", "lower"),
     "memory": ("MB at most (PSS)", "lower"),
+    "stalls": ("stalls of the event loop over 100 ms", "lower"),
 }
 
 
@@ -129,6 +135,8 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
         same = {f"same_{percentile}": seen[f"half_{percentile}"] for percentile in ("p50", "p99")}
         seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
         seen |= beside_history(brokers, megabytes)
+    if brokers.metrics:
+        seen["stalls"] = stalls(brokers)
     seen["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6
     return seen
 
@@ -162,6 +170,23 @@ def rows(brokers: Brokers) -> tuple[int, int] | None:
         ).fetchone()
     assert result is not None
     return result[0] + result[1], result[1]
+
+
+def stalls(brokers: Brokers) -> float:
+    """Return how often the broker's event loop stood still for more than 100 ms, since the broker's start."""
+    with urlopen(f"http://{brokers.metrics}/metrics", timeout=30) as answer:
+        return long_stalls(answer.read().decode())
+
+
+def long_stalls(text: str) -> float:
+    """Return the number of stalls over 100 ms in a broker's metrics document."""
+    values = {
+        (sample.name, sample.labels.get("le", "")): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+    name = "firn_broker_loop_stall_seconds"
+    return values[f"{name}_count", ""] - values[f"{name}_bucket", "0.1"]
 
 
 def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
@@ -341,9 +366,10 @@ def on_kafka(directory: Path) -> Iterator[Brokers]:
 @contextmanager
 def on_directory(directory: Path) -> Iterator[Brokers]:
     """Run our broker alone."""
-    with embedded(directory / "data") as broker:
+    metrics = f"127.0.0.1:{free_port()}"
+    with embedded(directory / "data", FIRN_BROKER_METRICS_LISTEN=metrics) as broker:
         assert broker.process is not None
-        yield Brokers("firn-broker over a directory", broker.bootstrap, broker.process.pid)
+        yield Brokers("firn-broker over a directory", broker.bootstrap, broker.process.pid, metrics=metrics)
 
 
 @contextmanager
@@ -353,12 +379,14 @@ def on_bucket(directory: Path) -> Iterator[Brokers]:
         storage = stack.enter_context(s3(directory))
         database = stack.enter_context(postgres(stack.enter_context(directory_for_postgres()), durable=True))
         settings = fleet_settings(directory, database, storage)
-        broker = of_fleet(directory, "broker-0", {**settings, "nodeId": 0})
+        metrics = f"127.0.0.1:{free_port()}"
+        broker = of_fleet(directory, "broker-0", {**settings, "nodeId": 0, "metricsListen": metrics})
         broker.start()
         try:
             assert broker.process is not None
             stores = {"s3": child("versitygw"), "postgres": child("postgres")}
-            yield Brokers("firn-broker over a bucket", broker.bootstrap, broker.process.pid, stores, database)
+            name = "firn-broker over a bucket"
+            yield Brokers(name, broker.bootstrap, broker.process.pid, stores, database, metrics)
         finally:
             broker.stop()
 

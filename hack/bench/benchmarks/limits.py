@@ -29,6 +29,7 @@ from hack.bench.benchmarks.broker import (
     on_directory,
     on_kafka,
     produce,
+    stalls,
 )
 from hack.bench.measuring.commits import percentile
 from hack.bench.measuring.figures import Better, Figure
@@ -49,17 +50,21 @@ BATCHES = (1, 100, 1000)
 def measure(options: Options) -> Iterator[Figure]:
     """Measure the three limits in turn."""
     yield from asyncio.run(commits(options.directory))
-    many, idle = [], []
+    many, idle, stood = [], [], {}
     for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
         directory = options.directory / f"limits-{name}"
         directory.mkdir()
         with serve(directory) as brokers:
             many.append(thousand_partitions(brokers))
             idle.append(idle_connections(brokers))
+            if brokers.metrics:
+                stood[name] = stalls(brokers)
     for (theirs, *ours), units in ((many, MANY), (idle, IDLE)):
         for where, values in zip(("directory", "bucket"), ours, strict=True):
             for name, (unit, better) in units.items():
                 yield Figure(f"limits_{where}_{name}", values[name], unit, better, PEER, theirs[name])
+    for where, count in stood.items():
+        yield Figure(f"limits_{where}_stalls", count, "stalls of the event loop over 100 ms", "lower")
 
 
 MANY: dict[str, tuple[str, Better]] = {

@@ -39,23 +39,27 @@ READY_WITHIN = 600.0
 STEADY_SECONDS = 60.0
 REPORTED = frozenset({"Running", "CaughtUp"})
 """States of a topic in the driver's report in which the operator makes it Ready."""
+STALLS = "firn_event_loop_stall_seconds"
 WRITES = frozenset({"POST", "PUT", "PATCH", "DELETE"})
 _APPLIERS = 8
 
 
 @dataclass(frozen=True)
 class Reading:
-    """Metrics of the operator since its start. ``cpu`` is in seconds; ``writes`` are requests to the Kubernetes API."""
+    """Metrics of the operator since its start. ``cpu`` is in seconds; ``writes`` are requests to the Kubernetes API;
+    ``stalls`` of its event loop took 100 ms or more."""
 
     time: float
     cpu: float
     resident_bytes: float
     writes: float
+    stalls: float
 
 
 def reading(text: str, moment: float) -> Reading:
     """Read the operator's metrics document."""
-    values = {"process_cpu_seconds_total": 0.0, "process_resident_memory_bytes": 0.0}
+    cpu, memory, stalls = "process_cpu_seconds_total", "process_resident_memory_bytes", f"{STALLS}_count"
+    values = {cpu: 0.0, memory: 0.0, stalls: 0.0}
     writes = 0.0
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -63,7 +67,7 @@ def reading(text: str, moment: float) -> Reading:
                 values[sample.name] = sample.value
             elif sample.name == "firn_kubernetes_requests_total" and sample.labels["method"].upper() in WRITES:
                 writes += sample.value
-    return Reading(moment, values["process_cpu_seconds_total"], values["process_resident_memory_bytes"], writes)
+    return Reading(moment, values[cpu], values[memory], writes, values[stalls])
 
 
 class Cluster:
@@ -264,4 +268,5 @@ def measure(options: Options) -> Iterator[Figure]:
     yield figure("api_writes_per_topic", (after.writes - before.writes) / count, "requests by the operator")
     yield figure("steady_cpu", (idle.cpu - after.cpu) / minutes, "CPU s per minute")
     yield figure("steady_api_writes", (idle.writes - after.writes) / minutes, "requests per minute")
+    yield figure("stalls", idle.stalls - before.stalls, "stalls of the event loop of 100 ms or more")
     yield figure("all_deleted", deleted, "s, topics and tables", PEER_DELETED_SECONDS)

@@ -5,12 +5,18 @@ import json
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
+from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from firn_broker.wire import fetch, produce
+from firn_broker.wire.produce import ProduceResult
+from hack.bench.benchmarks.broker import long_stalls
 from hack.bench.benchmarks.files import numbers
 from hack.bench.benchmarks.ingest import FIGURES, Run, compared
 from hack.bench.benchmarks.scale import Reading, reading
 from hack.bench.benchmarks.sustained import Seen
 from hack.bench.benchmarks.trickle import share_fresh
+from hack.bench.contestants import wire_client
 from hack.bench.measuring.commits import (
     Commit,
     DataFile,
@@ -178,8 +184,33 @@ process_resident_memory_bytes 2.0e+08
 firn_kubernetes_requests_total{code="200",method="GET"} 50.0
 firn_kubernetes_requests_total{code="200",method="PATCH"} 20.0
 firn_kubernetes_requests_total{code="409",method="POST"} 3.0
+# TYPE firn_event_loop_stall_seconds histogram
+firn_event_loop_stall_seconds_bucket{le="0.15"} 1.0
+firn_event_loop_stall_seconds_bucket{le="+Inf"} 2.0
+firn_event_loop_stall_seconds_sum 0.4
+firn_event_loop_stall_seconds_count 2.0
 """
-    assert reading(text, 7.0) == Reading(time=7.0, cpu=12.5, resident_bytes=2e8, writes=23.0)
+    assert reading(text, 7.0) == Reading(time=7.0, cpu=12.5, resident_bytes=2e8, writes=23.0, stalls=2.0)
+
+
+def test_stalls_of_a_broker_count_from_100_ms() -> None:
+    stall = Histogram("firn_broker_loop_stall_seconds", "", buckets=(0.05, 0.1, 0.25), registry=CollectorRegistry())
+    for seconds in (0.01, 0.1, 0.11, 0.2, 7):
+        stall.observe(seconds)
+    registry = CollectorRegistry()
+    registry.register(stall)
+    assert long_stalls(generate_latest(registry).decode()) == 3
+
+
+def test_publishes_are_answered_one_for_one() -> None:
+    """The bench's own client reads the error of each answer."""
+    body = wire_client.produce("t", 3, b"x" * 10)
+    assert produce.read(memoryview(body), 0, 7).topics[0][1][0].records == b"x" * 10
+    answer = produce.write(7, [("t", [ProduceResult(3, ErrorCode.message_too_large)])])
+    assert wire_client.produce_error(b"\0\0\0\0" + answer) == ErrorCode.message_too_large
+    read = fetch.read(memoryview(wire_client.fetch("t", 3, 5, 1000)), 0, 11)
+    (name, (partition,)) = read.topics[0]
+    assert (name, partition.index, partition.offset, read.max_bytes) == ("t", 3, 5, 1000)
 
 
 def test_growth_is_measured_after_the_settling_time() -> None:
