@@ -25,6 +25,7 @@ from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.metadata_store.postgres.store import PostgresStore
+from firn_broker.metadata_store.sqlite.downgrade import RELEASES, downgrade
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.server import Server
 from firn_broker.ports import MetadataStore, ObjectStore
@@ -37,7 +38,7 @@ log = structlog.get_logger()
 DRAIN_SECONDS = 20
 SWITCH_SECONDS = 0.001
 """Seconds after which the decoding thread yields to the event loop."""
-SERVE, FSCK = "serve", "fsck"
+SERVE, FSCK, DOWNGRADE = "serve", "fsck", "downgrade"
 RECOVERING = "a recovery runs or did not end: wait for its end, or repeat firn-broker fsck --recover"
 """The reason why brokers do not serve during a recovery. It stays if the recovery does not end."""
 
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     telemetry.log_as_json()
     try:
         if options.data_dir is not None:
-            if options.command == SERVE:
+            if options.command != FSCK:
                 options.data_dir.mkdir(parents=True, exist_ok=True)
                 lock = (options.data_dir / "lock").open("w")
                 try:
@@ -73,6 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
     try:
+        if options.command == DOWNGRADE:
+            return take_back(settings, options.to)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings) if options.command == SERVE else run_fsck(settings, options))
     except InvalidSpecError as error:
@@ -94,9 +97,13 @@ def command_line() -> argparse.ArgumentParser:
     parser.add_argument(
         "command",
         nargs="?",
-        choices=(SERVE, FSCK),
+        choices=(SERVE, FSCK, DOWNGRADE),
         default=SERVE,
-        help="serve: run the broker (default). fsck: compare the bucket with the coordinator",
+        help="serve: run the broker (default). fsck: compare the bucket with the coordinator. downgrade: prepare the coordinator for"
+        " an earlier version of the broker",
+    )
+    parser.add_argument(
+        "--to", choices=tuple(RELEASES), help="with downgrade, while the broker is stopped: the version to go back to"
     )
     parser.add_argument(
         "--read", action="store_true", help="with fsck: also read every object, and verify its checksums"
@@ -238,6 +245,18 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
             file=sys.stderr,
         )
     return ExitCode.CORRUPT if stopped else findings.verdict
+
+
+def take_back(settings: BrokerSettings, release: str | None) -> int:
+    """Take the coordinator's schema back to that of a release, and return the exit code. Raises InvalidSpecError."""
+    if release is None:
+        raise InvalidSpecError(f"downgrade needs --to with one of the versions {', '.join(RELEASES)}")
+    if isinstance(settings.coordinator, SqliteSettings):
+        downgrade(settings.coordinator.path, release)
+        print(f"{settings.coordinator.path} has the schema of version {release}. Start this version")
+    else:
+        print(f"version {release} works with the schema in PostgreSQL as it is. Start this version")
+    return ExitCode.DONE
 
 
 def _live() -> int:

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -24,6 +25,8 @@ from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
 
 _numbers = itertools.count()
+RELEASED = Path(__file__).parent / "released"
+"""The statements that released versions send to PostgreSQL, by version. They never change. A new version adds a file."""
 
 
 @asynccontextmanager
@@ -79,6 +82,31 @@ class TestPostgres(MetadataStoreContract):
     async def count_time_marks(self, log: Log) -> int:
         assert isinstance(log.store, PostgresStore)
         return int(await log.store.database.value("SELECT count(*) FROM time_mark"))
+
+    @pytest.mark.parametrize("release", sorted(RELEASED.iterdir()), ids=lambda path: path.stem)
+    async def test_the_statements_of_a_released_version_are_valid(
+        self, release: Path, settings: PostgresSettings, database: Postgres, store: MetadataStore
+    ) -> None:
+        """Brokers of that version run on this schema during an upgrade, and after a way back."""
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"SET search_path = {settings.schema_name}")
+        for statement in json.loads(release.read_text()):
+            await db.prepare(statement)
+        await db.close()
+
+    async def test_version_0_1_0_drops_batch_ranges(
+        self, log: Log, settings: PostgresSettings, database: Postgres
+    ) -> None:
+        for _ in range(3):
+            await log.commit(batch(FIRST), batch(SECOND))
+        await log.store.log.advance_start(FIRST, 2)
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"SET search_path = {settings.schema_name}")
+        assert [await db.fetchval("SELECT drop_runs($1)", 1) for _ in range(3)] == [1, 1, 0]
+        await log.store.topics.delete_topic(TOPIC)
+        assert await db.fetchval("SELECT drop_runs($1)", 10) == 4
+        assert len(await log.store.retention.dead_objects(0, 10)) == 3
+        await db.close()
 
     async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:
         with pytest.raises(InvalidSpecError, match="has fsync=off"):

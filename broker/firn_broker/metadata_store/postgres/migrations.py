@@ -329,4 +329,13 @@ FUNCTIONS = """
       DELETE FROM log WHERE deleted AND NOT EXISTS (SELECT 1 FROM run WHERE run.log = log.id);
       RETURN v_count;
     END $$;
+
+    -- Versions 0.1.0 and 0.2.0 call this one: during an upgrade, and after a way back.
+    CREATE OR REPLACE FUNCTION drop_runs(p_limit int) RETURNS int LANGUAGE sql AS $$
+      SELECT drop_runs(array_agg(it.log), array_agg(it.last_offset)) FROM (
+        SELECT run.log, run.last_offset FROM log CROSS JOIN LATERAL (
+          SELECT * FROM run WHERE run.log = log.id AND run.last_offset < CASE WHEN deleted THEN 9223372036854775807 ELSE log_start END
+            ORDER BY run.last_offset LIMIT p_limit) run
+        WHERE deleted OR log_start > 0 LIMIT p_limit) it
+    $$;
 """
