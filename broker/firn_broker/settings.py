@@ -63,12 +63,12 @@ class ReaderSettings(Settings):
     move these high watermarks."""
     max_response_bytes: int = Field(default=4 * MIB, ge=MIB)
     """Largest size of a response in bytes, even if the consumer allows more. A response stays in memory until its client
+    has read it, so large responses let few clients read at a time. At most an eighth of `answerBytes`, which is the share
+    of one connection."""
     max_session_partitions: int = Field(default=60_000, ge=0)
     """Largest number of partitions in all incremental fetch sessions (KIP-227) together. Each takes about 300 bytes. A
     consumer that gets no session sends all its partitions in each request. The consumers of one address cannot fill the
     last eighth."""
-    has read it, so large responses let few clients read at a time. At most an eighth of `answerBytes`, which is the share
-    of one connection."""
     answer_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes of records in all unsent responses. Further responses wait. No connection and no address can fill the last
     eighth."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
-from firn_broker.metadata_store import time_marks
 from firn_broker.log_types import KEPT_REPLIES, DeadBacklog
+from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
