@@ -207,3 +207,10 @@ spec:
 runbook_url: {{ printf "%s#%s" . (lower $.alert) | quote }}
 {{- end -}}
 {{- end }}
+
+{{/* Increase of a counter in a window. `increase` alone sees 0 if the first scrape of a series already finds N, as after a
+restart or for a loss in the first round. So a series without a sample in the hour before the window counts whole.
+Argument: dict "counter" SELECTOR "window" DURATION */}}
+{{- define "firn.increase" -}}
+({{ .counter }} unless present_over_time({{ .counter }}[1h] offset {{ .window }})) or increase({{ .counter }}[{{ .window }}])
+{{- end }}

@@ -16,7 +16,7 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from firn.event_loop import follow_stalls
-from firn.model.conditions import Reason
+from firn.model.conditions import ConditionType, Reason
 from firn_controllers.board import Board
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.ingestion_group import health as group_health
@@ -37,6 +37,11 @@ TOPICS = Gauge(
 )
 TOPIC_NOT_READY = Gauge(
     "firn_topic_not_ready", "1 for each IcebergTopic that is neither Ready nor suspended", ["namespace", "topic"]
+)
+TOPIC_INCOMPLETE = Gauge(
+    "firn_topic_incomplete",
+    "1 for each IcebergTopic with lost records that no annotation acknowledges: its condition Complete is False",
+    ["namespace", "topic"],
 )
 GROUP_AVAILABLE = Gauge(
     "firn_group_available",
@@ -226,7 +231,7 @@ class DebtMetrics(Collector):
 
 
 class TopicTally:
-    """Counts topics by the status of their Ready condition, for the metric."""
+    """Counts topics by the status of their Ready condition, and marks the topics that need attention, for the metrics."""
 
     def __init__(self) -> None:
         self._ready: dict[tuple[str, str], str] = {}
@@ -234,14 +239,17 @@ class TopicTally:
 
     def seen(self, manifest: Mapping[str, Any]) -> None:
         """Count an IcebergTopic with its present status."""
-        conditions = manifest.get("status", {}).get("conditions", [])
-        ready = next((condition for condition in conditions if condition["type"] == "Ready"), {"status": "Unknown"})
+        conditions = {item["type"]: item for item in manifest.get("status", {}).get("conditions", [])}
+        ready = conditions.get(ConditionType.READY, {"status": "Unknown"})
         suspended = ready.get("reason") == Reason.SUSPENDED
         self._put(manifest, str(Reason.SUSPENDED) if suspended else ready["status"])
+        complete = conditions.get(ConditionType.COMPLETE, {"status": "Unknown"})
+        _mark(TOPIC_INCOMPLETE, manifest, complete["status"] == "False")
 
     def gone(self, manifest: Mapping[str, Any]) -> None:
         """Remove a deleted IcebergTopic from the counts."""
         self._put(manifest, None)
+        _mark(TOPIC_INCOMPLETE, manifest, False)
 
     def _put(self, manifest: Mapping[str, Any], ready: str | None) -> None:
         name = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
@@ -251,12 +259,17 @@ class TopicTally:
         if ready is not None:
             self._ready[name] = ready
             self._counts[ready] += 1
-        if ready in ("False", "Unknown"):
-            TOPIC_NOT_READY.labels(*name).set(1)
-        elif old in ("False", "Unknown"):
-            TOPIC_NOT_READY.remove(*name)
+        _mark(TOPIC_NOT_READY, manifest, ready in ("False", "Unknown"))
         for status in ("True", "False", "Unknown", str(Reason.SUSPENDED)):
             TOPICS.labels(status).set(self._counts[status])
+
+
+def _mark(gauge: Gauge, manifest: Mapping[str, Any], marked: bool) -> None:
+    name = (manifest["metadata"]["namespace"], manifest["metadata"]["name"])
+    if marked:
+        gauge.labels(*name).set(1)
+    else:
+        gauge.remove(*name)
 
 
 class Health:

@@ -45,6 +45,19 @@ def rules(**values: Any) -> list[dict[str, Any]]:
     return [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
 
 
+def test_an_alert_counts_what_happened_before_the_first_scrape_of_a_counter() -> None:
+    increase = re.compile(r"increase\((?P<counter>[^()]+)\[(?P<window>\w+)\]\)")
+    found = [(alert["expr"], *match.groups()) for alert in rules() for match in increase.finditer(alert["expr"])]
+    assert found
+    for expression, counter, window in found:
+        assert f"({counter} unless present_over_time({counter}[1h] offset {window})) or increase(" in expression
+
+
+def test_a_loss_is_an_alert_until_it_is_acknowledged() -> None:
+    expressions = {alert["alert"]: alert["expr"] for alert in rules()}
+    assert expressions["FirnRecordsLost"] == "max by (namespace, topic) (firn_topic_incomplete) > 0"
+
+
 def test_alerts_link_their_runbooks() -> None:
     links = {alert["alert"]: alert["annotations"]["runbook_url"] for alert in rules(runbookUrl=URL)}
     assert list(links) == NAMES

@@ -157,6 +157,25 @@ def test_each_topic_that_is_not_ready_has_a_metric() -> None:
     assert told() == {"c"}
 
 
+def test_each_topic_with_an_unacknowledged_loss_has_a_metric() -> None:
+    def incomplete() -> set[str]:
+        lines = generate_latest().decode().splitlines()
+        return {line.split('topic="')[1].split('"')[0] for line in lines if 'incomplete{namespace="lost"' in line}
+
+    def manifest(name: str, *status: str) -> dict[str, Any]:
+        conditions = [{"type": "Complete", "status": value} for value in status]
+        return {"metadata": {"namespace": "lost", "name": name}, "status": {"conditions": conditions}}
+
+    tally = telemetry.TopicTally()
+    for name, status in (("a", "False"), ("b", "False"), ("c", "True"), ("d", "Unknown")):
+        tally.seen(manifest(name, status))
+    tally.seen(manifest("e"))
+    assert incomplete() == {"a", "b"}
+    tally.seen(manifest("a", "True"))
+    tally.gone(manifest("b", "False"))
+    assert incomplete() == set()
+
+
 @pytest.mark.parametrize(
     ("health", "available"),
     [
