@@ -25,6 +25,12 @@ class TopicState:
     topic_id: str
     partitions: int
     configs: Mapping[str, str]
+    defaults: Mapping[str, str] = field(default_factory=dict)
+    """The brokers' values of DELETION_CONFIGS that the topic does not set."""
+
+
+DELETION_CONFIGS = ("cleanup.policy", "retention.ms")
+"""Topic configs that say when the log deletes records by their age."""
 
 
 @dataclass(frozen=True, slots=True)

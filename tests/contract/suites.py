@@ -44,6 +44,10 @@ class TopicsContract:
         assert (state.name, state.partitions, dict(state.configs)) == (name, 3, {"retention.ms": "60000"})
         assert state.topic_id
 
+    async def test_a_topic_has_the_brokers_defaults_of_what_it_does_not_set(self, topics: Topics, name: str) -> None:
+        await topics.create(PROFILE, name, 1, {"retention.ms": "60000"})
+        assert dict((await self.await_visible(topics, name)).defaults) == {"cleanup.policy": "delete"}
+
     async def test_a_repeated_create_changes_nothing(self, topics: Topics, name: str) -> None:
         await topics.create(PROFILE, name, 3, {})
         before = await self.await_visible(topics, name)

@@ -84,6 +84,14 @@ async def test_a_created_topic_is_described_with_its_configs(topics: KafkaTopics
     assert re.fullmatch(r"[A-Za-z0-9_-]{22}", state.topic_id)
 
 
+async def test_the_retention_of_a_topic_that_sets_none_is_that_of_the_brokers(topics: KafkaTopics, name: str) -> None:
+    await topics.create("classic", name, 1, {})
+    (state,) = await await_visible(topics, name)
+    assert state.configs == {}
+    assert state.defaults["cleanup.policy"] == "delete"
+    assert state.defaults["retention.ms"] in ("-1", "604800000")  # of the Kafka server of the tests, and of firn-broker
+
+
 async def test_a_repeated_create_succeeds_and_changes_nothing(topics: KafkaTopics, name: str) -> None:
     await topics.create("classic", name, 3, {})
     (before,) = await await_visible(topics, name)

@@ -21,11 +21,15 @@ class FakeTopics:
         self.under_replicated = 0
         self.lagging_topics: tuple[str, ...] = ()
         self.brokers = 3
+        self.defaults = {"cleanup.policy": "delete", "retention.ms": "604800000"}
         self._ids = 0
 
     async def describe(self, profile: str, topic: str) -> TopicState | None:
         self._answer(profile)
-        return self.topics.get((profile, topic))
+        live = self.topics.get((profile, topic))
+        if live is None:
+            return None
+        return replace(live, defaults={key: self.defaults[key] for key in self.defaults.keys() - live.configs.keys()})
 
     @effect
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:

@@ -8,10 +8,10 @@ from firn_controllers.conditions.render import Verdict
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.ports import TopicState
 
+KEPT = -1
+"""Value of retention.ms of a log that deletes no records by their age."""
 WARNED_AT = 0.5
 """Share of the log's retention from which waiting records are near their deletion."""
-KAFKA_RETENTION_MS = 604_800_000
-"""Kafka's default of retention.ms, for a topic that does not set it."""
 
 
 def complete(observed: ObservedTopic) -> Verdict:
@@ -44,11 +44,17 @@ def complete(observed: ObservedTopic) -> Verdict:
 
 
 def near_retention(topic: TopicState | FirnError | None, lag_seconds: float) -> int | None:
-    """Return the log's retention in milliseconds if records have waited for half of it, else None."""
-    if not isinstance(topic, TopicState) or "delete" not in topic.configs.get("cleanup.policy", "delete"):
+    """Return the log's retention in milliseconds if records have waited for half of it, else None.
+
+    The retention is that of the topic, or the brokers' default.
+    """
+    if not isinstance(topic, TopicState):
+        return None
+    configs = {**topic.defaults, **topic.configs}
+    if "delete" not in configs.get("cleanup.policy", "delete"):
         return None
     try:
-        retention = int(topic.configs.get("retention.ms", KAFKA_RETENTION_MS))
+        retention = int(configs.get("retention.ms", KEPT))
     except ValueError:
         return None
     return retention if 0 < retention * WARNED_AT <= lag_seconds * 1000 else None

@@ -25,7 +25,7 @@ from firn.kafka_clients import RECONNECT_BACKOFF_MS, connection_settings, kafka_
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn_controllers.ports import FleetState, TopicState
+from firn_controllers.ports import DELETION_CONFIGS, FleetState, TopicState
 from firn_operator.adapters import secret_files
 from firn_operator.adapters.batches import Batch
 
@@ -200,6 +200,11 @@ class ProfileClients:
                 key: entry.value
                 for key, entry in configs.items()
                 if entry.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value and entry.value is not None
+            },
+            defaults={
+                key: configs[key].value
+                for key in DELETION_CONFIGS
+                if key in configs and configs[key].source != ConfigSource.DYNAMIC_TOPIC_CONFIG.value
             },
         )
 

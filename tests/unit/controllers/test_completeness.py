@@ -77,19 +77,23 @@ def test_a_loss_wakes_the_topic() -> None:
 
 
 @pytest.mark.parametrize(
-    ("configs", "lag", "warned"),
+    ("configs", "defaults", "lag", "warned"),
     [
-        ({"retention.ms": "3600000"}, 1700.0, False),
-        ({"retention.ms": "3600000"}, 1900.0, True),
-        ({"retention.ms": "-1"}, 1e9, False),
-        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, 1900.0, False),
-        ({}, 4 * 86_400.0, True),
+        ({"retention.ms": "3600000"}, {}, 1700.0, False),
+        ({"retention.ms": "3600000"}, {}, 1900.0, True),
+        ({"retention.ms": "-1"}, {}, 1e9, False),
+        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, {}, 1900.0, False),
+        ({}, {"retention.ms": "86400000"}, 11 * 3600.0, False),
+        ({}, {"retention.ms": "86400000"}, 13 * 3600.0, True),
+        ({}, {"retention.ms": "86400000", "cleanup.policy": "compact"}, 13 * 3600.0, False),
+        ({"retention.ms": "604800000"}, {"retention.ms": "86400000"}, 13 * 3600.0, False),
+        ({}, {}, 1e9, False),
     ],
 )
 def test_fresh_warns_when_records_near_the_retention_of_the_log(
-    configs: dict[str, str], lag: float, warned: bool
+    configs: dict[str, str], defaults: dict[str, str], lag: float, warned: bool
 ) -> None:
-    findings = replace(HEALTHY, topic=gen.topic_state(configs=configs))
+    findings = replace(HEALTHY, topic=gen.topic_state(configs=configs, defaults=defaults))
     text = message(landing(progress=gen.progress(lag_seconds=lag)), ConditionType.FRESH, findings)
     assert ("raise it before the log deletes these records" in text) == warned
 
