@@ -31,17 +31,29 @@ _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
 _KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catalog"}
 """Sections of the operator's configuration, and what a message calls their members."""
+_ALTERNATIVES = {
+    "profiles": "create this IcebergTopic again with another spec.profile",
+    "groups": "set another spec.ingestion.group",
+    "catalogs": "create this IcebergTopic again with another spec.table.catalog",
+}
+"""Steps to another member of a section. The API refuses a change of spec.profile and spec.table.catalog."""
 
 
 def profile_exists(observed: ObservedTopic) -> Failure | None:
     """Check that spec.profile names a profile of the configuration."""
-    return _check_configured("spec.profile", observed.entry.profile, observed.config.profiles, Reason.PROFILE_NOT_FOUND)
+    return _check_configured(
+        "spec.profile",
+        observed.entry.profile,
+        observed.config.profiles,
+        Reason.PROFILE_NOT_FOUND,
+        "add it to profiles there, or create this IcebergTopic again with spec.profile:",
+    )
 
 
 def group_exists(observed: ObservedTopic) -> Failure | None:
     """Check that spec.ingestion.group names an ingestion group of the configuration."""
     return _check_configured(
-        "spec.ingestion.group", observed.entry.group, observed.config.groups, Reason.GROUP_NOT_FOUND
+        "spec.ingestion.group", observed.entry.group, observed.config.groups, Reason.GROUP_NOT_FOUND, "choose"
     )
 
 
@@ -50,7 +62,11 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
     if isinstance(observed.target, InvalidSpecError):
         return None
     return _check_configured(
-        "spec.table.catalog", observed.target.catalog, observed.config.catalogs, Reason.CATALOG_NOT_FOUND
+        "spec.table.catalog",
+        observed.target.catalog,
+        observed.config.catalogs,
+        Reason.CATALOG_NOT_FOUND,
+        "add it to catalogs there, or create this IcebergTopic again with spec.table.catalog:",
     )
 
 
@@ -65,7 +81,7 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
     return Failure(
         Reason.NOT_ALLOWED,
         f"namespace {namespace} may not use {_KINDS[section]} {name}; add the namespace to {section}.{name}.namespaces in the"
-        " operator's configuration, or choose another",
+        f" operator's configuration, or {_ALTERNATIVES[section]}",
     )
 
 
@@ -225,11 +241,13 @@ def first_failure(observed: ObservedTopic) -> Failure | None:
     return next((failure for check in CHECKS if (failure := check(observed)) is not None), None)
 
 
-def _check_configured(field: str, name: str, configured: Mapping[str, object], reason: Reason) -> Failure | None:
+def _check_configured(
+    field: str, name: str, configured: Mapping[str, object], reason: Reason, step: str
+) -> Failure | None:
     if name in configured:
         return None
     choice = ", ".join(sorted(configured))
-    return Failure(reason, f"{field}: {name} is not in the operator's configuration; choose one of {choice}")
+    return Failure(reason, f"{field}: {name} is not in the operator's configuration; {step} one of {choice}")
 
 
 def conflict(what: str, rival: TopicEntry) -> Failure:

@@ -1,11 +1,13 @@
 """The collector of messages finds whole texts, however many functions build them."""
 
+import re
 import textwrap
 from pathlib import Path
 
 import pytest
 
 from hack.vocabulary.messages import messages
+from tests.markdown import ROOT
 
 SOURCES = (
     pytest.param('raise NotReadyError(f"no broker of {fleet.service} is ready")', "no broker of {service} is ready"),
@@ -83,3 +85,17 @@ def test_bugs_logs_and_bare_values_are_no_messages(tmp_path: Path) -> None:
         'raise AssertionError("cannot be")\nlog.warning("no answer yet")\nraise NotReadyError(str(error))\n'
     )
     assert not list(messages(path))
+
+
+IMMUTABLE = re.compile(
+    r"(spec\.)?(profile|topicName|table\.(catalog|namespace|name)) ?[:,;]|\b(profile|catalog)\b.*choose another"
+)
+CHANGE = re.compile(
+    r"\b(choose|set|change|correct) (one|another|it|spec\.profile|spec\.table\.(catalog|namespace|name))\b"
+)
+
+
+def test_no_message_advises_to_change_a_field_that_the_api_keeps() -> None:
+    page = (ROOT / "docs/reference/messages.md").read_text().splitlines()
+    advice = [line for line in page if IMMUTABLE.search(line) and CHANGE.search(line)]
+    assert not [line for line in advice if "create this IcebergTopic again" not in line]
