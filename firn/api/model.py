@@ -19,11 +19,15 @@ JsonSchema = dict[str, Any]
 class Rule:
     """A CEL rule that the API server checks. A rule with ``oldSelf`` is checked on updates only.
 
-    A rule of an object is in ``ApiModel.rules``. A rule of a field is an annotation of its type.
+    A rule of an object is in ``ApiModel.rules``. A rule of a field is an annotation of its type. ``field`` is the path of
+    the field that a violation names, below the object. ``details`` is a CEL expression: the API server appends its
+    text to ``message``.
     """
 
     rule: str
     message: str
+    field: str = ""
+    details: str = ""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         schema = handler(core)
@@ -32,7 +36,12 @@ class Rule:
 
     def schema(self) -> JsonSchema:
         """Return the entry in ``x-kubernetes-validations``."""
-        return {"rule": self.rule, "message": self.message}
+        schema = {"rule": self.rule, "message": self.message}
+        if self.field:
+            schema["fieldPath"] = f".{self.field}"
+        if self.details:
+            schema["messageExpression"] = f"'{self.message}' + {self.details}"
+        return schema
 
 
 @dataclass(frozen=True, slots=True)

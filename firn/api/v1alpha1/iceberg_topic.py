@@ -273,6 +273,9 @@ class IcebergTopicSpec(ApiModel):
         Rule(
             "!has(self.partitions) || !has(oldSelf.partitions) || self.partitions >= oldSelf.partitions",
             "partitions can only be increased",
+            field="partitions",
+            details="' from ' + string(oldSelf.partitions) + ', not lowered to ' + string(self.partitions) + '; set '"
+            " + string(oldSelf.partitions) + ' or more; for fewer, create an IcebergTopic with another topicName'",
         ),
     )
 
