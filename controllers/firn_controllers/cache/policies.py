@@ -14,6 +14,7 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.topics import EPOCH, Name, TopicEntry
+from firn_controllers.conditions.annotations import ON_POLICIES, ours, remarks
 from firn_controllers.ports import Manifest
 from firn_controllers.specs import terms as policy_terms
 from firn_controllers.specs.policy_fit import misfit
@@ -49,6 +50,8 @@ class PolicyEntry:
     """Value of the annotation ``firn.dev/run-now``, cut to the length that status keeps."""
     paused: bool
     """True if an annotation pauses reconciliation."""
+    remarks: str
+    """Remarks about annotations without effect, for the message of a condition."""
     resource: Policy | None
     terms: PolicyTerms | None
     problem: InvalidSpecError | None
@@ -81,14 +84,14 @@ def policy_entry(manifest: Manifest, config: Config) -> PolicyEntry:
         status=manifest.get("status") or {},
         request=(annotations.get(names.RUN_NOW) or "")[:LONGEST_REQUEST] or None,
         paused=annotations.get(names.PAUSE) == "true",
+        remarks=remarks(annotations, ON_POLICIES),
         resource=resource,
         terms=terms,
         problem=problem,
         trigger=(
             metadata.get("uid"),
             metadata.get("generation"),
-            annotations.get(names.RUN_NOW),
-            annotations.get(names.PAUSE),
+            tuple(sorted(ours(annotations).items())),
         ),
     )
 

@@ -11,17 +11,16 @@ from typing import Any
 
 from firn.api.model import ObjectMeta
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
-from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.cache.addresses import bootstrap_servers
+from firn_controllers.conditions.annotations import ours
 from firn_controllers.ports import Manifest
 
 Name = tuple[str, str]
 """Namespace and name of a resource."""
 Claim = tuple[str, ...]
 
-ANNOTATIONS = (names.PAUSE, names.FORCE_DELETION, names.RESUME, names.RESTART, names.RUN_NOW, names.ACKNOWLEDGE_LOSS)
 EPOCH = datetime.fromtimestamp(0, UTC)
 
 
@@ -97,13 +96,12 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
     """Return the entry of a live object."""
     metadata = manifest["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
-    annotations = metadata.get("annotations") or {}
     trigger = (
         metadata.get("uid"),
         metadata.get("generation"),
         metadata.get("deletionTimestamp"),
         tuple(metadata.get("finalizers") or ()),
-        tuple(annotations.get(key) for key in ANNOTATIONS),
+        tuple(sorted(ours(metadata.get("annotations") or {}).items())),
         tuple(sorted((metadata.get("labels") or {}).items())),
     )
     resource, problem = None, None

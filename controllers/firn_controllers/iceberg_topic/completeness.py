@@ -35,6 +35,8 @@ def complete(observed: ObservedTopic) -> Verdict:
         return Verdict("True", Reason.EVERY_OFFSET, "no offset of the Kafka topic has passed without landing")
     namespace, name = observed.entry.name
     command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.ACKNOWLEDGE_LOSS}={losses.name}"
+    if names.ACKNOWLEDGE_LOSS in observed.annotations and not acknowledged:
+        command += f"; annotation {names.ACKNOWLEDGE_LOSS} names no loss of this table"
     return Verdict(
         "False",
         Reason.RECORDS_LOST,

@@ -6,7 +6,6 @@ which is not written again.
 """
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -15,10 +14,11 @@ from typing import Any
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import RESUME, TableTarget
+from firn.model.jobs import TableTarget
 from firn.model.progress import HaltedAt, RecentRecords, TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.conditions.annotations import ON_TOPICS, misread, remarks
 from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
@@ -216,9 +216,10 @@ def ready_table(entry: TopicEntry) -> Verdict | None:
 def _spec_valid(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     if observed.deleting:
         return as_before(observed, ConditionType.SPEC_VALID) or _pending("the resource is being deleted")
+    ignored = remarks(observed.annotations, ON_TOPICS)
     if findings.failure is not None:
-        return Verdict("False", findings.failure.reason, steady(findings.failure.message))
-    return Verdict("True", Reason.VALID, "the spec is valid")
+        return Verdict("False", findings.failure.reason, steady(findings.failure.message) + ignored)
+    return Verdict("True", Reason.VALID, "the spec is valid" + ignored)
 
 
 def _topic_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
@@ -360,7 +361,7 @@ def _unused_resume(observed: ObservedTopic, at: HaltedAt) -> str:
     value = observed.annotations.get(names.RESUME)
     if value is None or value == "skip":
         return ""
-    if re.fullmatch(RESUME, value) is None:
+    if misread(observed.annotations, names.RESUME):
         return f"annotation {names.RESUME} is not understood: write skip or skip:PARTITION:OFFSET"
     _, partition, offset = value.split(":")
     if int(partition) == at.partition and int(offset) > at.offset:

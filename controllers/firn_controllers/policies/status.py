@@ -97,7 +97,7 @@ def conditions(report: PolicyReport) -> dict[ConditionType, Verdict]:
             ConditionType.SPEC_VALID: Verdict("False", reason, message),
             ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
         }
-    verdicts = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec is valid")}
+    verdicts = {ConditionType.SPEC_VALID: Verdict("True", Reason.VALID, "the spec is valid" + policy.remarks)}
     if policy.terms is not None and policy.terms.suspended:
         verdicts[ConditionType.READY] = Verdict("False", Reason.SUSPENDED, "spec.suspend is true: no run starts")
     elif refused := _refused(report):

@@ -50,6 +50,13 @@ def test_an_acknowledged_loss_is_no_longer_reported_and_the_next_one_is() -> Non
     assert message(observed, ConditionType.COMPLETE).startswith("1 offsets are lost: partition 0, offsets 300 to 300")
 
 
+def test_an_annotation_that_acknowledges_no_loss_of_the_table_is_answered() -> None:
+    answer = "annotation firn.dev/acknowledge-loss names no loss of this table"
+    assert message(reporting(LOST, manifest=acknowledging("1-deadbeef")), ConditionType.COMPLETE).endswith(answer)
+    more = LOST.plus([GAP.model_copy(update={"start": 300, "end": 301})], "id-1", "3fa9c1d2-0000", 0.0)
+    assert answer not in message(reporting(more, manifest=acknowledging(LOST.name)), ConditionType.COMPLETE)
+
+
 @pytest.mark.parametrize("progress", [None, gen.progress(state="BackingOff")], ids=["no report", "no table"])
 def test_a_loss_stays_reported_while_the_driver_does_not_know_the_table(progress: Any) -> None:
     before = documented(reporting(LOST))

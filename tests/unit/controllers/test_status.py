@@ -563,6 +563,41 @@ def test_an_annotation_that_cannot_end_a_halt_is_answered(value: str, answer: st
     assert (answer in text) if answer else ("; annotation" not in text)
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "answer"),
+    [
+        ("pause-reconciliation", "yes", 'firn.dev/pause-reconciliation is not understood: write "true", or remove it'),
+        ("allow-forced-deletion", "True", 'firn.dev/allow-forced-deletion is not understood: write "true"'),
+        ("acknowledge-loss", "all", "firn.dev/acknowledge-loss is not understood: write the name of a loss"),
+        ("resume", "skipp", "firn.dev/resume is not understood: write skip or skip:PARTITION:OFFSET"),
+        ("acknowledge-los", "1-3fa9c1d2", "firn.dev/acknowledge-los has no effect; did you mean firn.dev/acknowledge"),
+        ("colour", "red", "firn.dev/colour has no effect; known are firn.dev/acknowledge-loss, firn.dev/allow-forced"),
+        ("pause-reconciliation", "false", None),
+        ("resume", "skip", None),
+        ("restart", "2026-03-01", None),
+        ("acknowledge-loss", "1-3fa9c1d2", None),
+    ],
+)
+def test_an_annotation_without_effect_is_answered(key: str, value: str, answer: str | None) -> None:
+    observed = landing(manifest=gen.topic("flights", gen.annotated(f"firn.dev/{key}", value)))
+    text = message(observed, ConditionType.SPEC_VALID)
+    assert (f"; annotation {answer}" in text) if answer else text == "the spec is valid"
+    assert conditions_of(observed)["Ready"] == ("True", "AllReady")
+
+
+def test_annotations_of_others_are_not_answered() -> None:
+    observed = landing(manifest=gen.topic("flights", gen.annotated("argocd.argoproj.io/sync-wave", "1")))
+    assert message(observed, ConditionType.SPEC_VALID) == "the spec is valid"
+
+
+def test_a_new_annotation_of_firn_wakes_the_topic() -> None:
+    plain, wrong, foreign = (
+        gen.observed(gen.topic("flights", gen.annotated(key, "x"))).entry.trigger
+        for key in ("example.com/a", "firn.dev/paus", "example.com/b")
+    )
+    assert plain == foreign != wrong
+
+
 def test_a_condition_reports_an_unreadable_object() -> None:
     document = status.unreadable({}, 3, InvalidSpecError("spec.partitions: wrong"), gen.NOW)
     conditions = {condition["type"]: (condition["status"], condition["reason"]) for condition in document["conditions"]}

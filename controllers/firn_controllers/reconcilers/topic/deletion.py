@@ -13,6 +13,7 @@ from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.children import COMPONENT
+from firn_controllers.conditions.annotations import misread
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.conditions.stable_text import steady
@@ -239,8 +240,11 @@ def _blocked(reason: Reason, problem: str) -> Verdict:
 
 def _with_command(entry: TopicEntry, blocked: Verdict) -> Verdict:
     namespace, name = entry.name
-    command = f"kubectl -n {namespace} annotate itopic {name} {names.FORCE_DELETION}=true"
-    return replace(blocked, message=f"{blocked.message}; to leave the data behind instead: {command}")
+    command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.FORCE_DELETION}=true"
+    message = f"{blocked.message}; to leave the data behind instead: {command}"
+    if misread(entry.metadata.annotations, names.FORCE_DELETION):
+        message += f"; annotation {names.FORCE_DELETION} is not understood"
+    return replace(blocked, message=message)
 
 
 def _left_behind(problem: str) -> Announcement:
