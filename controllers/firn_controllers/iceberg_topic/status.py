@@ -47,6 +47,9 @@ _REPAIRS = {
 }
 """Changes of the spec, by the code of the record at which ingestion stopped. No change helps with other codes."""
 
+_FOR_AUTHORS = frozenset({Reason.PARTITION_DECREASE_REFUSED, Reason.SCHEMA_INCOMPATIBLE, Reason.BAD_RECORD_HALT})
+"""Reasons that only the author of the resource can end."""
+
 PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
 """States in which a driver has checked the tables since it started or received a spec, and made them match."""
 
@@ -481,15 +484,24 @@ def _ready(observed: ObservedTopic, parts: Mapping[ConditionType, Verdict], stal
     if observed.resource.spec.suspend:
         return Verdict("False", Reason.SUSPENDED, parts[ConditionType.INGESTION_READY].message)
     refusing = {kind: part for kind, part in parts.items() if part.status == "False"}
-    for part in refusing.values():
-        if stalled is not None and part.message == stalled.message:
-            return part
-    for kind, part in refusing.items():
-        return Verdict("False", part.reason, f"{kind} is False: {part.message}")
+    if refusing:
+        return _not_ready(refusing, stalled)
     for kind, part in parts.items():
         if part.status == "Unknown":
             return Verdict("Unknown", Reason.PENDING, f"{kind} is Unknown, {part.reason}: {part.message}")
     return Verdict("True", Reason.ALL_READY, "Kafka topic, table and ingestion are ready")
+
+
+def _not_ready(refusing: Mapping[ConditionType, Verdict], stalled: Verdict | None) -> Verdict:
+    """Return the first cause, after one that stalls the resource, with the other causes that need a change of the spec."""
+    stalling = [kind for kind, part in refusing.items() if stalled is not None and part.message == stalled.message]
+    first = (stalling or list(refusing))[0]
+    part = refusing[first]
+    message = part.message if stalling else f"{first} is False: {part.message}"
+    for kind, other in refusing.items():
+        if kind is not first and other.reason in _FOR_AUTHORS:
+            message += f"; also, {kind} is False: {other.message}"
+    return Verdict("False", part.reason, message)
 
 
 def _stalled(
@@ -500,8 +512,7 @@ def _stalled(
         return None
     for kind in (ConditionType.SPEC_VALID, ConditionType.TOPIC_READY, ConditionType.TABLE_READY):
         part = parts[kind]
-        author = part.reason in (Reason.PARTITION_DECREASE_REFUSED, Reason.SCHEMA_INCOMPATIBLE)
-        if part.status == "False" and (kind is ConditionType.SPEC_VALID or author):
+        if part.status == "False" and (kind is ConditionType.SPEC_VALID or part.reason in _FOR_AUTHORS):
             return Verdict("True", Reason.INVALID_SPEC, part.message)
     if observed.fleet.problem is not None and observed.fleet.stalled:
         return Verdict("True", Reason.FAST_FAILURES, steady(observed.fleet.message))

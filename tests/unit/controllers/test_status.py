@@ -305,6 +305,19 @@ def test_freshness_never_lowers_ready() -> None:
     assert conditions_of(driver(lag_seconds=10_000.0))["Ready"] == ("True", "AllReady")
 
 
+def test_ready_names_every_cause_that_needs_another_spec() -> None:
+    observed = spec(partitions=2)
+    table = InvalidSpecError("table lake.demo.flights: column id is int", reason=Reason.SCHEMA_INCOMPATIBLE)
+    text = message(observed, ConditionType.READY, replace(HEALTHY, table=table))
+    assert text.startswith("Kafka topic flights has 3 partitions")
+    assert text.endswith("; also, TableReady is False: table lake.demo.flights: column id is int")
+
+
+def test_ready_leaves_out_further_causes_that_pass_by_themselves() -> None:
+    observed = landing(manifest=gen.topic(partitions=2), progress=gen.progress(state="Starting"))
+    assert "IngestionReady" not in message(observed, ConditionType.READY)
+
+
 def test_a_halt_names_the_record_and_the_way_out() -> None:
     halted = driver(state="Halted", halted_at=HaltedAt(partition=2, offset=900, code="WrongKind", column="id"))
     text = message(halted, ConditionType.INGESTION_READY)
