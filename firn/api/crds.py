@@ -160,6 +160,13 @@ def iceberg_topics() -> Manifest:
             "Small-Files", ".status.maintenance.smallFiles", "Number of small data files.", kind="integer", wide=True
         ),
         _column(
+            "Due-Files",
+            ".status.maintenance.dueFiles",
+            "Number of data files that a compaction would rewrite now.",
+            kind="integer",
+            wide=True,
+        ),
+        _column(
             "Lag",
             ".status.maintenance.oldestUncompactedTime",
             "Compaction lag: time for which the oldest due data files have been due.",

@@ -32,7 +32,7 @@ def test_a_trigger_merges_small_files_and_every_row_stays(namespace: str, produc
     produce(topic, numbered(600, 100))
     await_rows(table, 700)
     wide = kubectl("-n", namespace, "get", "icebergtopics", "-o", "wide")
-    assert {"SMALL-FILES", "LAG", "SNAPSHOTS"} <= set(wide.splitlines()[0].split())
+    assert {"SMALL-FILES", "DUE-FILES", "LAG", "SNAPSHOTS"} <= set(wide.splitlines()[0].split())
     events = kubectl("-n", namespace, "get", "events", "-o", "jsonpath={.items[*].reason}").split()
     assert {"RunStarted", "Compacted"} <= set(events)
 

@@ -430,6 +430,12 @@ class MaintenanceStatus(ApiModel):
         description="Number of data files below three quarters of the target size, of both tables.",
         json_schema_extra={"format": "int64"},
     )
+    due_files: int | None = Field(
+        default=None,
+        description="Number of data files of both tables that a compaction would rewrite now. It leaves out small files that wait for others to"
+        " be merged with.",
+        json_schema_extra={"format": "int64"},
+    )
     delete_files: int | None = Field(
         default=None,
         description="Number of delete files and deletion vectors of both tables.",

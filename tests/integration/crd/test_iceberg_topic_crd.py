@@ -397,6 +397,7 @@ STATUS: Manifest = {
         "dataFiles": 2**40,
         "dataBytes": 2**50,
         "smallFiles": 120,
+        "dueFiles": 100,
         "deleteFiles": 3,
         "manifests": 12,
         "snapshots": 40,
@@ -479,6 +480,7 @@ def test_status_is_a_subresource(api: ApiServer) -> None:
         "Compaction": "nightly",
         "Retention": "legal",
         "Small-Files": 120,
+        "Due-Files": 100,
         "Snapshots": 40,
         "Message": "for people",
     }

@@ -29,7 +29,7 @@ SECTION: Manifest = {
     "lastRequest": {"topic": "1"},
     "nextRunTime": "2026-03-02T03:00:00Z",
 }
-FIGURES: Manifest = {"smallFiles": 3, "snapshots": 9, "oldestUncompactedTime": "2026-03-01T00:00:00Z"}
+FIGURES: Manifest = {"smallFiles": 3, "dueFiles": 2, "snapshots": 9, "oldestUncompactedTime": "2026-03-01T00:00:00Z"}
 
 
 def maintenance(
@@ -69,9 +69,9 @@ def test_the_history_reads_back_from_the_status() -> None:
 
 
 def test_figures_follow_the_debt_and_the_lag_needs_a_policy() -> None:
-    debt = TableDebt(table_uuid="t", small_files=7, snapshots=2, oldest_due=gen.NOW)
+    debt = TableDebt(table_uuid="t", small_files=7, due_files=4, snapshots=2, oldest_due=gen.NOW)
     section = maintenance_section(maintenance(debt=debt), FIGURES)
-    assert (section["smallFiles"], section["snapshots"]) == (7, 2)
+    assert (section["smallFiles"], section["dueFiles"], section["snapshots"]) == (7, 4, 2)
     assert section["oldestUncompactedTime"] == "2026-03-01T12:00:00Z"
     nobody = TopicMaintenance({"CompactionPolicy": PolicyBinding(), "RetentionPolicy": PolicyBinding()}, debt)
     assert "oldestUncompactedTime" not in maintenance_section(nobody, FIGURES)
@@ -81,7 +81,7 @@ def test_figures_follow_the_debt_and_the_lag_needs_a_policy() -> None:
 
 def test_figures_and_future_times_cause_no_immediate_write() -> None:
     before = {**FIGURES, "compaction": SECTION}
-    after = {"smallFiles": 9, "compaction": {**SECTION, "nextRunTime": "2026-03-03T03:00:00Z"}}
+    after = {"smallFiles": 9, "dueFiles": 0, "compaction": {**SECTION, "nextRunTime": "2026-03-03T03:00:00Z"}}
     assert significant_section(before) == significant_section(after)
     changes: tuple[dict[str, Any], ...] = (
         {"lastRun": {**RUN, "name": "s"}},

@@ -1,5 +1,6 @@
 """The components that read the YAML examples of all Markdown pages accept them."""
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,18 @@ MODELS = {model.__name__: model for model in (IcebergTopic, CompactionPolicy, Re
 VALUES = yaml.safe_load((ROOT / "charts/firn/values.yaml").read_text())
 EXAMPLES = markdown.examples()
 API = "firn.dev/v1alpha1"
+
+
+def test_the_first_topic_page_explains_each_column() -> None:
+    text = (ROOT / "docs/get-started/first-topic.md").read_text()
+    narrow, wide = text.split("The columns of `kubectl get` are ")[1].split("This command prints")[0].split("`-o wide`")
+    [version] = crds.iceberg_topics()["spec"]["versions"]
+    columns = {(column["name"].upper(), column.get("priority", 0)) for column in version["additionalPrinterColumns"]}
+    named = {(word, 0) for word in re.findall(r"\b[A-Z][A-Z-]+\b", narrow)}
+    named |= {
+        (word, 1) for line in wide.splitlines() for word in re.findall(r"\b[A-Z][A-Z-]+\b", line.partition(":")[0])
+    }
+    assert named == columns
 
 
 def kind(value: Any) -> str:
