@@ -134,6 +134,8 @@ def _ready_lost(old: Conditions, new: Conditions) -> Announcement | None:
     ready = new.get(ConditionType.READY)
     if ready is None or ready["status"] == "True" or old.get(ConditionType.READY, {}).get("status") != "True":
         return None
+    if ready["reason"] == Reason.DELETING:
+        return None  # its user deletes the resource
     return Announcement("Warning", EventReason.NOT_READY, ready["message"])
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import RecordSchema
@@ -303,6 +304,12 @@ def test_abnormal_conditions_exist_only_while_true(
 
 def test_freshness_never_lowers_ready() -> None:
     assert conditions_of(driver(lag_seconds=10_000.0))["Ready"] == ("True", "AllReady")
+
+
+def test_a_deletion_is_no_warning() -> None:
+    deleted = landing(manifest=gen.topic("flights", gen.deleting(names.FINALIZER)))
+    assert conditions_of(deleted)["Ready"] == ("False", "Deleting")
+    assert announcements.transitions(documented(landing()), documented(deleted)) == []
 
 
 def test_ready_names_every_cause_that_needs_another_spec() -> None:
