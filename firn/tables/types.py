@@ -3,6 +3,7 @@
 Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``struct<name: T, ...>``, nested up to `MAX_DEPTH`.
 """
 
+import difflib
 import re
 from dataclasses import dataclass
 
@@ -79,6 +80,12 @@ class Struct:
 
 Type = Primitive | Decimal | Fixed | ListOf | MapOf | Struct
 
+_FOREIGN = {
+    "bigint": "long", "smallint": "int", "tinyint": "int", "integer": "int", "bool": "boolean", "real": "float", "numeric": "decimal",
+    "number": "decimal", "text": "string", "varchar": "string", "char": "string", "datetime": "timestamp", "timestamp_ntz": "timestamp",
+    "bytes": "binary", "bytea": "binary", "array": "list", "row": "struct", "record": "struct",
+}  # fmt: skip
+"""Names of types in SQL, Spark and Avro, and Iceberg's names."""
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
 
 
@@ -94,6 +101,8 @@ class _Reader:
     def __init__(self, text: str) -> None:
         self.text = text
         self.position = 0
+        self.start = 0
+        """Position of the newest token."""
 
     def type(self, depth: int) -> Type:
         if depth > MAX_DEPTH:
@@ -132,6 +141,8 @@ class _Reader:
             return self.struct(depth)
         if name in PRIMITIVES:
             return Primitive(name)
+        if meant := _similar(name):
+            raise self.error(f"{word!r} is not a type; did you mean {meant}?")
         raise self.error(
             f"{word!r} is not a type: use {', '.join(PRIMITIVES)}, decimal(P,S), fixed[L], list<T>, map<K,V>, struct<a: T>"
         )
@@ -155,6 +166,7 @@ class _Reader:
 
     def next_token(self) -> str:
         match = _TOKEN.match(self.text, self.position)
+        self.start = match.start(1) if match else self._next_character()
         if match is None:
             raise self.error(
                 "ends too early" if not self.text[self.position :].strip() else "has an unexpected character"
@@ -174,9 +186,20 @@ class _Reader:
         return int(token)
 
     def end(self) -> None:
-        if self.text[self.position :].strip():
+        self.start = self._next_character()
+        if self.start < len(self.text):
             raise self.error("has characters after its end")
+
+    def _next_character(self) -> int:
+        rest = self.text[self.position :]
+        return self.position + len(rest) - len(rest.lstrip())
 
     def error(self, problem: str) -> InvalidSpecError:
         text = self.text if len(self.text) <= 100 else f"{self.text[:100]}..."
-        return InvalidSpecError(f"type {text!r}, character {self.position}: {problem}", reason=Reason.BAD_SCHEMA)
+        return InvalidSpecError(f"type {text!r}, character {self.start + 1}: {problem}", reason=Reason.BAD_SCHEMA)
+
+
+def _similar(name: str) -> str:
+    """Return the type that has this name in another system, or one with a similar name; empty if there is none."""
+    similar = difflib.get_close_matches(name, (*PRIMITIVES, "decimal", "fixed", "list", "map", "struct"), n=1)
+    return _FOREIGN.get(name) or (similar[0] if similar else "")

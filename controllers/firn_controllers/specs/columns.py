@@ -1,5 +1,7 @@
 """Checks columns that a spec names: the column exists, and its type suits the transform."""
 
+import difflib
+
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
@@ -28,10 +30,11 @@ def column_type(path: str, columns: tuple[Column, ...]) -> Type:
     first, *rest = path.split(".")
     column = next((column for column in columns if column.name == first), None)
     if column is None:
-        choice = ", ".join(column.name for column in columns)
-        raise InvalidSpecError(
-            f"{path!r} is not a column of the table; choose one of {choice}", reason=Reason.UNKNOWN_COLUMN
-        )
+        choice = [column.name for column in columns]
+        message = f"{path!r} is not a column of the table; choose one of {', '.join(choice)}"
+        if similar := difflib.get_close_matches(first, choice, n=1):
+            message += f"; did you mean {similar[0]}?"
+        raise InvalidSpecError(message, reason=Reason.UNKNOWN_COLUMN)
     kind = types.parse(column.type)
     for member in rest:
         if not isinstance(kind, Struct) or member not in dict(kind.fields):

@@ -127,7 +127,10 @@ def test_a_schema_with_fields_is_json() -> None:
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ([{"name": "a", "type": "number"}], "a: type 'number', character 6: 'number' is not a type"),
+        (
+            [{"name": "a", "type": "number"}],
+            "a: type 'number', character 1: 'number' is not a type; did you mean decimal?",
+        ),
         ([{"name": "a", "type": "int"}, {"name": "A", "type": "int"}], "a and A differ only in case"),
         ([{"name": "a", "type": "int"}, {"name": "a", "type": "int"}], "two fields have the same name"),
         (

@@ -72,6 +72,12 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             id="partitioned by a missing column",
         ),
         pytest.param(
+            {"table": {"partitionBy": ["day(att)"]}},
+            Reason.UNKNOWN_COLUMN,
+            "; did you mean at?",
+            id="a misspelt column",
+        ),
+        pytest.param(
             {"table": {"partitionBy": ["place.street"]}},
             Reason.UNKNOWN_COLUMN,
             "place",
