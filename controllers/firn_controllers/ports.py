@@ -96,6 +96,8 @@ class Dropped:
     """True if files stay, because the table has the property ``gc.enabled=false``."""
     left: tuple[str, ...] = ()
     """Metadata files that could not be deleted after the table left the catalog."""
+    problems: tuple[str, ...] = ()
+    """Why files may stay that no metadata of the table names."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ PARTITION_BY, SORT_BY = "partitionBy", "sortBy"
 RESERVED = ("firn.", "format-version")
 """Prefixes of properties that a spec must not set."""
 _OF_COLUMNS = (".column.", "write.orc.bloom.filter.columns")
-_PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
+"""Properties with a location for a table's files."""
 
 
 def created_with(columns: Sequence[Column], own_references: bool) -> dict[str, str]:
@@ -82,5 +83,5 @@ def dead_letter_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return {
         key: value
         for key, value in properties.items()
-        if not any(part in key for part in _OF_COLUMNS) and key not in _PLACES
+        if not any(part in key for part in _OF_COLUMNS) and key not in PLACES
     }

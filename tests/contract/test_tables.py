@@ -436,7 +436,12 @@ async def test_drop_deletes_table_dead_letters_and_files(
     assert state is not None
     dead = target.model_copy(update={"name": f"{target.name}__dlq"})
     await tables.ensure(dead, RecordSchema(format="Raw"), "uid-1")
-    place = catalog.load_table((target.namespace, target.name)).metadata_location
+    table = catalog.load_table((target.namespace, target.name))
+    place = table.metadata_location
+    unnamed = [f"{table.location()}/data/at=1%3A2/left.parquet", f"{table.location()}/metadata/left-m0.avro"]
+    for path in unnamed:
+        with table.io.new_output(path).create() as stream:
+            stream.write(b"left")
     await tables.drop(target, "somebody-else")
     assert catalog.table_exists((target.namespace, target.name))
     dropped = await tables.drop(target, "uid-1")
@@ -444,7 +449,8 @@ async def test_drop_deletes_table_dead_letters_and_files(
     assert not catalog.table_exists((dead.namespace, dead.name))
     # Nessie sets gc.enabled=false on its tables, because its other branches may read the files.
     assert dropped == Dropped(files_kept=connection.type == "rest")
-    assert open_catalog("lake", connection)._load_file_io().new_input(place).exists() == dropped.files_kept
+    io = open_catalog("lake", connection)._load_file_io()
+    assert [io.new_input(path).exists() for path in (place, *unnamed)] == [dropped.files_kept] * 3
     assert await tables.drop(target, "uid-1") is None
 
 

@@ -29,6 +29,8 @@ class FakeTables:
         """Catalog -> the error of every call."""
         self.store_problem: FirnError | None = None
         """The error of every call for a table, while the catalog itself works."""
+        self.drop_problems: tuple[str, ...] = ()
+        """Why files of a dropped table may stay."""
         self._ids = 0
 
     @effect
@@ -77,7 +79,7 @@ class FakeTables:
             return None
         del self.tables[target.identifier]
         self.faults.log.append(f"drop table {target.identifier}")
-        return Dropped()
+        return Dropped(problems=self.drop_problems)
 
     async def check(self, catalog: str) -> None:
         self._answer(catalog)

@@ -249,7 +249,10 @@ class DeletionPolicy(ApiModel):
     topic: Retention = Field(default="Retain", description="Retain: the Kafka topic stays. Delete: it is deleted.")
     table: Retention = Field(
         default="Retain",
-        description="Retain: the table and its dead letters stay. Delete: they are deleted. Delete needs topic: Delete.",
+        description=(
+            "Retain: the table and its dead letters stay. Delete: they are deleted, with all files in the data and metadata"
+            " folders of their locations. Delete needs topic: Delete."
+        ),
     )
 
 

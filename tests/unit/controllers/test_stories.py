@@ -496,6 +496,16 @@ async def test_a_blocked_deletion_is_reported_and_can_be_forced(dependency: str,
     assert "DataLeftBehind" in reasons(world)
 
 
+async def test_a_deletion_tells_that_files_of_the_table_may_stay() -> None:
+    world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
+    world.tables.drop_problems = ("s3://firn/metadata/00000-a.metadata.json is metadata of another table",)
+    world.cluster.remove("flights")
+    await world.settle()
+    assert not world.cluster.topics()
+    told = [message for _, reason, message in world.cluster.events if reason == "DataLeftBehind"]
+    assert ["of another table" in message for message in told] == [True]
+
+
 async def test_a_wall_clock_that_is_set_changes_no_topic() -> None:
     world = await settled()
     before = len(world.faults.log)

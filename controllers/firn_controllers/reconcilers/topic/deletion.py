@@ -195,8 +195,14 @@ class TopicDeletion:
         elif dropped is not None and dropped.left:
             text = f"dropped table {target.identifier}, but could not delete {', '.join(dropped.left)}; delete this metadata file, which has no rows"
             done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
-        elif dropped is not None:
+        elif dropped is not None and not dropped.problems:
             done.append(Announcement("Normal", EventReason.DATA_DELETED, f"dropped table {target.identifier}"))
+        if dropped is not None and dropped.problems:
+            text = (
+                f"dropped table {target.identifier}, and may have left files of earlier snapshots and failed commits behind:"
+                f" {'; '.join(dropped.problems)}; delete the files that no other table needs"
+            )
+            done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
         return None
 
     async def _drop_topic(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:

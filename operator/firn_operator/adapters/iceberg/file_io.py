@@ -5,11 +5,11 @@ PyIceberg loads it by the property ``py-io-impl`` (`IMPLEMENTATION`). Properties
 
 import io
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
 from functools import lru_cache
 from typing import Any, cast
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import obstore
 from obstore.exceptions import NotFoundError
@@ -21,6 +21,8 @@ IMPLEMENTATION = "firn_operator.adapters.iceberg.file_io.ObjectFileIO"
 _S3_SCHEMES = frozenset({"s3", "s3a", "s3n"})
 _AZURE_SCHEMES = frozenset({"abfs", "abfss", "wasb", "wasbs"})
 _CLIENT_OPTIONS = {"connect_timeout": "5s", "timeout": "30s"}
+_PAGE = 1_000
+"""Number of files in a page of a list."""
 _RETRIES = {"max_retries": 2, "retry_timeout": timedelta(seconds=20)}
 
 Store = S3Store | GCSStore | AzureStore | LocalStore
@@ -96,6 +98,11 @@ class _Place:
             )
         )
         self.store = _store(parts.scheme, "" if self.local else parts.netloc, relevant)
+        self.root = "file:///" if self.local else f"{parts.scheme}://{parts.netloc}/"
+
+    def location_of(self, path: str) -> str:
+        """Return the location of another path in the same store."""
+        return self.root + (quote(path) if self.local else path)
 
 
 class _Buffer(io.BytesIO):
@@ -190,6 +197,21 @@ class ObjectFileIO(FileIO):
                 _delete_local(path)
             if not isinstance(store, LocalStore):
                 obstore.delete(store, paths)
+
+    def list_below(self, folder: str) -> Iterator[list[tuple[str, float]]]:
+        """Yield pages of the locations of all files below ``folder``, with their times of writing in seconds since 1970.
+
+        A folder that does not exist has no files.
+        """
+        place = _Place(folder, self.properties)
+        for page in obstore.list(place.store, prefix=place.path.rstrip("/"), chunk_size=_PAGE):
+            yield [(place.location_of(item["path"]), item["last_modified"].timestamp()) for item in page]
+
+
+def same_file(location: str) -> str:
+    """Return a location without scheme, authority and percent-encoding: equal for all spellings of one file's location."""
+    path = location.partition("://")[2].partition("/")[2] if "://" in location else location
+    return unquote(path.removeprefix("file:").lstrip("/"))
 
 
 def _delete_local(path: str) -> None:

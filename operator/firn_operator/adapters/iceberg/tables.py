@@ -84,8 +84,10 @@ class CatalogTables:
         connection = self._dropping[target.catalog]
         name = (target.identifier, owner)
         if name not in self._drops:
+            own_references = connection.settings.has_own_references
             call = connection.call(
-                f"table {target.identifier}", lambda: drop_owned(connection.catalog(), key, dead, owner)
+                f"table {target.identifier}",
+                lambda: drop_owned(connection.catalog(), key, dead, owner, own_references),
             )
             self._drops[name] = asyncio.ensure_future(call)
         running = self._drops[name]

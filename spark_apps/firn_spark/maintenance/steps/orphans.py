@@ -13,7 +13,6 @@ Killed writers, refused commits and interrupted expiries leave them. A file is n
 """
 
 import json
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,8 @@ import structlog
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError
 from firn.model.maintenance import Removed
+from firn.tables import metadata_files as metadata_paths
+from firn.tables.table_properties import PLACES
 from firn_spark.maintenance.steps.reachable import Places, Reachable, place
 from firn_spark.maintenance.steps.rewriting import elements
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
@@ -35,12 +36,7 @@ log = structlog.get_logger()
 PAGE = 10_000
 """Number of objects that cross from Java at once."""
 DELETE_BATCH = 1_000
-NEWEST_LOOKED_AT = 20
-"""Number of metadata files unknown to the table, the newest ones, that are read for their table's uuid."""
-ELSEWHERE = ("write.data.path", "write.object-storage.path", "write.folder-storage.path", "write.metadata.path")
 _NO_NAME = frozenset("?#")
-_ROOT = re.compile(r"^(.*)/metadata/[^/]*\.metadata\.json(\.gz)?$")
-_FIRST = re.compile(r"/0*-[^/]*\.metadata\.json(\.gz)?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +97,12 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
     candidates: list[Listed] = []
     metadata_files: dict[str, int] = {}
     for info in listed(subject, root + "/"):
-        home = _ROOT.match(info.path)
+        home = metadata_paths.home(info.path)
         if home is not None:
-            if place(home.group(1)) == place(root):
+            if place(home) == place(root):
                 metadata_files[info.path] = info.changed_ms
             else:
-                roots.add(place(home.group(1)) + "/")
+                roots.add(place(home) + "/")
         if (
             info.changed_ms < cutoff
             and info.path not in referenced
@@ -144,7 +140,7 @@ def remove(subject: Subject, min_age_ms: int, enforce: bool) -> Removed:
 def _note_other_locations(subject: Subject, root: str) -> None:
     """Add a note if the table writes files outside its location, which a listing does not see."""
     properties = dict(subject.table.properties())
-    for key in ELSEWHERE:
+    for key in PLACES:
         path = properties.get(key)
         if path is not None and not f"{place(path.rstrip('/'))}/".startswith(f"{place(root)}/"):
             subject.done.notes.append(
@@ -185,9 +181,8 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
     table = subject.table
     uuid = str(table.operations().current().uuid())
     referenced = Places(Reachable(subject.spark, table, table.operations().current()).metadata_files())
-    unknown = sorted((path for path in metadata_files if path not in referenced), key=lambda path: metadata_files[path])
-    asked = {path for path in unknown if _FIRST.search(path)} | set(unknown[-NEWEST_LOOKED_AT:])
-    for path in sorted(asked):
+    unknown = (item for item in metadata_files.items() if item[0] not in referenced)
+    for path in sorted(metadata_paths.telling(unknown)):
         other = _uuid(subject, path)
         if other is not None and other != uuid:
             raise ConflictError(
