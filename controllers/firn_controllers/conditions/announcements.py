@@ -71,7 +71,8 @@ class EventReason(StrEnum):
     ROLLED_OUT = "RolledOut"
     """The operator has replaced all brokers of the profile."""
     SCALE_DOWN_REFUSED = "ScaleDownRefused"
-    """The configuration has fewer brokers than exist. The operator does not reduce their number."""
+    """The configuration has fewer brokers than exist, or another client added brokers. The operator does not reduce their
+    number."""
     DEGRADED = "Degraded"
     """A broker does not run, or a change of the profile cannot take effect. The message names the cause."""
     RECOVERED = "Recovered"

@@ -10,19 +10,19 @@ from firn_controllers.fleet.diskless import stateful_set as diskless_stateful_se
 from firn_controllers.fleet.diskless.layout import DisklessFleet
 from firn_controllers.fleet.kafka import config_map as kafka_config_map
 from firn_controllers.fleet.kafka import stateful_set as kafka_stateful_set
-from firn_controllers.fleet.kafka.layout import KafkaFleet
+from firn_controllers.fleet.kafka.layout import KafkaFleet, Size
 from firn_controllers.ports import Manifest, StatefulSetState
 
 AnyFleet: TypeAlias = KafkaFleet | DisklessFleet
 
 
 def managed_fleet(
-    config: Config, name: str, owner: Owner, live: StatefulSetState | None, voters: int | None = None
+    config: Config, name: str, owner: Owner, live: StatefulSetState | None, kept: Size | None = None
 ) -> AnyFleet:
-    """Return the fleet of the managed profile ``name``, given its live StatefulSet, and the voters of its volumes."""
+    """Return the fleet of the managed profile ``name``, given its live StatefulSet, and the size of an earlier one."""
     match config.profiles[name]:
         case KafkaProfile() as profile:
-            return KafkaFleet.from_profile(config, name, profile, owner, live, voters)
+            return KafkaFleet.from_profile(config, name, profile, owner, live, kept)
         case DisklessProfile() as profile:
             return DisklessFleet.from_profile(config, name, profile, owner)
 

@@ -13,7 +13,7 @@ from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.fleet import builders, health, kinds, rollout
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.fleet.kafka import metadata_version
-from firn_controllers.fleet.kafka.layout import KafkaFleet, kept_voters, quorum
+from firn_controllers.fleet.kafka.layout import KafkaFleet, applied_replicas, kept_size, quorum
 from firn_controllers.fleet.kinds import AnyFleet
 from firn_controllers.fleet.layout import Fleet
 from firn_controllers.fleet.rollout import Step
@@ -47,7 +47,7 @@ class FleetReconciler:
         self._config = context.config
         self._owner = context.owner
         self._cluster = context.ports.cluster
-        self._scale_downs_refused: set[tuple[str, int]] = set()
+        self._scale_downs_refused: set[tuple[str, int, int]] = set()
         self._waits: dict[str, _Wait] = {}
         """Profile -> the wait of its roll-out."""
         self._pruned: set[str] = set()
@@ -55,8 +55,6 @@ class FleetReconciler:
 
         It creates no others, because its own configuration never changes.
         """
-        self._quorums_kept: set[str] = set()
-        """Profiles whose controller quorum this process has recorded."""
         self._closed: set[str] = set()
         """Profiles of which this process has removed the Services for outside clients that are no longer configured."""
 
@@ -74,13 +72,13 @@ class FleetReconciler:
         cluster = self._cluster
         live = await cluster.stateful_set(names.fleet(profile))
         try:
-            fleet = await self._keep_quorum(profile, live)
+            fleet = await self._sized(profile, live)
         except InvalidSpecError as error:
             return FleetHealth(Reason.BROKER_UNREACHABLE, str(error), stalled=True), False
         pods = await cluster.pods(fleet.labels)
         answers = any(pod.ready for pod in pods)
         admin = await self._ask(profile) if answers else UnavailableError(f"no broker of {fleet.service} is ready")
-        self._refuse_scale_down(fleet)
+        self._refuse_scale_down(fleet, live)
         try:
             kinds.refuse_other_kind(fleet, live)
             wanted = children.template_hash(kinds.stateful_set(fleet, 0))
@@ -102,19 +100,17 @@ class FleetReconciler:
         fleet_health = health.fleet_health(profile, fleet, pods, admin, rolling=rolling, wrong=wrong)
         return fleet_health, rolling or (version is not None and failure is None)
 
-    async def _keep_quorum(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
-        """Return the fleet. Its controller quorum is that of its volumes, also after the StatefulSet was deleted.
+    async def _sized(self, profile: str, live: StatefulSetState | None) -> AnyFleet:
+        """Return the fleet. It has the size of its volumes, also after the StatefulSet was deleted.
 
-        Raises InvalidSpecError if the record of the quorum cannot be read.
+        Raises InvalidSpecError if the record of the size cannot be read.
         """
-        cluster, voters = self._cluster, None
+        cluster, kept = self._cluster, None
         if live is None:
-            record = await cluster.get("v1", "ConfigMap", self._owner.namespace, names.quorum(profile))
-            voters = kept_voters(record)
-        fleet = kinds.managed_fleet(self._config, profile, self._owner, live, voters)
-        if isinstance(fleet, KafkaFleet) and voters is None and profile not in self._quorums_kept:
+            kept = kept_size(await cluster.get("v1", "ConfigMap", self._owner.namespace, names.quorum(profile)))
+        fleet = kinds.managed_fleet(self._config, profile, self._owner, live, kept)
+        if isinstance(fleet, KafkaFleet):
             await cluster.apply(quorum(fleet))
-            self._quorums_kept.add(profile)
         return fleet
 
     async def _finalized(self, fleet: KafkaFleet, settled: bool) -> tuple[KafkaFleet, str | None, str | None]:
@@ -217,18 +213,22 @@ class FleetReconciler:
         elif was_rolling and not fleet_health.rolling:
             self._context.announce(Announcement("Normal", EventReason.ROLLED_OUT, f"{what} have all been replaced"))
 
-    def _refuse_scale_down(self, fleet: Fleet) -> None:
-        asked = fleet.profile.replicas
-        if asked < fleet.replicas and (fleet.name, asked) not in self._scale_downs_refused:
-            self._scale_downs_refused.add((fleet.name, asked))
-            self._context.announce(
-                Announcement(
-                    "Warning",
-                    EventReason.SCALE_DOWN_REFUSED,
-                    f"profile {fleet.name} keeps its {fleet.replicas} brokers although replicas is {asked}, because the partitions on them would be"
-                    f" lost; set replicas to {fleet.replicas}",
-                )
+    def _refuse_scale_down(self, fleet: AnyFleet, live: StatefulSetState | None) -> None:
+        name, asked, kept = fleet.name, fleet.profile.replicas, fleet.replicas
+        if asked >= kept or (name, asked, kept) in self._scale_downs_refused:
+            return
+        self._scale_downs_refused.add((name, asked, kept))
+        text = (
+            f"profile {name} keeps its {kept} brokers although replicas is {asked}, because the partitions on them would be lost; set replicas"
+            f" to {kept}"
+        )
+        applied = applied_replicas(live) if live is not None else kept
+        if applied < kept:
+            text = (
+                f"another client raised the brokers of profile {name} from {applied} to {kept}; the operator keeps them, because they may have"
+                f" partitions; set replicas to {kept}"
             )
+        self._context.announce(Announcement("Warning", EventReason.SCALE_DOWN_REFUSED, text))
 
 
 def _answer(admin: FleetState | FirnError) -> FleetState | None:

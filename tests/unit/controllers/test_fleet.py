@@ -53,7 +53,7 @@ def test_quorum_and_replication_follow_the_number_of_brokers(
 ) -> None:
     managed = fleet(replicas=replicas)
     properties = config_map.properties(managed)
-    assert len(properties["controller.quorum.voters"].split(",")) == voters == managed.voters
+    assert environment(managed)["FIRN_VOTERS"] == str(voters)
     for key in (
         "default.replication.factor",
         "offsets.topic.replication.factor",
@@ -63,8 +63,9 @@ def test_quorum_and_replication_follow_the_number_of_brokers(
     assert properties["min.insync.replicas"] == properties["transaction.state.log.min.isr"] == in_sync
 
 
-def test_voters_are_named_as_the_headless_service_resolves_them() -> None:
-    assert config_map.properties(fleet())["controller.quorum.voters"].split(",")[2] == (
+def test_voters_are_named_as_the_headless_service_resolves_them(tmp_path: Path) -> None:
+    properties, _ = start(fleet(), tmp_path, 1)
+    assert properties["controller.quorum.voters"].split(",")[2] == (
         "2@firn-broker-classic-2.firn-broker-classic.firn-system.svc:9093"
     )
     assert stateful_set.build(fleet(), 0)["spec"]["serviceName"] == "firn-broker-classic"
@@ -135,12 +136,16 @@ def test_volumes_stay_as_they_were_created_and_brokers_only_grow() -> None:
     assert fleet(live, replicas=5).replicas == 5
 
 
-def test_the_quorum_of_a_fleet_that_grows_stays_as_it_was_created() -> None:
+def test_the_quorum_of_a_fleet_that_grows_stays_as_it_was_created(tmp_path: Path) -> None:
     """Two new, empty voters would be a majority without data."""
     first = stateful_set.build(fleet(replicas=1), 0)
     grown = fleet(gen.stateful_set(replicas=1, manifest=first), replicas=3)
     assert (grown.replicas, grown.voters) == (3, 1)
-    assert config_map.properties(grown)["controller.quorum.voters"].startswith("0@")
+    properties, _ = start(grown, tmp_path, 2)
+    assert properties["controller.quorum.voters"] == (
+        "0@firn-broker-classic-0.firn-broker-classic.firn-system.svc:9093"
+    )
+    assert properties["process.roles"] == "broker"
 
 
 def test_growth_changes_only_the_replication_factor_in_the_template() -> None:
@@ -203,6 +208,21 @@ def test_a_broker_beyond_the_quorum_is_no_controller(tmp_path: Path) -> None:
 def test_a_volume_with_data_is_not_formatted(tmp_path: Path) -> None:
     _, calls = start(fleet(), tmp_path, 0, formatted=True)
     assert [call.split()[0] for call in calls] == ["kafka-server-start.sh"]
+
+
+@pytest.mark.parametrize("ordinal", [0, 2])
+def test_a_formatted_volume_keeps_its_quorum(tmp_path: Path, ordinal: int) -> None:
+    """After the StatefulSet and the record of its size were deleted, the operator knows only the profile."""
+    start(fleet(replicas=1), tmp_path, ordinal, formatted=True)
+    properties, _ = start(fleet(replicas=3), tmp_path, ordinal, formatted=True)
+    assert properties["process.roles"] == ("broker,controller" if ordinal == 0 else "broker")
+    assert [voter.partition("@")[0] for voter in properties["controller.quorum.voters"].split(",")] == ["0"]
+
+
+def test_an_empty_volume_gets_the_quorum_of_the_fleet(tmp_path: Path) -> None:
+    start(fleet(replicas=1), tmp_path, 2)
+    properties, _ = start(fleet(replicas=3), tmp_path, 2)
+    assert properties["process.roles"] == "broker,controller"
 
 
 def test_a_volume_is_formatted_with_the_configured_metadata_version(tmp_path: Path) -> None:
@@ -551,6 +571,35 @@ async def test_a_scale_down_is_rejected_and_reported_once() -> None:
     assert [reason for _, reason, _ in world.cluster.events].count("ScaleDownRefused") == 1
 
 
+async def scaled_by_another_client(world: World, replicas: int) -> int:
+    """Let another client scale the brokers, and return their number after the operator has settled."""
+    place = ("apps/v1", "StatefulSet", "firn-system", "firn-broker-classic")
+    world.cluster.objects[place]["spec"]["replicas"] = replicas
+    await world.settle()
+    live = await world.cluster.stateful_set("firn-broker-classic")
+    assert live is not None
+    return live.replicas
+
+
+@pytest.mark.parametrize("replicas", [4, 1, 0])
+async def test_brokers_that_another_client_removes_come_back(replicas: int) -> None:
+    world = World(gen.config(profiles={"classic": {"replicas": 5}}))
+    await world.settle()
+    world.start(gen.config(profiles={"classic": {"replicas": 3}}))
+    await world.settle()
+    assert await scaled_by_another_client(world, replicas) == 5
+
+
+async def test_brokers_that_another_client_adds_stay_and_are_reported() -> None:
+    world = World()
+    await world.settle()
+    assert await scaled_by_another_client(world, 9) == 9
+    told = [message for _, reason, message in world.cluster.events if reason == "ScaleDownRefused"]
+    assert len(told) == 1
+    assert "another client raised the brokers of profile classic from 3 to 9" in told[0]
+    assert await scaled_by_another_client(world, 4) == 9
+
+
 @pytest.mark.parametrize(
     ("then", "left"),
     [
@@ -674,14 +723,20 @@ async def uninstalled(replicas: int) -> World:
 
 
 @pytest.mark.parametrize("replicas", [1, 3])
-async def test_a_reinstalled_fleet_has_the_quorum_of_its_volumes(replicas: int) -> None:
+async def test_a_reinstalled_fleet_has_the_quorum_and_the_brokers_of_its_volumes(replicas: int) -> None:
     world = await uninstalled(replicas)
     live = await world.cluster.stateful_set("firn-broker-classic")
     assert live is not None
-    assert (live.manifest["metadata"]["annotations"][layout.VOTERS], live.replicas) == ("1", replicas)
+    assert (live.manifest["metadata"]["annotations"][layout.VOTERS], live.replicas) == ("1", 3)
 
 
-async def test_a_quorum_that_cannot_be_read_stops_a_new_fleet() -> None:
+def test_a_record_of_an_earlier_version_has_only_the_voters() -> None:
+    record = {"metadata": {"name": "firn-broker-classic-quorum"}, "data": {"voters": "3"}}
+    assert layout.kept_size(record) == layout.Size(3, 3)
+
+
+@pytest.mark.parametrize("data", [{"voters": "many"}, {"voters": "1", "replicas": "many"}])
+async def test_a_quorum_that_cannot_be_read_stops_a_new_fleet(data: dict[str, str]) -> None:
     world = World()
     record = {
         "apiVersion": "v1",
@@ -689,7 +744,7 @@ async def test_a_quorum_that_cannot_be_read_stops_a_new_fleet() -> None:
         "metadata": {"name": names.quorum("classic"), "namespace": "firn-system"},
     }
     place = ("v1", "ConfigMap", "firn-system", names.quorum("classic"))
-    world.cluster.objects[place] = {**record, "data": {"voters": "many"}}
+    world.cluster.objects[place] = {**record, "data": data}
     world.cluster.create(gen.topic())
     await world.settle()
     assert await world.cluster.stateful_set("firn-broker-classic") is None

@@ -9,6 +9,7 @@ from firn_controllers.ports import Manifest
 LONGEST = str(2**63 - 1)
 START = f"""#!/bin/sh
 # Starts one broker: adds to the common configuration what this pod is, formats an empty volume, becomes Kafka.
+# A formatted volume keeps its quorum: another number of voters could elect a controller that lacks the metadata.
 set -eu
 ordinal="${{HOSTNAME##*-}}"
 config=/tmp/server.properties
@@ -18,8 +19,24 @@ advertised="INTERNAL://$HOSTNAME.$FIRN_SERVICE:{CLIENT_PORT}"
   listeners="$listeners,EXTERNAL://:{EXTERNAL_PORT}"
   advertised="$advertised,EXTERNAL://$external"
 fi
+voters="$FIRN_VOTERS"
+if [ -f {DATA_PATH}/log/meta.properties ] && [ -s {DATA_PATH}/voters ]; then
+  voters="$(cat {DATA_PATH}/voters)"
+  if [ "$voters" != "$FIRN_VOTERS" ]; then
+    echo "The volume has a quorum of $voters voters. The broker ignores the $FIRN_VOTERS voters of its StatefulSet." >&2
+  fi
+else
+  echo "$voters" > {DATA_PATH}/voters.new
+  mv {DATA_PATH}/voters.new {DATA_PATH}/voters
+fi
+quorum=
+voter=0
+while [ "$voter" -lt "$voters" ]; do
+  quorum="$quorum${{quorum:+,}}$voter@${{HOSTNAME%-*}}-$voter.$FIRN_SERVICE:{CONTROLLER_PORT}"
+  voter=$((voter + 1))
+done
 roles=broker
-if [ "$ordinal" -lt "$FIRN_VOTERS" ]; then
+if [ "$ordinal" -lt "$voters" ]; then
   roles=broker,controller
   listeners="$listeners,CONTROLLER://:{CONTROLLER_PORT}"
 fi
@@ -28,6 +45,7 @@ cp {CONFIG_PATH}/server.properties "$config"
   echo
   echo "node.id=$ordinal"
   echo "process.roles=$roles"
+  echo "controller.quorum.voters=$quorum"
   echo "listeners=$listeners"
   echo "advertised.listeners=$advertised"
 }} >> "$config"
@@ -51,9 +69,6 @@ def properties(fleet: KafkaFleet) -> dict[str, str]:
     if fleet.profile.external is not None:
         protocols.append("EXTERNAL:PLAINTEXT")
     ours = {
-        "controller.quorum.voters": ",".join(
-            f"{ordinal}@{fleet.host(ordinal)}:{CONTROLLER_PORT}" for ordinal in range(fleet.voters)
-        ),
         "controller.listener.names": "CONTROLLER",
         "inter.broker.listener.name": "INTERNAL",
         "listener.security.protocol.map": ",".join(protocols),

@@ -19,10 +19,20 @@ DATA_PATH = "/var/lib/kafka/data"
 CONFIG_PATH = "/etc/firn/kafka"
 UID = 1000
 VOTERS = f"{names.GROUP}/controller-voters"
-"""Annotation of the StatefulSet: the number of brokers in the controller quorum when the fleet was created. The ConfigMap
-`quorum` repeats it, because a volume outlives its StatefulSet, and has the quorum of its creation."""
+"""Annotation of the StatefulSet: the number of brokers in the controller quorum when the fleet was created."""
+REPLICAS = f"{names.GROUP}/replicas"
+"""Annotation of the StatefulSet: the number of brokers that the operator applied last. Other clients may change
+``spec.replicas``."""
 METADATA_VERSION = f"{names.GROUP}/metadata-version"
 """Annotation of the StatefulSet: the metadata version that a Job finalized last. Missing if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Numbers of voters and brokers whose volumes may exist."""
+
+    voters: int
+    replicas: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +56,15 @@ class KafkaFleet(Fleet):
         profile: KafkaProfile,
         owner: Owner,
         live: StatefulSetState | None,
-        voters: int | None = None,
+        kept: Size | None = None,
     ) -> Self:
-        """Return the fleet of profile ``name``, given its live StatefulSet, and the voters of an earlier one."""
+        """Return the fleet of profile ``name``, given its live StatefulSet, and the size of an earlier one."""
         size, storage_class = profile.storage.size, profile.storage.storage_class_name
-        replicas = max(profile.replicas, voters or 1)
-        voters = voters or (3 if replicas >= 3 else 1)
+        replicas = max(profile.replicas, kept.replicas if kept is not None else 1)
+        voters = kept.voters if kept is not None else 3 if replicas >= 3 else 1
         version = None
         if live is not None:
-            replicas = max(replicas, live.replicas)
+            replicas = max(replicas, live.replicas, applied_replicas(live))
             annotations = live.manifest.get("metadata", {}).get("annotations") or {}
             voters = int(annotations.get(VOTERS, voters))
             version = annotations.get(METADATA_VERSION)
@@ -103,9 +113,18 @@ class KafkaFleet(Fleet):
         return cluster_id(self.owner.namespace, self.name)
 
 
+def applied_replicas(live: StatefulSetState) -> int:
+    """Return the number of brokers that the operator applied last."""
+    annotations = live.manifest.get("metadata", {}).get("annotations") or {}
+    return int(annotations.get(REPLICAS, live.replicas))
+
+
 def quorum(fleet: KafkaFleet) -> Manifest:
-    """Build the ConfigMap ``firn-broker-P-quorum``. It has no owner, so it stays with the volumes after an uninstallation."""
-    data = {"voters": str(fleet.voters)}
+    """Build the ConfigMap ``firn-broker-P-quorum``, which has the `Size` of the fleet.
+
+    It has no owner, so it stays with the volumes after an uninstallation.
+    """
+    data = {"voters": str(fleet.voters), "replicas": str(fleet.replicas)}
     metadata = {
         "name": names.quorum(fleet.name),
         "namespace": fleet.owner.namespace,
@@ -115,17 +134,23 @@ def quorum(fleet: KafkaFleet) -> Manifest:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
-def kept_voters(quorum: Manifest | None) -> int | None:
-    """Return the number of voters in the ConfigMap `quorum`. Raises InvalidSpecError if it has none."""
+def kept_size(quorum: Manifest | None) -> Size | None:
+    """Return the size in the ConfigMap `quorum`; None without ConfigMap. Raises InvalidSpecError if it has none."""
     if quorum is None:
         return None
-    text = str((quorum.get("data") or {}).get("voters", ""))
-    if not text.isdecimal() or int(text) < 1:
-        name = quorum["metadata"]["name"]
+    data = quorum.get("data") or {}
+    voters = str(data.get("voters", ""))
+    replicas = str(data.get("replicas", voters))  # earlier versions recorded only voters
+    name = quorum["metadata"]["name"]
+    if not voters.isdecimal() or int(voters) < 1:
         raise InvalidSpecError(
-            f"ConfigMap {name}: voters is {text!r}; set it to the number of brokers in the controller quorum when the volumes were created"
+            f"ConfigMap {name}: voters is {voters!r}; set it to the number of brokers in the controller quorum when the volumes were created"
         )
-    return int(text)
+    if not replicas.isdecimal():
+        raise InvalidSpecError(
+            f"ConfigMap {name}: replicas is {replicas!r}; set it to the number of brokers with volumes"
+        )
+    return Size(int(voters), max(int(voters), int(replicas)))
 
 
 def cluster_id(namespace: str, profile: str) -> str:

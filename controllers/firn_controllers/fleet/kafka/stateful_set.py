@@ -8,13 +8,21 @@ from typing import Any
 from firn_controllers import children
 from firn_controllers.fleet import outside, stateful_set
 from firn_controllers.fleet.kafka import config_map
-from firn_controllers.fleet.kafka.layout import CONFIG_PATH, DATA_PATH, METADATA_VERSION, UID, VOTERS, KafkaFleet
+from firn_controllers.fleet.kafka.layout import (
+    CONFIG_PATH,
+    DATA_PATH,
+    METADATA_VERSION,
+    REPLICAS,
+    UID,
+    VOTERS,
+    KafkaFleet,
+)
 from firn_controllers.ports import Manifest
 
 
 def build(fleet: KafkaFleet, partition: int) -> Manifest:
     """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
-    marks = {VOTERS: str(fleet.voters)}
+    marks = {VOTERS: str(fleet.voters), REPLICAS: str(fleet.replicas)}
     if fleet.metadata_version is not None:
         marks[METADATA_VERSION] = fleet.metadata_version
     volumes = [
