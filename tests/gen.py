@@ -60,6 +60,14 @@ def config(**changes: Any) -> Config:
     return Config.model_validate(document)
 
 
+def adopting(topics: str = "Any", tables: str = "Any", **changes: Any) -> Config:
+    """Return the configuration with these rules for the adoption of existing topics and tables."""
+    document = config(**changes).model_dump(by_alias=True)
+    document["profiles"]["classic"]["tenancy"]["adopt"] = topics
+    document["catalogs"]["lake"]["tenancy"]["adopt"] = tables
+    return Config.model_validate(document)
+
+
 def diskless(**changes: Any) -> dict[str, Any]:
     """Return a profile of kind Diskless as it stands in the configuration."""
     return {

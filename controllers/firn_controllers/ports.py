@@ -13,6 +13,7 @@ from firn.model.clock import Clock
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.maintenance import CompactionWork
 from firn.model.progress import GroupProgress
+from firn.tables.ownership import Claimant, Ownership
 
 Manifest = dict[str, Any]
 
@@ -104,8 +105,8 @@ class Dropped:
 class FoundTable:
     """A table that exists before its resource is reconciled for the first time."""
 
-    owner: str | None
-    """Property ``firn.owner``: uid of the resource that created or adopted the table."""
+    ownership: Ownership
+    """The owner that its properties name."""
     topic_id: str = ""
     """Kafka's id of the topic whose records the table has; empty before the first record."""
 
@@ -113,15 +114,16 @@ class FoundTable:
 class Tables(Protocol):
     """Iceberg catalogs, by name."""
 
-    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+    async def ensure(self, target: TableTarget, schema: RecordSchema, claimant: Claimant) -> TableState | None:
         """Create the table, or bring it into agreement with the spec.
 
-        The call changes namespace, columns, partition spec, sort order, properties and ``firn.owner``, and writes only
+        The call changes namespace, columns, partition spec, sort order, properties and owner, and writes only
         differences. It does not change a table of format version 3, which the ingestion driver creates and evolves: it
         returns None while that table does not exist. The caller has checked that no older resource owns the table.
 
         Raises InvalidSpecError that names table and column: SchemaIncompatible (an existing table cannot hold these
         records), IncompatibleSchema (a change of our own table that is not allowed), BadTransform, UnknownColumn.
+        Raises ConflictError if the table belongs to another control plane.
         """
         ...
 

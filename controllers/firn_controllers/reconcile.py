@@ -47,6 +47,7 @@ class Controllers:
         jitter: Callable[[], float],
         meter: ReconcileMeter | None = None,
         run_meter: RunMeter | None = None,
+        cluster_uid: str = "",
     ) -> None:
         self.queue = WorkQueue(ports.clock, jitter, meter, shared=frozenset((FLEET, CATALOG, GROUP)))
         self.topics = TopicCache()
@@ -61,6 +62,7 @@ class Controllers:
         self._context = context = Context(
             config=config,
             owner=Owner(config.namespace, owner_uid),
+            cluster_uid=cluster_uid,
             ports=ports,
             topics=self.topics,
             policies=self.policies,

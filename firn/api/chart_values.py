@@ -207,6 +207,8 @@ class Values(Settings):
     crds: CrdValues
     watch_namespaces: list[KubernetesName]
     """Namespaces whose IcebergTopics and policies the operator manages. Empty: all."""
+    former_clusters: list[str]
+    """Earlier Kubernetes clusters that this one replaces: the uids of their namespaces `kube-system`. The operator takes their tables."""
     default_profile: Name
     """Profile of topics that do not name one."""
     default_catalog: Name

@@ -56,8 +56,8 @@ class Reason(StrEnum):
     DELETING = "Deleting"
     """Ready: The resource is being deleted."""
     RESOURCE_CONFLICT = "ResourceConflict"
-    """SpecValid: An older IcebergTopic owns the Kafka topic or the table, or the table name is reserved. \
-Create this IcebergTopic again with another topicName and table.name."""
+    """SpecValid: An older IcebergTopic or another Kubernetes cluster owns the Kafka topic or the table, or the table name is reserved. \
+Create this IcebergTopic again with another topicName and table.name, or approve the move of the table."""
     PENDING = "Pending"
     """Ready, SpecValid, TopicReady, TableReady, IngestionReady: Not known yet, \
 because an earlier step is missing. Wait, or correct the cause in the message."""
@@ -72,7 +72,8 @@ Add it to the values, or create the resource again with a profile from the messa
     """SpecValid: The configuration has no catalog of this name. \
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
-    """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a name or value. Follow the message."""
+    """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a name or value. \
+Or it does not allow to adopt an existing topic or table. Follow the message."""
     DEFAULT_CHANGED = "DefaultChanged"
     """SpecValid: The data of a restored resource is under an earlier default profile or catalog. Create the resource again, and name it."""
     BAD_SCHEMA = "BadSchema"

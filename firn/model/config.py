@@ -300,9 +300,16 @@ class ConfigAllowance(Allowance):
     """Highest value of a config: a number, a size such as ``8Mi``, or a duration such as ``7d``."""
 
 
+AdoptionRule = Literal["Never", "Owned", "Any"]
+"""The existing topics or tables that a new resource may adopt."""
+
+
 class ProfileTenancy(Settings):
     """Limits for the topics of each Kubernetes namespace on these brokers."""
 
+    adopt: AdoptionRule = "Owned"
+    """Existing Kafka topics that a new IcebergTopic may adopt. ``Owned``: those that its namespace made. ``Any``: all. ``Never``: none.
+    With ``Any``, limit the profile with ``namespaces`` or ``topicNames``."""
     topic_names: list[Pattern] = []
     """Patterns of the topic names that a namespace may use. ``{namespace}`` stands for its name. Empty: all names."""
     config: ConfigAllowance = ConfigAllowance()
@@ -314,6 +321,9 @@ class ProfileTenancy(Settings):
 class CatalogTenancy(Settings):
     """Limits for the tables of each Kubernetes namespace in this catalog."""
 
+    adopt: AdoptionRule = "Owned"
+    """Existing tables that a new IcebergTopic may adopt. ``Owned``: those of its namespace. ``Any``: all. ``Never``: none. Under every rule,
+    the table property ``firn.adopt`` gives consent to one resource. With ``Any``, limit the catalog with ``namespaces``."""
     table_namespaces: list[Pattern] = []
     """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name, with _ for -. Empty: all."""
     properties: Allowance = Allowance(deny=["write.*.path", "write.location-provider.*"])
@@ -580,6 +590,8 @@ class Config(Settings):
     namespace: str
     watch_namespaces: list[str] = []
     """Namespaces whose resources the operator manages. Empty: all."""
+    former_clusters: list[str] = []
+    """Earlier Kubernetes clusters that this one replaces: the uids of their namespaces ``kube-system``. The operator takes their tables."""
     images: Images
     default_profile: str
     profiles: dict[Name, AnyProfile]

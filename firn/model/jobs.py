@@ -158,6 +158,10 @@ class GroupSettings(Contract):
 
     group: str
     namespace: str = ""
+    cluster: str = ""
+    """Uid of the namespace ``kube-system``, which identifies the Kubernetes cluster; empty if unknown."""
+    former_clusters: tuple[str, ...] = ()
+    """Clusters whose tables the configuration approves to take."""
     cores: int = 1
     heap: str = "768m"
     bytes_per_commit: int = 128 * 1024 * 1024

@@ -55,6 +55,12 @@ TABLE_LEADER_EPOCHS = "firn.leader-epochs"
 """Table property: leader epochs of the Kafka log whose records have landed (`firn.model.progress`)."""
 TABLE_OWNER = "firn.owner"
 """Table property: UID of the IcebergTopic that created or adopted the table. Only that resource may drop the table."""
+TABLE_TENANT = "firn.tenant"
+"""Table property: Kubernetes namespace of that IcebergTopic."""
+TABLE_KUBERNETES_CLUSTER = "firn.kubernetes-cluster"
+"""Table property: UID of the namespace kube-system of the Kubernetes cluster of that IcebergTopic."""
+TABLE_ADOPT = "firn.adopt"
+"""Table property that a user sets: ``NAMESPACE/NAME`` of the IcebergTopic that may adopt the table."""
 
 DEAD_LETTER_SUFFIX = "__dlq"
 
@@ -88,6 +94,11 @@ def ingestion(group: str) -> str:
 def job(uid: str) -> str:
     """Return the name of the ConfigMap with the job contract of a topic, by the UID of its resource."""
     return f"firn-job-{uid}"
+
+
+def kept_topic(digest: str) -> str:
+    """Return the name of the ConfigMap that remembers which namespace made a Kafka topic. ``digest`` identifies the topic."""
+    return f"firn-topic-{digest}"
 
 
 def run(policy: str, digest: str) -> str:

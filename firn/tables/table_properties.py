@@ -6,9 +6,9 @@ The operator (formats 1 and 2) and the driver (format 3, dead letters) use the s
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
-from firn.model import names
 from firn.model.jobs import Column, TableTarget
 from firn.tables import rows
+from firn.tables.ownership import Claimant
 
 Terms = TypeVar("Terms")
 CLEAN = "write.metadata.delete-after-commit.enabled"
@@ -43,13 +43,13 @@ def created_with(columns: Sequence[Column], own_references: bool) -> dict[str, s
     return {**files, **dict.fromkeys(bounded, "full")}
 
 
-def marks(owner: str, properties: Mapping[str, str], layout: Sequence[str] = ()) -> dict[str, str]:
+def marks(claimant: Claimant, properties: Mapping[str, str], layout: Sequence[str] = ()) -> dict[str, str]:
     """Return Firn's own properties of a table.
 
-    ``owner``: UID of the IcebergTopic. ``properties`` and ``layout``: what its spec sets.
+    ``properties`` and ``layout``: what the spec of ``claimant`` sets.
     """
     listed = {MANAGED: sorted(properties), LAYOUT: sorted(layout)}
-    return {names.TABLE_OWNER: owner, **{key: ",".join(items) for key, items in listed.items() if items}}
+    return {**claimant.marks(), **{key: ",".join(items) for key, items in listed.items() if items}}
 
 
 def layout_set_by(target: TableTarget) -> tuple[str, ...]:

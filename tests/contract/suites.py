@@ -3,6 +3,7 @@
 The adapters of the operator and the fakes of unit tests pass the same suites."""
 
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
@@ -10,9 +11,10 @@ import pytest
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import ConflictError, InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, TableTarget
 from firn.model.maintenance import CompactionWork
+from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Debts, FoundTable, Tables, Topics, TopicState
 
 PROFILE, CATALOG = "classic", "lake"
@@ -121,8 +123,8 @@ class TablesContract:
         await tables.check(CATALOG)
 
     async def test_a_table_is_created_once(self, tables: Tables, target: TableTarget) -> None:
-        first = await tables.ensure(target, schema(INT), "uid-1")
-        second = await tables.ensure(target, schema(INT), "uid-1")
+        first = await tables.ensure(target, schema(INT), Claimant("uid-1"))
+        second = await tables.ensure(target, schema(INT), Claimant("uid-1"))
         assert first is not None
         assert second is not None
         assert (first.created, first.owner, first.format_version) == (True, None, 2)
@@ -132,18 +134,38 @@ class TablesContract:
     async def test_another_owner_adopts_a_table_and_learns_the_old_owner(
         self, tables: Tables, target: TableTarget
     ) -> None:
-        await tables.ensure(target, schema(INT), "uid-1")
-        adopted = await tables.ensure(target, schema(INT), "uid-2")
-        again = await tables.ensure(target, schema(INT), "uid-2")
+        await tables.ensure(target, schema(INT), Claimant("uid-1"))
+        adopted = await tables.ensure(target, schema(INT), Claimant("uid-2"))
+        again = await tables.ensure(target, schema(INT), Claimant("uid-2"))
         assert adopted is not None
         assert again is not None
         assert (adopted.created, adopted.owner, again.owner) == (False, "uid-1", "uid-2")
 
+    async def test_a_table_names_the_namespace_and_the_cluster_of_its_owner(
+        self, tables: Tables, target: TableTarget
+    ) -> None:
+        await tables.ensure(target, schema(INT), Claimant("uid-1"))
+        await tables.ensure(target, schema(INT), Claimant("uid-1", "demo", "orders", "cluster-1", holds=True))
+        assert await tables.found(target) == FoundTable(Ownership("uid-1", "demo", "cluster-1"))
+
+    async def test_a_table_of_another_cluster_is_not_taken_without_approval(
+        self, tables: Tables, target: TableTarget
+    ) -> None:
+        await tables.ensure(target, schema(INT), Claimant("uid-1", "demo", "orders", "cluster-1"))
+        other = Claimant("uid-2", "demo", "orders", "cluster-2")
+        with pytest.raises(ConflictError, match="belongs to Kubernetes cluster cluster-1"):
+            await tables.ensure(target, schema(INT), other)
+        assert await tables.found(target) == FoundTable(Ownership("uid-1", "demo", "cluster-1"))
+        await tables.ensure(target, schema(INT), replace(other, former_clusters=("cluster-1",)))
+        assert await tables.found(target) == FoundTable(Ownership("uid-2", "demo", "cluster-2"))
+        with pytest.raises(ConflictError):
+            await tables.ensure(target, schema(INT), Claimant("uid-1", "demo", "orders", "cluster-1", holds=True))
+
     async def test_columns_are_added_and_widened(self, tables: Tables, target: TableTarget) -> None:
-        await tables.ensure(target, schema(INT), "uid-1")
+        await tables.ensure(target, schema(INT), Claimant("uid-1"))
         wider = schema(LONG, Column(name="more", type="string"))
-        changed = await tables.ensure(target, wider, "uid-1")
-        again = await tables.ensure(target, wider, "uid-1")
+        changed = await tables.ensure(target, wider, Claimant("uid-1"))
+        again = await tables.ensure(target, wider, Claimant("uid-1"))
         assert changed is not None
         assert again is not None
         assert changed.changed
@@ -152,31 +174,31 @@ class TablesContract:
     async def test_the_reason_of_an_impossible_change_depends_on_the_owner(
         self, tables: Tables, target: TableTarget
     ) -> None:
-        await tables.ensure(target, schema(INT), "uid-1")
+        await tables.ensure(target, schema(INT), Claimant("uid-1"))
         for owner, reason in (("uid-1", Reason.INCOMPATIBLE_SCHEMA), ("uid-2", Reason.SCHEMA_INCOMPATIBLE)):
             with pytest.raises(InvalidSpecError, match="n") as refusal:
-                await tables.ensure(target, schema(TEXT), owner)
+                await tables.ensure(target, schema(TEXT), Claimant(owner))
             assert refusal.value.reason == reason
 
     async def test_ensure_leaves_tables_of_version_3_to_the_driver(self, tables: Tables, target: TableTarget) -> None:
         newer = target.model_copy(update={"format_version": 3})
-        assert await tables.ensure(newer, schema(INT), "uid-1") is None
-        assert await tables.ensure(newer, schema(INT), "uid-1") is None
+        assert await tables.ensure(newer, schema(INT), Claimant("uid-1")) is None
+        assert await tables.ensure(newer, schema(INT), Claimant("uid-1")) is None
 
     async def test_a_table_is_found_with_its_owner(self, tables: Tables, target: TableTarget) -> None:
         assert await tables.found(target) is None
-        await tables.ensure(target, schema(INT), "uid-1")
-        assert await tables.found(target) == FoundTable("uid-1")
+        await tables.ensure(target, schema(INT), Claimant("uid-1"))
+        assert await tables.found(target) == FoundTable(Ownership("uid-1"))
 
     async def test_only_the_owner_drops_a_table_and_drops_repeat(self, tables: Tables, target: TableTarget) -> None:
         assert not await tables.drop(target, "uid-1")
-        await tables.ensure(target, schema(INT), "uid-1")
+        await tables.ensure(target, schema(INT), Claimant("uid-1"))
         assert not await tables.drop(target, "uid-2")
-        kept = await tables.ensure(target, schema(INT), "uid-1")
+        kept = await tables.ensure(target, schema(INT), Claimant("uid-1"))
         assert kept is not None
         assert not kept.created
         assert await tables.drop(target, "uid-1")
-        again = await tables.ensure(target, schema(INT), "uid-1")
+        again = await tables.ensure(target, schema(INT), Claimant("uid-1"))
         assert again is not None
         assert again.created
 

@@ -1,6 +1,7 @@
 """Port `Tables` against real catalogs: SQL on PostgreSQL with local files and with S3, and REST (Nessie) with S3."""
 
 import asyncio
+import contextlib
 import itertools
 import json
 import uuid
@@ -14,8 +15,9 @@ from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
+from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
+from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable
 from firn_operator.adapters.iceberg.agreement import OWNER
 from firn_operator.adapters.iceberg.catalogs import open_catalog
@@ -103,7 +105,7 @@ async def test_a_table_is_created_from_the_target(tables: CatalogTables, catalog
             "properties": {"write.parquet.compression-codec": "zstd"},
         }
     )
-    state = await tables.ensure(wanted, JSON, "uid-1")
+    state = await tables.ensure(wanted, JSON, Claimant("uid-1"))
     assert state is not None
     assert (state.created, state.owner, state.format_version) == (True, None, 2)
     table = catalog.load_table((target.namespace, target.name))
@@ -131,7 +133,7 @@ async def test_a_table_may_be_partitioned_by_a_nested_column(
 ) -> None:
     if connection.type == "rest":
         pytest.skip("Nessie 0.99 knows no partition fields of nested columns")
-    await tables.ensure(target.model_copy(update={"partition_by": ("day(_kafka.timestamp)",)}), JSON, "uid-1")
+    await tables.ensure(target.model_copy(update={"partition_by": ("day(_kafka.timestamp)",)}), JSON, Claimant("uid-1"))
     table = catalog.load_table((target.namespace, target.name))
     assert [(field.name, str(field.transform)) for field in table.spec().fields] == [("_kafka.timestamp_day", "day")]
 
@@ -140,20 +142,37 @@ async def test_a_raw_table_may_have_flat_metadata_columns(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     flat = target.model_copy(update={"metadata_columns": "Flat", "partition_by": ("_kafka_partition",)})
-    await tables.ensure(flat, RecordSchema(format="Raw"), "uid-1")
+    await tables.ensure(flat, RecordSchema(format="Raw"), Claimant("uid-1"))
     table = catalog.load_table((target.namespace, target.name))
     assert [field.name for field in table.schema().fields][:4] == ["key", "value", "_kafka_partition", "_kafka_offset"]
     assert [field.name for field in table.spec().fields] == ["_kafka_partition"]
+
+
+async def test_consent_of_a_table_counts_once(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+    await tables.ensure(target, JSON, Claimant("uid-1", "shop", "orders", "cluster-1"))
+    key = (target.namespace, target.name)
+    with catalog.load_table(key).transaction() as change:
+        change.set_properties({"firn.adopt": "demo/orders"})
+    await tables.ensure(target, JSON, Claimant("uid-1", "shop", "orders", "cluster-1"))
+    for name in ("demo/other", "demo/orders"):
+        claimant = Claimant("uid-2", *name.split("/"), "cluster-2")
+        refused = name != "demo/orders"
+        with pytest.raises(ConflictError) if refused else contextlib.nullcontext():
+            await tables.ensure(target, JSON, claimant)
+    properties = catalog.load_table(key).properties
+    assert Ownership.of(properties) == Ownership("uid-2", "demo", "cluster-2")
+    with pytest.raises(ConflictError):
+        await tables.ensure(target, JSON, Claimant("uid-3", "demo", "orders", "cluster-3"))
 
 
 async def test_an_equal_table_is_not_written(
     tables: CatalogTables, connection: CatalogConnection, catalog: Catalog, target: TableTarget
 ) -> None:
     wanted = target.model_copy(update={"partition_by": ("carrier",), "properties": {"a": "1"}})
-    await tables.ensure(wanted, JSON, "uid-1")
+    await tables.ensure(wanted, JSON, Claimant("uid-1"))
     before = catalog.load_table((target.namespace, target.name)).metadata_location
     fresh = CatalogTables({"lake": connection})
-    states = [await port.ensure(wanted, JSON, "uid-1") for port in (tables, tables, fresh, fresh)]
+    states = [await port.ensure(wanted, JSON, Claimant("uid-1")) for port in (tables, tables, fresh, fresh)]
     fresh.close()
     assert all(state is not None and not state.created and state.changed == () for state in states)
     assert {state.owner for state in states if state is not None} == {"uid-1"}
@@ -164,7 +183,7 @@ async def test_concurrent_creators_create_one_table(
     connection: CatalogConnection, catalog: Catalog, target: TableTarget
 ) -> None:
     ports = [CatalogTables({"lake": connection}) for _ in range(3)]
-    states = await asyncio.gather(*(port.ensure(target, JSON, "uid-1") for port in ports for _ in range(2)))
+    states = await asyncio.gather(*(port.ensure(target, JSON, Claimant("uid-1")) for port in ports for _ in range(2)))
     for port in ports:
         port.close()
     uuid = str(catalog.load_table((target.namespace, target.name)).metadata.table_uuid)
@@ -175,7 +194,7 @@ async def test_concurrent_creators_create_one_table(
 async def test_columns_are_added_widened_and_made_optional(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     wider = changed(
         JSON,
         Column(name="carrier", type="string", doc="Carrier's code"),
@@ -184,7 +203,7 @@ async def test_columns_are_added_widened_and_made_optional(
         Column(name="legs", type="list<struct<from: string, miles: long, to: struct<city: string>>>"),
         Column(name="tail", type="map<string, struct<n: int>>"),
     )
-    state = await tables.ensure(target, wider, "uid-1")
+    state = await tables.ensure(target, wider, Claimant("uid-1"))
     assert state is not None
     assert any("tail" in change for change in state.changed)
     schema = catalog.load_table((target.namespace, target.name)).schema()
@@ -195,7 +214,7 @@ async def test_columns_are_added_widened_and_made_optional(
     ]  # fmt: skip
     assert schema.find_field("legs.element.to.city").field_type == StringType()
     assert schema.find_field("tail.value.n").field_type == IntegerType()
-    again = await tables.ensure(target, wider, "uid-1")
+    again = await tables.ensure(target, wider, Claimant("uid-1"))
     assert again is not None
     assert again.changed == ()
 
@@ -214,9 +233,9 @@ async def test_columns_are_added_widened_and_made_optional(
 async def test_incompatible_changes_of_an_owned_table_are_rejected(
     tables: CatalogTables, target: TableTarget, column: Column, problem: str
 ) -> None:
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     with pytest.raises(InvalidSpecError, match=f"{target.identifier}.*{problem}") as refusal:
-        await tables.ensure(target, changed(JSON, column), "uid-1")
+        await tables.ensure(target, changed(JSON, column), Claimant("uid-1"))
     assert refusal.value.reason == Reason.INCOMPATIBLE_SCHEMA
 
 
@@ -230,11 +249,11 @@ async def test_partitioning_and_sort_order_evolve(tables: CatalogTables, catalog
     ]
     for partition_by, sort_by, transforms in steps:
         wanted = target.model_copy(update={"partition_by": partition_by, "sort_by": sort_by})
-        await tables.ensure(wanted, JSON, "uid-1")
+        await tables.ensure(wanted, JSON, Claimant("uid-1"))
         table = catalog.load_table((target.namespace, target.name))
         assert [str(field.transform) for field in table.spec().fields] == transforms
         assert len(table.sort_order().fields) == len(sort_by)
-        state = await tables.ensure(wanted, JSON, "uid-1")
+        state = await tables.ensure(wanted, JSON, Claimant("uid-1"))
         assert state is not None
         assert state.changed == ()
 
@@ -246,29 +265,29 @@ async def test_an_adopted_table_keeps_a_layout_that_the_spec_leaves_out(
         table = catalog.load_table((target.namespace, target.name))
         return [field.name for field in table.spec().fields], len(table.sort_order().fields)
 
-    await tables.ensure(target, JSON, "uid-0")
+    await tables.ensure(target, JSON, Claimant("uid-0"))
     table = catalog.load_table((target.namespace, target.name))
     with table.update_spec() as spec:
         spec.add_identity("carrier")
     with table.update_sort_order() as order:
         order.asc("at", IdentityTransform())
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     assert layout() == (["carrier"], 1)
     # An empty list removes the layout.
-    await tables.ensure(target.model_copy(update={"sort_by": ()}), JSON, "uid-1")
+    await tables.ensure(target.model_copy(update={"sort_by": ()}), JSON, Claimant("uid-1"))
     assert layout() == (["carrier"], 0)
     # A layout that the spec set is removed with its field.
-    await tables.ensure(target.model_copy(update={"partition_by": ("carrier",)}), JSON, "uid-1")
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target.model_copy(update={"partition_by": ("carrier",)}), JSON, Claimant("uid-1"))
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     assert layout() == ([], 0)
 
 
 async def test_one_commit_adds_a_column_and_partitions_by_it(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     wanted = target.model_copy(update={"partition_by": ("origin",)})
-    await tables.ensure(wanted, changed(JSON, Column(name="origin", type="string")), "uid-1")
+    await tables.ensure(wanted, changed(JSON, Column(name="origin", type="string")), Claimant("uid-1"))
     assert [field.name for field in catalog.load_table((target.namespace, target.name)).spec().fields] == ["origin"]
 
 
@@ -293,7 +312,7 @@ async def test_impossible_partitioning_is_rejected_and_creates_no_table(
     problem: str,
 ) -> None:
     with pytest.raises(InvalidSpecError, match=problem) as refusal:
-        await tables.ensure(target.model_copy(update={"partition_by": partition_by}), JSON, "uid-1")
+        await tables.ensure(target.model_copy(update={"partition_by": partition_by}), JSON, Claimant("uid-1"))
     assert refusal.value.reason == reason
     assert not catalog.table_exists((target.namespace, target.name))
 
@@ -302,11 +321,11 @@ async def test_properties_are_set_repaired_and_removed(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     wanted = target.model_copy(update={"properties": {"a": "1", "b": "2"}})
-    await tables.ensure(wanted, JSON, "uid-1")
+    await tables.ensure(wanted, JSON, Claimant("uid-1"))
     table = catalog.load_table((target.namespace, target.name))
     with table.transaction() as transaction:
         transaction.set_properties({"a": "changed", "theirs": "kept"})
-    await tables.ensure(wanted.model_copy(update={"properties": {"a": "1"}}), JSON, "uid-1")
+    await tables.ensure(wanted.model_copy(update={"properties": {"a": "1"}}), JSON, Claimant("uid-1"))
     properties = catalog.load_table((target.namespace, target.name)).properties
     assert (properties["a"], properties["theirs"], properties.get("b")) == ("1", "kept", None)
 
@@ -314,26 +333,26 @@ async def test_properties_are_set_repaired_and_removed(
 async def test_offsets_in_the_properties_are_ignored(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    await tables.ensure(target, JSON, "uid-1")
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     table = catalog.load_table((target.namespace, target.name))
     with table.transaction() as transaction:
         transaction.set_properties({"firn.offsets": '{"0":5}', "firn.epoch": "3", "firn.topic-id": "x"})
-    state = await tables.ensure(target, JSON, "uid-1")
+    state = await tables.ensure(target, JSON, Claimant("uid-1"))
     assert state is not None
     assert state.changed == ()
     assert catalog.load_table((target.namespace, target.name)).properties["firn.offsets"] == '{"0":5}'
-    assert await tables.found(target) == FoundTable("uid-1", "x")
+    assert await tables.found(target) == FoundTable(Ownership("uid-1"), "x")
 
 
 async def test_a_column_dropped_by_another_client_is_restored(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    await tables.ensure(target, JSON, "uid-1")
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     with catalog.load_table((target.namespace, target.name)).update_schema() as update:
         update.delete_column("delay")
-    state = await tables.ensure(target, JSON, "uid-1")
+    state = await tables.ensure(target, JSON, Claimant("uid-1"))
     assert state is not None
     assert state.changed
 
@@ -341,10 +360,10 @@ async def test_a_column_dropped_by_another_client_is_restored(
 async def test_a_table_dropped_by_another_client_is_recreated(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    first = await tables.ensure(target, JSON, "uid-1")
-    await tables.ensure(target, JSON, "uid-1")
+    first = await tables.ensure(target, JSON, Claimant("uid-1"))
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     catalog.drop_table((target.namespace, target.name))
-    second = await tables.ensure(target, JSON, "uid-1")
+    second = await tables.ensure(target, JSON, Claimant("uid-1"))
     assert first is not None
     assert second is not None
     assert second.created
@@ -361,13 +380,13 @@ async def test_an_existing_table_is_adopted_and_gets_missing_columns(
             NestedField(1, "carrier", StringType(), required=True), NestedField(2, "theirs", LongType(), required=False)
         ),
     )
-    state = await tables.ensure(target, JSON, "uid-1")
+    state = await tables.ensure(target, JSON, Claimant("uid-1"))
     assert state is not None
     assert (state.created, state.owner) == (False, None)
     table = catalog.load_table((target.namespace, target.name))
     assert {field.name for field in table.schema().fields} >= {"carrier", "theirs", "delay", "_kafka"}
     assert table.properties[OWNER] == "uid-1"
-    other = await tables.ensure(target, JSON, "uid-2")
+    other = await tables.ensure(target, JSON, Claimant("uid-2"))
     assert other is not None
     assert other.owner == "uid-1"
 
@@ -386,7 +405,7 @@ async def test_an_incompatible_existing_table_is_not_changed(
     carrier = NestedField(2, "carrier", StringType(), required=True)
     before = catalog.create_table((target.namespace, target.name), Schema(field, carrier)).metadata_location
     with pytest.raises(InvalidSpecError, match=problem) as refusal:
-        await tables.ensure(target, JSON, "uid-1")
+        await tables.ensure(target, JSON, Claimant("uid-1"))
     assert refusal.value.reason == Reason.SCHEMA_INCOMPATIBLE
     assert catalog.load_table((target.namespace, target.name)).metadata_location == before
 
@@ -395,12 +414,12 @@ async def test_ensure_leaves_tables_of_version_3_to_the_driver(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     newer = target.model_copy(update={"format_version": 3})
-    assert await tables.ensure(newer, JSON, "uid-1") is None
+    assert await tables.ensure(newer, JSON, Claimant("uid-1")) is None
     with pytest.raises(InvalidSpecError):
-        await tables.ensure(newer.model_copy(update={"partition_by": ("nobody",)}), JSON, "uid-1")
-    await tables.ensure(target, JSON, "uid-1")
+        await tables.ensure(newer.model_copy(update={"partition_by": ("nobody",)}), JSON, Claimant("uid-1"))
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     before = catalog.load_table((target.namespace, target.name)).metadata_location
-    state = await tables.ensure(newer, changed(JSON, Column(name="more", type="int")), "uid-1")
+    state = await tables.ensure(newer, changed(JSON, Column(name="more", type="int")), Claimant("uid-1"))
     assert state is not None
     assert state.format_version == 2
     assert catalog.load_table((target.namespace, target.name)).metadata_location == before
@@ -411,7 +430,7 @@ async def test_an_existing_table_of_version_3_is_read_and_not_written(
 ) -> None:
     if connection.type == "rest":
         pytest.skip("made by hand, which only the SQL catalog takes")
-    await tables.ensure(target.model_copy(update={"name": "model"}), JSON, "uid-1")
+    await tables.ensure(target.model_copy(update={"name": "model"}), JSON, Claimant("uid-1"))
     model = catalog.load_table((target.namespace, "model"))
     document = json.loads(model.metadata.model_dump_json())
     document.update({"format-version": 3, "next-row-id": 0, "table-uuid": str(uuid.uuid4())})
@@ -421,27 +440,27 @@ async def test_an_existing_table_of_version_3_is_read_and_not_written(
     catalog.register_table((target.namespace, target.name), place)
     newer = target.model_copy(update={"format_version": 3})
     for wanted in (newer, target):
-        state = await tables.ensure(wanted, changed(JSON, Column(name="more", type="int")), "uid-1")
+        state = await tables.ensure(wanted, changed(JSON, Column(name="more", type="int")), Claimant("uid-1"))
         assert state is not None
         assert (state.format_version, state.uuid, state.changed) == (3, document["table-uuid"], ())
     with pytest.raises(InvalidSpecError, match="delay"):
-        await tables.ensure(newer, changed(JSON, Column(name="delay", type="string")), "uid-1")
+        await tables.ensure(newer, changed(JSON, Column(name="delay", type="string")), Claimant("uid-1"))
     assert catalog.load_table((target.namespace, target.name)).metadata_location == place
 
 
 async def test_drop_deletes_table_dead_letters_and_files(
     tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
 ) -> None:
-    state = await tables.ensure(target, JSON, "uid-1")
+    state = await tables.ensure(target, JSON, Claimant("uid-1"))
     assert state is not None
     dead = target.model_copy(update={"name": f"{target.name}__dlq"})
-    await tables.ensure(dead, RecordSchema(format="Raw"), "uid-1")
     table = catalog.load_table((target.namespace, target.name))
     place = table.metadata_location
     unnamed = [f"{table.location()}/data/at=1%3A2/left.parquet", f"{table.location()}/metadata/left-m0.avro"]
     for path in unnamed:
         with table.io.new_output(path).create() as stream:
             stream.write(b"left")
+    await tables.ensure(dead, RecordSchema(format="Raw"), Claimant("uid-1"))
     await tables.drop(target, "somebody-else")
     assert catalog.table_exists((target.namespace, target.name))
     dropped = await tables.drop(target, "uid-1")
@@ -458,11 +477,11 @@ async def test_drop_deletes_dead_letters_of_any_owner_but_no_other_table(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
     dead = target.model_copy(update={"name": f"{target.name}__dlq"})
-    await tables.ensure(target, JSON, "uid-1")
-    await tables.ensure(dead, RecordSchema(format="Raw"), "uid-0")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
+    await tables.ensure(dead, RecordSchema(format="Raw"), Claimant("uid-0"))
     assert await tables.drop(target, "uid-1")
     assert not catalog.table_exists((dead.namespace, dead.name))
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     place = catalog.create_table((dead.namespace, dead.name), Schema(NestedField(1, "other", StringType())))
     assert await tables.drop(target, "uid-1")
     assert not catalog.table_exists((target.namespace, target.name))
@@ -473,7 +492,7 @@ async def test_drop_keeps_the_files_of_a_table_whose_files_belong_to_another(
     tables: CatalogTables, catalog: Catalog, connection: CatalogConnection, target: TableTarget
 ) -> None:
     """Iceberg's `snapshot` procedure makes such a table: its data files are those of the source table."""
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     table = catalog.load_table((target.namespace, target.name))
     with table.transaction() as transaction:
         transaction.set_properties({"gc.enabled": "false"})
@@ -495,14 +514,14 @@ async def test_a_table_that_was_never_adopted_is_not_dropped(
 async def test_a_new_table_keeps_bounds_for_the_columns_of_kafka(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    await tables.ensure(target, JSON, "uid-1")
+    await tables.ensure(target, JSON, Claimant("uid-1"))
     properties = catalog.load_table((target.namespace, target.name)).properties
     assert properties["write.metadata.metrics.column._kafka.offset"] == "full"
 
 
 async def test_a_reserved_property_is_rejected(tables: CatalogTables, target: TableTarget) -> None:
     with pytest.raises(InvalidSpecError, match=r"firn\.offsets"):
-        await tables.ensure(target.model_copy(update={"properties": {"firn.offsets": "{}"}}), JSON, "uid-1")
+        await tables.ensure(target.model_copy(update={"properties": {"firn.offsets": "{}"}}), JSON, Claimant("uid-1"))
 
 
 async def test_a_stopped_database_is_unavailable(tmp_path: Path, target: TableTarget) -> None:
@@ -541,7 +560,7 @@ async def test_wrong_storage_credentials_are_access_denied(
     connection = sql_connection(database, f"s3://{storage.bucket}/denied", tmp_path, **properties)
     port = CatalogTables({"lake": connection})
     with pytest.raises(AccessDeniedError, match=target.identifier):
-        await port.ensure(target, JSON, "uid-1")
+        await port.ensure(target, JSON, Claimant("uid-1"))
     port.close()
 
 
@@ -558,7 +577,7 @@ async def test_an_error_of_stopped_storage_has_a_stable_text(
     words = set()
     for _ in range(2):
         with pytest.raises(UnavailableError, match=target.identifier) as down:
-            await port.ensure(target, JSON, "uid-1")
+            await port.ensure(target, JSON, Claimant("uid-1"))
         words.add(str(down.value))
     port.close()
     assert len(words) == 1, words

@@ -1,11 +1,13 @@
 """Port `Tables` in memory. It passes tests/contract/suites.py like the adapter."""
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, replace
 
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.tables import evolution, types
+from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable, TableState
 from tests.fakes.faults import Faults, effect
 
@@ -17,8 +19,16 @@ class Stored:
     uuid: str
     target: TableTarget
     schema: RecordSchema
-    owner: str | None
+    ownership: Ownership = dataclasses.field(default_factory=Ownership)
     topic_id: str = ""
+
+    @property
+    def owner(self) -> str:
+        return self.ownership.owner
+
+    @owner.setter
+    def owner(self, uid: str) -> None:
+        self.ownership = replace(self.ownership, owner=uid)
 
 
 class FakeTables:
@@ -34,7 +44,7 @@ class FakeTables:
         self._ids = 0
 
     @effect
-    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+    async def ensure(self, target: TableTarget, schema: RecordSchema, claimant: Claimant) -> TableState | None:
         self._answer(target.catalog)
         if self.store_problem is not None:
             raise self.store_problem
@@ -42,21 +52,25 @@ class FakeTables:
         if live is None and target.format_version == 3:
             return None
         created = live is None
-        found_owner = live.owner if live else None
+        found_owner = (live.owner or None) if live else None
+        owner = Ownership(claimant.uid, claimant.namespace, claimant.cluster)
         changed: tuple[str, ...] = ()
         if live is None:
-            live = self.put(target, schema, owner)
+            live = self.put(target, schema)
+            live.ownership = owner
             self.faults.log.append(f"create table {target.identifier}")
         else:
-            self._compare(live, schema, owner)
+            claimant.check(target.identifier, live.ownership)
+            self._compare(live, schema, claimant.uid)
             wanted = _merged(live.schema, schema)
             if wanted != live.schema:
                 changed = ("columns",)
                 live.schema = wanted
                 self.faults.log.append(f"change table {target.identifier}")
-            if live.owner != owner:
-                live.owner = owner
+            if live.owner != claimant.uid:
                 self.faults.log.append(f"adopt table {target.identifier}")
+            consent = "" if claimant.has_consent(live.ownership) else live.ownership.consent
+            live.ownership = replace(owner, consent=consent)
         return TableState(
             uuid=live.uuid,
             location=f"s3://firn/{target.namespace}/{target.name}",
@@ -69,7 +83,7 @@ class FakeTables:
     async def found(self, target: TableTarget) -> FoundTable | None:
         self._answer(target.catalog)
         live = self.tables.get(target.identifier)
-        return FoundTable(live.owner, live.topic_id) if live is not None else None
+        return FoundTable(live.ownership, live.topic_id) if live is not None else None
 
     @effect
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
@@ -84,10 +98,10 @@ class FakeTables:
     async def check(self, catalog: str) -> None:
         self._answer(catalog)
 
-    def put(self, target: TableTarget, schema: RecordSchema, owner: str | None) -> Stored:
-        """Add a table that exists without an owner."""
+    def put(self, target: TableTarget, schema: RecordSchema, owner: str = "") -> Stored:
+        """Add a table that an earlier release, or another tool without an owner, created."""
         self._ids += 1
-        self.tables[target.identifier] = Stored(f"table-{self._ids}", target, schema, owner)
+        self.tables[target.identifier] = Stored(f"table-{self._ids}", target, schema, Ownership(owner))
         return self.tables[target.identifier]
 
     def _answer(self, catalog: str) -> None:

@@ -36,13 +36,14 @@ class World:
         self.driver = FakeDriver(self.progress, self.tables, self.clock)
         self.debts: dict[tuple[str, str], TableDebt] = {}
         self.pods_run = True
+        self.cluster_uid = "kubernetes-1"
         self.start()
 
     def start(self, config: Config | None = None) -> None:
         """Start a new operator process: it lists everything, and then watches."""
         self.config = config or self.config
         ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.clock)
-        self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5)
+        self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]
         for kind in ("Job", *KINDS, "IcebergTopic"):
             for manifest in self.cluster.all(kind):

@@ -113,6 +113,7 @@ priorityClassName: {{ . }}
 type: sql
 uri: postgresql://firn-postgres.{{ .Release.Namespace }}.svc:5432/firn
 warehouse: s3://firn/warehouse
+tenancy: {adopt: Any}
 properties:
   user: firn
   io-impl: org.apache.iceberg.aws.s3.S3FileIO
@@ -130,6 +131,7 @@ secretProperties:
 {{- $lake := include "firn.lake" . | fromJson -}}
 namespace: {{ .Release.Namespace }}
 watchNamespaces: {{ .Values.watchNamespaces | uniq | sortAlpha | toJson }}
+formerClusters: {{ .Values.formerClusters | default list | toJson }}
 images:
   spark:
     image: {{ include "firn.image" (dict "root" . "name" "spark") | quote }}

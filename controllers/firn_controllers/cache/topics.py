@@ -11,6 +11,7 @@ from typing import Any
 
 from firn.api.model import ObjectMeta
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.cache.addresses import bootstrap_servers
@@ -63,6 +64,15 @@ class TopicEntry:
         return _present(self.table_claim, ("table-uuid", uuid) if uuid else None)
 
     @property
+    def lost_table(self) -> bool:
+        """True if the topic or the table belongs to another resource, as the status shows it."""
+        conditions = self.status.get("conditions") or ()
+        return any(
+            (item["type"], item["reason"]) == (ConditionType.SPEC_VALID, Reason.RESOURCE_CONFLICT)
+            for item in conditions
+        )
+
+    @property
     def age(self) -> tuple[datetime, str]:
         """Key that sorts older resources first."""
         return (self.metadata.creation_timestamp or EPOCH, self.uid)
@@ -80,7 +90,7 @@ class TopicEntry:
     @property
     def policy_trigger(self) -> tuple[object, ...]:
         """The parts of the object that policies depend on."""
-        return (self.trigger, (self.status.get("table") or {}).get("uuid"))
+        return (self.trigger, (self.status.get("table") or {}).get("uuid"), self.lost_table)
 
 
 def topic_id_claim(topic_id: str | None) -> Claim | None:

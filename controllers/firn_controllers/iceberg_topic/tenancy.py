@@ -5,12 +5,17 @@ A limit that a later configuration sets refuses specs, and does not stop ingesti
 
 from collections.abc import Mapping
 from itertools import chain
+from typing import Protocol
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Allowance, ConfigAllowance, limit, matches
 from firn.model.jobs import TableTarget
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
+
+_ADOPTABLE_TOPICS = {"Owned": "only topics that it made", "Never": "no existing topic"}
+_ADOPTABLE_TABLES = {"Owned": "only its own tables", "Never": "no existing table"}
 
 
 def topic_name_allowed(observed: ObservedTopic) -> Failure | None:
@@ -32,8 +37,7 @@ def table_namespace_allowed(observed: ObservedTopic) -> Failure | None:
     target = observed.target
     if not isinstance(target, TableTarget):
         return None
-    # As in the default of spec.table.namespace.
-    namespace = observed.entry.name[0].replace("-", "_")
+    namespace = default_table_namespace(observed)
     allowed = _patterns(observed.config.catalogs[target.catalog].tenancy.table_namespaces, namespace)
     if not allowed or matches(target.namespace, allowed):
         return None
@@ -42,6 +46,56 @@ def table_namespace_allowed(observed: ObservedTopic) -> Failure | None:
         f"spec.table.namespace: namespace {observed.entry.name[0]} may not use the table namespace {target.namespace} in catalog"
         f" {target.catalog}; allowed are {', '.join(allowed)}; create this IcebergTopic again with an allowed table.namespace, or"
         f" change catalogs.{target.catalog}.tenancy.tableNamespaces in the operator's configuration",
+    )
+
+
+class Maker(Protocol):
+    """The resource that made a Kafka topic."""
+
+    @property
+    def namespace(self) -> str:
+        """Return the namespace of the resource."""
+        ...
+
+    @property
+    def uid(self) -> str:
+        """Return the uid of the resource."""
+        ...
+
+
+def topic_adoption_allowed(observed: ObservedTopic, maker: Maker | None, *, landed: bool = False) -> Failure | None:
+    """Check that a new resource may have a Kafka topic that exists.
+
+    ``maker``: the resource that made the topic, if known. ``landed``: records of the topic are in the resource's table.
+    """
+    namespace, profile = observed.entry.name[0], observed.entry.profile
+    rule = observed.config.profiles[profile].tenancy.adopt
+    made = landed or (maker is not None and maker.namespace == namespace)
+    if rule == "Any" or (rule == "Owned" and made) or (maker is not None and maker.uid == observed.entry.uid):
+        return None
+    return Failure(
+        Reason.NOT_ALLOWED,
+        f"Kafka topic {observed.resource.topic_name} exists already, and in profile {profile} namespace {namespace} may adopt"
+        f" {_ADOPTABLE_TOPICS[rule]}; create this IcebergTopic again with another topicName, delete the Kafka topic, or set"
+        f" profiles.{profile}.tenancy.adopt to Any in the operator's configuration",
+    )
+
+
+def table_adoption_allowed(observed: ObservedTopic, target: TableTarget, tenant: str) -> Failure | None:
+    """Check that a new resource may adopt a table that exists and does not consent.
+
+    ``tenant``: the Kubernetes namespace of the table; empty if it has none.
+    """
+    namespace, name = observed.entry.name
+    rule = observed.config.catalogs[target.catalog].tenancy.adopt
+    if rule == "Any" or (rule == "Owned" and tenant == namespace):
+        return None
+    return Failure(
+        Reason.NOT_ALLOWED,
+        f"table {target.identifier} exists already, and in catalog {target.catalog} namespace {namespace} may adopt"
+        f" {_ADOPTABLE_TABLES[rule]}; create this IcebergTopic again with another table.name, set the table property"
+        f" {names.TABLE_ADOPT} to {namespace}/{name}, or set catalogs.{target.catalog}.tenancy.adopt to Any in the operator's"
+        " configuration",
     )
 
 
@@ -96,6 +150,11 @@ def partitions_allowed(observed: ObservedTopic) -> Failure | None:
         f" have {others}, and this topic asks for {wanted}; lower partitions, delete a topic, or change"
         f" profiles.{profile}.tenancy.partitionsPerNamespace in the operator's configuration",
     )
+
+
+def default_table_namespace(observed: ObservedTopic) -> str:
+    """Return the default of spec.table.namespace. No other Kubernetes namespace has the same."""
+    return observed.entry.name[0].replace("-", "_")
 
 
 def _patterns(patterns: list[str], namespace: str) -> list[str]:

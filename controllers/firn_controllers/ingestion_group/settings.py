@@ -22,13 +22,15 @@ BUFFER_LEAST, BUFFER_MOST = 16 * 2**20, 128 * 2**20
 """Limits of a buffer in bytes. A smaller buffer makes files too small; a larger one does not make them better."""
 
 
-def group_settings(config: Config, group: str) -> GroupSettings:
-    """Return the settings of ``group``."""
+def group_settings(config: Config, group: str, cluster: str = "") -> GroupSettings:
+    """Return the settings of ``group`` in the Kubernetes cluster with this identity."""
     configured = config.groups[group]
     image = configured.image or config.images.spark
     return GroupSettings(
         group=group,
         namespace=config.namespace,
+        cluster=cluster,
+        former_clusters=tuple(config.former_clusters),
         cores=configured.cores,
         heap=configured.heap,
         bytes_per_commit=quantities.size(configured.bytes_per_commit),

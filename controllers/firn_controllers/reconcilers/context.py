@@ -25,6 +25,8 @@ class Context:
 
     config: Config
     owner: Owner
+    cluster_uid: str
+    """Uid of the namespace ``kube-system``, which identifies the Kubernetes cluster; empty if unknown."""
     ports: Ports
     topics: TopicCache
     policies: PolicyCache

@@ -42,7 +42,7 @@ class GroupReconciler:
         if not in_use and live is None:
             return Outcome()
         configured = self._config.groups[group]
-        driver_settings = settings.group_settings(self._config, group)
+        driver_settings = settings.group_settings(self._config, group, self._context.cluster_uid)
         wanted = stateful_set.build(self._config, driver_settings, self._owner, labels, in_use=in_use)
         await cluster.apply(settings.build(driver_settings, self._owner, labels))
         await cluster.apply(service.build(group, self._owner, labels))

@@ -10,11 +10,13 @@ import logging
 from firn.model import names
 from firn.model.errors import AccessDeniedError
 from firn_controllers.children import COMPONENT
+from firn_controllers.iceberg_topic.observed import LiveJob
 from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
+from firn_controllers.reconcilers.topic.kept_topics import KeptTopics
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +33,7 @@ class OrphanReconciler:
         self._cluster = context.ports.cluster
         self._namespace = context.owner.namespace
         self._runs = runs
+        self._kept = KeptTopics(context)
 
     async def reconcile(self) -> Outcome:
         """Remove all orphans. A kind that fails delays no other kind; its first error is raised at the end."""
@@ -89,6 +92,9 @@ class OrphanReconciler:
                     cause = "watchNamespaces no longer has the namespace"
                 elif await self._lives(topic_namespace, topic, uid):
                     continue
+            job = LiveJob.read(config_map)
+            if job is not None:
+                await self._kept.keep(job.job)
             await self._cluster.delete("v1", "ConfigMap", self._namespace, name)
             log.info("removed job contract %s of IcebergTopic %s/%s: %s", name, topic_namespace, topic, cause)
 

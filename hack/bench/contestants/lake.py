@@ -12,6 +12,7 @@ from typing import Any
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
 from firn.model.jobs import CatalogConnection, TableTarget
+from firn.tables.ownership import Claimant
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.evolution import new_schema
 from firn_operator.adapters.iceberg.tables import CatalogTables
@@ -51,7 +52,7 @@ class Lake:
         async def create() -> None:
             tables = CatalogTables({CATALOG: self.connection})
             try:
-                await asyncio.gather(*(tables.ensure(target, SCHEMA, target.name) for target in targets))
+                await asyncio.gather(*(tables.ensure(target, SCHEMA, Claimant(target.name)) for target in targets))
             finally:
                 tables.close()
 

@@ -35,6 +35,7 @@ from firn_operator.process.watches import BEHIND_LIMIT, Watches
 log = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
+CLUSTER_NAMESPACE = "kube-system"
 _STUCK_LIMIT = 150.0
 """Seconds without progress of a queue that has work; longer than the deadline of one reconcile."""
 _RETRY = 5.0
@@ -80,9 +81,10 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
     try:
         configuration = await login()
         api = Api(configuration, RateLimit(config.writes_per_second, config.write_burst))
-        owner_uid = await _until(stop, health, lambda: _start_up(api, config))
-        if owner_uid is None:
+        found = await _until(stop, health, lambda: _start_up(api, config))
+        if found is None:
             return
+        owner_uid, cluster_uid = found
         workloads = Workloads()
         resync = durations.milliseconds(config.resync) / 1000
         instance = os.environ.get("POD_NAME", "firn-operator")
@@ -93,7 +95,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         interval = durations.milliseconds(config.progress_interval) / 1000
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace), interval)
         ports = Ports(topics(config), lake, cluster, progress_reader, SystemClock())
-        controllers = Controllers(config, owner_uid, ports, random.random, telemetry.QueueMeter(), telemetry.RunMeter())
+        meters = (telemetry.QueueMeter(), telemetry.RunMeter())
+        controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)
         telemetry.watch_fleets(config.profiles, controllers.board)
         telemetry.watch_groups(config.groups, controllers.board)
         table_debts = debts(config)
@@ -184,10 +187,27 @@ async def _owner_stays(api: Api, config: Config, uid: str) -> None:
             )
 
 
-async def _start_up(api: Api, config: Config) -> str:
-    """Check the CRDs, and return the uid of the object that owns our workloads. Raises NotReadyError."""
+async def _start_up(api: Api, config: Config) -> tuple[str, str]:
+    """Check the CRDs. Return the uids of the object that owns our workloads and of the Kubernetes cluster.
+
+    Raises NotReadyError and AccessDeniedError.
+    """
     await crd.check(api)
-    return await _owner(api, config)
+    return await _owner(api, config), await _cluster(api)
+
+
+async def _cluster(api: Api) -> str:
+    """Return the uid of the namespace ``kube-system``, which every Kubernetes cluster has from its creation to its end."""
+    try:
+        namespace = await api.call("GET", f"/api/v1/namespaces/{CLUSTER_NAMESPACE}")
+    except ApiError as error:
+        if error.status != 404:
+            raise
+        raise NotReadyError(
+            f"namespace {CLUSTER_NAMESPACE} does not exist; its uid identifies the Kubernetes cluster: wait for the API server"
+        ) from error
+    uid: str = namespace["metadata"]["uid"]
+    return uid
 
 
 async def _claim(cluster: KubeCluster, config: Config) -> bool:

@@ -57,7 +57,7 @@ class Driver:
         self._kafkas: dict[str, Kafka] = {}
         self._lock = threading.Lock()
         self._catalogs = Catalogs(spark, settings)
-        tables = Tables(self._catalogs)
+        tables = Tables(self._catalogs, settings.cluster, settings.former_clusters)
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
         executors = settings.executors

@@ -57,7 +57,7 @@ def create(tables: Tables, job: IngestJob) -> Any:
         rows.dead_letter_columns(),
         (rows.DEAD_LETTER_PARTITION,),
         (),
-        job.uid,
+        tables.claimant(job),
     )
 
 

@@ -16,6 +16,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import ConflictError
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn.tables import evolution, rows, table_properties, transforms, types
+from firn.tables.ownership import Claimant, Ownership
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
 from firn_spark.tables.vended import io_properties
@@ -88,8 +89,11 @@ class Tables:
     """The tables of an application's catalogs. Every method raises AccessDeniedError, UnavailableError, or what it
     names."""
 
-    def __init__(self, catalogs: Catalogs) -> None:
+    def __init__(self, catalogs: Catalogs, cluster: str = "", former_clusters: Sequence[str] = ()) -> None:
+        """Use ``catalogs`` for an installation in the Kubernetes cluster ``cluster``, which may take tables of
+        ``former_clusters``."""
         self._catalogs = catalogs
+        self._cluster, self._former_clusters = cluster, tuple(former_clusters)
         self.jvm = catalogs.jvm
 
     def load(self, catalog: str, namespace: str, name: str) -> Any | None:
@@ -116,15 +120,19 @@ class Tables:
     def ensure(self, job: IngestJob) -> Any:
         """Return the topic's table, created or evolved to its contract if needed.
 
-        Raises ConflictError (SchemaIncompatible) if a column's type cannot become the contract's.
+        Raises ConflictError: SchemaIncompatible if a column's type cannot become the contract's, ResourceConflict if the
+        table belongs to another control plane.
         """
         target = job.table
         table = self.load(target.catalog, target.namespace, target.name)
         columns = rows.table_columns(job.record_schema, target.metadata_columns)
         if table is None:
-            return self.create(target, target.name, columns, target.partition_by or (), target.sort_by or (), job.uid)
+            terms = (target.partition_by or (), target.sort_by or ())
+            return self.create(target, target.name, columns, *terms, self.claimant(job))
+        claimant = self.claimant(job)
         try:
-            self._evolve(table, target, columns, job.uid)
+            claimant.check(target.identifier, Ownership.of(dict(table.properties())))
+            self._evolve(table, target, columns, claimant)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
@@ -136,9 +144,9 @@ class Tables:
         columns: Sequence[Column],
         partition_by: Sequence[str],
         sort_by: Sequence[str],
-        owner: str,
+        claimant: Claimant,
     ) -> Any:
-        """Create the table ``name`` beside ``target`` for the resource with uid ``owner``.
+        """Create the table ``name`` beside ``target`` for the resource ``claimant``.
 
         Returns the existing table if another writer created it first.
         """
@@ -170,7 +178,7 @@ class Tables:
                 "format-version": str(target.format_version),
                 **table_properties.created_with(columns, self._catalogs.has_own_references(target.catalog)),
                 **target.properties,
-                **table_properties.marks(owner, target.properties, table_properties.layout_set_by(target)),
+                **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
             }
             for key, value in properties.items():
                 builder.withProperty(key, value)
@@ -181,6 +189,10 @@ class Tables:
                 if existing is not None:
                     return existing
             raise translate(error, f"table {identifier}") from error
+
+    def claimant(self, job: IngestJob) -> Claimant:
+        """Return the resource of a contract, as the owner of its tables."""
+        return Claimant(job.uid, job.namespace, job.name, self._cluster, self._former_clusters)
 
     def spec(self, table: Any) -> TableSpec:
         """Describe the current table for writers."""
@@ -199,7 +211,7 @@ class Tables:
         node = self.jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
         return self.jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
 
-    def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column], owner: str) -> None:
+    def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant) -> None:
         iceberg = self.jvm.org.apache.iceberg
         present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
         changed: list[Column] = []
@@ -236,18 +248,18 @@ class Tables:
             )
             table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
         if max(target.format_version, table.operations().current().formatVersion()) == 3:
-            self._evolve_v3(table, target, owner)
+            self._evolve_v3(table, target, claimant)
 
-    def _evolve_v3(self, table: Any, target: TableTarget, owner: str) -> None:
+    def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = dict(table.properties())
         self._lay_out(table, target, properties)
         ours = {
             **target.properties,
-            **table_properties.marks(owner, target.properties, table_properties.layout_set_by(target)),
+            **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
         }
         put = {key: value for key, value in ours.items() if properties.get(key) != value}
-        gone = table_properties.dropped_by_spec(properties, ours)
+        gone = table_properties.dropped_by_spec(properties, ours) | claimant.spent(properties)
         if table.operations().current().formatVersion() < target.format_version:
             put["format-version"] = str(target.format_version)
         if put or gone:

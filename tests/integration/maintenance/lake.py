@@ -15,6 +15,7 @@ from firn.model.errors import ExitCode
 from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
 from firn.model.maintenance import MaintenanceRun, RunReport, TableReport, TableWork, unpack
 from firn.tables import rows
+from firn.tables.ownership import Claimant
 from firn_spark.failpoints import Failpoints
 from firn_spark.leases import Files, Leases
 from firn_spark.maintenance.application import Run
@@ -145,7 +146,12 @@ class Topic:
 
     def dead_letters(self) -> Any:
         return self.tables.create(
-            self.job.table, f"{self.job.table.name}__dlq", rows.dead_letter_columns(), ("day(ingested_at)",), (), "uid"
+            self.job.table,
+            f"{self.job.table.name}__dlq",
+            rows.dead_letter_columns(),
+            ("day(ingested_at)",),
+            (),
+            Claimant("uid"),
         )
 
     def objects(self) -> set[str]:

@@ -263,6 +263,7 @@ def test_the_operator_has_rights_in_its_namespace_and_reads_all_topics() -> None
         "events",
         "leases",
         "customresourcedefinitions",
+        "namespaces",
     }
 
 
@@ -272,8 +273,11 @@ def test_an_operator_with_watched_namespaces_has_no_other_rights() -> None:
         namespace for namespace, rule in rules_of(objects, "firn-operator") if "icebergtopics" in rule["resources"]
     ]
     assert topics == ["a", "b"]
-    [(_, crd)] = [(namespace, rule) for namespace, rule in rules_of(objects, "firn-operator") if namespace is None]
-    assert (crd["verbs"], crd["resourceNames"]) == (["get"], [f"{kind}.firn.dev" for kind in KINDS])
+    rules = [rule for namespace, rule in rules_of(objects, "firn-operator") if namespace is None]
+    assert [(rule["verbs"], rule["resourceNames"]) for rule in rules] == [
+        (["get"], [f"{kind}.firn.dev" for kind in KINDS]),
+        (["get"], ["kube-system"]),
+    ]
 
 
 def test_a_driver_may_only_read_config_maps_and_hold_the_leases_of_groups() -> None:

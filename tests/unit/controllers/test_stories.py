@@ -115,7 +115,7 @@ async def test_resume_does_not_apply_to_a_recreated_topic() -> None:
 
 
 async def test_fewer_partitions_than_the_topic_has_are_rejected() -> None:
-    world = World()
+    world = World(gen.adopting())
     await world.topics.create("classic", "flights", 12, {})
     world.cluster.create(gen.topic(partitions=3))
     await world.settle()
@@ -157,11 +157,11 @@ async def test_ingestion_continues_under_the_old_schema_after_a_rejected_one() -
 
 
 async def test_an_incompatible_existing_table_is_reported() -> None:
-    world = World()
+    world = World(gen.adopting())
     other = gen.observed()
     assert not isinstance(other.target, Exception)
     fields = RecordSchema.model_validate({"format": "Json", "fields": [{"name": "id", "type": "uuid"}]})
-    world.tables.put(other.target, fields, owner=None)
+    world.tables.put(other.target, fields)
     world.cluster.create(gen.topic())
     await world.settle()
     assert world.conditions()["TableReady"] == ("False", "SchemaIncompatible")

@@ -2,6 +2,7 @@
 
 from firn.model.jobs import TableTarget
 from firn.tables import table_properties
+from firn.tables.ownership import Claimant
 
 SPEC = {
     "write.parquet.compression-codec": "zstd",
@@ -23,21 +24,28 @@ def test_dead_letters_inherit_properties_without_columns_or_paths() -> None:
 
 
 def test_only_properties_set_by_the_spec_are_removed() -> None:
-    table = {**table_properties.CREATED_WITH, **table_properties.marks("uid", {"a": "1", "b": "2"}), "a": "1", "b": "2"}
+    table = {
+        **table_properties.CREATED_WITH,
+        **table_properties.marks(Claimant("uid"), {"a": "1", "b": "2"}),
+        "a": "1",
+        "b": "2",
+    }
     table["somebody.s"] = "own"
-    wanted = {"b": "2", **table_properties.marks("uid", {"b": "2"})}
+    wanted = {"b": "2", **table_properties.marks(Claimant("uid"), {"b": "2"})}
     assert table_properties.dropped_by_spec(table, wanted) == {"a"}
-    nothing = table_properties.marks("uid", {})
+    nothing = table_properties.marks(Claimant("uid"), {})
     assert table_properties.dropped_by_spec(table, nothing) == {"a", "b", table_properties.MANAGED}
     assert table_properties.dropped_by_spec({"a": "1"}, nothing) == frozenset()
 
 
 def test_only_a_layout_set_by_an_earlier_spec_is_removed() -> None:
     target = TableTarget(catalog="c", namespace="n", name="t", partition_by=("id",))
-    marked = table_properties.marks("uid", {}, table_properties.layout_set_by(target))
+    marked = table_properties.marks(Claimant("uid"), {}, table_properties.layout_set_by(target))
     wanted = table_properties.wanted_terms
     assert wanted(table_properties.PARTITION_BY, None, marked) == ()
     assert wanted(table_properties.SORT_BY, None, marked) is None
     assert wanted(table_properties.PARTITION_BY, ("b",), marked) == ("b",)
     assert wanted(table_properties.SORT_BY, (), {}) == ()
-    assert table_properties.LAYOUT in table_properties.dropped_by_spec(marked, table_properties.marks("uid", {}))
+    assert table_properties.LAYOUT in table_properties.dropped_by_spec(
+        marked, table_properties.marks(Claimant("uid"), {})
+    )

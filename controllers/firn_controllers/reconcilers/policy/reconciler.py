@@ -145,6 +145,8 @@ class PolicyReconciler:
             return None
         if resource.metadata.annotations.get(names.PAUSE) == "true":
             return None
+        if entry.lost_table:
+            return None
         holder = self._context.topics.holder(entry.table_claim) if entry.table_claim else None
         uuid = (entry.status.get("table") or {}).get("uuid")
         if holder is None or holder.uid != entry.uid or not uuid:

@@ -6,11 +6,11 @@ A step that fails stops the steps that need it. `TopicFindings` records the resu
 from dataclasses import replace
 
 from firn.model.conditions import ConditionType, Reason
-from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
+from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.cache.topics import TopicEntry, topic_id_claim
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.iceberg_topic import checks, plan, status
+from firn_controllers.iceberg_topic import checks, plan, status, tenancy
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.plan import TopicStep
@@ -19,8 +19,9 @@ from firn_controllers.ports import TableState, TopicState
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.contracts import JobContracts
 from firn_controllers.reconcilers.topic.failures import DependencyFailures
+from firn_controllers.reconcilers.topic.kept_topics import KeptTopic, KeptTopics
 from firn_controllers.reconcilers.topic.memory import Recollection, TopicMemory
-from firn_controllers.reconcilers.topic.restored import found_failure
+from firn_controllers.reconcilers.topic.restored import claimant, found_failure, has_records_of
 
 VISIBLE_WITHIN = 10.0
 """Seconds for which a topic that was created may be unknown to the brokers before that counts as their failure."""
@@ -36,6 +37,7 @@ class TopicAgreement:
         self._memory = memory
         self._failures = failures
         self._contracts = contracts
+        self._kept = KeptTopics(context)
 
     async def reach(self, observed: ObservedTopic, recalled: Recollection) -> TopicFindings | None:
         """Return the findings of all steps that could be made.
@@ -73,7 +75,10 @@ class TopicAgreement:
         if recalled.topic is not None:
             return replace(findings, topic=recalled.topic, topic_origin=origin or Reason.ADOPTED)
         try:
-            live, steps = await self._make_topic(observed)
+            live = await self._context.ports.topics.describe(observed.entry.profile, observed.resource.topic_name)
+            if live is not None and not await self._may_have(observed, live):
+                return findings
+            live, steps = await self._make_topic(observed, live)
         except InvalidSpecError as error:
             return replace(findings, failure=Failure(_refusal(error), str(error)))
         except FirnError as error:
@@ -97,7 +102,31 @@ class TopicAgreement:
         done += _dry_run_announcements(observed, live)
         return replace(findings, topic=live, topic_origin=origin, announcements=(*findings.announcements, *done))
 
-    async def _make_topic(self, observed: ObservedTopic) -> tuple[TopicState | None, tuple[TopicStep, ...]]:
+    async def _may_have(self, observed: ObservedTopic, live: TopicState) -> bool:
+        """Return True if the resource may have a Kafka topic that exists; False if only the catalog could tell.
+
+        Raises InvalidSpecError if it may not.
+        """
+        entry, failure = observed.entry, None
+        rival = self._topic_rival(observed, live)
+        if rival is not None:
+            failure = checks.conflict(f"Kafka topic {live.name}", rival)
+        elif not (observed.job is not None or entry.status.get("topicId") or self._memory.has_created(entry.uid)):
+            kept = await self._kept.maker(entry.profile, live)
+            failure = tenancy.topic_adoption_allowed(observed, kept)
+            if failure is not None:
+                try:
+                    landed = await has_records_of(observed, live, self._context)
+                except FirnError:
+                    return False
+                failure = tenancy.topic_adoption_allowed(observed, kept, landed=landed)
+        if failure is not None:
+            raise InvalidSpecError(failure.message, reason=failure.reason)
+        return True
+
+    async def _make_topic(
+        self, observed: ObservedTopic, live: TopicState | None
+    ) -> tuple[TopicState | None, tuple[TopicStep, ...]]:
         """Create or change the Kafka topic.
 
         Returns it, or None if the brokers do not describe it yet, and the steps made.
@@ -105,17 +134,14 @@ class TopicAgreement:
         spec, topics = observed.resource.spec, self._context.ports.topics
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._context.config.profiles[profile].default_partitions
-        live = await topics.describe(profile, topic)
-        rival = self._topic_rival(observed, live)
-        if rival is not None:
-            failure = checks.conflict(f"Kafka topic {topic}", rival)
-            raise InvalidSpecError(failure.message, reason=failure.reason)
         steps = plan.topic(
             live, spec.partitions, default, observed.log_retention.over(spec.config), observed.owned_config
         )
         for step in steps:
             match step:
                 case plan.CreateTopic(partitions, configs):
+                    # After a crash, this tells the topic from one that existed before.
+                    await self._kept.put(KeptTopic(profile, topic, observed.entry.name[0], observed.entry.uid))
                     await topics.create(profile, topic, partitions, configs)
                     self._memory.note_created(observed.entry.uid)
                     live = await topics.describe(profile, topic)
@@ -125,9 +151,9 @@ class TopicAgreement:
                     await topics.alter_configs(profile, topic, put, remove)
         return (plan.after(steps, live) if live is not None else None), steps
 
-    def _topic_rival(self, observed: ObservedTopic, live: TopicState | None) -> TopicEntry | None:
+    def _topic_rival(self, observed: ObservedTopic, live: TopicState) -> TopicEntry | None:
         """Return the older resource that has the topic under another address of its brokers."""
-        claim = topic_id_claim(live.topic_id) if live is not None else None
+        claim = topic_id_claim(live.topic_id)
         return self._context.topics.rival(observed.entry, [claim]) if claim is not None else None
 
     # Table
@@ -146,8 +172,8 @@ class TopicAgreement:
             return findings
         try:
             with self._failures.turn(observed.entry.name, observed.catalog_dependency):
-                live = await self._context.ports.tables.ensure(target, schema, observed.entry.uid)
-        except InvalidSpecError as error:
+                live = await self._context.ports.tables.ensure(target, schema, claimant(observed, self._context))
+        except (ConflictError, InvalidSpecError) as error:
             if error.reason == Reason.SCHEMA_INCOMPATIBLE:
                 return replace(findings, table=error)
             return replace(findings, failure=Failure(_refusal(error), str(error)))
@@ -178,8 +204,15 @@ class TopicAgreement:
         if revoked:
             # The contract stays, because it also has what the operator remembers of the topic.
             wanted = replace(wanted, job=wanted.job.model_copy(update={"suspended": True}))
+        profile, topic = observed.entry.profile, observed.resource.topic_name
+        named = observed.entry.status.get("topicId")
+        # From here on, status or contract remember the topic. A process that ends in between repeats these calls.
+        if observed.job is None and named:
+            await self._kept.forget(profile, topic)
         if observed.job != wanted or self._contracts.edited(observed.entry.uid):
             await self._contracts.apply(wanted)
+        if not named:
+            await self._kept.forget(profile, topic)
         return replace(findings, job=None if revoked else wanted)
 
 
@@ -190,7 +223,7 @@ def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:
     return Reason(kept) if kept in status.ORIGINS else status.origin_before(observed.entry.status, kind)
 
 
-def _refusal(error: InvalidSpecError) -> Reason:
+def _refusal(error: ConflictError | InvalidSpecError) -> Reason:
     """Return the error's reason if SpecValid has it. Any other is a config that the broker refused."""
     reason = next((member for member in Reason if str(member) == error.reason), Reason.BAD_TOPIC_CONFIG)
     return Reason.BAD_TOPIC_CONFIG if reason is Reason.INVALID_SPEC else reason

@@ -4,6 +4,7 @@ from firn.model import names
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.iceberg_topic.observed import LiveJob
 from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.topic.kept_topics import KeptTopics
 
 
 class JobContracts:
@@ -12,6 +13,7 @@ class JobContracts:
     def __init__(self, context: Context) -> None:
         self._cluster = context.ports.cluster
         self._owner = context.owner
+        self._kept = KeptTopics(context)
         self._in_force: dict[str, LiveJob] = {}
         self._edited: set[str] = set()
         """Uids of contracts whose labels or owner are not those that the operator sets."""
@@ -46,6 +48,13 @@ class JobContracts:
         await self._cluster.apply(plan.config_map(job, self._owner), always=True)
         self._in_force[job.job.uid] = job
         self._edited.discard(job.job.uid)
+
+    async def retire(self, uid: str) -> None:
+        """Delete the contract of a resource that ends and keeps its Kafka topic, and remember which namespace made it."""
+        job = await self.read(uid, cached=True)
+        if job is not None:
+            await self._kept.keep(job.job)
+        await self.remove(uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the contract; a missing one is no error."""

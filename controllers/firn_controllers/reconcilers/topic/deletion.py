@@ -17,7 +17,7 @@ from firn_controllers.conditions.annotations import misread
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.conditions.stable_text import steady
-from firn_controllers.iceberg_topic import checks, status
+from firn_controllers.iceberg_topic import checks, status, tenancy
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import released
@@ -27,6 +27,7 @@ from firn_controllers.ports import TopicState
 from firn_controllers.queue import Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.contracts import JobContracts
+from firn_controllers.reconcilers.topic.kept_topics import KeptTopics
 from firn_controllers.reconcilers.topic.memory import TopicMemory
 from firn_controllers.reconcilers.topic.reporting import TopicReports
 
@@ -46,6 +47,7 @@ class TopicDeletion:
         self._memory = memory
         self._contracts = contracts
         self._reports = reports
+        self._kept = KeptTopics(context)
         self._contract_removed: dict[str, float] = {}  # by uid, in monotonic seconds
         self._groups: dict[str, set[str]] = {}
         """Uid -> the groups whose drivers may have the topic."""
@@ -55,7 +57,7 @@ class TopicDeletion:
         entry = observed.entry
         if entry.uid not in self._contract_removed:
             self._groups[entry.uid] = {entry.group} | await self._contract_groups(observed)
-            await self._contracts.remove(entry.uid)
+            await self._contracts.retire(entry.uid)
             self._contract_removed[entry.uid] = self._context.ports.clock.monotonic()
             self._memory.forget_visit(entry.name)
         finalizers = observed.resource.metadata.finalizers
@@ -77,7 +79,7 @@ class TopicDeletion:
 
         A spec that cannot be read does not say what to delete, so all data stays.
         """
-        await self._contracts.remove(entry.uid)
+        await self._contracts.retire(entry.uid)
         finalizers = entry.metadata.finalizers
         if names.FINALIZER not in finalizers:
             return None
@@ -219,25 +221,28 @@ class TopicDeletion:
         topics = self._context.ports.topics
         try:
             live = await topics.describe(profile, topic)
-            if live is not None and _topic_is_ours(observed, live):
+            if live is not None and await self._topic_is_ours(observed, live):
                 await topics.delete(profile, topic)
+                await self._kept.forget(profile, topic)
                 done.append(Announcement("Normal", EventReason.DATA_DELETED, f"deleted Kafka topic {topic}"))
         except FirnError as error:
             return _blocked(Reason.BROKER_UNREACHABLE, f"Kafka topic {topic}: {error}")
         return None
 
+    async def _topic_is_ours(self, observed: ObservedTopic, live: TopicState) -> bool:
+        """Return whether status names this topic.
 
-def _topic_is_ours(observed: ObservedTopic, live: TopicState) -> bool:
-    """Return whether status names this topic.
-
-    Without a topic in status, an accepted spec would have created or adopted it.
-    """
-    remembered = observed.entry.status.get("topicId")
-    if remembered:
-        return bool(live.topic_id == remembered)
-    verdict = status.as_before(observed, ConditionType.SPEC_VALID)
-    refused = verdict is not None and verdict.reason == Reason.DEFAULT_CHANGED
-    return not refused and checks.first_failure(observed) is None
+        Without a topic in status, an accepted spec would have created or adopted it.
+        """
+        remembered = observed.entry.status.get("topicId")
+        if remembered:
+            return bool(live.topic_id == remembered)
+        verdict = status.as_before(observed, ConditionType.SPEC_VALID)
+        refused = verdict is not None and verdict.reason == Reason.DEFAULT_CHANGED
+        if refused or checks.first_failure(observed) is not None:
+            return False
+        kept = await self._kept.maker(observed.entry.profile, live)
+        return tenancy.topic_adoption_allowed(observed, kept) is None
 
 
 def _blocked(reason: Reason, problem: str) -> Verdict:

@@ -43,7 +43,7 @@ class TopicReconciler:
     async def reconcile(self, name: Name) -> Outcome:
         """Bring Kafka topic, table and ingestion closer to the spec, and update the status."""
         for uid in self._context.topics.deleted_uids(name):
-            await self._contracts.remove(uid)
+            await self._contracts.retire(uid)
             self._forget(name, uid)
             self._context.topics.clear_deleted(name, uid)
         entry = self._context.topics.get(name)

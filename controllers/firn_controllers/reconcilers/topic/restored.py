@@ -1,6 +1,7 @@
 """Refuses a new resource whose data exists already and is not its own.
 
-A table may belong to an older resource, under another name of its catalog. And data may be under another profile or
+A table may belong to an older resource, under another name of its catalog, to another Kubernetes cluster, or to another
+namespace. And data may be under another profile or
 catalog than the defaults. The status has the defaults that were chosen at the creation of a resource. A resource that is restored from Git has no
 status, so after a change of the defaults it would get an empty topic or table elsewhere.
 """
@@ -9,12 +10,14 @@ import asyncio
 import logging
 
 from firn.model.conditions import Reason
-from firn.model.errors import FirnError
+from firn.model.errors import ConflictError, FirnError
 from firn.model.jobs import TableTarget
-from firn_controllers.iceberg_topic import checks
+from firn.tables.ownership import Claimant
+from firn_controllers.cache.topics import topic_id_claim
+from firn_controllers.iceberg_topic import checks, tenancy
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
-from firn_controllers.ports import Ports
+from firn_controllers.ports import FoundTable, Ports, TopicState
 from firn_controllers.reconcilers.context import Context
 
 log = logging.getLogger(__name__)
@@ -27,15 +30,56 @@ async def found_failure(observed: ObservedTopic, context: Context) -> Failure | 
 
     Raises UnavailableError or AccessDeniedError if the table, or brokers that may have its topic, cannot tell.
     """
-    target, ports = observed.target, context.ports
-    known = observed.job is not None or "table" in observed.entry.status
-    if known or not isinstance(target, TableTarget):
+    target = observed.target
+    if holds_table(observed) or not isinstance(target, TableTarget):
         return None
-    spec = observed.resource.spec
-    found = await ports.tables.found(target)
-    owner = context.topics.by_uid(found.owner) if found is not None and found.owner else None
+    found = await context.ports.tables.found(target)
+    failure = _not_ours(observed, context, target, found) if found is not None else None
+    return failure or await _default_changed(observed, context, target, found)
+
+
+async def has_records_of(observed: ObservedTopic, live: TopicState, context: Context) -> bool:
+    """Return whether the resource's table has records of this Kafka topic. Raises the errors of `found_failure`."""
+    if not isinstance(observed.target, TableTarget) or topic_id_claim(live.topic_id) is None:
+        return False
+    found = await context.ports.tables.found(observed.target)
+    return found is not None and found.topic_id == live.topic_id
+
+
+def holds_table(observed: ObservedTopic) -> bool:
+    """Return whether an earlier reconcile gave the resource its table. An earlier release may have done so."""
+    return observed.job is not None or "table" in observed.entry.status
+
+
+def claimant(observed: ObservedTopic, context: Context) -> Claimant:
+    """Return the resource as the owner of its table."""
+    former = tuple(observed.config.former_clusters)
+    return Claimant(observed.entry.uid, *observed.entry.name, context.cluster_uid, former, holds=holds_table(observed))
+
+
+def _not_ours(observed: ObservedTopic, context: Context, target: TableTarget, found: FoundTable) -> Failure | None:
+    """Return why a new resource must not have a table that exists, or None."""
+    table, resource = found.ownership, claimant(observed, context)
+    owner = context.topics.by_uid(table.owner)
     if owner is not None and owner.age < observed.entry.age:
         return checks.conflict(f"table {target.identifier}", owner)
+    try:
+        resource.check(target.identifier, table)
+    except ConflictError as error:
+        return Failure(Reason.RESOURCE_CONFLICT, str(error))
+    if table.owner == resource.uid or resource.has_consent(table):
+        return None
+    tenant = table.tenant
+    if table.owner and not tenant:  # marked by an earlier release, which did not write the namespace
+        default = target.namespace == tenancy.default_table_namespace(observed)
+        tenant = owner.name[0] if owner is not None else resource.namespace if default else ""
+    return tenancy.table_adoption_allowed(observed, target, tenant)
+
+
+async def _default_changed(
+    observed: ObservedTopic, context: Context, target: TableTarget, found: FoundTable | None
+) -> Failure | None:
+    spec, ports = observed.resource.spec, context.ports
     if spec.table.catalog is None:
         elsewhere = await _catalog_with_table(observed, target, context)
         if elsewhere is not None:
@@ -66,7 +110,7 @@ async def _catalog_with_table(observed: ObservedTopic, target: TableTarget, cont
         try:
             async with asyncio.timeout(OTHER_CATALOG_SECONDS):
                 found = await context.ports.tables.found(other)
-            if found is not None and found.owner is not None:
+            if found is not None and found.ownership.owner:
                 return other
         except (FirnError, TimeoutError) as error:
             log.warning("cannot tell whether table %s exists: %s", other.identifier, error)

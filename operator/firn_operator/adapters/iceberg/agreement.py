@@ -20,6 +20,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.tables import table_properties
+from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import TableState
 from firn_operator.adapters.iceberg import evolution, file_io
 from firn_operator.adapters.iceberg.catalogs import LeanSqlCatalog, TableKey, places
@@ -47,14 +48,14 @@ class Agreement:
     """Brings one table into agreement with its spec, in a thread."""
 
     def __init__(
-        self, connection: Connection, target: TableTarget, schema: RecordSchema, owner: str, request: bytes
+        self, connection: Connection, target: TableTarget, schema: RecordSchema, claimant: Claimant, request: bytes
     ) -> None:
         self._connection = connection
         self._catalog = connection.catalog()
         self._target = target
         self._key = (target.namespace, target.name)
         self._layout = evolution.layout(target, schema)
-        self._owner = owner
+        self._claimant = claimant
         self._request = request
         for key in self._layout.properties:
             if key.startswith(table_properties.RESERVED):
@@ -105,7 +106,7 @@ class Agreement:
             except iceberg_errors.NoSuchTableError:
                 return self._create()
         state = self._agree(table)
-        if state.changed or state.owner != self._owner:
+        if state.changed or state.owner != self._claimant.uid:
             return state  # a new version of the metadata: cache the state after the next read
         self._connection.note(self._key, Agreed(self._request, place or "", digest, state))
         return state
@@ -146,14 +147,15 @@ class Agreement:
 
     def _marks(self) -> dict[str, str]:
         return table_properties.marks(
-            self._owner, self._layout.properties, table_properties.layout_set_by(self._target)
+            self._claimant, self._layout.properties, table_properties.layout_set_by(self._target)
         )
 
     def _agree(self, table: Table) -> TableState:
         """Change the parts of the table that differ from the layout, in one commit."""
         metadata = table.metadata
         state = _state(metadata)
-        reason = Reason.INCOMPATIBLE_SCHEMA if state.owner == self._owner else Reason.SCHEMA_INCOMPATIBLE
+        self._claimant.check(self._target.identifier, Ownership.of(metadata.properties))
+        reason = Reason.INCOMPATIBLE_SCHEMA if state.owner == self._claimant.uid else Reason.SCHEMA_INCOMPATIBLE
         steps = evolution.schema_steps(metadata.schema(), self._layout, reason)
         if metadata.format_version > 2 or self._target.format_version > 2:
             return state
@@ -179,7 +181,7 @@ class Agreement:
         current = transaction.table_metadata.properties
         properties = {**self._layout.properties, **self._marks()}
         put = {key: value for key, value in properties.items() if current.get(key) != value}
-        gone = table_properties.dropped_by_spec(current, properties)
+        gone = table_properties.dropped_by_spec(current, properties) | self._claimant.spent(current)
         if put:
             transaction.set_properties(put)
         if gone:

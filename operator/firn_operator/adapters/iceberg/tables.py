@@ -13,6 +13,7 @@ from pyiceberg.catalog import Catalog
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
+from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable, TableState
 from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg.agreement import Agreement
@@ -45,11 +46,11 @@ class CatalogTables:
         for connection in (*self._connections.values(), *self._dropping.values()):
             connection.pool.shutdown(wait=False, cancel_futures=True)
 
-    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+    async def ensure(self, target: TableTarget, schema: RecordSchema, claimant: Claimant) -> TableState | None:
         """Create the table or bring it into agreement with the spec."""
         connection = self._connections[target.catalog]
         request = hashlib.blake2b(
-            "\0".join((target.model_dump_json(), schema.model_dump_json(), owner)).encode(), digest_size=16
+            "\0".join((target.model_dump_json(), schema.model_dump_json(), repr(claimant))).encode(), digest_size=16
         ).digest()
         key = (target.namespace, target.name)
         place: str | None = None
@@ -59,7 +60,7 @@ class CatalogTables:
             if seen is not None and seen.request == request and seen.place == place:
                 return seen.state
         return await connection.call(
-            f"table {target.identifier}", lambda: Agreement(connection, target, schema, owner, request).run(place)
+            f"table {target.identifier}", lambda: Agreement(connection, target, schema, claimant, request).run(place)
         )
 
     async def found(self, target: TableTarget) -> FoundTable | None:
@@ -113,12 +114,12 @@ def _found(catalog: Catalog, key: TableKey) -> FoundTable | None:
     table = existing(catalog, key)
     if table is None:
         return None
-    owner = table.properties.get(names.TABLE_OWNER)
+    ownership = Ownership.of(table.properties)
     snapshot = table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if names.SUMMARY_TOPIC_ID in summary:
-            return FoundTable(owner, str(summary[names.SUMMARY_TOPIC_ID]))
+            return FoundTable(ownership, str(summary[names.SUMMARY_TOPIC_ID]))
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
-    return FoundTable(owner, table.properties.get(names.SUMMARY_TOPIC_ID, ""))
+    return FoundTable(ownership, table.properties.get(names.SUMMARY_TOPIC_ID, ""))

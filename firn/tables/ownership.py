@@ -1,0 +1,82 @@
+"""Ownership of a table: the properties that name its resource, its Kubernetes namespace and its Kubernetes cluster.
+
+The operator (formats 1 and 2) and the driver (format 3) use the same rules.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from firn.model import names
+from firn.model.errors import ConflictError
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """The owner that the properties of a table name. A part that they do not name is empty."""
+
+    owner: str = ""
+    """Property ``firn.owner``: uid of the resource that created or adopted the table."""
+    tenant: str = ""
+    """Property ``firn.tenant``: Kubernetes namespace of that resource."""
+    cluster: str = ""
+    """Property ``firn.kubernetes-cluster``: uid of the namespace ``kube-system`` of that resource's Kubernetes cluster."""
+    consent: str = ""
+    """Property ``firn.adopt``: ``NAMESPACE/NAME`` of the resource that may adopt the table."""
+
+    @classmethod
+    def of(cls, properties: Mapping[str, str]) -> "Ownership":
+        """Return the ownership that the properties of a table state."""
+        keys = (names.TABLE_OWNER, names.TABLE_TENANT, names.TABLE_KUBERNETES_CLUSTER, names.TABLE_ADOPT)
+        return cls(*(properties.get(key, "") for key in keys))
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """A resource that uses a table, and the Kubernetes cluster whose operator manages the resource."""
+
+    uid: str
+    namespace: str = ""
+    name: str = ""
+    cluster: str = ""
+    """Uid of the namespace ``kube-system``; empty if unknown."""
+    former_clusters: tuple[str, ...] = ()
+    """Clusters whose tables the configuration approves to take."""
+    holds: bool = False
+    """True if an earlier visit found that the table is the resource's."""
+
+    def marks(self) -> dict[str, str]:
+        """Return the properties that name this resource as the owner of a table."""
+        marks = {
+            names.TABLE_OWNER: self.uid,
+            names.TABLE_TENANT: self.namespace,
+            names.TABLE_KUBERNETES_CLUSTER: self.cluster,
+        }
+        return {key: value for key, value in marks.items() if value}
+
+    def has_consent(self, table: Ownership) -> bool:
+        """Return whether the table consents to its adoption by this resource.
+
+        The owner needs no consent: a consent that names it is for a resource of the same name in another cluster.
+        """
+        return table.consent == f"{self.namespace}/{self.name}" and table.owner != self.uid
+
+    def spent(self, properties: Mapping[str, str]) -> frozenset[str]:
+        """Return the properties to remove from a table that this resource takes: a consent counts once."""
+        return frozenset({names.TABLE_ADOPT}) if self.has_consent(Ownership.of(properties)) else frozenset()
+
+    def check(self, identifier: str, table: Ownership) -> None:
+        """Raise ConflictError if the table belongs to another control plane."""
+        if table.owner == self.uid or self.has_consent(table):
+            return
+        approval = f"to take it, set its property {names.TABLE_ADOPT} to {self.namespace}/{self.name}"
+        if self.cluster and table.cluster not in ("", self.cluster, *self.former_clusters):
+            recorded = table.cluster
+            raise ConflictError(
+                f"table {identifier} belongs to Kubernetes cluster {recorded}, and this is cluster {self.cluster}; {approval}, or for all"
+                " tables of that cluster, add it to formerClusters in the operator's configuration"
+            )
+        if self.holds and table.tenant not in ("", self.namespace):
+            raise ConflictError(
+                f"table {identifier} belongs to namespace {table.tenant} now, by another installation of Firn; {approval}, or delete this"
+                " IcebergTopic"
+            )
