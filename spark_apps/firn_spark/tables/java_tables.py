@@ -107,6 +107,8 @@ class Tables:
             except JAVA_ERRORS as error:
                 if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
                     return None
+                if opened is not None and self._lacks(opened, namespace, name):
+                    return None
                 chain = causes(error)
                 expired = any(cause.token_expired for cause in chain)
                 if opened is not None and (expired or any(cause.disconnected for cause in chain)):
@@ -116,6 +118,23 @@ class Tables:
                         continue
                 raise translate(error, f"table {catalog}.{namespace}.{name}") from error
         raise AssertionError("the last attempt returns or raises")
+
+    def _lacks(self, catalog: Any, namespace: str, name: str) -> bool:
+        """Return whether a table with the name of a metadata table, such as ``history``, is known to be missing.
+
+        For a missing ``shop.history``, Iceberg's REST client asks for the history of a table ``shop`` without namespace
+        (RESTSessionCatalog.loadTable). Servers reject that request in different ways.
+        """
+        iceberg = self.jvm.org.apache.iceberg
+        try:
+            if getattr(iceberg.MetadataTableType, "from")(name) is None:
+                return False
+            place = iceberg.catalog.Namespace.of(self._strings(namespace))
+            if not catalog.namespaceExists(place):
+                return True
+            return all(str(table.name()) != name for table in catalog.listTables(place))
+        except JAVA_ERRORS:
+            return False
 
     def ensure(self, job: IngestJob) -> Any:
         """Return the topic's table, created or evolved to its contract if needed.

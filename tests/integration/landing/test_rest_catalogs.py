@@ -3,13 +3,14 @@
 import json
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from pyiceberg.catalog import Catalog
 
-from firn.model.errors import AccessDeniedError
+from firn.model.errors import AccessDeniedError, ConflictError
 from firn.model.jobs import Column, GroupSettings, IngestJob, RecordSchema, TableTarget
+from firn.tables.ownership import Ownership
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli import audit
 from firn_spark.failpoints import Failpoints
@@ -42,11 +43,11 @@ def rest(spark: Any, catalog: IcebergRest) -> Iterator[Tables]:
     catalogs.close()
 
 
-def job(name: str) -> IngestJob:
+def job(name: str, version: Literal[2, 3] = 2) -> IngestJob:
     return IngestJob(
         uid=f"uid-{name}", namespace="tests", name=name, generation=1, group="g", profile="classic", topic="t",
         record_schema=RecordSchema(format="Json", fields=(Column(name="a", type="int"),)), freshness_ms=1000,
-        table=TableTarget(catalog="rest", namespace=NAMESPACE, name=name),
+        table=TableTarget(catalog="rest", namespace=NAMESPACE, name=name, format_version=version),
     )  # fmt: skip
 
 
@@ -135,3 +136,24 @@ def test_the_audit_sees_the_whole_history(catalog: IcebergRest, rest: Tables, op
     everything = open_catalog("rest", catalog.connection, snapshots="all").load_table((NAMESPACE, "long_history"))
     assert len(everything.metadata.snapshots) == 3
     assert audit.before(everything, "id") == (None, True)
+
+
+def test_a_table_may_have_the_name_of_a_metadata_table(rest: Tables) -> None:
+    assert rest.load("rest", NAMESPACE, "history") is None
+    created = rest.ensure(job("history", 3))
+    assert rest.ensure(job("history", 3)).uuid() == created.uuid()
+
+
+def test_a_driver_leaves_a_table_to_the_cluster_that_owns_it(spark: Any, catalog: IcebergRest) -> None:
+    catalogs = Catalogs(spark, GroupSettings(group="g", catalogs={"rest": catalog.connection}))
+    here, there = Tables(catalogs, "cluster-1"), Tables(catalogs, "cluster-2")
+    work, other = job("owned", 3), job("owned", 3).model_copy(update={"uid": "uid-2"})
+    table = here.ensure(work)
+    assert Ownership.of(dict(table.properties())) == Ownership("uid-owned", "tests", "cluster-1")
+    with pytest.raises(ConflictError, match="belongs to Kubernetes cluster cluster-1"):
+        there.ensure(other)
+    table.updateProperties().set("firn.adopt", "tests/owned").commit()
+    assert Ownership.of(dict(there.ensure(other).properties())) == Ownership("uid-2", "tests", "cluster-2")
+    with pytest.raises(ConflictError, match="belongs to Kubernetes cluster cluster-2"):
+        here.ensure(work)
+    catalogs.close()

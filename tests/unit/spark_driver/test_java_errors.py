@@ -98,6 +98,32 @@ def test_a_catalog_that_rejects_its_properties_is_an_error_of_the_spec() -> None
         Tables(catalogs).load("lake", "shop", "orders")
 
 
+def catalog_of(listed: list[str], error: Exception, metadata: object = "HISTORY") -> Any:
+    """Return catalogs whose only one lists these tables and fails to load any with ``error``."""
+    opened = SimpleNamespace(
+        loadTable=fails(error),
+        namespaceExists=lambda _: True,
+        listTables=lambda _: [SimpleNamespace(name=lambda name=name: name) for name in listed],
+    )
+    kinds = SimpleNamespace(**{"from": lambda name: metadata if name == "history" else None})
+    places = SimpleNamespace(Namespace=SimpleNamespace(of=str), TableIdentifier=SimpleNamespace(of=str))
+    iceberg = SimpleNamespace(MetadataTableType=kinds, catalog=places)
+    array = SimpleNamespace(newInstance=lambda _, size: [""] * size)
+    lang = SimpleNamespace(reflect=SimpleNamespace(Array=array), Class=SimpleNamespace(forName=str))
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg)), java=SimpleNamespace(lang=lang))
+    return SimpleNamespace(jvm=jvm, get=lambda _: opened)
+
+
+def test_a_missing_table_may_have_the_name_of_a_metadata_table() -> None:
+    """Iceberg's REST client also asks for a table without namespace then, which servers reject in their own ways."""
+    rejected = py4j(Thrown("org.apache.iceberg.exceptions.BadRequestException", "Malformed request"))
+    assert Tables(catalog_of(["orders"], rejected)).load("lake", "shop", "history") is None
+    with pytest.raises(UnavailableError, match="Malformed request"):
+        Tables(catalog_of(["history"], rejected)).load("lake", "shop", "history")
+    with pytest.raises(UnavailableError, match="Malformed request"):
+        Tables(catalog_of(["orders"], rejected)).load("lake", "shop", "orders")
+
+
 def test_an_unreadable_table_is_an_error_of_the_table() -> None:
     nothing: Any = None
     tables: Any = SimpleNamespace(ensure=lambda job: SimpleNamespace(refresh=fails(illegal("metadata"))))
