@@ -64,8 +64,8 @@ class TopicEntry:
         return _present(self.table_claim, ("table-uuid", uuid) if uuid else None)
 
     @property
-    def lost_table(self) -> bool:
-        """True if the topic or the table belongs to another resource, as the status shows it."""
+    def in_conflict(self) -> bool:
+        """True if the status says that the Kafka topic or the table belongs to another resource."""
         conditions = self.status.get("conditions") or ()
         return any(
             (item["type"], item["reason"]) == (ConditionType.SPEC_VALID, Reason.RESOURCE_CONFLICT)
@@ -90,7 +90,7 @@ class TopicEntry:
     @property
     def policy_trigger(self) -> tuple[object, ...]:
         """The parts of the object that policies depend on."""
-        return (self.trigger, (self.status.get("table") or {}).get("uuid"), self.lost_table)
+        return (self.trigger, (self.status.get("table") or {}).get("uuid"), self.in_conflict)
 
 
 def topic_id_claim(topic_id: str | None) -> Claim | None:

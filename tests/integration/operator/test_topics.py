@@ -5,10 +5,12 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, NewTopic
+from pyiceberg.catalog import Catalog
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection
+from firn.tables.ownership import Ownership
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from tests.servers.process import await_true
 
@@ -30,11 +32,15 @@ def topics(world: "World") -> set[str]:
 
 
 def table_exists(world: "World", name: str) -> bool:
+    return catalog(world).table_exists(("demo", name.replace("-", "_")))
+
+
+def catalog(world: "World") -> Catalog:
     properties = {"user": world.database.user, "password": world.database.password}
     connection = CatalogConnection(
         type="sql", uri=world.database.uri, warehouse=f"file://{world.directory}/warehouse", properties=properties
     )
-    return open_catalog("lake", connection).table_exists(("demo", name.replace("-", "_")))
+    return open_catalog("lake", connection)
 
 
 def test_a_manifest_creates_topic_table_job_and_conditions(world: "World", operator: "Running", name: str) -> None:
@@ -46,7 +52,10 @@ def test_a_manifest_creates_topic_table_job_and_conditions(world: "World", opera
     assert topic["status"]["table"]["identifier"] == f"lake.demo.{name.replace('-', '_')}"
     world.await_condition(name, "IngestionReady", "False", "Starting")
     assert name in topics(world)
-    assert table_exists(world, name)
+    properties = catalog(world).load_table(("demo", name.replace("-", "_"))).properties
+    system = world.find("/api/v1/namespaces/kube-system")
+    assert system is not None
+    assert Ownership.of(properties) == Ownership(topic["metadata"]["uid"], "demo", system["metadata"]["uid"])
     workload = world.find(f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/{names.ingestion('default')}")
     assert workload is not None
     assert operator.metric("firn_topics") >= 1
@@ -97,7 +106,7 @@ def test_the_delete_policy_deletes_topic_and_table(world: "World", operator: "Ru
     assert not table_exists(world, name)
 
 
-def test_a_deletion_keeps_topic_and_table_by_default(world: "World", operator: "Running", name: str) -> None:
+def test_a_deletion_keeps_topic_and_table_for_the_namespace(world: "World", operator: "Running", name: str) -> None:
     place = f"/apis/{names.API_VERSION}/namespaces/demo/icebergtopics/{name}"
     world.apply(name, {"schema": SCHEMA})
     world.await_made(name)
@@ -108,3 +117,12 @@ def test_a_deletion_keeps_topic_and_table_by_default(world: "World", operator: "
     await_true("the job contract is deleted", lambda: world.find(job) is None)
     assert name in topics(world)
     assert table_exists(world, name)
+    world.apply(name, {"schema": SCHEMA})
+    world.await_condition(name, "TopicReady", "True", "Adopted")
+    world.await_condition(name, "TableReady", "True", "Adopted")
+
+
+def test_a_topic_of_another_client_is_not_adopted(world: "World", operator: "Running", name: str) -> None:
+    AdminClient({"bootstrap.servers": world.broker.bootstrap}).create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    world.apply(name, {"schema": SCHEMA})
+    world.await_condition(name, "SpecValid", "False", "NotAllowed")

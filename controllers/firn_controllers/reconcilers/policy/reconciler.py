@@ -145,7 +145,7 @@ class PolicyReconciler:
             return None
         if resource.metadata.annotations.get(names.PAUSE) == "true":
             return None
-        if entry.lost_table:
+        if entry.in_conflict:
             return None
         holder = self._context.topics.holder(entry.table_claim) if entry.table_claim else None
         uuid = (entry.status.get("table") or {}).get("uuid")

@@ -111,7 +111,7 @@ class TopicAgreement:
         rival = self._topic_rival(observed, live)
         if rival is not None:
             failure = checks.conflict(f"Kafka topic {live.name}", rival)
-        elif not (observed.job is not None or entry.status.get("topicId") or self._memory.has_created(entry.uid)):
+        elif not self._has_topic(observed):
             kept = await self._kept.maker(entry.profile, live)
             failure = tenancy.topic_adoption_allowed(observed, kept)
             if failure is not None:
@@ -140,8 +140,9 @@ class TopicAgreement:
         for step in steps:
             match step:
                 case plan.CreateTopic(partitions, configs):
-                    # After a crash, this tells the topic from one that existed before.
-                    await self._kept.put(KeptTopic(profile, topic, observed.entry.name[0], observed.entry.uid))
+                    if not self._has_topic(observed):
+                        # After a crash, this tells the topic from one that existed before.
+                        await self._kept.put(KeptTopic(profile, topic, observed.entry.name[0], observed.entry.uid))
                     await topics.create(profile, topic, partitions, configs)
                     self._memory.note_created(observed.entry.uid)
                     live = await topics.describe(profile, topic)
@@ -150,6 +151,11 @@ class TopicAgreement:
                 case plan.AlterConfigs(put, remove):
                     await topics.alter_configs(profile, topic, put, remove)
         return (plan.after(steps, live) if live is not None else None), steps
+
+    def _has_topic(self, observed: ObservedTopic) -> bool:
+        """Return whether an earlier reconcile gave the resource its Kafka topic. An earlier release may have done so."""
+        entry = observed.entry
+        return observed.job is not None or "topicId" in entry.status or self._memory.has_created(entry.uid)
 
     def _topic_rival(self, observed: ObservedTopic, live: TopicState) -> TopicEntry | None:
         """Return the older resource that has the topic under another address of its brokers."""
