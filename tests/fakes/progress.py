@@ -3,6 +3,7 @@
 from firn.model.clock import Clock
 from firn.model.jobs import IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
+from firn.tables.ownership import Ownership
 from tests.fakes.tables import FakeTables
 
 
@@ -38,7 +39,9 @@ class FakeDriver:
     def _topic(self, job: IngestJob) -> TopicProgress:
         live = self._tables.tables.get(job.table.identifier)
         if live is None and job.table.format_version == 3:
-            live = self._tables.put(job.table, job.record_schema, job.uid)
+            live = self._tables.put(job.table, job.record_schema)
+        if live is not None and live.target.format_version == 3:
+            live.ownership = Ownership(job.uid, job.namespace, live.ownership.cluster)
         fields: dict[str, object] = {
             "uid": job.uid,
             "generation": job.generation,

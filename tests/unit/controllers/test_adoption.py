@@ -267,6 +267,26 @@ async def test_a_topic_leaves_its_table_to_the_namespace_of_another_release_that
     assert stored.owner == "uid-y"
 
 
+async def test_a_table_of_format_3_is_the_resources_once_the_driver_has_marked_it() -> None:
+    lake = world("Any", "Any")
+    spec = {"table": {"formatVersion": 3}}
+    stored = existing(lake, Ownership("uid-x", "other", "kubernetes-1"), **spec)
+    lake.pods_run = False
+    assert await created(lake, **spec) == ("True", "Valid")
+    lake.start()
+    await lake.settle()
+    assert lake.conditions()["SpecValid"] == ("True", "Valid")
+    lake.pods_run = True
+    await lake.settle()
+    assert lake.conditions()["Ready"] == ("True", "AllReady")
+    assert (stored.owner, stored.ownership.tenant) == (UID, "demo")
+    stored.ownership = Ownership("uid-y", "other", "kubernetes-1")
+    lake.pods_run = False
+    lake.start()
+    await lake.settle()
+    assert lake.conditions()["SpecValid"] == ("False", "ResourceConflict")
+
+
 async def test_no_run_maintains_a_table_that_another_cluster_took() -> None:
     lake = await settled(gen.adopting())
     lake.tables.tables[TABLE].ownership = Ownership("uid-x", "demo", "kubernetes-2")
@@ -276,3 +296,16 @@ async def test_no_run_maintains_a_table_that_another_cluster_took() -> None:
     lake.cluster.create(gen.policy(selector={}, triggers={"dueFiles": 1}))
     await lake.settle()
     assert not lake.cluster.all("Job")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("after", [True, False], ids=["after", "before"])
+async def test_an_operator_killed_at_any_call_still_knows_the_maker_of_a_topic(*, after: bool) -> None:
+    for call in range(1, 20):
+        lake = await settled(gen.adopting("Owned"))
+        lake.faults.kill_at, lake.faults.after_effect = lake.faults.calls + call, after
+        lake.cluster.remove("flights")
+        lake.cluster.create(gen.topic("again", topicName="flights", table={"name": "new"}))
+        await lake.settle()
+        assert lake.conditions("again")["Ready"] == ("True", "AllReady"), call
+        assert lake.conditions("again")["TopicReady"] == ("True", "Adopted")

@@ -9,12 +9,12 @@ status, so after a change of the defaults it would get an empty topic or table e
 import asyncio
 import logging
 
-from firn.model.conditions import Reason
+from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import ConflictError, FirnError
 from firn.model.jobs import TableTarget
 from firn.tables.ownership import Claimant
 from firn_controllers.cache.topics import topic_id_claim
-from firn_controllers.iceberg_topic import checks, tenancy
+from firn_controllers.iceberg_topic import checks, status, tenancy
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.ports import FoundTable, Ports, TopicState
@@ -54,7 +54,10 @@ def holds_table(observed: ObservedTopic) -> bool:
 def claimant(observed: ObservedTopic, context: Context) -> Claimant:
     """Return the resource as the owner of its table."""
     former = tuple(observed.config.former_clusters)
-    return Claimant(observed.entry.uid, *observed.entry.name, context.cluster_uid, former, holds=holds_table(observed))
+    # Until the driver has changed a table of format 3, the table still names its former owner.
+    before = status.as_before(observed, ConditionType.TABLE_READY)
+    holds = holds_table(observed) and (before is None or before.reason is not Reason.WAITING_FOR_DRIVER)
+    return Claimant(observed.entry.uid, *observed.entry.name, context.cluster_uid, former, holds=holds)
 
 
 def _not_ours(observed: ObservedTopic, context: Context, target: TableTarget, found: FoundTable) -> Failure | None:
