@@ -23,25 +23,21 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
-        self._rows = Counter("firn_ingest_rows", "Rows landed in the topic's table", LABELS, registry=self.registry)
-        self._bytes = Counter("firn_ingest_bytes", "Bytes of keys and values read", LABELS, registry=self.registry)
-        self._dead = Counter(
-            "firn_ingest_dead_letters", "Records landed as dead letters", LABELS, registry=self.registry
+        self._rows = self._counter("firn_ingest_rows", "Rows landed in the topic's table")
+        self._bytes = self._counter("firn_ingest_bytes", "Bytes of keys and values read")
+        self._dead = self._counter("firn_ingest_dead_letters", "Records landed as dead letters")
+        self._skipped = self._counter("firn_ingest_skipped", "Records dropped because of onBadRecord: Skip")
+        self._failures = self._counter("firn_ingest_failures", "Failed rounds, and failed starts of work on a topic")
+        self._lost = self._counter(
+            "firn_ingest_lost_records", "Offsets that did not land, because the log deleted them first or was cut back"
         )
-        self._skipped = Counter(
-            "firn_ingest_skipped", "Records dropped because of onBadRecord: Skip", LABELS, registry=self.registry
+        self._disagreements = self._counter(
+            "firn_ingest_audit_failures",
+            "Rounds that were not committed, because their files did not agree with their offsets",
         )
-        self._failures = Counter(
-            "firn_ingest_failures",
-            "Failed rounds, and failed starts of work on a topic",
-            LABELS,
-            registry=self.registry,
-        )
-        self._lost = Counter(
-            "firn_ingest_lost_records",
-            "Offsets that did not land, because the log deleted them first or was cut back",
-            LABELS,
-            registry=self.registry,
+        self._empty = self._counter(
+            "firn_ingest_empty_offsets",
+            "Offsets that passed without a record: markers of transactions, aborted records, compaction",
         )
         self._lag_records = Gauge(
             "firn_ingest_lag_records", "Offsets that have not landed yet", LABELS, registry=self.registry
@@ -75,6 +71,15 @@ class Metrics:
             registry=self.registry,
         )
 
+    def _counter(self, name: str, text: str) -> Counter:
+        return Counter(name, text, LABELS, registry=self.registry)
+
+    @property
+    def _counters(self) -> tuple[Counter, ...]:
+        return (
+            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._disagreements, self._empty,
+        )  # fmt: skip
+
     def landed(self, topic: Topic, result: TopicResult, seconds: float) -> None:
         """Count a commit."""
         labels = (topic.job.namespace, topic.job.name)
@@ -88,6 +93,12 @@ class Metrics:
         """Count offsets that did not land."""
         self._lost.labels(topic.job.namespace, topic.job.name).inc(offsets)
 
+    def audited(self, topic: Topic, empty: int, *, agrees: bool) -> None:
+        """Count the audit of a round, and its offsets without a record."""
+        labels = (topic.job.namespace, topic.job.name)
+        self._empty.labels(*labels).inc(empty)
+        self._disagreements.labels(*labels).inc(not agrees)
+
     def failed(self, topic: Topic) -> None:
         """Count a failure."""
         self._failures.labels(topic.job.namespace, topic.job.name).inc()
@@ -98,7 +109,7 @@ class Metrics:
         Start its counters at 0: Prometheus sees an increase only after the series exists.
         """
         labels = (topic.job.namespace, topic.job.name)
-        for counter in (self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost):
+        for counter in self._counters:
             counter.labels(*labels)
         self._freshness.labels(*labels).set(topic.job.freshness_ms / 1000)
         if progress.lag_records is not None:
@@ -111,8 +122,7 @@ class Metrics:
     def forget(self, topic: Topic) -> None:
         """Remove the series of a topic that left the group."""
         for metric in (
-            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._lag_records, self._lag_seconds, self._uncommitted,
-            self._freshness, self._commit_age, self._seconds,
+            *self._counters, self._lag_records, self._lag_seconds, self._uncommitted, self._freshness, self._commit_age, self._seconds,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

@@ -80,7 +80,9 @@ class Brokers:
 def topic_commits(committer: Committer, counted: list[int]) -> TopicCommits:
     """Return the commits of rounds. They add the lost offsets to ``counted``."""
     preparation = SimpleNamespace(follow_table=lambda topic: None, begin=lambda topic: None)
-    meter = SimpleNamespace(lost=lambda topic, offsets: counted.append(offsets), landed=lambda *_: None)
+    meter = SimpleNamespace(
+        lost=lambda topic, offsets: counted.append(offsets), landed=lambda *_: None, audited=lambda *_, agrees: None
+    )
     nothing: Any = None
     return TopicCommits(nothing, cast(Any, committer), cast(Any, preparation), Failpoints(), cast(Any, meter))
 

@@ -14,6 +14,7 @@ from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Committer, Landed
+from tests.unit.spark_driver.results import descriptor
 from tests.unit.spark_driver.topic import topic
 
 OURS = Landed("id-1", 7, {0: 5}, commit_id="ours", writer="ours")
@@ -54,8 +55,9 @@ def test_a_commit_without_an_answer_makes_the_next_claim_commit(monkeypatch: pyt
         return cast(Landed, answer)
 
     monkeypatch.setattr(dead_letters, "commit", commit)
-    commits = TopicCommits(cast(Any, None), cast(Any, None), cast(Any, None), Failpoints(), cast(Any, None))
-    result = TopicResult(dead=["a file"])
+    meter = SimpleNamespace(audited=lambda *_, agrees: None)
+    commits = TopicCommits(cast(Any, None), cast(Any, None), cast(Any, None), Failpoints(), cast(Any, meter))
+    result = TopicResult(dead=[descriptor(1)], dead_rows=1, records=1)
     with pytest.raises(CommitUnknownError):
         commits.commit(landing, {0: (5, 9)}, result, 0.0)
     assert landing.letters.unsettled

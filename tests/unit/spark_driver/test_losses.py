@@ -6,10 +6,10 @@ import pytest
 
 from firn.model.progress import RANGES, Cause, Gap, Losses
 from firn_spark.ingestion.rounds.committing import TopicCommits
-from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.planning import plan
 from firn_spark.tables.commits import Landed
 from tests.unit.spark_driver.losing import Brokers, Committer, Table, landed_to, topic_commits
+from tests.unit.spark_driver.results import landed
 from tests.unit.spark_driver.topic import topic
 
 
@@ -42,7 +42,7 @@ def test_a_round_records_the_offsets_that_the_log_deleted(
     behind = landed_to(10)
     planned = plan([behind], cast(Any, Brokers(25, 40)), 2**30)
     assert planned[behind] == {0: (25, 40)}
-    commits.commit(behind, planned[behind], TopicResult(rows=15), 0.0)
+    commits.commit(behind, planned[behind], landed({0: (25, 40)}), 0.0)
     assert committer.made == [({0: 40}, [deleted(10, 25)])]
     assert counted == [15]
     assert behind.gaps == []
@@ -63,7 +63,7 @@ def test_the_offsets_before_the_first_landing_are_no_loss(commits: TopicCommits,
     new = landed_to(0)
     new.table.landed = None
     planned = plan([new], cast(Any, Brokers(25, 40)), 2**30)
-    commits.commit(new, planned[new], TopicResult(rows=15), 0.0)
+    commits.commit(new, planned[new], landed({0: (25, 40)}), 0.0)
     assert committer.made == [({0: 40}, [])]
 
 
@@ -82,7 +82,7 @@ def test_a_failed_commit_keeps_the_gap_for_the_next_one(
     planned = plan([behind], cast(Any, Brokers(25, 40)), 2**30)
     committer.failure = RuntimeError("no answer")
     with pytest.raises(RuntimeError):
-        commits.commit(behind, planned[behind], TopicResult(rows=15), 0.0)
+        commits.commit(behind, planned[behind], landed({0: (25, 40)}), 0.0)
     assert (behind.gaps, counted) == ([deleted(10, 25)], [])
 
 

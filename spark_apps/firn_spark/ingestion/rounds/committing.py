@@ -7,8 +7,10 @@ from typing import Protocol
 
 import structlog
 
+from firn.model.errors import CorruptDataError
 from firn.model.progress import HaltedAt, Offsets
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds import auditing
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.topic import Topic
@@ -34,6 +36,10 @@ class Meter(Protocol):
 
     def lost(self, topic: Topic, offsets: int) -> None:
         """Count offsets of ``topic`` that did not land."""
+        ...
+
+    def audited(self, topic: Topic, empty: int, *, agrees: bool) -> None:
+        """Count the audit of a round that passed ``empty`` offsets without a record."""
         ...
 
 
@@ -81,6 +87,7 @@ class TopicCommits:
     def _commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
         halts = first_halts(result.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
+        self._audit(topic, ranges, reached, result)
         if result.records:
             topic.reading.record_bytes = max(16.0, result.bytes / result.records + 32)
             topic.reading.largest_bytes = max(result.largest, (topic.reading.largest_bytes or 0) * 3 // 4)
@@ -103,6 +110,26 @@ class TopicCommits:
             topic.reading.client_reader = False
         if halts:
             halt(topic, *min(halts.items()))
+
+    def _audit(self, topic: Topic, ranges: Ranges, reached: Offsets, result: TopicResult) -> None:
+        """Refuse to commit files that do not agree with the offsets of the round. Raises CorruptDataError."""
+        passed = {part: (start, reached[part]) for part, (start, _) in ranges.items()}
+        schemas = [spec.schema if spec is not None else "" for spec in (topic.table.spec, topic.letters.spec)]
+        problem = auditing.disagreement(ranges, passed, result, *schemas)
+        self._meter.audited(topic, 0 if problem else auditing.empty_offsets(passed, result), agrees=not problem)
+        if not problem:
+            return
+        self.discard(topic, result)
+        log.error(
+            "a round does not agree with its offsets",
+            topic=topic.job.topic,
+            namespace=topic.job.namespace,
+            problem=problem,
+        )
+        raise CorruptDataError(
+            f"topic {topic.job.topic}: the audit of a round failed, and the driver commits nothing of it: {problem}; the driver reads"
+            " the records again; if the message stays, keep the log of the driver and report a bug"
+        )
 
     def record_gaps(self, topic: Topic) -> None:
         """Commit the gaps of a topic that has no records to land. Raises FirnError."""

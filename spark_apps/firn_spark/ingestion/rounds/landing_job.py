@@ -38,6 +38,8 @@ class TopicResult:
     bytes: int = 0
     largest: int = 0
     records: int = 0
+    partitions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
+    """Partition -> number of records that the tasks read, and the first and the last of their offsets."""
     code: str = ""
     path: str = ""
     times: dict[str, Times] = field(default_factory=dict)
@@ -73,7 +75,10 @@ class TopicResult:
         for name, counts in stats["times"].items():
             times = Times(*counts)  # JSON made a list of it
             self.times[name] = self.times[name].plus(times) if name in self.times else times
-        self.records += sum(numbers[0] for numbers in stats["partitions"].values())
+        for text, (count, first, last) in stats["partitions"].items():
+            before = self.partitions.get(int(text), (0, first, last))
+            self.partitions[int(text)] = (before[0] + count, min(before[1], first), max(before[2], last))
+            self.records += count
 
     @property
     def landed(self) -> bool:
