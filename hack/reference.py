@@ -9,6 +9,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -179,14 +180,18 @@ def metrics_of(families: Iterable[Any]) -> Iterator[str]:
 
 def metrics() -> str:
     """Return the page of all metrics."""
-    debt = list(telemetry.DebtMetrics(lambda: ()).collect())
+    computed: list[Any] = [
+        *telemetry.DebtMetrics(lambda: ()).collect(),
+        *telemetry.LogMetrics(lambda: (), lambda _: None).collect(),
+        *telemetry.AuditMetrics(lambda: (), datetime.now(UTC)).collect(),
+    ]
     shared = collectors(REGISTRY)
     broker = [metric for metric in shared if getattr(metric, "_name", "").startswith("firn_broker_")]
     groups = (
         (
             "Operator",
             "Port `metrics` of the Service `firn-operator`.",
-            [metric for metric in shared if metric not in broker] + debt,
+            [metric for metric in shared if metric not in broker] + computed,
         ),
         (
             "Ingestion driver",

@@ -56,6 +56,8 @@ def config(**changes: Any) -> Config:
         },
         "groups": {"default": {}, "big": {"memory": "4Gi", "namespaces": ["demo"]}},
         **changes,
+        # Without audits, which would start runs of their own in tests of policies.
+        "maintenance": {"audit": {"schedule": ""}, **changes.get("maintenance", {})},
     }
     return Config.model_validate(document)
 

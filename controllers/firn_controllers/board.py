@@ -3,6 +3,7 @@
 The board is a cache, built again after a restart. Topics read it instead of asking the same broker a thousand times.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firn.model.progress import TopicProgress
@@ -27,6 +28,8 @@ class Board:
     """Group -> uid of a topic -> the driver's progress report about it."""
     debts: dict[str, TableDebt] = field(default_factory=dict)
     """Uid of a topic -> the maintenance debt of its table."""
+    configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """Uid of a topic -> the configs of its Kafka topic, with the brokers' defaults that are known."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
 

@@ -29,9 +29,14 @@ class TopicState:
     defaults: Mapping[str, str] = field(default_factory=dict)
     """The brokers' values of DELETION_CONFIGS that the topic does not set."""
 
+    @property
+    def effective(self) -> Mapping[str, str]:
+        """The configs of the topic, with the known defaults of the brokers."""
+        return {**self.defaults, **self.configs}
 
-DELETION_CONFIGS = ("cleanup.policy", "retention.ms")
-"""Topic configs that say when the log deletes records by their age."""
+
+DELETION_CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes")
+"""Topic configs that say when the log deletes records."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """The loop: events wake keys, and each key has its reconciler.
 
 Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("fleet", profile)``, ``("catalog",
-name)``, ``("group", name)``, ``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`,
+name)``, ``("group", name)``, ``("audits",)``, ``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`,
 `child_seen` and so on) and calls `run`. No key is reconciled before `synced`: with an incomplete list of resources, the
 wrong resource could win a conflict, or a group could look unused.
 """
@@ -21,6 +21,7 @@ from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.ports import Manifest, Ports, RunMeter
 from firn_controllers.queue import Key, Lane, Outcome, ReconcileMeter, WorkQueue
+from firn_controllers.reconcilers.audits import AuditReconciler
 from firn_controllers.reconcilers.catalog import CatalogReconciler
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.fleet import FleetReconciler
@@ -31,7 +32,8 @@ from firn_controllers.reconcilers.topic.reconciler import TopicReconciler
 
 log = logging.getLogger(__name__)
 
-TOPIC, POLICY, FLEET, CATALOG, GROUP, ORPHANS = "topic", "policy", "fleet", "catalog", "group", "orphans"
+TOPIC, POLICY, FLEET, CATALOG, GROUP = "topic", "policy", "fleet", "catalog", "group"
+AUDITS, ORPHANS = "audits", "orphans"
 TOGETHER = 2.0
 """Seconds for which changes of debt are collected before their policy is reconciled."""
 
@@ -79,6 +81,7 @@ class Controllers:
         self._catalog_reconciler = CatalogReconciler(context)
         self._group_reconciler = GroupReconciler(context)
         self._orphan_reconciler = OrphanReconciler(context, self._policy_reconciler.runs)
+        self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs)
 
     # What the watches show
 
@@ -153,7 +156,9 @@ class Controllers:
             return  # only the operator changes contracts; the next resync finds a lost one
         if labels.get(COMPONENT) == COMPONENT_RUN:
             policy = (names.LABEL_POLICY_KIND, names.LABEL_POLICY_NAMESPACE, names.LABEL_POLICY)
-            if labels.keys() >= set(policy):
+            if labels.get(names.LABEL_POLICY_KIND) == "Audit":
+                self.queue.add((AUDITS,), Lane.DEPENDENCY)
+            elif labels.keys() >= set(policy):
                 self.queue.add((POLICY, *(labels[key] for key in policy)), Lane.DEPENDENCY)
             return
         if profile in self._config.profiles:
@@ -183,6 +188,7 @@ class Controllers:
         ):
             for name in configured:
                 self.queue.add((kind, name))
+        self.queue.add((AUDITS,), Lane.ROUTINE)
         self.queue.add((ORPHANS,), Lane.ROUTINE)
 
     def stop(self) -> None:
@@ -210,6 +216,8 @@ class Controllers:
                 outcome = await self._catalog_reconciler.reconcile(name)
             case (kind, name) if kind == GROUP:
                 outcome = await self._group_reconciler.reconcile(name)
+            case (kind,) if kind == AUDITS:
+                outcome = await self._audit_reconciler.reconcile()
             case _:
                 outcome = await self._orphan_reconciler.reconcile()
         await self._announce()

@@ -180,6 +180,8 @@ class PrometheusRule(Settings):
     """Lag in seconds. An alert fires if a topic exceeds it for 10 minutes."""
     compaction_lag_seconds: int = Field(ge=60)
     """Compaction lag in seconds. An alert fires if a table exceeds it for 15 minutes."""
+    audit_age_seconds: int = Field(ge=60)
+    """Age of an audit in seconds. An alert fires if the last audit of a topic is older for 15 minutes."""
     runbook_url: str
     """Address at which you publish docs/operations/alerts.md. Each alert links its section. Empty: no links."""
 

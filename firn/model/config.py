@@ -547,8 +547,25 @@ class RunSize(Settings):
     """Executors of the run. Without them, Spark's tasks run in the driver pod."""
 
 
+class Audit(Settings):
+    """Audits: runs that compare the offsets of each topic's log with the rows of its tables, with or without a policy."""
+
+    schedule: Annotated[
+        str, Field(pattern=r"^(\s*[0-9A-Za-z*,/#-]+(\s+[0-9A-Za-z*,/#-]+){4}\s*)?$", max_length=100)
+    ] = "0 1 * * *"
+    """Times of the audits, as a cron expression with five fields. Empty: no audits."""
+    time_zone: str = Field(default="Etc/UTC", pattern=r"^[A-Za-z0-9_+-]+(/[A-Za-z0-9_+-]+)*$", max_length=64)
+    """Time zone of ``schedule``: a name of the IANA database, such as Europe/Berlin."""
+    spread: Duration = "4h"
+    """Time over which the audits of one scheduled time are spread."""
+    size: Name = "small"
+    """Resources of a run: a name in ``sizes``."""
+    deadline: Duration = "1h"
+    """Longest time from the creation of a run to its end. Topics that it did not audit are due again."""
+
+
 class Maintenance(Settings):
-    """Runs of CompactionPolicies and RetentionPolicies."""
+    """Runs of CompactionPolicies and RetentionPolicies, and audits."""
 
     sizes: dict[Name, RunSize] = {"small": RunSize()}
     """Sizes that a policy's ``run.size`` may name. If there is a size ``large``, large tables use it."""
@@ -564,6 +581,8 @@ class Maintenance(Settings):
     """Lowest age for ``orphanFiles.minAge`` of policies. Younger files may belong to a commit in progress."""
     lowest_snapshot_age: Duration = "5m"
     """Lowest age for ``snapshots.maxAge`` of policies. Readers may still use younger snapshots."""
+    audit: Audit = Audit()
+    """Audits of all topics. They count as runs."""
     ttl: Duration = "1h"
     """Time for which Kubernetes keeps finished Jobs and their logs."""
     service_account: str = "firn-maintain"
@@ -581,6 +600,8 @@ class Maintenance(Settings):
     def _has_a_size(self) -> Self:
         if "small" not in self.sizes:
             raise ValueError("sizes needs a size named small, which is the default of spec.run.size")
+        if self.audit.size not in self.sizes:
+            raise ValueError(f"audit.size: {self.audit.size!r} is not in sizes; choose from {sorted(self.sizes)}")
         return self
 
 

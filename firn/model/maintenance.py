@@ -12,7 +12,7 @@ from pydantic import Field
 
 from firn.model import names
 from firn.model.config import Executors
-from firn.model.jobs import CatalogConnection, Contract, TableTarget
+from firn.model.jobs import CatalogConnection, Contract, KafkaConnection, TableTarget
 
 MESSAGE_BYTES = 4096
 """Bytes of a termination message that Kubernetes stores."""
@@ -61,6 +61,13 @@ class RetentionWork(Contract):
     metadata_keep: int | None = None
 
 
+class AuditWork(Contract):
+    """Compare the offsets of a Kafka topic with the rows of its tables."""
+
+    profile: str
+    topic: str
+
+
 class TableWork(Contract):
     """A table of a run."""
 
@@ -75,6 +82,7 @@ class TableWork(Contract):
     """Work on the dead-letter table, if it exists. The age of its rows is that of ``ingested_at``."""
     compaction: CompactionWork | None = None
     retention: RetentionWork | None = None
+    audit: AuditWork | None = None
 
 
 class MaintenanceRun(Contract):
@@ -89,6 +97,8 @@ class MaintenanceRun(Contract):
     lease_seconds: int = 60
     tables: tuple[TableWork, ...]
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
+    kafka: dict[str, KafkaConnection] = Field(default_factory=dict)
+    """Connections to the brokers of profiles, for audits."""
     deadline_ms: int = 3_600_000
     until_ms: int | None = None
     """Deadline of all attempts of the run, in milliseconds since 1970. Kubernetes ends the Job soon after it, and a run that is ended
@@ -129,6 +139,29 @@ class Removed(Contract):
     """Some examples, by path or ID."""
 
 
+class AuditReport(Contract):
+    """Result of an audit. An example of a wrong offset has ``partition`` and ``offset``."""
+
+    topic_id: str
+    offsets: int = 0
+    """Number of offsets that were compared."""
+    missing: int = 0
+    """Records without a row and without a dead letter."""
+    doubled: int = 0
+    """Surplus rows and dead letters of offsets that have several."""
+    stray: int = 0
+    """Rows beyond the landed offsets."""
+    unproved: int = 0
+    """Offsets for which the audit cannot decide."""
+    partition: int | None = None
+    offset: int | None = None
+
+    @property
+    def wrong(self) -> int:
+        """Return the number of wrong offsets."""
+        return self.missing + self.doubled + self.stray
+
+
 class TableReport(Contract):
     """Result for a table. Counts include the dead-letter table."""
 
@@ -153,6 +186,7 @@ class TableReport(Contract):
     snapshots: Removed | None = None
     orphans: Removed | None = None
     metadata: Removed | None = None
+    audit: AuditReport | None = None
 
 
 class RunReport(Contract):

@@ -267,6 +267,49 @@ _CAUSES = {
 }
 
 
+class AuditFrom(BaseModel):
+    """The offsets from which every record of a topic has to be in its table or its dead letters.
+
+    Before them, an audit cannot decide about a missing record: it landed under an earlier version of Firn, ingestion
+    began later, ``onBadRecord: Skip`` dropped it, or retention removed its row.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    topic_id: str
+    offsets: Offsets = Field(default_factory=dict)
+    """Of partitions that are not listed, 0."""
+    mixed: bool = False
+    """True if the table may have rows of an earlier topic, whose offsets mean other records."""
+
+    @classmethod
+    def first(
+        cls, topic_id: str, landed: Offsets | None, offsets: Offsets, *, has_files: bool, has_rows: bool
+    ) -> "AuditFrom":
+        """Return the value of the first commit that records one for the topic.
+
+        ``landed`` are the offsets that the topic has landed before it, None for a new topic. ``offsets`` are those after
+        it. ``has_rows``: the table may have rows already.
+        """
+        if landed is None:
+            # Without files, the commit says where ingestion begins, if not at the start of the log.
+            landed = {} if has_files else offsets
+        return cls(topic_id=topic_id, offsets=landed, mixed=has_rows)
+
+    def raised(self, offsets: Offsets) -> "AuditFrom":
+        """Return the offsets, but at least these."""
+        higher = {part: offset for part, offset in offsets.items() if offset > self.offsets.get(part, 0)}
+        return self.model_copy(update={"offsets": {**self.offsets, **higher}}) if higher else self
+
+    @classmethod
+    def read(cls, text: str | None) -> "AuditFrom | None":
+        """Read the value of the property; None if it is missing or not valid."""
+        try:
+            return cls.model_validate_json(text) if text else None
+        except ValidationError:
+            return None
+
+
 class HaltedAt(BaseModel):
     """The record at which ingestion of a topic stopped. It has no value of the record, because every reader of the resource sees it."""
 
@@ -322,6 +365,8 @@ class TopicProgress(BaseModel):
     last_commit: float | None = None
     lag_records: int | None = None
     lag_seconds: float | None = None
+    lag_bytes: float | None = None
+    """Estimated bytes, before compression, of the waiting records of the partition with the most of them."""
     backfilling: bool = False
     rows: int = 0
     dead_letters: int = 0

@@ -20,8 +20,10 @@ from firn_controllers.specs import terms as policy_terms
 from firn_controllers.specs.policy_fit import misfit
 from firn_controllers.specs.terms import Policy, PolicyTerms
 
-Kind = Literal["CompactionPolicy", "RetentionPolicy"]
+Kind = Literal["CompactionPolicy", "RetentionPolicy", "Audit"]
+"""Kinds of runs. An audit has no resource: the configuration makes its terms."""
 KINDS: tuple[Kind, ...] = ("CompactionPolicy", "RetentionPolicy")
+"""Kinds with resources."""
 MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
     "CompactionPolicy": CompactionPolicy,
     "RetentionPolicy": RetentionPolicy,

@@ -44,6 +44,10 @@ class EventReason(StrEnum):
     """Most integers of a column are sensible times only in another unit. The message names `epoch` of the field."""
     RECORDS_LOST = "RecordsLost"
     """The log deleted records before they landed, or lost its end. The message names the offsets."""
+    AUDIT_FAILED = "AuditFailed"
+    """An audit found records without a row, or with several rows. The message names one of them."""
+    RETENTION_NEAR = "RetentionNear"
+    """Records have waited for more than half of the log's retention. The message names the config to raise."""
     PAUSED = "Paused"
     """The annotation `firn.dev/pause-reconciliation` pauses reconciliation."""
     UNPAUSED = "Unpaused"
@@ -164,9 +168,18 @@ def _rejected(old: Conditions, new: Conditions) -> Announcement | None:
 
 def _lost(old: Conditions, new: Conditions) -> Announcement | None:
     complete, earlier = new.get(ConditionType.COMPLETE, {}), old.get(ConditionType.COMPLETE, {})
-    if complete.get("reason") != Reason.RECORDS_LOST or earlier.get("message") == complete["message"]:
+    reasons = {Reason.RECORDS_LOST: EventReason.RECORDS_LOST, Reason.AUDIT_FAILED: EventReason.AUDIT_FAILED}
+    reason = next((event for of, event in reasons.items() if complete.get("reason") == of), None)
+    if reason is None or earlier.get("message") == complete["message"]:
         return None
-    return Announcement("Warning", EventReason.RECORDS_LOST, complete["message"])
+    return Announcement("Warning", reason, complete["message"])
+
+
+def _retention_near(old: Conditions, new: Conditions) -> Announcement | None:
+    fresh, earlier = new.get(ConditionType.FRESH, {}), old.get(ConditionType.FRESH, {})
+    if fresh.get("reason") != Reason.RETENTION_NEAR or earlier.get("reason") == Reason.RETENTION_NEAR:
+        return None
+    return Announcement("Warning", EventReason.RETENTION_NEAR, fresh["message"])
 
 
 def _unpaused(old: Conditions, new: Conditions) -> Announcement | None:
@@ -187,6 +200,7 @@ _RULES: tuple[Rule, ...] = (
     _turns(ConditionType.SPEC_VALID, "False", "Warning", EventReason.SPEC_REFUSED),
     _halted,
     _turns(ConditionType.FRESH, "False", "Warning", EventReason.FELL_BEHIND),
+    _retention_near,
     _turns(ConditionType.FRESH, "True", "Normal", EventReason.CAUGHT_UP, only_from="False"),
     _rejected,
     _lost,

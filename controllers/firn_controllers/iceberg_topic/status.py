@@ -27,6 +27,7 @@ from firn_controllers.iceberg_topic.completeness import complete, near_retention
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.policies.outcome import (
+    audit_section,
     awaits_policy,
     maintenance_healthy,
     maintenance_section,
@@ -89,6 +90,9 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     maintenance = maintenance_section(observed.maintenance, previous.get("maintenance") or {})
     if maintenance:
         status["maintenance"] = maintenance
+    audit = audit_section(observed.maintenance, previous.get("audit") or {})
+    if audit:
+        status["audit"] = audit
     return status
 
 
@@ -168,6 +172,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("deadLetters", None)
     copy["ingestion"] = ingestion
     copy["maintenance"] = significant_section(copy.get("maintenance") or {})
+    copy["audit"] = {key: value for key, value in (copy.get("audit") or {}).items() if key != "nextRunTime"}
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
     return copy
 
@@ -202,6 +207,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         (lag or 0.0) > limit * BACK_IN_TIME,
         # The message of Fresh says when the lag nears the retention of the log, to within a factor of 1.4.
         int(2 * math.log2(lag / limit)) if lag and lag > limit else 0,
+        int(2 * math.log2(progress.lag_bytes)) if lag and lag > limit and progress.lag_bytes else 0,
     )
 
 
@@ -392,17 +398,17 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         limit *= BACK_IN_TIME
     if lag <= limit:
         return Verdict("True", Reason.WITHIN_TARGET, f"records reach the table within {freshness}")
-    if progress.backfilling:
-        return Verdict(
-            "False", Reason.BACKFILLING, "the ingestion driver is landing records that are older than the resource"
-        )
-    retention = near_retention(findings.topic, lag)
+    retention = near_retention(findings.topic, lag, progress.lag_bytes or 0.0)
     if retention is not None:
         return Verdict(
             "False",
-            Reason.BEHIND,
-            f"records wait longer than {freshness} before they reach the table, and for more than half of the log's retention.ms={retention};"
+            Reason.RETENTION_NEAR,
+            f"records wait longer than {freshness} before they reach the table, and for more than half of the log's {retention};"
             " raise it before the log deletes these records",
+        )
+    if progress.backfilling:
+        return Verdict(
+            "False", Reason.BACKFILLING, "the ingestion driver is landing records that are older than the resource"
         )
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness} before they reach the table")
 

@@ -7,10 +7,10 @@ from datetime import datetime
 
 from firn.model.config import Config
 from firn_controllers.cache.policies import PolicyEntry
-from firn_controllers.policies import plan, runs
+from firn_controllers.policies import audits, plan, runs
 from firn_controllers.policies.due import TableDecision, decide_table
 from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
-from firn_controllers.policies.outcome import SECTIONS, PolicyOutcome
+from firn_controllers.policies.outcome import PolicyOutcome, recorded
 from firn_controllers.policies.plan import DueTable, PlannedRun
 from firn_controllers.policies.runs import PolicyRun, RunHistory
 from firn_controllers.ports import TableDebt
@@ -65,7 +65,8 @@ def decide_topics(observed: ObservedPolicy) -> Iterator[TopicDecision]:
     busy = own.union(observed.claimed, *(run.uids for run in observed.active))
     for topic in observed.topics:
         if topic.followed:
-            yield _decide_topic(observed, topic, ended.get(topic.entry.uid, ()), own, busy)
+            policy = audits.spread_over_topics(observed.policy, topic.entry.uid)
+            yield _decide_topic(replace(observed, policy=policy), topic, ended.get(topic.entry.uid, ()), own, busy)
 
 
 def planned_runs(
@@ -179,8 +180,7 @@ def _history(policy: PolicyEntry, topic: GovernedTopic, now: datetime) -> RunHis
 
     It is the newer one of status and of the last reconcile's outcome, because the status may not be written yet.
     """
-    section = (topic.entry.status.get("maintenance") or {}).get(SECTIONS[policy.kind]) or {}
-    history = RunHistory.from_status(section)
+    history = RunHistory.from_status(recorded(topic.entry.status, policy.kind))
     if topic.outcome is not None:
         last = topic.outcome.history
         if (last.finished or runs.EARLIEST) >= (history.finished or runs.EARLIEST):

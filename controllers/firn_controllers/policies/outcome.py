@@ -27,6 +27,13 @@ FIGURES = (
 UNFINISHED = "the last run ended before all of its work was done; the rest is due again"
 
 
+def recorded(status: Mapping[str, Any], kind: Kind) -> Mapping[str, Any]:
+    """Return the history of runs of a kind in a topic's status."""
+    if kind == "Audit":
+        return status.get("audit") or {}
+    return (status.get("maintenance") or {}).get(SECTIONS[kind]) or {}
+
+
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
     """The effect of a policy on one topic. A topic is woken only if it changes."""
@@ -52,6 +59,18 @@ class TopicMaintenance:
 
     bindings: Mapping[Kind, PolicyBinding] = field(default_factory=dict)
     debt: TableDebt | None = None
+    audit: PolicyOutcome | None = None
+    """The audits of the topic. None before they were looked at, and without a schedule."""
+
+
+def audit_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:
+    """Compute ``status.audit``. What audits have found stays without a schedule."""
+    if maintenance.audit is None:
+        return RunHistory.from_status(previous).to_status()
+    section = maintenance.audit.history.to_status()
+    if maintenance.audit.next is not None:
+        section["nextRunTime"] = _next_text(maintenance.audit.next)
+    return section
 
 
 def maintenance_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:

@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
 from firn.model import durations, names, quantities
-from firn.model.config import Config
+from firn.model.config import Config, KafkaProfile, security_references
 from firn.model.errors import ExitCode
 from firn.model.jobs import TableTarget
-from firn.model.maintenance import MaintenanceRun, RetentionWork, TableWork
+from firn.model.maintenance import AuditWork, MaintenanceRun, RetentionWork, TableWork
 from firn.tables import table_properties
 from firn_controllers import children
 from firn_controllers.cache.policies import LONGEST_REQUEST, PolicyEntry
 from firn_controllers.cache.topics import TopicEntry
-from firn_controllers.ingestion_group.settings import catalog_connection
+from firn_controllers.ingestion_group.settings import catalog_connection, kafka_connection
 from firn_controllers.ingestion_group.stateful_set import UID
 from firn_controllers.policies.due import Due
 from firn_controllers.policies.runs import COMPONENT_RUN, MARK, MarkedTable, RunMark
@@ -28,6 +28,10 @@ from firn_controllers.ports import Manifest, TableDebt
 LARGE = "large"
 GRACE_SECONDS = 60
 """Seconds after ``run.deadline``, from the creation of the run, until Kubernetes ends a run that has not ended itself."""
+
+
+AUDITED_SHARE = 10
+"""The columns of partition and offset have at most this part of a file's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +86,8 @@ def _bytes(policy: PolicyEntry, table: DueTable) -> int:
     """Return the bytes that a run has to read of the table at most."""
     if table.debt is None:
         return 0
+    if policy.kind == "Audit":
+        return table.debt.data_bytes // AUDITED_SHARE
     resource = policy.resource
     if isinstance(resource, CompactionPolicy):
         everything = resource.work(everything=table.due.everything).everything
@@ -108,18 +114,12 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
     All attempts share one deadline, waiting for node and image included, as they do in the Job. Kubernetes would end an
     attempt with a later deadline before it could report.
     """
-    resource, terms = policy.resource, policy.terms
-    assert resource is not None
+    terms = policy.terms
     assert terms is not None
     size = config.maintenance.sizes[batch.size]
     image = config.maintenance.image or config.images.spark
     tables = []
     for table in batch.tables:
-        work: dict[str, Any] = (
-            {"compaction": resource.work(everything=table.due.everything)}
-            if isinstance(resource, CompactionPolicy)
-            else {"retention": _retention(resource, table.target)}
-        )
         namespace, topic = table.topic.name
         tables.append(
             TableWork(
@@ -128,16 +128,18 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
                 name=topic,
                 table=table.target,
                 table_uuid=table.table_uuid,
-                **work,
+                **_work(policy, table),
             )
         )
     used = sorted({table.target.catalog for table in batch.tables})
+    profiles = sorted({work.audit.profile for work in tables if work.audit is not None})
     deadline_ms = round(terms.deadline.total_seconds() * 1000)
     return MaintenanceRun(
         name=run_name(policy, batch),
         namespace=config.namespace,
         tables=tuple(tables),
         catalogs={name: catalog_connection(config.catalogs[name]) for name in used},
+        kafka={name: kafka_connection(name, config.profiles[name], config.namespace) for name in profiles},
         deadline_ms=deadline_ms,
         until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
@@ -149,6 +151,17 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         service_account=config.maintenance.service_account,
         spark_conf=config.maintenance.spark_conf,
     )
+
+
+def _work(policy: PolicyEntry, table: DueTable) -> dict[str, Any]:
+    """Return the work on one table, by its key in the contract."""
+    match policy.resource:
+        case CompactionPolicy() as compaction:
+            return {"compaction": compaction.work(everything=table.due.everything)}
+        case RetentionPolicy() as retention:
+            return {"retention": _retention(retention, table.target)}
+    assert table.topic.resource is not None
+    return {"audit": AuditWork(profile=table.topic.profile, topic=table.topic.resource.topic_name)}
 
 
 def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork | None:
@@ -250,6 +263,10 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
     secrets = {
         reference.secret for name in run.catalogs for reference in config.catalogs[name].secret_properties.values()
     }
+    for name in run.kafka:
+        profile = config.profiles[name]
+        if isinstance(profile, KafkaProfile):
+            secrets |= {reference.secret for reference in security_references(profile.security)}
     volumes, mounts = children.secret_volumes(sorted(secrets))
     container = {
         "name": "run",
@@ -298,7 +315,9 @@ def _environment(more: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def run_requests(policy: PolicyEntry, topic: TopicEntry) -> dict[str, str]:
-    """Return the values of ``firn.dev/run-now`` that concern a topic."""
+    """Return the values of ``firn.dev/run-now`` that concern a topic. They request no audit."""
+    if policy.kind == "Audit":
+        return {}
     mine = topic.resource.metadata.annotations.get(names.RUN_NOW) if topic.resource else None
     given = {"topic": mine[:LONGEST_REQUEST] if mine else None, "policy": policy.request}
     return {who: value for who, value in given.items() if value}

@@ -16,6 +16,7 @@ from firn.model.jobs import Contract
 from firn.model.maintenance import Removed, RunReport, TableReport, unpack
 from firn_controllers.conditions.render import timestamp
 from firn_controllers.conditions.stable_text import steady
+from firn_controllers.policies import audits
 from firn_controllers.ports import JobState, Manifest, PodState
 
 MARK = f"{names.GROUP}/run"
@@ -182,6 +183,8 @@ class RunHistory:
     policy: str = ""
     """Uid of the governing policy, to which failures, slot and request belong."""
     schedule: str = ""
+    audit: Mapping[str, Any] = field(default_factory=dict)
+    """Findings of audits (`firn_controllers.policies.audits.findings`)."""
 
     def cause(self) -> str:
         """Return why the last run failed: the message of its report, or the place of its log."""
@@ -200,6 +203,7 @@ class RunHistory:
             section.get("failedRequest") or {},
             section.get("policyUid", ""),
             section.get("schedule", ""),
+            {key: section[key] for key in audits.FINDINGS if key in section},
         )
 
     @property
@@ -248,6 +252,9 @@ class RunHistory:
         report = run.table_report(uid)
         last = run_status(run, [report])
         history = replace(self, last=last)
+        if report.audit is not None:
+            found = audits.findings(self.audit, report.audit, run.name, last["finishTime"])
+            history = replace(history, audit=found)
         if last["result"] == "Busy":
             return history
         if last["result"] == "Unfinished":
@@ -268,7 +275,7 @@ class RunHistory:
 
     def to_status(self) -> Manifest:
         """Return the history as ``status`` keeps it."""
-        section: Manifest = {}
+        section: Manifest = dict(self.audit)
         if self.last is not None:
             section["lastRun"] = self.last
         if self.failures:

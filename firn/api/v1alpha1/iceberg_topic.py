@@ -463,6 +463,83 @@ class MaintenanceStatus(ApiModel):
     )
 
 
+class FailedAudit(ApiModel):
+    """An audit that found wrong offsets."""
+
+    run: str = Field(max_length=63, description="Name of its run, which acknowledges the finding.")
+    time: datetime = Field(description="End of the run that found them first.")
+    topic_id: str = Field(max_length=64, description="Kafka's id of the audited topic.")
+    missing: int = Field(
+        default=0,
+        description="Number of records without a row and without a dead letter.",
+        json_schema_extra={"format": "int64"},
+    )
+    doubled: int = Field(
+        default=0,
+        description="Number of surplus rows of offsets that have several.",
+        json_schema_extra={"format": "int64"},
+    )
+    stray: int = Field(
+        default=0, description="Number of rows beyond the landed offsets.", json_schema_extra={"format": "int64"}
+    )
+    partition: int | None = Field(default=None, description="Partition of one of the wrong offsets.")
+    offset: int | None = Field(
+        default=None, description="One of the wrong offsets.", json_schema_extra={"format": "int64"}
+    )
+
+
+class AuditStatus(ApiModel):
+    """Result of the last audit, and its runs."""
+
+    time: datetime | None = Field(default=None, description="End of the run of the last audit.")
+    result: Literal["Exact", "Unproved", "Failed"] | None = Field(
+        default=None,
+        description="Exact: each compared offset has one row or dead letter, or no record. Unproved: the same, as far as the audit can decide."
+        " Failed: offsets are wrong.",
+    )
+    topic_id: str | None = Field(default=None, max_length=64, description="Kafka's id of the audited topic.")
+    offsets: int | None = Field(
+        default=None, description="Number of compared offsets.", json_schema_extra={"format": "int64"}
+    )
+    missing: int | None = Field(
+        default=None,
+        description="Number of records without a row and without a dead letter.",
+        json_schema_extra={"format": "int64"},
+    )
+    doubled: int | None = Field(
+        default=None,
+        description="Number of surplus rows of offsets that have several.",
+        json_schema_extra={"format": "int64"},
+    )
+    stray: int | None = Field(
+        default=None, description="Number of rows beyond the landed offsets.", json_schema_extra={"format": "int64"}
+    )
+    unproved: int | None = Field(
+        default=None,
+        description="Number of offsets for which the audit cannot decide.",
+        json_schema_extra={"format": "int64"},
+    )
+    failed: FailedAudit | None = Field(
+        default=None,
+        description="The newest finding of wrong offsets. It stays after later audits, so that it is not overlooked.",
+    )
+    last_run: RunStatus | None = Field(default=None, description="The last run, with its result for this topic.")
+    failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
+    failed_generation: int | None = Field(
+        default=None, description="Always 1 if failures is set.", json_schema_extra={"format": "int64"}
+    )
+    policy_uid: str | None = Field(default=None, max_length=64, description="Always audit.")
+    schedule: str | None = Field(
+        default=None,
+        max_length=200,
+        description="The schedule to which lastScheduleTime belongs, as cron and time zone.",
+    )
+    last_schedule_time: datetime | None = Field(
+        default=None, description="Newest scheduled time that needs no audit any more."
+    )
+    next_run_time: datetime | None = Field(default=None, description="Time of the next audit, or of the next retry.")
+
+
 class IcebergTopicStatus(ApiModel):
     """Observed state."""
 
@@ -488,6 +565,7 @@ class IcebergTopicStatus(ApiModel):
     maintenance: MaintenanceStatus | None = Field(
         default=None, description="Policies of the table, and its pending maintenance."
     )
+    audit: AuditStatus | None = Field(default=None, description="Result of the last audit, and its runs.")
 
 
 class IcebergTopic(ApiModel):

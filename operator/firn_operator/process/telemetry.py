@@ -17,9 +17,13 @@ from prometheus_client.registry import Collector
 
 from firn.event_loop import follow_stalls
 from firn.model.conditions import ConditionType, Reason
+from firn.model import names
 from firn_controllers.board import Board
+from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.fleet.health import FleetHealth
+from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
 from firn_controllers.ingestion_group import health as group_health
+from firn_controllers.policies.audits import open_finding
 from firn_controllers.queue import Key, ReconcileVerdict
 from firn_controllers.reconcilers.survey import Finding
 
@@ -228,6 +232,87 @@ class DebtMetrics(Collector):
             if seconds is not None:
                 lag.add_metric(finding.name, seconds)
         return [*families.values(), lag]
+
+
+class AuditMetrics(Collector):
+    """Metrics of the audits of topics, read from their statuses at each scrape.
+
+    ``topics`` yields the topics that have audits. ``began`` is the start of this process.
+    """
+
+    def __init__(
+        self,
+        topics: Callable[[], Iterable[TopicEntry]],
+        began: datetime,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self._topics = topics
+        self._began = began
+        self._now = now
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metric families of all topics."""
+        labels = ["namespace", "topic"]
+        age = GaugeMetricFamily(
+            "firn_audit_age_seconds",
+            "Seconds since the last audit of the topic; before its first audit, since it was created or the operator started",
+            labels=labels,
+        )
+        wrong = GaugeMetricFamily(
+            "firn_audit_wrong_offsets",
+            "Offsets that an audit found missing, doubled or stray and that are not acknowledged",
+            labels=labels,
+        )
+        now = self._now()
+        for entry in self._topics():
+            if entry.metadata.annotations.get(names.PAUSE) == "true" or not (entry.status.get("table") or {}).get(
+                "uuid"
+            ):
+                continue
+            audit = entry.status.get("audit") or {}
+            age.add_metric(entry.name, max(0.0, (now - self._last(entry, audit)).total_seconds()))
+            failed = open_finding(entry.status, entry.metadata.annotations) or {}
+            wrong.add_metric(entry.name, sum(failed.get(part, 0) for part in ("missing", "doubled", "stray")))
+        return [age, wrong]
+
+    def _last(self, entry: TopicEntry, audit: Mapping[str, Any]) -> datetime:
+        run = audit.get("lastRun") or {}
+        # A run succeeds without an audit if no record of the topic has landed.
+        text = run.get("finishTime") if run.get("result") == "Succeeded" else audit.get("time")
+        return datetime.fromisoformat(text) if text else max(self._began, entry.age[0])
+
+
+class LogMetrics(Collector):
+    """Metrics of the retention of each topic's log, as far as the operator knows it, read at each scrape."""
+
+    def __init__(
+        self, topics: Callable[[], Iterable[TopicEntry]], configs: Callable[[str], Mapping[str, str] | None]
+    ) -> None:
+        self._topics = topics
+        self._configs = configs
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Return the metric families of all topics."""
+        labels = ["namespace", "topic"]
+        seconds = GaugeMetricFamily(
+            "firn_log_retention_seconds",
+            "Seconds after which the topic's log deletes records; absent if it does not",
+            labels=labels,
+        )
+        size = GaugeMetricFamily(
+            "firn_log_retention_bytes",
+            "Bytes of a partition above which the topic's log deletes records; absent if it does not",
+            labels=labels,
+        )
+        for entry in self._topics():
+            configs = self._configs(entry.uid)
+            if configs is None:
+                continue
+            if (milliseconds := retention_ms(configs)) is not None:
+                seconds.add_metric(entry.name, milliseconds / 1000)
+            if (limit := retention_bytes(configs)) is not None:
+                size.add_metric(entry.name, limit)
+        return [seconds, size]
 
 
 class TopicTally:

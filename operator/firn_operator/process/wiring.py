@@ -8,15 +8,18 @@ import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY
+from prometheus_client.registry import Collector
 
 from firn.model import durations, names
 from firn.model.clock import SystemClock
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import CatalogConnection
+from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ports import Ports
 from firn_controllers.reconcile import Controllers
@@ -103,12 +106,13 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         survey = Survey(
             config, table_debts, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
         )
-        figures = telemetry.DebtMetrics(lambda: list(survey.findings.values()))
+        figures = _figures(config, controllers, survey)
         watches = Watches(config, api, configuration, controllers, workloads)
         health.starting = "listing resources"
         await _until(stop, health, watches.sync)
         health.checks += [_queue_moves(controllers), _watch_delivers(watches)]
-        REGISTRY.register(figures)
+        for collector in figures:
+            REGISTRY.register(collector)
         try:
             helpers = {
                 "survey": survey.run(),
@@ -117,7 +121,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             }
             await _work(stop, health, controllers, watches, cluster, helpers)
         finally:
-            REGISTRY.unregister(figures)
+            for collector in figures:
+                REGISTRY.unregister(collector)
             await progress_reader.close()
             table_debts.close()
             lake.close()
@@ -163,6 +168,21 @@ async def _work(
         for task in done:
             task.result()
         raise RuntimeError(f"task {', '.join(task.get_name() for task in done)} ended unexpectedly")
+
+
+def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[Collector]:
+    """Return the metrics that are computed at each scrape."""
+
+    def topics() -> list[TopicEntry]:
+        return list(controllers.topics.all())
+
+    figures: list[Collector] = [
+        telemetry.DebtMetrics(lambda: list(survey.findings.values())),
+        telemetry.LogMetrics(topics, controllers.board.configs.get),
+    ]
+    if config.maintenance.audit.schedule.strip():
+        figures.append(telemetry.AuditMetrics(topics, datetime.now(UTC)))
+    return figures
 
 
 async def _owner_stays(api: Api, config: Config, uid: str) -> None:

@@ -48,6 +48,12 @@ class Metrics:
             LABELS,
             registry=self.registry,
         )
+        self._lag_bytes = Gauge(
+            "firn_ingest_lag_bytes",
+            "Estimated bytes, before compression, of the records that wait in the partition with the most of them",
+            LABELS,
+            registry=self.registry,
+        )
         self._uncommitted = Gauge(
             "firn_ingest_uncommitted_records",
             "Offsets of the lag whose files are written and whose commit has not ended",
@@ -115,6 +121,7 @@ class Metrics:
         if progress.lag_records is not None:
             self._lag_records.labels(*labels).set(progress.lag_records)
             self._lag_seconds.labels(*labels).set(progress.lag_seconds or 0.0)
+            self._lag_bytes.labels(*labels).set(progress.lag_bytes or 0.0)
             self._uncommitted.labels(*labels).set(min(topic.reading.uncommitted, progress.lag_records))
         if progress.last_commit is not None:
             self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
@@ -122,7 +129,8 @@ class Metrics:
     def forget(self, topic: Topic) -> None:
         """Remove the series of a topic that left the group."""
         for metric in (
-            *self._counters, self._lag_records, self._lag_seconds, self._uncommitted, self._freshness, self._commit_age, self._seconds,
+            *self._counters, self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted,
+            self._freshness, self._commit_age, self._seconds,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

@@ -36,7 +36,10 @@ from firn.model.errors import (
     FirnError,
     InvalidSpecError,
 )
+from firn.model.jobs import TableTarget
 from firn.model.maintenance import (
+    AuditReport,
+    AuditWork,
     CompactionWork,
     MaintenanceRun,
     RetentionWork,
@@ -49,14 +52,15 @@ from firn_spark import failpoints, logs, session
 from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
 from firn_spark.leases import Files, KubernetesLeases, Lease, Leases
-from firn_spark.maintenance.steps import compaction, retention
+from firn_spark.kafka.admin import Kafka
+from firn_spark.maintenance.steps import audit, compaction, retention
 from firn_spark.maintenance.steps.changes import Guard
 from firn_spark.maintenance.steps.rewriting import Rewriter
 from firn_spark.maintenance.steps.subject import Done, Subject
 from firn_spark.maintenance.stopping import Stop, StoppedError
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
-from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.java_tables import Tables, quoted
 from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
@@ -157,6 +161,7 @@ class Run:
             delete_files_removed=done.delete_files_removed,
             manifests_before=done.manifests_before,
             manifests_after=done.manifests_after,
+            audit=done.audit,
             **done.removed,
         )
 
@@ -220,13 +225,13 @@ class Run:
         table = self._tables.load(target.catalog, target.namespace, target.name)
         if gone := _another(table, work.table_uuid):
             return "Gone", gone
+        if work.audit is not None:
+            done.audit = self._audit(work.audit, target, table, may)
+            return ("Done", "") if done.audit is not None else ("Nothing", "no record of the topic has landed yet")
         subject = self._subject(table, target.catalog, work.table_uuid, workers, done, may)
         parts = self._parts(subject, work.compaction, work.retention)
-        dead = None
-        if work.dead_letters:
-            dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
-        # Without the owner property Firn did not create the table of that name, and leaves it alone.
-        if dead is not None and dead.properties().get(names.TABLE_OWNER) is not None:
+        dead = self._dead_letters(target) if work.dead_letters else None
+        if dead is not None:
             subject = self._subject(dead, target.catalog, str(dead.operations().current().uuid()), workers, done, may)
             parts += self._parts(subject, *following(work))
         failures: list[FirnError] = []
@@ -243,6 +248,24 @@ class Run:
             raise ExceptionGroup("parts failed", failures)
         removed = any(part.files or part.items for part in done.removed.values())
         return ("Done" if done.commits or removed else "Nothing"), "; ".join(dict.fromkeys(done.notes))
+
+    def _dead_letters(self, target: TableTarget) -> Any | None:
+        dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
+        # Without the owner property Firn did not create the table of that name, and leaves it alone.
+        return dead if dead is not None and dead.properties().get(names.TABLE_OWNER) is not None else None
+
+    def _audit(self, work: AuditWork, target: TableTarget, table: Any, may: Callable[[], None]) -> AuditReport | None:
+        source = audit.Source(
+            table, quoted(target.catalog, target.namespace, target.name), target.metadata_columns == "Flat"
+        )
+
+        def dead() -> audit.Source | None:
+            letters = self._dead_letters(target)
+            name = quoted(target.catalog, target.namespace, names.dead_letters(target.name))
+            return audit.Source(letters, name) if letters is not None else None
+
+        kafka = Kafka(work.profile, self.run.kafka[work.profile])
+        return audit.audit(self._spark, source, dead, kafka, work.topic, may)
 
     def _parts(
         self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None

@@ -29,6 +29,7 @@ import structlog
 from firn.model import names
 from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
 from firn.model.progress import (
+    AuditFrom,
     Gap,
     LeaderEpochs,
     Losses,
@@ -244,6 +245,8 @@ class Extras:
     """Schema with which the files were written, as Iceberg's JSON; empty: not compared."""
     leader_epochs: Mapping[int, int] = field(default_factory=dict)
     """`Landed.leader_epochs`. The table's properties record them."""
+    skipped: Mapping[int, int] = field(default_factory=dict)
+    """Partition -> offset before which the commit skips records, because of ``onBadRecord: Skip``."""
 
 
 NO_EXTRAS = Extras()
@@ -406,8 +409,7 @@ class _Append:
         summary: Mapping[str, str],
         extras: Extras,
     ) -> None:
-        self._gaps = extras.gaps
-        self._schema = extras.schema
+        self._extras = extras
         self._cluster = {names.TABLE_KAFKA_CLUSTER: extras.cluster} if extras.cluster else {}
         self._leaders = (
             {names.TABLE_LEADER_EPOCHS: encode_leader_epochs(extras.leader_epochs, properties[COMMIT_ID])}
@@ -421,7 +423,6 @@ class _Append:
         self._epoch = epoch
         self._values = properties
         self._summary = summary
-        self._keep_ms = extras.keep_ms
         self._append: Any | None = None
         self._cached: tuple[int, Landed | None] | None = None
         self.landed: Landed | None = None
@@ -444,7 +445,7 @@ class _Append:
                 f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
             )
         self._committer.check_claim(table, self._epoch)
-        column = replaced_column(self._schema, self._committer.schema(table)) if self._schema else None
+        column = replaced_column(self._extras.schema, self._committer.schema(table)) if self._extras.schema else None
         if column is not None:
             self._discard(table)
             raise CommitConflictError(
@@ -475,12 +476,30 @@ class _Append:
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
-        values = {**self._values, **self._lost(table), **self._cluster, **self._leaders}
-        return base, self._committer.replaced(base, snapshot, values, self._keep_ms)
+        values = {**self._values, **self._lost(table), **self._audit_from(table), **self._cluster, **self._leaders}
+        return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms)
 
     def _lost(self, table: Any) -> dict[str, str]:
         topic_id, known = self._values[names.SUMMARY_TOPIC_ID], read_losses(table)
-        gaps = known.missing(self._gaps, topic_id)
+        gaps = known.missing(self._extras.gaps, topic_id)
         if not gaps:
             return {}
         return {names.TABLE_LOST: known.plus(gaps, topic_id, str(table.uuid()), time.time()).model_dump_json()}
+
+    def _audit_from(self, table: Any) -> dict[str, str]:
+        """Return the property for audits, if this commit changes it. Dead-letter tables have it only after retention."""
+        if self._extras.letters is not None:
+            return {}
+        topic_id = self._values[names.SUMMARY_TOPIC_ID]
+        known = AuditFrom.read(table.properties().get(names.TABLE_AUDIT_FROM))
+        new = known
+        if new is None or new.topic_id != topic_id:
+            new = AuditFrom.first(
+                topic_id,
+                self._base.offsets if self._base is not None and self._base.topic_id == topic_id else None,
+                decode_offsets(self._values[names.SUMMARY_OFFSETS]),
+                has_files=bool(self._files),
+                has_rows=table.currentSnapshot() is not None,
+            )
+        new = new.raised(dict(self._extras.skipped))
+        return {} if new == known else {names.TABLE_AUDIT_FROM: new.model_dump_json()}

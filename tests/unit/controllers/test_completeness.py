@@ -83,26 +83,46 @@ def test_a_loss_wakes_the_topic() -> None:
     assert len(digests) == 3
 
 
+SHORT = {"retention.ms": "3600000"}
+DAY = {"retention.ms": "86400000"}
+SMALL = {"retention.bytes": "1000000"}
+
+
 @pytest.mark.parametrize(
-    ("configs", "defaults", "lag", "warned"),
+    ("configs", "defaults", "lag", "size", "warned"),
     [
-        ({"retention.ms": "3600000"}, {}, 1700.0, False),
-        ({"retention.ms": "3600000"}, {}, 1900.0, True),
-        ({"retention.ms": "-1"}, {}, 1e9, False),
-        ({"retention.ms": "3600000", "cleanup.policy": "compact"}, {}, 1900.0, False),
-        ({}, {"retention.ms": "86400000"}, 11 * 3600.0, False),
-        ({}, {"retention.ms": "86400000"}, 13 * 3600.0, True),
-        ({}, {"retention.ms": "86400000", "cleanup.policy": "compact"}, 13 * 3600.0, False),
-        ({"retention.ms": "604800000"}, {"retention.ms": "86400000"}, 13 * 3600.0, False),
-        ({}, {}, 1e9, False),
+        (SHORT, {}, 1700.0, None, ""),
+        (SHORT, {}, 1900.0, None, "retention.ms=3600000"),
+        ({"retention.ms": "-1"}, {}, 1e9, 1e12, ""),
+        ({**SHORT, "cleanup.policy": "compact"}, {}, 1900.0, None, ""),
+        ({**SHORT, "cleanup.policy": "compact,delete"}, {}, 1900.0, None, "retention.ms=3600000"),
+        ({}, DAY, 11 * 3600.0, None, ""),
+        ({}, DAY, 13 * 3600.0, None, "retention.ms=86400000"),
+        ({}, {**DAY, "cleanup.policy": "compact"}, 13 * 3600.0, None, ""),
+        ({"retention.ms": "604800000"}, DAY, 13 * 3600.0, None, ""),
+        ({}, {}, 1e9, None, ""),
+        (SMALL, {}, 100.0, 400_000.0, ""),
+        (SMALL, {}, 100.0, 600_000.0, "retention.bytes=1000000"),
+        ({}, SMALL, 100.0, 600_000.0, "retention.bytes=1000000"),
+        ({**SMALL, "retention.bytes": "many"}, {}, 100.0, 600_000.0, ""),
     ],
 )
 def test_fresh_warns_when_records_near_the_retention_of_the_log(
-    configs: dict[str, str], defaults: dict[str, str], lag: float, warned: bool
+    configs: dict[str, str], defaults: dict[str, str], lag: float, size: float | None, warned: str
 ) -> None:
     findings = replace(HEALTHY, topic=gen.topic_state(configs=configs, defaults=defaults))
-    text = message(landing(progress=gen.progress(lag_seconds=lag)), ConditionType.FRESH, findings)
-    assert ("raise it before the log deletes these records" in text) == warned
+    observed = landing(progress=gen.progress(lag_seconds=lag, lag_bytes=size, backfilling=bool(warned)))
+    text = message(observed, ConditionType.FRESH, findings)
+    assert conditions_of(observed, findings)["Fresh"] == ("False", "RetentionNear" if warned else "Behind")
+    assert (f"more than half of the log's {warned}; raise it before the log deletes these records" in text) is bool(
+        warned
+    )
+
+
+def test_records_near_the_retention_of_the_log_are_an_event() -> None:
+    behind, near = (documented(landing(progress=gen.progress(lag_seconds=lag)), HEALTHY) for lag in (100.0, 4e5))
+    assert [event.reason for event in transitions(behind, near)] == [EventReason.RETENTION_NEAR]
+    assert not transitions(near, near)
 
 
 def test_a_lag_that_grows_wakes_the_topic_now_and_then() -> None:

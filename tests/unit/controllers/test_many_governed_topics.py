@@ -8,7 +8,8 @@ from cronsim import CronSim
 
 from firn_controllers.ports import TableDebt
 from firn_controllers.queue import Key, Outcome
-from firn_controllers.reconcilers.policy.reconciler import AT_A_TIME, TOPICS_PER_SECOND
+from firn_controllers.reconcilers.policy.reconciler import TOPICS_PER_SECOND
+from firn_controllers.reconcilers.policy.subjects import AT_A_TIME
 from firn_controllers.specs import calendar
 from tests import gen
 from tests.fakes.world import World

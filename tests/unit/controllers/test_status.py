@@ -221,6 +221,7 @@ ROWS = [
     # Fresh
     pytest.param(driver(lag_seconds=59.0), HEALTHY, "Fresh", "True", "WithinTarget", id="within freshness"),
     pytest.param(driver(lag_seconds=61.0), HEALTHY, "Fresh", "False", "Behind", id="behind"),
+    pytest.param(driver(lag_seconds=4e5), HEALTHY, "Fresh", "False", "RetentionNear", id="the log deletes records soon"),
     pytest.param(driver(lag_seconds=61.0, backfilling=True), HEALTHY, "Fresh", "False", "Backfilling", id="backfilling"),
     pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
     pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),
@@ -285,7 +286,7 @@ def test_every_row_of_the_public_table_is_produced() -> None:
     assert by_type["TableReady"] == {
         "Created", "Adopted", "CatalogUnreachable", "AccessDenied", "SchemaIncompatible", "WaitingForDriver",
     }  # fmt: skip
-    assert by_type["Fresh"] == {"WithinTarget", "Behind", "Backfilling", "NoRecords", "Unknown"}
+    assert by_type["Fresh"] == {"WithinTarget", "Behind", "RetentionNear", "Backfilling", "NoRecords", "Unknown"}
 
 
 ONLY_WHILE_TRUE = ("Reconciling", "Stalled", "Paused", "DeletionBlocked")

@@ -3,6 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
 
 import aiohttp
@@ -13,9 +14,11 @@ from prometheus_client.registry import Collector
 
 from firn.model.conditions import Reason
 from firn_controllers.board import Board
+from firn_controllers.cache.topics import topic_entry
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.ingestion_group.health import UNSEEN, GroupHealth
 from firn_operator.process import telemetry
+from tests import gen
 
 
 @pytest.mark.parametrize(
@@ -67,6 +70,43 @@ def test_a_deleted_policy_leaves_no_series() -> None:
     text = generate_latest().decode()
     assert 'policy="gone"' not in text
     assert 'policy="kept"' in text
+
+
+def values(collector: Collector) -> dict[str, list[float]]:
+    return {family.name: [sample.value for sample in family.samples] for family in collector.collect()}
+
+
+def test_the_age_of_an_audit_counts_from_the_last_run_that_worked() -> None:
+    began = gen.NOW - timedelta(minutes=5)
+    ended, earlier = ((gen.NOW - timedelta(hours=hours)).isoformat() for hours in (1, 25))
+    table = {"table": {"uuid": "u"}, "topicId": "id-1"}
+    failed = {"run": "run-1", "time": earlier, "topicId": "id-1", "missing": 2, "doubled": 1, "stray": 0}
+    statuses: list[Any] = [
+        {**table, "audit": {"time": ended, "lastRun": {"result": "Succeeded", "finishTime": ended}}},
+        {**table, "audit": {"time": earlier, "lastRun": {"result": "Failed", "finishTime": ended}, "failed": failed}},
+        {**table, "audit": {"lastRun": {"result": "Succeeded", "finishTime": ended}}},
+        table,
+        {},
+    ]
+    config = gen.config()
+    topics = [topic_entry(gen.topic(f"t{n}", gen.with_status(status)), config) for n, status in enumerate(statuses)]
+    acknowledged = gen.topic("t", gen.with_status(statuses[1]), gen.annotated("firn.dev/acknowledge-audit", "run-1"))
+    paused = gen.topic("p", gen.with_status(statuses[1]), gen.annotated("firn.dev/pause-reconciliation", "true"))
+    topics += [topic_entry(manifest, config) for manifest in (acknowledged, paused)]
+    assert values(telemetry.AuditMetrics(lambda: topics, began, lambda: gen.NOW)) == {
+        "firn_audit_age_seconds": [3600.0, 90_000.0, 3600.0, 300.0, 90_000.0],
+        "firn_audit_wrong_offsets": [0.0, 3.0, 0.0, 0.0, 0.0],
+    }
+
+
+def test_the_retention_of_a_log_has_metrics_while_it_deletes_records() -> None:
+    configs: list[Any] = [{}, {"retention.ms": "-1", "retention.bytes": "1000"}, {"cleanup.policy": "compact"}, None]
+    known = {f"uid-demo-t{number}": config for number, config in enumerate(configs)}
+    topics = [topic_entry(gen.topic(f"t{number}"), gen.config()) for number in range(len(configs))]
+    assert values(telemetry.LogMetrics(lambda: topics, known.get)) == {
+        "firn_log_retention_seconds": [604_800.0],
+        "firn_log_retention_bytes": [1000.0],
+    }
 
 
 def test_suspended_topics_are_not_counted_as_not_ready() -> None:

@@ -129,3 +129,11 @@ def test_a_round_that_agrees_is_committed() -> None:
     committing(committed, audits).commit(behind, RANGES, landed(RANGES), 0.0)
     assert len(committed) == 1
     assert (audits, behind.reading.position) == ([(0, True)], {0: 20, 1: 8})
+
+
+def test_a_commit_says_before_which_offsets_records_were_skipped() -> None:
+    committed: list[Any] = []
+    skipping = replace(GOOD, rows=12, skipped=1, data=[descriptor(9, (0, 0), (10, 18)), GOOD.data[1]])
+    committing(committed, []).commit(waiting(), RANGES, skipping, 0.0)
+    committing(committed, []).commit(waiting(), RANGES, landed(RANGES), 0.0)
+    assert [given[6].skipped for given in committed] == [{0: 20, 1: 8}, {}]

@@ -1,16 +1,13 @@
 """The reconcile of one policy: observe -> decide -> start -> report, from the top each time."""
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
-from typing import TypeVar
 
 from firn.model import names
-from firn.model.errors import InvalidSpecError
 from firn_controllers.cache.policies import Kind, PolicyEntry
-from firn_controllers.cache.topics import Name, TopicEntry
+from firn_controllers.cache.topics import Name
 from firn_controllers.policies.decision import PolicyDecision, decide_topics, is_unwanted, planned_runs
-from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy, TargetTable
+from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
 from firn_controllers.policies.runs import PolicyRun
 from firn_controllers.policies.status import TROUBLED_AFTER, paused_status
 from firn_controllers.ports import NoRunMeter, RunMeter
@@ -18,6 +15,7 @@ from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.policy.reporting import PolicyReports
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
+from firn_controllers.reconcilers.policy.subjects import in_turns, target_table
 
 LISTEN = 1.0
 """Seconds until the next check for the report of a run that ended."""
@@ -26,9 +24,6 @@ BLOCKED = 5.0
 TOPICS_PER_SECOND = 500
 """Topics of a policy's namespace for each second between two reconciles of the policy because of changed topics. So a
 bulk of changes costs a small share of the processor."""
-AT_A_TIME = 200
-"""Topics after which other tasks have a turn: 20 ms of work."""
-Item = TypeVar("Item")
 
 
 class PolicyReconciler:
@@ -65,7 +60,7 @@ class PolicyReconciler:
             return Outcome()
         begun = self.runs.begun
         observed = await self._observe(policy, runs)
-        decision = PolicyDecision(tuple([topic async for topic in _in_turns(decide_topics(observed))]))
+        decision = PolicyDecision(tuple([topic async for topic in in_turns(decide_topics(observed))]))
         await self._publish(policy, decision)
         if self.runs.begun != begun:
             return Outcome(after=LISTEN)  # another policy may work on the same tables now
@@ -121,7 +116,7 @@ class PolicyReconciler:
     async def _governed_topics(self, policy: PolicyEntry) -> list[GovernedTopic]:
         context, board = self._context, self._context.board
         topics = []
-        async for entry in _in_turns(list(context.topics.in_namespace(policy.name[0]))):
+        async for entry in in_turns(list(context.topics.in_namespace(policy.name[0]))):
             resolution = context.policies.resolve(policy.kind, entry)
             if resolution.policy is None or resolution.policy.uid != policy.uid:
                 continue
@@ -130,7 +125,7 @@ class PolicyReconciler:
                     entry=entry,
                     because=str(resolution.because),
                     refusal=resolution.problem,
-                    table=self._table(entry),
+                    table=target_table(context, entry),
                     debt=board.debts.get(entry.uid),
                     outcome=board.outcomes.get((entry.uid, policy.kind)),
                     due_since=self._due_since.get((policy.kind, entry.uid)),
@@ -138,25 +133,7 @@ class PolicyReconciler:
             )
         return topics
 
-    def _table(self, entry: TopicEntry) -> TargetTable | None:
-        """Return the topic's table, if it exists and runs may work on it."""
-        resource, config = entry.resource, self._context.config
-        if resource is None or resource.metadata.deletion_timestamp is not None:
-            return None
-        if resource.metadata.annotations.get(names.PAUSE) == "true":
-            return None
         if entry.in_conflict:
-            return None
-        holder = self._context.topics.holder(entry.table_claim) if entry.table_claim else None
-        uuid = (entry.status.get("table") or {}).get("uuid")
-        if holder is None or holder.uid != entry.uid or not uuid:
-            return None
-        try:
-            target = resource.table_target(config.default_catalog)
-        except InvalidSpecError:
-            return None
-        return TargetTable(target, uuid) if target.catalog in config.catalogs else None
-
     # Publish
 
     async def _publish(self, policy: PolicyEntry, decision: PolicyDecision) -> None:
@@ -165,7 +142,7 @@ class PolicyReconciler:
         self._release(
             kind, policy.name, frozenset(topic_decision.topic.entry.uid for topic_decision in decision.topics)
         )
-        async for topic_decision in _in_turns(decision.topics):
+        async for topic_decision in in_turns(decision.topics):
             entry = topic_decision.topic.entry
             if topic_decision.debt_outdated:
                 board.debts.pop(entry.uid, None)
@@ -208,11 +185,3 @@ class PolicyReconciler:
         if any(run.job.finished is not None and not run.settled(now) for run in runs):
             times.append(LISTEN)
         return Outcome(after=min(times))
-
-
-async def _in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
-    """Yield the items, and let other tasks run now and then."""
-    for number, item in enumerate(items, start=1):
-        yield item
-        if number % AT_A_TIME == 0:
-            await asyncio.sleep(0)

@@ -15,6 +15,7 @@ from firn_controllers.iceberg_topic import plan, status
 from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, target_of
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
+from firn_controllers.ports import TopicState
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.agreement import TopicAgreement
@@ -91,6 +92,8 @@ class TopicReconciler:
         if findings is None:
             return Outcome(after=VISIBLE_SOON, lane=Lane.NEWS)
         self._memory.remember(followed, recalled, findings)
+        if isinstance(findings.topic, TopicState):
+            self._context.board.configs[followed.entry.uid] = findings.topic.effective
         document = status.document(followed, findings)
         outcome = await self._reports.report(followed.entry, document, findings.announcements)
         results = {followed.profile_dependency: findings.topic, followed.catalog_dependency: findings.table}
@@ -153,9 +156,11 @@ class TopicReconciler:
             kind: PolicyBinding(context.policies.resolve(kind, entry), context.board.outcomes.get((entry.uid, kind)))
             for kind in KINDS
         }
-        return TopicMaintenance(bindings, context.board.debts.get(entry.uid))
+        outcomes = context.board.outcomes
+        return TopicMaintenance(bindings, context.board.debts.get(entry.uid), outcomes.get((entry.uid, "Audit")))
 
     def _forget(self, name: Name, uid: str) -> None:
+        self._context.board.configs.pop(uid, None)
         self._memory.forget(name, uid)
         self._failures.forget(name)
         self._reports.forget(uid)

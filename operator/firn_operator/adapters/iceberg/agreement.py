@@ -41,7 +41,7 @@ _DIGESTED = (
     "default-sort-order-id",
     "properties",
 )
-_MOVES = frozenset({names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS})
+_MOVES = frozenset({names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS, names.TABLE_AUDIT_FROM})
 
 
 class Agreement:

@@ -95,7 +95,7 @@ class TopicCommits:
         if result.dead:
             self._commit_dead(topic, result, offsets)
         if result.landed or topic.gaps or _empty_is_due(topic, ranges, reached):
-            self._commit_rows(topic, result, offsets)
+            self._commit_rows(topic, result, offsets, reached if result.skipped else {})
         self._preparation.follow_table(topic)
         topic.reading.position.update(reached)
         topic.totals.rows += result.rows
@@ -133,7 +133,7 @@ class TopicCommits:
 
     def record_gaps(self, topic: Topic) -> None:
         """Commit the gaps of a topic that has no records to land. Raises FirnError."""
-        self._commit_rows(topic, TopicResult(), {**topic.landed_offsets, **topic.reading.position})
+        self._commit_rows(topic, TopicResult(), {**topic.landed_offsets, **topic.reading.position}, {})
 
     def _commit_dead(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         self._failpoints.reach("before-dlq-commit")
@@ -153,7 +153,7 @@ class TopicCommits:
         topic.letters.unsettled = False
         self._failpoints.reach("after-dlq-commit")
 
-    def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
+    def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets, skipped: Offsets) -> None:
         assert topic.epoch is not None
         gaps = topic.gaps
         topic.table.landed = self._committer.commit(
@@ -166,6 +166,7 @@ class TopicCommits:
             Extras(
                 keep_ms=topic.job.keep_snapshots_ms,
                 gaps=gaps,
+                skipped=skipped,
                 leader_epochs=topic.reading.leader_epochs,
                 schema=_schema(topic) if result.data else "",
             ),

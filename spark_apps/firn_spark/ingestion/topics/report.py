@@ -28,6 +28,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         last_commit=totals.last_commit,
         lag_records=lag,
         lag_seconds=None if lag is None else max(0.0, now - (topic.waiting_since or now)),
+        lag_bytes=None if lag is None else topic.lag_partition_bytes,
         backfilling=topic.reading.backfilling,
         rows=totals.rows,
         dead_letters=totals.dead,

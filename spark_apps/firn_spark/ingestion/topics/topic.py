@@ -127,6 +127,11 @@ class Topic:
         """Estimated bytes of waiting records, from the size of the records read so far."""
         return self.lag_records * self.reading.record_bytes
 
+    @property
+    def lag_partition_bytes(self) -> float:
+        """Estimated waiting bytes of the partition with the most of them. The retention of a log counts by partition."""
+        return max((end - start for start, end in self.behind().values()), default=0) * self.reading.record_bytes
+
     def observe(self, now: float, ends: Offsets) -> None:
         """Store the ends that were asked for at ``now`` (monotonic seconds)."""
         self.log.observe(now, ends, self.reading.position if self._same_topic else None)

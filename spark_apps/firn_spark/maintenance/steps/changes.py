@@ -5,6 +5,7 @@ from typing import Any
 
 from firn.model import names
 from firn.model.errors import CommitConflictError, NotReadyError
+from firn.model.progress import AuditFrom
 from firn_spark.tables.commits import carried, newest
 from firn_spark.tables.swaps import OutdatedError
 
@@ -48,8 +49,10 @@ class NewSnapshot:
         produce: Callable[[Any], Any],
         *,
         expect: Mapping[str, str] | None = None,
+        drops_rows: bool = False,
     ) -> None:
         self._guard = guard
+        self._drops_rows = drops_rows
         self._kind = kind
         self._run = run
         self._produce = produce
@@ -91,8 +94,18 @@ class NewSnapshot:
                 )
         self._guard.check()
         self._id = int(snapshot.snapshotId())
-        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
-        return base, builder.setBranchSnapshot(snapshot, "main").build()
+        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main")
+        return base, builder.setProperties(self._audit_from(table)).build()
+
+    def _audit_from(self, table: Any) -> dict[str, str]:
+        """Return the property that keeps audits from missing the rows that the snapshot drops."""
+        landed = newest(table) if self._drops_rows else None
+        if landed is None:
+            return {}
+        known = AuditFrom.read(table.properties().get(names.TABLE_AUDIT_FROM))
+        if known is None or known.topic_id != landed.topic_id:
+            known = AuditFrom(topic_id=landed.topic_id, mixed=True)
+        return {names.TABLE_AUDIT_FROM: known.raised(landed.offsets).model_dump_json()}
 
 
 class NewMetadata:

@@ -242,7 +242,7 @@ def _drop(
                 overwrite.addFile(file)
             return overwrite
 
-        subject.snapshot(RETAIN, produce, added, expect={"deleted-data-files": str(len(gone))})
+        subject.snapshot(RETAIN, produce, added, expect={"deleted-data-files": str(len(gone))}, drops_rows=True)
     subject.done.remove("rows", removed)
 
 

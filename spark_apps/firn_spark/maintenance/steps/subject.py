@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import CommitConflictError, FirnError
-from firn.model.maintenance import Removed
+from firn.model.maintenance import AuditReport, Removed
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.steps.changes import Guard, NewSnapshot
 from firn_spark.maintenance.steps.rewriting import Arrangement, Rewriter
@@ -30,6 +30,7 @@ class Done:
     manifests_after: int = 0
     removed: dict[str, Removed] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    audit: AuditReport | None = None
 
     def remove(self, part: str, removed: Removed) -> None:
         """Add what one part of retention removed, or would remove."""
@@ -109,13 +110,14 @@ class Subject:
         files: Sequence[Any] = (),
         *,
         expect: Mapping[str, str] | None = None,
+        drops_rows: bool = False,
     ) -> Any:
         """Commit a snapshot (`NewSnapshot`) and return it (Java).
 
         Raises the errors of `swap`. ``files``, which were written for the snapshot, are deleted then, unless the
         commit may still happen.
         """
-        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect)
+        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, drops_rows=drops_rows)
         try:
             self.guard.check()
             swap(self.table, change, self.failpoints, PATIENT)

@@ -1,0 +1,106 @@
+"""The reconcile of all audits: which topics are due, their runs, and what the runs found.
+
+Audits work as a policy that governs every topic (`firn_controllers.policies.audits`). They share the limit of active
+runs with the policies, and a table has one run at a time. Their results go to the statuses of the topics.
+"""
+
+from collections.abc import Collection, Sequence
+
+from firn.model.errors import FirnError
+from firn_controllers.cache.policies import PolicyEntry
+from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.policies.audits import NAME, audit_policy
+from firn_controllers.policies.decision import PolicyDecision, decide_topics, planned_runs
+from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
+from firn_controllers.policies.runs import PolicyRun
+from firn_controllers.queue import Lane, Outcome
+from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.policy.reconciler import BLOCKED, LISTEN
+from firn_controllers.reconcilers.policy.runs import PolicyRuns
+from firn_controllers.reconcilers.policy.subjects import in_turns, target_table
+
+
+class AuditReconciler:
+    """Starts the audits of all topics. Raises InvalidSpecError if their schedule is not valid."""
+
+    def __init__(self, context: Context, runs: PolicyRuns) -> None:
+        self._context = context
+        self._runs = runs
+        self._policy = audit_policy(context.config)
+        self._name = (context.config.namespace, NAME)
+
+    async def reconcile(self) -> Outcome:
+        """Start the runs that are due, and publish the results of those that ended."""
+        runs = await self._runs.read("Audit", self._name)
+        if self._policy is None:
+            for run in runs:
+                await self._runs.stop(run)
+            return self._context.resync()
+        begun = self._runs.begun
+        observed = await self._observe(self._policy, runs)
+        decision = PolicyDecision(tuple([topic async for topic in in_turns(decide_topics(observed))]))
+        await self._publish(decision)
+        if self._runs.begun != begun:
+            return Outcome(after=LISTEN)  # a policy may work on the same tables now
+        planned = planned_runs(observed, decision, self._runs.making, self._context.config)
+        await self._runs.start(self._policy, planned)
+        return self._next_look(decision, runs, waiting=sum(len(run.tables) for run in planned) < len(decision.due))
+
+    async def _observe(self, policy: PolicyEntry, runs: Sequence[PolicyRun]) -> ObservedPolicy:
+        ours = await self._own_namespaces({entry.name[0] for entry in self._context.topics.all()})
+        topics = [
+            GovernedTopic(entry=entry, because="Selected", table=table, debt=self._context.board.debts.get(entry.uid))
+            async for entry in in_turns(list(self._context.topics.all()))
+            if entry.name[0] in ours
+            and self._has_landed(entry)
+            and (table := target_table(self._context, entry)) is not None
+        ]
+        return ObservedPolicy(
+            policy=policy,
+            topics=tuple(topics),
+            runs=tuple(runs),
+            active=tuple(await self._runs.active()),
+            claimed=self._runs.claimed,
+            now=self._context.ports.clock.now(),
+        )
+
+    async def _own_namespaces(self, namespaces: Collection[str]) -> frozenset[str]:
+        """Return the namespaces whose resources this release manages, as far as it can know."""
+        ours = set()
+        for namespace in namespaces:
+            try:
+                if await self._context.ports.cluster.rival(namespace) is None:
+                    ours.add(namespace)
+            except FirnError:
+                continue  # the next reconcile knows more
+        return frozenset(ours)
+
+    def _has_landed(self, entry: TopicEntry) -> bool:
+        """Return whether records of the topic may be in its table."""
+        return entry.profile in self._context.config.profiles and bool(
+            (entry.status.get("ingestion") or {}).get("lastCommitTime")
+        )
+
+    async def _publish(self, decision: PolicyDecision) -> None:
+        """Put the results on the board, and wake the topics whose results changed."""
+        outcomes = self._context.board.outcomes
+        known = {topic.topic.entry.uid for topic in decision.topics}
+        for uid in [uid for uid, kind in outcomes if kind == "Audit" and uid not in known]:
+            del outcomes[uid, "Audit"]
+        async for topic in in_turns(decision.topics):
+            entry = topic.topic.entry
+            if outcomes.get((entry.uid, "Audit")) != topic.outcome:
+                outcomes[entry.uid, "Audit"] = topic.outcome
+                self._context.wake_topic(entry.name, Lane.DEPENDENCY)
+
+    def _next_look(self, decision: PolicyDecision, runs: Sequence[PolicyRun], *, waiting: bool) -> Outcome:
+        now = self._context.ports.clock.now()
+        times = [self._context.resync().after or 0.0]
+        if decision.next is not None:
+            # Clocks differ, so a reconcile at the exact time could be too early.
+            times.append(max(0.0, (decision.next - now).total_seconds()) + 0.1)
+        if (waiting or decision.held) and not any(run.active for run in runs):
+            times.append(BLOCKED)
+        if any(run.job.finished is not None and not run.settled(now) for run in runs):
+            times.append(LISTEN)
+        return Outcome(after=min(times))

@@ -1,0 +1,120 @@
+"""Looks for committed records at offsets of a log, without reading the rest of it."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_spark.kafka.clients import STALL_SECONDS, silent_logger
+from firn_spark.kafka.refusals import GRANT_HINT, denied
+
+MOST_RECORDS = 1_000_000
+"""Number of records that a search reads. The offsets that it does not reach stay unknown."""
+JUMP = 5_000
+"""Distance to the next range from which the consumer seeks it, instead of reading up to it."""
+BATCH = 1_000
+
+Gaps = Mapping[int, Sequence[tuple[int, int]]]
+"""Partition -> ranges of offsets, ascending, each without its end."""
+
+
+@dataclass(slots=True)
+class Found:
+    """The result of a search: committed records in the ranges, the place of the first, and offsets not looked at."""
+
+    records: int = 0
+    first: tuple[int, int] | None = None
+    unknown: int = 0
+
+
+def find_records(
+    config: Mapping[str, Any], topic: str, gaps: Gaps, may: Callable[[], None], most: int = MOST_RECORDS
+) -> Found:
+    """Count the committed records at the offsets of ``gaps``. ``may`` raises if the work has to stop.
+
+    Offsets before the start of the log, and offsets without a record, such as markers, count as empty. Raises
+    AccessDeniedError and UnavailableError.
+    """
+    found = Found()
+    waiting = {partition: list(ranges) for partition, ranges in gaps.items() if ranges}
+    if not waiting:
+        return found
+    consumer = Consumer(
+        {
+            **config,
+            "group.id": "firn-audit",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "queued.max.messages.kbytes": 16 * 1024,
+            "max.partition.fetch.bytes": 1024 * 1024,
+        },
+        logger=silent_logger(),
+    )
+    try:
+        left = most
+        for partition, ranges in sorted(waiting.items()):
+            if left > 0:
+                left = _search(_Partition(consumer, topic, partition, ranges), found, may, left)
+            found.unknown += sum(end - start for start, end in ranges)
+    finally:
+        consumer.close()
+    return found
+
+
+@dataclass(slots=True)
+class _Partition:
+    """A partition, and the ranges that were not read to their ends."""
+
+    consumer: Any
+    topic: str
+    number: int
+    ranges: list[tuple[int, int]]
+
+    def seek(self) -> None:
+        self.consumer.assign([TopicPartition(self.topic, self.number, self.ranges[0][0])])
+
+    def read(self) -> Iterable[int | None]:
+        """Return the next offsets; None is the end of the partition. Raises if nothing arrives."""
+        deadline = time.monotonic() + STALL_SECONDS
+        while not (messages := self.consumer.consume(BATCH, timeout=1.0)):
+            if time.monotonic() > deadline:
+                raise UnavailableError(
+                    f"topic {self.topic}, partition {self.number}: no record and no end of the partition within {STALL_SECONDS:.0f} s",
+                    reason=Reason.BROKER_UNREACHABLE,
+                )
+        return [self._offset(message) for message in messages]
+
+    def _offset(self, message: Any) -> int | None:
+        error = message.error()
+        if error is None:
+            return int(message.offset())
+        if error.code() == KafkaError._PARTITION_EOF:
+            return None
+        where = f"topic {self.topic}, partition {self.number}: {error.str()}"
+        if denied(error):
+            raise AccessDeniedError(f"{where}; {GRANT_HINT}")
+        raise UnavailableError(where, reason=Reason.BROKER_UNREACHABLE)
+
+
+def _search(part: _Partition, found: Found, may: Callable[[], None], left: int) -> int:
+    """Read the ranges of a partition, and remove those that were read. Return how many more records may be read."""
+    part.seek()
+    while part.ranges and left > 0:
+        may()
+        offset: int | None = 0
+        for offset in part.read():
+            left -= 1
+            while part.ranges and (offset is None or part.ranges[0][1] <= offset):
+                part.ranges.pop(0)
+            if offset is not None and part.ranges and part.ranges[0][0] <= offset:
+                found.records += 1
+                found.first = found.first or (part.number, offset)
+        if part.ranges and offset is not None and part.ranges[0][0] - offset > JUMP:
+            part.seek()
+    return left

@@ -1,0 +1,187 @@
+"""Audits run on the schedule of the configuration, and the status of each topic shows their result."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.errors import InvalidSpecError
+from firn.model.maintenance import AuditReport
+from firn.model.progress import Losses
+from firn_controllers.policies.audits import audit_policy, findings
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.fakes.world import World
+from tests.unit.controllers.policy_stage import ALL, COMPACTION, MANY, UID, active, jobs
+
+EVERY_FIVE: dict[str, Any] = {"audit": {"schedule": "*/5 * * * *", "spread": "30s"}}
+EXACT: dict[str, Any] = {"offsets": 100}
+WRONG: dict[str, Any] = {"offsets": 100, "missing": 2, "doubled": 1, "partition": 3, "offset": 40}
+
+
+async def world_with(*objects: Manifest, **maintenance: Any) -> World:
+    """Return a world whose topics have landed records, some minutes before the next audit."""
+    world = World(gen.config(maintenance={**EVERY_FIVE, **maintenance}))
+    for created in objects or (gen.topic(),):
+        world.driver.report_fields[f"uid-demo-{created['metadata']['name']}"] = {
+            "last_commit": 1.7e9,
+            "losses": Losses(),
+        }
+        world.cluster.create(created)
+    await world.settle()
+    return world
+
+
+async def pass_minutes(world: World, minutes: int) -> None:
+    for _ in range(minutes * 4):
+        await world.step()
+        world.clock.advance(15.0)
+
+
+def finds(world: World, figures: dict[str, Any]) -> None:
+    topic_id = world.cluster.topic("flights")["status"]["topicId"]
+    world.maintainer.report_fields[UID] = {"audit": {"topic_id": topic_id, **figures}}
+
+
+def audit_of(world: World) -> Manifest:
+    section: Manifest = world.cluster.topic("flights")["status"].get("audit") or {}
+    return section
+
+
+def annotate(world: World, key: str, value: str) -> None:
+    def change(live: Manifest) -> None:
+        live["metadata"].setdefault("annotations", {})[key] = value
+
+    world.cluster.edit("flights", change, spec=False)
+
+
+async def test_a_topic_without_a_policy_is_audited_on_schedule() -> None:
+    world = await world_with()
+    finds(world, EXACT)
+    await pass_minutes(world, 7)
+    (run,) = world.maintainer.done
+    (work,) = run.tables
+    assert work.audit is not None
+    assert (work.compaction, work.retention) == (None, None)
+    assert (work.audit.profile, work.audit.topic, list(run.kafka)) == ("classic", "flights", ["classic"])
+    audit = audit_of(world)
+    assert (audit["result"], audit["offsets"], audit["missing"], audit["lastRun"]["result"]) == (
+        "Exact",
+        100,
+        0,
+        "Succeeded",
+    )
+    assert datetime.fromisoformat(audit["nextRunTime"]) > datetime.fromisoformat(audit["time"])
+    assert world.conditions()["Complete"] == ("True", "EveryOffset")
+    await pass_minutes(world, 5)
+    assert len(world.maintainer.done) == 2
+
+
+async def test_a_restarted_operator_does_not_audit_again() -> None:
+    world = await world_with()
+    finds(world, EXACT)
+    await pass_minutes(world, 7)
+    world.start()
+    await pass_minutes(world, 1)
+    assert len(world.maintainer.done) == 1
+
+
+async def test_a_topic_that_is_new_or_paused_is_not_audited() -> None:
+    paused = gen.topic("paused", lambda manifest: manifest["metadata"].update(annotations={names.PAUSE: "true"}))
+    world = await world_with(paused)
+    world.cluster.create(gen.topic())
+    await pass_minutes(world, 7)
+    assert jobs(world) == []
+
+
+async def test_without_a_schedule_no_audit_starts_and_its_runs_end() -> None:
+    world = await world_with()
+    world.maintainer.hold = True
+    await pass_minutes(world, 7)
+    assert len(active(world)) == 1
+    world.start(gen.config())
+    await pass_minutes(world, 2)
+    assert active(world) == []
+
+
+async def test_a_failed_audit_is_reported_until_it_is_acknowledged() -> None:
+    world = await world_with()
+    finds(world, WRONG)
+    await pass_minutes(world, 7)
+    assert world.conditions()["Complete"] == ("False", "AuditFailed")
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    message = world.message("Complete")
+    assert "2 records without a row, 1 surplus rows and 0 rows beyond" in message
+    assert "partition 3, offset 40" in message
+    assert "AuditFailed" in {reason for _, reason, _ in world.cluster.events}
+    first = audit_of(world)["failed"]["run"]
+    assert message.endswith(f"{names.ACKNOWLEDGE_AUDIT}={first}")
+    await pass_minutes(world, 5)
+    assert audit_of(world)["lastRun"]["name"] != first
+    assert audit_of(world)["failed"]["run"] == first, "the same finding needs one acknowledgement"
+    finds(world, EXACT)
+    await pass_minutes(world, 5)
+    assert audit_of(world)["result"] == "Exact"
+    assert world.conditions()["Complete"] == ("False", "AuditFailed"), "the log may have lost the records since"
+    annotate(world, names.ACKNOWLEDGE_AUDIT, first)
+    await pass_minutes(world, 1)
+    assert world.conditions()["Complete"] == ("True", "EveryOffset")
+    finds(world, {**WRONG, "missing": 3})
+    await pass_minutes(world, 5)
+    assert world.conditions()["Complete"] == ("False", "AuditFailed")
+
+
+async def test_audits_share_the_limit_of_runs_with_policies() -> None:
+    world = await world_with(gen.topic(), maxRuns=1)
+    world.cluster.create(gen.policy(kind=COMPACTION, **ALL, triggers={"smallFiles": 100}))
+    world.maintainer.hold = True
+    world.owes(**MANY)
+    await pass_minutes(world, 7)
+    (run,) = active(world)
+    assert run["metadata"]["labels"][names.LABEL_POLICY_KIND] == COMPACTION
+
+
+async def test_topics_share_a_run_up_to_the_limit() -> None:
+    topics = [gen.topic(f"t{number}") for number in range(5)]
+    world = await world_with(*topics, audit={"schedule": "*/5 * * * *", "spread": "1ms"}, tablesPerRun=3)
+    await pass_minutes(world, 9)
+    assert sorted(len(run.tables) for run in world.maintainer.done) == [2, 3]
+
+
+async def test_an_audit_that_cannot_run_is_retried_and_keeps_the_last_result() -> None:
+    world = await world_with()
+    finds(world, EXACT)
+    await pass_minutes(world, 7)
+    time = audit_of(world)["time"]
+    world.maintainer.report_fields[UID] = {"outcome": "Failed", "message": "no answer"}
+    await pass_minutes(world, 7)
+    audit = audit_of(world)
+    assert (audit["time"], audit["result"]) == (time, "Exact")
+    assert (audit["lastRun"]["result"], audit["lastRun"]["message"]) == ("Failed", "no answer")
+    assert audit["failures"] >= 2
+
+
+def test_topics_have_their_own_times() -> None:
+    policy = audit_policy(gen.config(maintenance={"audit": {"schedule": "0 1 * * *"}}))
+    assert policy is not None
+    assert policy.terms is not None
+    assert policy.terms.slots is not None
+    assert policy.terms.slots.jitter == timedelta(hours=4)
+    assert audit_policy(gen.config()) is None
+
+
+@pytest.mark.parametrize("audit", [{"schedule": "0 25 * * *"}, {"schedule": "0 1 * * *", "timeZone": "Mars/Phobos"}])
+def test_a_schedule_that_is_not_valid_is_named(audit: dict[str, str]) -> None:
+    with pytest.raises(InvalidSpecError, match=r"maintenance\.audit\."):
+        audit_policy(gen.config(maintenance={"audit": audit}))
+
+
+def test_a_finding_is_about_one_topic() -> None:
+    wrong = AuditReport(topic_id="a", offsets=5, missing=1, partition=0, offset=2)
+    found = findings({}, wrong, "run-1", "2026-01-01T00:00:00Z")
+    assert (found["result"], found["failed"]["run"]) == ("Failed", "run-1")
+    unproved = findings(found, AuditReport(topic_id="a", offsets=5, unproved=2), "run-2", "2026-01-02T00:00:00Z")
+    assert (unproved["result"], unproved["failed"]) == ("Unproved", found["failed"])
+    again = findings(found, AuditReport(topic_id="b"), "run-3", "2026-01-03T00:00:00Z")
+    assert "failed" not in again

@@ -1,0 +1,38 @@
+"""The offsets from which an audit can decide about missing records."""
+
+import pytest
+
+from firn.model.progress import AuditFrom, Offsets
+
+
+@pytest.mark.parametrize(
+    ("landed", "has_files", "has_rows", "expected"),
+    [
+        (None, True, False, {}),
+        (None, False, False, {0: 9}),
+        (None, False, True, {0: 9}),
+        ({0: 5}, True, True, {0: 5}),
+    ],
+    ids=["the first rows of a topic", "ingestion begins later", "an adopted table", "a table of an earlier version"],
+)
+def test_the_first_commit_of_a_topic_decides(
+    landed: Offsets | None, has_files: bool, has_rows: bool, expected: Offsets
+) -> None:
+    first = AuditFrom.first("id-1", landed, {0: 9}, has_files=has_files, has_rows=has_rows)
+    assert first == AuditFrom(topic_id="id-1", offsets=expected, mixed=has_rows)
+
+
+def test_the_offsets_only_rise() -> None:
+    known = AuditFrom(topic_id="id-1", offsets={0: 5, 1: 7})
+    assert known.raised({0: 4, 1: 8, 2: 3}).offsets == {0: 5, 1: 8, 2: 3}
+    assert known.raised({0: 5}) is known
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", "no json"])
+def test_a_value_that_is_not_valid_counts_as_missing(text: str | None) -> None:
+    assert AuditFrom.read(text) is None
+
+
+def test_the_value_is_read_as_written() -> None:
+    known = AuditFrom(topic_id="id-1", offsets={0: 5, 11: 7}, mixed=True)
+    assert AuditFrom.read(known.model_dump_json()) == known
