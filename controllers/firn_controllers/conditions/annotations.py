@@ -8,7 +8,14 @@ from firn.model import names
 from firn.model.jobs import RESUME
 
 ON_POLICIES = (names.PAUSE, names.RUN_NOW)
-ON_TOPICS = (*ON_POLICIES, names.FORCE_DELETION, names.RESUME, names.RESTART, names.ACKNOWLEDGE_LOSS, names.ACKNOWLEDGE_AUDIT)
+ON_TOPICS = (
+    *ON_POLICIES,
+    names.FORCE_DELETION,
+    names.RESUME,
+    names.RESTART,
+    names.ACKNOWLEDGE_LOSS,
+    names.ACKNOWLEDGE_AUDIT,
+)
 _SWITCH = (re.compile(r"true|false"), '"true", or remove it')
 _FORMS = {
     names.PAUSE: _SWITCH,

@@ -16,8 +16,8 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from firn.event_loop import follow_stalls
-from firn.model.conditions import ConditionType, Reason
 from firn.model import names
+from firn.model.conditions import ConditionType, Reason
 from firn_controllers.board import Board
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.fleet.health import FleetHealth

@@ -51,8 +51,8 @@ from firn.model.maintenance import (
 from firn_spark import failpoints, logs, session
 from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
-from firn_spark.leases import Files, KubernetesLeases, Lease, Leases
 from firn_spark.kafka.admin import Kafka
+from firn_spark.leases import Files, KubernetesLeases, Lease, Leases
 from firn_spark.maintenance.steps import audit, compaction, retention
 from firn_spark.maintenance.steps.changes import Guard
 from firn_spark.maintenance.steps.rewriting import Rewriter

@@ -9,6 +9,7 @@ import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.errors import ExitCode
+from firn_broker import telemetry
 from firn_broker.__main__ import main
 from firn_broker.log_types import CommittedOffset, NodeLease, StoredGroup, Topic
 from firn_broker.metadata_store.sqlite.downgrade import RELEASES
@@ -17,6 +18,12 @@ from firn_broker.metadata_store.sqlite.store import SqliteStore
 from tests.contract.metadata_store.builders import ADDRESS, FIRST, TOPIC, TTL, Log, batch, produced
 
 each_release = pytest.mark.parametrize("release", RELEASES)
+
+
+@pytest.fixture(autouse=True)
+def logs_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Logging is set up once for a process, which is that of the tests.
+    monkeypatch.setattr(telemetry, "log_as_json", lambda: None)
 
 
 async def opened(directory: Path) -> SqliteStore:

@@ -124,6 +124,6 @@ def test_a_later_cut_does_not_include_what_landed_after_an_earlier_one(
     cut.observe(1.0, {0: 8})
     assert cut.gaps == []
     planned = plan([cut], cast(Any, Brokers(0, 40)), 2**30)
-    commits.commit(cut, planned[cut], TopicResult(rows=30), 0.0)
+    commits.commit(cut, planned[cut], landed(planned[cut]), 0.0)
     cut.observe(1e12, {0: 30})
     assert cut.gaps == [replaced(30, 40)]

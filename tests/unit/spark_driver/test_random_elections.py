@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 
 from firn_spark.ingestion.rounds.elections import compare_ranges
-from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.planning import plan
 from firn_spark.kafka.admin import LogEnd
+from tests.unit.spark_driver import results
 from tests.unit.spark_driver.losing import Committer, landed_to, topic_commits
 
 
@@ -109,7 +109,7 @@ class Story:
         if len(read) < end - start or compare_ranges(planned, cast(Any, self.brokers)):
             self.restart()
             return
-        self.commits.commit(self.topic, ranges, TopicResult(rows=end - start), 0.0)
+        self.commits.commit(self.topic, ranges, results.landed(ranges), 0.0)
         self.rows.update(zip(range(start, end), read, strict=True))
         # Between the read and the commit, the log may have changed.
         self.replaced |= {

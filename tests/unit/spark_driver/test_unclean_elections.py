@@ -9,12 +9,12 @@ from firn.model.errors import UnavailableError
 from firn.model.progress import Cause, Gap, decode_leader_epochs, encode_leader_epochs
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.elections import compare_ranges
-from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.planning import Plan, plan
 from firn_spark.ingestion.rounds.preparation import position
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import newest
+from tests.unit.spark_driver import results
 from tests.unit.spark_driver.losing import Brokers, Committer, landed_to, topic_commits
 from tests.unit.spark_driver.test_carried_offsets import SUMMARY, table
 
@@ -45,7 +45,7 @@ def test_landed_offsets_with_other_records_are_a_gap_of_the_next_commit(
     ranges = planned([landed], brokers)
     assert ranges[landed] == {0: (10, 40)}
     assert brokers.asked == [(0, 10, 3)]
-    commits.commit(landed, ranges[landed], TopicResult(rows=30), 0.0)
+    commits.commit(landed, ranges[landed], results.landed(ranges[landed]), 0.0)
     assert committer.made == [({0: 40}, [replaced(7, 10)])]
     assert committer.leader_epochs == [{0: 5}]
     assert planned([landed], brokers) == {}
@@ -77,7 +77,7 @@ def test_a_log_that_is_still_short_is_one_gap_from_the_first_lost_record(
 def test_a_failover_without_loss_is_no_gap(commits: TopicCommits, committer: Committer) -> None:
     landed = landed_to(10, leader_epoch=3)
     ranges = planned([landed], Brokers(0, 40, epoch=4))
-    commits.commit(landed, ranges[landed], TopicResult(rows=30), 0.0)
+    commits.commit(landed, ranges[landed], results.landed(ranges[landed]), 0.0)
     assert committer.made == [({0: 40}, [])]
     assert committer.leader_epochs == [{0: 4}]
 

@@ -133,7 +133,6 @@ class PolicyReconciler:
             )
         return topics
 
-        if entry.in_conflict:
     # Publish
 
     async def _publish(self, policy: PolicyEntry, decision: PolicyDecision) -> None:

@@ -22,6 +22,8 @@ def target_table(context: Context, entry: TopicEntry) -> TargetTable | None:
         return None
     if resource.metadata.annotations.get(names.PAUSE) == "true":
         return None
+    if entry.in_conflict:
+        return None
     holder = context.topics.holder(entry.table_claim) if entry.table_claim else None
     uuid = (entry.status.get("table") or {}).get("uuid")
     if holder is None or holder.uid != entry.uid or not uuid:

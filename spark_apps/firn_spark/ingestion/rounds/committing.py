@@ -168,7 +168,7 @@ class TopicCommits:
                 gaps=gaps,
                 skipped=skipped,
                 leader_epochs=topic.reading.leader_epochs,
-                schema=_schema(topic) if result.data else "",
+                schema=topic.table.spec.schema if result.data and topic.table.spec is not None else "",
             ),
         )
         # The table records all of it now. A range that stays would become one with that of a later loss.
@@ -205,11 +205,6 @@ def halt(topic: Topic, partition: int, place: HaltPlace) -> None:
         offset=place["offset"],
         code=place["code"],
     )
-
-
-def _schema(topic: Topic) -> str:
-    assert topic.table.spec is not None
-    return topic.table.spec.schema
 
 
 def _empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
