@@ -9,7 +9,6 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -183,7 +182,7 @@ def metrics() -> str:
     computed: list[Any] = [
         *telemetry.DebtMetrics(lambda: ()).collect(),
         *telemetry.LogMetrics(lambda: (), lambda _: None).collect(),
-        *telemetry.AuditMetrics(lambda: (), datetime.now(UTC)).collect(),
+        *telemetry.AuditMetrics(lambda: ()).collect(),
     ]
     shared = collectors(REGISTRY)
     broker = [metric for metric in shared if getattr(metric, "_name", "").startswith("firn_broker_")]

@@ -235,19 +235,12 @@ class DebtMetrics(Collector):
 
 
 class AuditMetrics(Collector):
-    """Metrics of the audits of topics, read from their statuses at each scrape.
-
-    ``topics`` yields the topics that have audits. ``began`` is the start of this process.
-    """
+    """Metrics of the audits of topics, read from their statuses at each scrape. A paused topic has no audits."""
 
     def __init__(
-        self,
-        topics: Callable[[], Iterable[TopicEntry]],
-        began: datetime,
-        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+        self, topics: Callable[[], Iterable[TopicEntry]], now: Callable[[], datetime] = lambda: datetime.now(UTC)
     ) -> None:
         self._topics = topics
-        self._began = began
         self._now = now
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -255,7 +248,7 @@ class AuditMetrics(Collector):
         labels = ["namespace", "topic"]
         age = GaugeMetricFamily(
             "firn_audit_age_seconds",
-            "Seconds since the last audit of the topic; before its first audit, since it was created or the operator started",
+            "Seconds since the last audit of the topic, or, before the first, since its audits began; absent before records land",
             labels=labels,
         )
         wrong = GaugeMetricFamily(
@@ -265,21 +258,21 @@ class AuditMetrics(Collector):
         )
         now = self._now()
         for entry in self._topics():
-            if entry.metadata.annotations.get(names.PAUSE) == "true" or not (entry.status.get("table") or {}).get(
-                "uuid"
-            ):
+            last = _last_audit(entry.status.get("audit") or {})
+            if last is None or entry.metadata.annotations.get(names.PAUSE) == "true":
                 continue
-            audit = entry.status.get("audit") or {}
-            age.add_metric(entry.name, max(0.0, (now - self._last(entry, audit)).total_seconds()))
+            age.add_metric(entry.name, max(0.0, (now - last).total_seconds()))
             failed = open_finding(entry.status, entry.metadata.annotations) or {}
             wrong.add_metric(entry.name, sum(failed.get(part, 0) for part in ("missing", "doubled", "stray")))
         return [age, wrong]
 
-    def _last(self, entry: TopicEntry, audit: Mapping[str, Any]) -> datetime:
-        run = audit.get("lastRun") or {}
-        # A run succeeds without an audit if no record of the topic has landed.
-        text = run.get("finishTime") if run.get("result") == "Succeeded" else audit.get("time")
-        return datetime.fromisoformat(text) if text else max(self._began, entry.age[0])
+
+def _last_audit(audit: Mapping[str, Any]) -> datetime | None:
+    """Return the time of the last audit in a status, or of the last schedule before the first audit."""
+    run = audit.get("lastRun") or {}
+    text = run.get("finishTime") if run.get("result") == "Succeeded" else audit.get("time")
+    text = text or audit.get("lastScheduleTime")
+    return datetime.fromisoformat(text) if text else None
 
 
 class LogMetrics(Collector):

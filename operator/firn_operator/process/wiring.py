@@ -8,7 +8,6 @@ import os
 import random
 import signal
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from prometheus_client import REGISTRY
@@ -181,7 +180,7 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
         telemetry.LogMetrics(topics, controllers.board.configs.get),
     ]
     if config.maintenance.audit.schedule.strip():
-        figures.append(telemetry.AuditMetrics(topics, datetime.now(UTC)))
+        figures.append(telemetry.AuditMetrics(topics))
     return figures
 
 

@@ -77,7 +77,6 @@ def values(collector: Collector) -> dict[str, list[float]]:
 
 
 def test_the_age_of_an_audit_counts_from_the_last_run_that_worked() -> None:
-    began = gen.NOW - timedelta(minutes=5)
     ended, earlier = ((gen.NOW - timedelta(hours=hours)).isoformat() for hours in (1, 25))
     table = {"table": {"uuid": "u"}, "topicId": "id-1"}
     failed = {"run": "run-1", "time": earlier, "topicId": "id-1", "missing": 2, "doubled": 1, "stray": 0}
@@ -85,16 +84,16 @@ def test_the_age_of_an_audit_counts_from_the_last_run_that_worked() -> None:
         {**table, "audit": {"time": ended, "lastRun": {"result": "Succeeded", "finishTime": ended}}},
         {**table, "audit": {"time": earlier, "lastRun": {"result": "Failed", "finishTime": ended}, "failed": failed}},
         {**table, "audit": {"lastRun": {"result": "Succeeded", "finishTime": ended}}},
+        {**table, "audit": {"lastScheduleTime": earlier}},
         table,
-        {},
     ]
     config = gen.config()
     topics = [topic_entry(gen.topic(f"t{n}", gen.with_status(status)), config) for n, status in enumerate(statuses)]
     acknowledged = gen.topic("t", gen.with_status(statuses[1]), gen.annotated("firn.dev/acknowledge-audit", "run-1"))
     paused = gen.topic("p", gen.with_status(statuses[1]), gen.annotated("firn.dev/pause-reconciliation", "true"))
     topics += [topic_entry(manifest, config) for manifest in (acknowledged, paused)]
-    assert values(telemetry.AuditMetrics(lambda: topics, began, lambda: gen.NOW)) == {
-        "firn_audit_age_seconds": [3600.0, 90_000.0, 3600.0, 300.0, 90_000.0],
+    assert values(telemetry.AuditMetrics(lambda: topics, lambda: gen.NOW)) == {
+        "firn_audit_age_seconds": [3600.0, 90_000.0, 3600.0, 90_000.0, 90_000.0],
         "firn_audit_wrong_offsets": [0.0, 3.0, 0.0, 0.0, 0.0],
     }
 

@@ -7,7 +7,7 @@ them while the log had their records.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +24,15 @@ from firn_spark.kafka.gaps import find_records
 from firn_spark.tables.commits import Landed, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 
-MOST_OFFSETS = 2**30
+MOST_OFFSETS = 2**32
 """Number of offsets that an audit compares. Of a longer log, it compares the newest, the same share of each partition."""
-CHUNK = 2**15
-"""Number of offsets of one bitmap of Spark's ``bitmap_construct_agg``."""
+WINDOW = 2**28
+"""Number of offsets that one Spark job compares. It bounds the memory for logs in which most offsets lack a row."""
+MOST_GAPS = 200_000
+"""Number of ranges without a row that an audit looks for in the log. It cannot decide about further ranges."""
+WORD = 64
+"""Number of offsets whose rows are one number: a bit for each."""
+CHUNK = WORD * WORD
 LISTED = 64
 """Number of partitions up to which the scan names each one. With more, the lowest offset of all selects the files."""
 
@@ -79,38 +84,36 @@ def _audit(
     if landed is None or snapshot is None or landed.topic_id != described.topic_id:
         return None
     starts = offsets_of(kafka.starts({topic: described.partitions})[topic])
-    bounds = compared(starts, landed.offsets)
     decided = _audit_from(source.table, landed)
     may()
     dead = load_dead()
     dead_landed = read_landed(dead.table) if dead is not None else None
-    if dead is not None and dead_landed is not None and dead_landed.topic_id == landed.topic_id:
-        decided = decided.raised(_dropped(dead.table, landed.topic_id))
-    else:
+    if dead is None or dead_landed is None or dead_landed.topic_id != landed.topic_id:
         dead, dead_landed = None, None
-    places = _places(spark, source, int(snapshot.snapshotId()), bounds, "false")
-    if dead is not None and dead_landed is not None:
-        letters = _places(spark, dead, int(dead.table.currentSnapshot().snapshotId()), bounds, "true", dead_landed)
-        places = places.unionAll(letters)
-    counted = Counted()
-    if bounds:
-        counted.add(bounds, _chunks(spark, places, bounds).collect())
+    else:
+        decided = decided.raised(_dropped(dead.table, landed.topic_id))
+    rows = Rows(spark, source, snapshot, dead, dead_landed.letters[0] if dead_landed is not None else 0)
+    counted = Counted(decided.offsets)
+    bounds = compared(starts, landed.offsets)
+    for window in windows(bounds):
+        may()
+        counted.add(window, rows.chunks(window))
     may()
-    gaps, undecided = decidable(counted.gaps, decided.offsets)
-    found = find_records(client_config(kafka.connection), topic, gaps, may)
+    found = find_records(client_config(kafka.connection), topic, counted.gaps, may)
+    stray, stray_at = rows.beyond(landed.offsets)
     report = AuditReport(
         topic_id=landed.topic_id,
         offsets=sum(end - start for start, end in bounds.values()),
         missing=found.records,
         doubled=0 if decided.mixed else counted.doubled,
-        stray=0 if decided.mixed else counted.stray,
-        unproved=undecided + found.unknown + (counted.doubled + counted.stray if decided.mixed else 0),
+        stray=0 if decided.mixed else stray,
+        unproved=counted.undecided + found.unknown + (counted.doubled + stray if decided.mixed else 0),
     )
     example = found.first
-    if example is None and report.doubled:
-        example = _doubled(_joined(spark, places, bounds), *counted.doubled_at[0])
+    if example is None and report.doubled and counted.doubled_at is not None:
+        example = rows.doubled(*counted.doubled_at)
     if example is None and report.stray:
-        example = counted.stray_at
+        example = stray_at
     return report if example is None else report.model_copy(update={"partition": example[0], "offset": example[1]})
 
 
@@ -121,6 +124,23 @@ def compared(starts: Offsets, landed: Offsets) -> dict[int, tuple[int, int]]:
     if total <= MOST_OFFSETS:
         return bounds
     return {part: (end - (end - start) * MOST_OFFSETS // total, end) for part, (start, end) in bounds.items()}
+
+
+def windows(bounds: Bounds) -> Iterator[dict[int, tuple[int, int]]]:
+    """Divide the offsets to compare into windows of at most `WINDOW` offsets."""
+    window: dict[int, tuple[int, int]] = {}
+    room = WINDOW
+    for partition, (start, end) in sorted(bounds.items()):
+        while start < end:
+            stop = min(end, start + room)
+            window[partition] = (start, stop)
+            room -= stop - start
+            start = stop
+            if not room:
+                yield window
+                window, room = {}, WINDOW
+    if window:
+        yield window
 
 
 def _audit_from(table: Any, landed: Landed) -> AuditFrom:
@@ -137,113 +157,139 @@ def _dropped(dead: Any, topic_id: str) -> Offsets:
     return known.offsets if known is not None and known.topic_id == topic_id else {}
 
 
-# Rows
+class Rows:
+    """The places of a topic's rows and dead letters in snapshots of both tables: partition ``p`` and offset ``o``."""
+
+    def __init__(self, spark: Any, source: Source, snapshot: Any, dead: Source | None, since: int) -> None:
+        """Read ``snapshot`` of the table, and the newest of ``dead`` with its letters from ``since`` on.
+
+        Letters do not record the id of their topic. Those of an earlier topic are older.
+        """
+        self._spark = spark
+        self._good = _read(spark, source, snapshot)
+        self._dead = None
+        if dead is not None and (newest := dead.table.currentSnapshot()) is not None:
+            self._dead = _read(spark, dead, newest, f"ingested_at >= timestamp_micros({since})")
+
+    def chunks(self, window: Bounds) -> Any:
+        """Return the chunks of a window as Arrow: ``p``, ``c``, the bits of its ``whole`` words, and the ``odd`` words.
+
+        In a whole word, each offset of the window has one row. An odd word has its number ``w``, its rows ``n`` and its
+        ``bits``.
+        """
+        low, high = f"greatest(s, w * {WORD})", f"least(e, (w + 1) * {WORD})"
+        words = (
+            self._within(window)
+            .withColumn("w", functions.expr(f"o div {WORD}"))
+            .groupBy("p", "s", "e", "w")
+            .agg(
+                functions.expr("count(*)").alias("n"),
+                functions.expr(f"bit_or(shiftleft(1L, int(o % {WORD})))").alias("bits"),
+            )
+            .withColumn("is_whole", functions.expr(f"n = {high} - {low} and bit_count(bits) = n"))
+        )
+        return (
+            words.groupBy("p", functions.expr(f"w div {WORD}").alias("c"))
+            .agg(
+                functions.expr(f"bit_or(if(is_whole, shiftleft(1L, int(w % {WORD})), 0L))").alias("whole"),
+                functions.expr("collect_list(if(is_whole, null, struct(w, n, bits)))").alias("odd"),
+            )
+            .toArrow()
+        )
+
+    def doubled(self, partition: int, word: int) -> tuple[int, int] | None:
+        """Return the place of the first offset of a word with several rows."""
+        own = self._within({partition: (word * WORD, (word + 1) * WORD)}).groupBy("o").count().where("count > 1")
+        rows = own.orderBy("o").limit(1).collect()
+        return (partition, int(rows[0][0])) if rows else None
+
+    def beyond(self, landed: Offsets) -> tuple[int, tuple[int, int] | None]:
+        """Count rows at or beyond the landed offsets, and return the place of one."""
+        bounds = {partition: (offset, 2**63 - 1) for partition, offset in landed.items()}
+        if not bounds:
+            return 0, None
+        found = self._within(bounds, letters=False).selectExpr("count(*)", "min(struct(p, o))").collect()[0]
+        return int(found[0]), (int(found[1][0]), int(found[1][1])) if found[0] else None
+
+    def _within(self, bounds: Bounds, *, letters: bool = True) -> Any:
+        """Return the rows within ``bounds``, and their bounds ``s`` and ``e``.
+
+        Dead letters at or beyond the landed offsets are never within bounds: their round is not committed yet.
+        """
+        least = min(start for start, _ in bounds.values())
+        condition = f"o >= {least}L and o < {max(end for _, end in bounds.values())}L"
+        if len(bounds) <= LISTED:
+            ranges = (f"(p = {part} and o >= {start}L and o < {end}L)" for part, (start, end) in sorted(bounds.items()))
+            condition = " or ".join(ranges)
+        values = ", ".join(f"({part}, {start}L, {end}L)" for part, (start, end) in sorted(bounds.items()))
+        limits = functions.broadcast(self._spark.sql(f"SELECT * FROM VALUES {values} AS limits(p, s, e)"))
+        frame = self._good.where(condition)
+        if letters and self._dead is not None:
+            frame = frame.unionAll(self._dead.where(condition))
+        return frame.join(limits, "p").where("o >= s and o < e")
 
 
-def _places(
-    spark: Any, source: Source, snapshot: int, bounds: Bounds, letters: str, landed: Landed | None = None
-) -> Any:
-    """Return partition ``p`` and offset ``o`` of rows of a snapshot, and ``d``: whether they are dead letters."""
+def _read(spark: Any, source: Source, snapshot: Any, condition: str = "true") -> Any:
     partition, offset = source.columns
-    least = min((start for start, _ in bounds.values()), default=0)
-    condition = f"{offset} >= {least}"
-    if len(bounds) <= LISTED:
-        condition = " or ".join(
-            f"({partition} = {part} and {offset} >= {start})" for part, (start, _) in bounds.items()
-        )
-    # Letters do not record the id of their topic. Those of an earlier topic are older.
-    since = f" and ingested_at >= timestamp_micros({landed.letters[0]})" if landed is not None else ""
-    frame = spark.read.format("iceberg").option("versionAsOf", str(snapshot)).load(source.name)
-    return frame.where(f"({condition or 'false'}){since}").selectExpr(
-        f"{partition} AS p", f"{offset} AS o", f"{letters} AS d"
-    )
-
-
-def _joined(spark: Any, places: Any, bounds: Bounds) -> Any:
-    values = ", ".join(f"({part}, {start}L, {end}L)" for part, (start, end) in sorted(bounds.items()))
-    limits = functions.broadcast(spark.sql(f"SELECT * FROM VALUES {values} AS limits(p, s, e)"))
-    # Dead letters at or beyond the landed offsets belong to a round whose rows are not committed yet.
-    return places.join(limits, "p").where("o >= s and (o < e or not d)")
-
-
-def _chunks(spark: Any, places: Any, bounds: Bounds) -> Any:
-    """Return for each chunk its rows, a bitmap of their offsets unless each has exactly one row, and stray rows."""
-    grouped = (
-        _joined(spark, places, bounds)
-        .withColumn("c", functions.expr(f"o div {CHUNK}"))
-        .groupBy("p", "c", "s", "e")
-        .agg(
-            functions.expr("count_if(o < e)").alias("n"),
-            functions.expr(f"bitmap_construct_agg(o % {CHUNK}) FILTER (WHERE o < e)").alias("bits"),
-            functions.expr("count_if(o >= e)").alias("beyond"),
-            functions.expr("min(o) FILTER (WHERE o >= e)").alias("first_beyond"),
-        )
-    )
-    width = f"least(e, (c + 1) * {CHUNK}) - greatest(s, c * {CHUNK})"
-    whole = f"n = {width} AND bitmap_count(bits) = n"
-    return grouped.selectExpr("p", "c", "n", f"IF({whole}, NULL, bits) AS bits", "beyond", "first_beyond")
-
-
-def _doubled(joined: Any, partition: int, chunk: int) -> tuple[int, int] | None:
-    """Return the place of the first offset of a chunk with several rows."""
-    own = joined.where(f"p = {partition} and o div {CHUNK} = {chunk} and o < e").groupBy("o").count()
-    rows = own.where("count > 1").orderBy("o").limit(1).collect()
-    return (partition, int(rows[0][0])) if rows else None
+    frame = spark.read.format("iceberg").option("versionAsOf", str(int(snapshot.snapshotId()))).load(source.name)
+    return frame.where(condition).selectExpr(f"{partition} AS p", f"{offset} AS o")
 
 
 @dataclass(slots=True)
 class Counted:
-    """Offsets without a row, by partition, and numbers of surplus and stray rows with examples."""
+    """The sums of an audit. Before the offsets ``decided``, it cannot decide about offsets without a row."""
 
+    decided: Offsets
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Ranges without a row, by partition, to look for in the log."""
+    undecided: int = 0
     doubled: int = 0
-    doubled_at: list[tuple[int, int]] = field(default_factory=list)
-    """Partitions and chunks."""
-    stray: int = 0
-    stray_at: tuple[int, int] | None = None
+    doubled_at: tuple[int, int] | None = None
+    """Partition and word of a surplus row."""
+    _listed: int = 0
 
-    def add(self, bounds: Bounds, chunks: Iterable[tuple[int, int, int, bytes | None, int, int | None]]) -> None:
-        """Add the rows of all chunks: partition, chunk, number of rows, bitmap, stray rows, the first of these."""
-        by_partition: dict[int, dict[int, tuple[int, bytes | None]]] = defaultdict(dict)
-        for partition, chunk, rows, bits, beyond, first in chunks:
-            by_partition[partition][chunk] = (rows, bits)
-            self.stray += beyond
-            if first is not None:
-                self.stray_at = min(self.stray_at or (partition, first), (partition, first))
-        for partition, (start, end) in sorted(bounds.items()):
+    def add(self, window: Bounds, chunks: Any) -> None:
+        """Add the chunks of a window, as `Rows.chunks` returns them."""
+        places = {
+            place: number
+            for number, place in enumerate(zip(chunks["p"].to_pylist(), chunks["c"].to_pylist(), strict=True))
+        }
+        whole, odd = chunks["whole"].to_pylist(), chunks["odd"].combine_chunks() if len(chunks) else []
+        for partition, (start, end) in sorted(window.items()):
             for chunk in range(start // CHUNK, (end - 1) // CHUNK + 1):
-                rows, bits = by_partition[partition].get(chunk, (0, b""))
-                if bits is not None:
-                    self._add_chunk(partition, chunk, (start, end), rows, bits)
+                number = places.get((partition, chunk))
+                if number is None:
+                    self._add_gap(partition, max(start, chunk * CHUNK), min(end, (chunk + 1) * CHUNK))
+                elif whole[number] != -1:
+                    self._add_chunk(partition, chunk, (start, end), whole[number], odd[number].as_py())
 
-    def _add_chunk(self, partition: int, chunk: int, bounds: tuple[int, int], rows: int, bits: bytes) -> None:
+    def _add_chunk(
+        self, partition: int, chunk: int, bounds: tuple[int, int], whole: int, odd: Sequence[Mapping[str, int]]
+    ) -> None:
         base = chunk * CHUNK
+        bits = np.where(np.int64(whole) >> np.arange(WORD) & 1, np.int64(-1), np.int64(0))
+        for word in odd:
+            bits[word["w"] % WORD] = word["bits"]
+            surplus = word["n"] - (word["bits"] & (2**WORD - 1)).bit_count()
+            if surplus:
+                self.doubled += surplus
+                self.doubled_at = self.doubled_at or (partition, word["w"])
         low, high = max(bounds[0], base), min(bounds[1], base + CHUNK)
-        present = np.zeros(CHUNK, np.uint8)
-        if bits:
-            present = np.unpackbits(np.frombuffer(bits, np.uint8), bitorder="little")
-        inside = present[low - base : high - base]
-        surplus = rows - int(inside.sum())
-        if surplus:
-            self.doubled += surplus
-            self.doubled_at.append((partition, chunk))
+        inside = np.unpackbits(bits.view(np.uint8), bitorder="little")[low - base : high - base]
         edges = np.flatnonzero(np.diff(np.concatenate(([1], inside, [1])).astype(np.int8))).tolist()
+        for first, last in zip(edges[::2], edges[1::2], strict=True):
+            self._add_gap(partition, low + first, low + last)
+
+    def _add_gap(self, partition: int, start: int, end: int) -> None:
+        first = max(start, min(end, self.decided.get(partition, 0)))
+        self.undecided += first - start
+        if first == end:
+            return
         ranges = self.gaps[partition]
-        for start, end in zip(edges[::2], edges[1::2], strict=True):
-            first = low + start
-            if ranges and ranges[-1][1] == first:
-                first = ranges.pop()[0]
-            ranges.append((first, low + end))
-
-
-def decidable(
-    gaps: Mapping[int, list[tuple[int, int]]], decided: Offsets
-) -> tuple[dict[int, list[tuple[int, int]]], int]:
-    """Return the parts of ``gaps`` from the offsets ``decided`` on, and the number of offsets before them."""
-    later: dict[int, list[tuple[int, int]]] = {}
-    before = 0
-    for partition, ranges in gaps.items():
-        first = decided.get(partition, 0)
-        before += sum(min(end, first) - start for start, end in ranges if start < first)
-        later[partition] = [(max(start, first), end) for start, end in ranges if end > first]
-    return later, before
+        if ranges and ranges[-1][1] == first:
+            ranges[-1] = (ranges[-1][0], end)
+        elif self._listed < MOST_GAPS:
+            ranges.append((first, end))
+            self._listed += 1
+        else:
+            self.undecided += end - first
