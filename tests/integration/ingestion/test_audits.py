@@ -2,15 +2,18 @@
 
 from confluent_kafka import Producer
 
+from firn.model import names
+from firn.model.jobs import IngestJob
 from firn.model.maintenance import AuditReport
+from firn.model.progress import AuditFrom
 from firn_spark.kafka.admin import Kafka
 from firn_spark.maintenance.steps.audit import Source, audit
 from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.world import Record, World, value
 
 
-def audited(world: World, job: object) -> AuditReport | None:
-    target = job.table  # type: ignore[attr-defined]
+def audited(world: World, job: IngestJob) -> AuditReport | None:
+    target = job.table
 
     def source(suffix: str) -> Source | None:
         table = world.tables.load(target.catalog, target.namespace, target.name + suffix)
@@ -42,6 +45,8 @@ def test_an_audit_finds_missing_and_doubled_rows_and_no_others(world: World) -> 
     world.await_offsets(lambda: world.landed(job) == {0: 11, 1: 40_000}, "all offsets", job)
     world.stop()
     topic_id = world.topic_id(topic)
+    properties = world.table(job).properties()
+    assert AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM)) == AuditFrom(topic_id=topic_id)
     exact = AuditReport(topic_id=topic_id, offsets=40_011)
     assert audited(world, job) == exact
     world.spark.sql(f"delete from {job.table.identifier} where _kafka_partition = 1 and _kafka_offset = 20000")

@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from firn.model import names
 from firn.model.errors import ExitCode
 from firn.model.maintenance import CompactionWork, Removed, RetentionWork, RowsWork, SnapshotsWork, TableReport
+from firn.model.progress import AuditFrom
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.rewriting import Rewriter
 from tests.integration.maintenance.lake import DAY, Lake, Topic, ago
@@ -31,6 +33,11 @@ def same(removed: Removed | None, other: Removed | None) -> bool:
     return (removed.files, removed.items, removed.bytes) == (other.files, other.items, other.bytes)
 
 
+def audit_from(topic: Topic) -> AuditFrom | None:
+    """Return from which offsets on a missing record is a fault."""
+    return AuditFrom.read(topic.fresh().properties().get(names.TABLE_AUDIT_FROM))
+
+
 def never_read(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> Any:
         raise AssertionError("rows were read")
@@ -44,7 +51,9 @@ def test_whole_partitions_are_dropped_from_metadata_alone(lake: Lake, monkeypatc
     topic.ingest(2, at=[ago(40), ago(35), ago(10), ago(1)], count=8)
 
     never_read(monkeypatch)
+    assert audit_from(topic) == AuditFrom(topic_id="topic-id")
     dry, wet = both(lake, topic, rows=RowsWork(column="at", max_age_ms=30 * DAY))
+    assert audit_from(topic) == AuditFrom(topic_id="topic-id", offsets={0: 16})
     assert dry.rows is not None
     assert (dry.rows.files, dry.rows.items) == (4, 8)
     assert dry.rows.bytes > 0

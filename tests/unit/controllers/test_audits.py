@@ -7,10 +7,16 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import InvalidSpecError
+from firn.model.jobs import TableTarget
 from firn.model.maintenance import AuditReport
 from firn.model.progress import Losses
+from firn_controllers.cache.topics import topic_entry
+from firn_controllers.children import Owner
+from firn_controllers.policies import plan
 from firn_controllers.policies.audits import audit_policy, findings
-from firn_controllers.ports import Manifest
+from firn_controllers.policies.due import Due
+from firn_controllers.policies.plan import DueTable, PlannedRun
+from firn_controllers.ports import Manifest, TableDebt
 from tests import gen
 from tests.fakes.world import World
 from tests.unit.controllers.policy_stage import ALL, COMPACTION, MANY, UID, active, jobs
@@ -76,6 +82,49 @@ async def test_a_topic_without_a_policy_is_audited_on_schedule() -> None:
     assert world.conditions()["Complete"] == ("True", "EveryOffset")
     await pass_minutes(world, 5)
     assert len(world.maintainer.done) == 2
+
+
+async def test_the_run_of_a_secured_kafka_mounts_its_secrets() -> None:
+    sasl = {"mechanism": "SCRAM-SHA-512", "username": "u", "password": {"secret": "kafka-login", "key": "password"}}
+    secured = {"bootstrapServers": "kafka.example:9092", "security": {"sasl": sasl}}
+    config = gen.config(profiles={"classic": secured}, maintenance=EVERY_FIVE)
+    policy = audit_policy(config)
+    assert policy is not None
+    topic = topic_entry(gen.topic(), config)
+    target = TableTarget(catalog="lake", namespace="demo", name="flights")
+    table = DueTable(topic, target, "uuid", None, Due(gen.NOW, "the schedule is due", gen.NOW), "")
+    batch = PlannedRun((table,), "small")
+    contract = plan.contract(policy, batch, config, gen.NOW)
+    pod = plan.job(policy, batch, contract, config, Owner("firn-system", "uid"))["spec"]["template"]["spec"]
+    assert [volume["secret"]["secretName"] for volume in pod["volumes"] if "secret" in volume] == [
+        "firn-postgres",
+        "kafka-login",
+    ]
+    assert contract.kafka["classic"].sasl_password_path == "/etc/firn/secrets/kafka-login/password"
+
+
+def test_a_table_whose_offsets_alone_are_large_has_its_own_run() -> None:
+    config = gen.config(maintenance={**EVERY_FIVE, "largeTable": "1Gi"})
+    policy = audit_policy(config)
+    assert policy is not None
+    due = Due(gen.NOW, "the schedule is due", gen.NOW)
+    tables = [
+        DueTable(
+            topic_entry(gen.topic(name), config),
+            TableTarget(catalog="lake", namespace="demo", name=name),
+            name,
+            debt,
+            due,
+            "",
+        )
+        for name, debt in (
+            ("a", None),
+            ("b", TableDebt("b", data_bytes=2 * 2**30)),
+            ("c", TableDebt("c", data_bytes=20 * 2**30)),
+        )
+    ]
+    runs = plan.planned_runs(policy, tables, config, free=5)
+    assert sorted(sorted(table.table_uuid for table in run.tables) for run in runs) == [["a", "b"], ["c"]]
 
 
 async def test_a_restarted_operator_does_not_audit_again() -> None:
