@@ -137,6 +137,7 @@ def iceberg_topics() -> Manifest:
             wide=True,
         ),
         _column("Complete", _condition("Complete", "status"), "Condition Complete.", wide=True),
+        _column("Audit", ".status.audit.result", "Result of the last audit.", wide=True),
         _column(
             "Last-Commit",
             ".status.ingestion.lastCommitTime",

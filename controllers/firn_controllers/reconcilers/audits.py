@@ -15,9 +15,12 @@ from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
 from firn_controllers.policies.runs import PolicyRun
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
-from firn_controllers.reconcilers.policy.reconciler import BLOCKED, LISTEN
+from firn_controllers.reconcilers.policy.reconciler import LISTEN
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
 from firn_controllers.reconcilers.policy.subjects import in_turns, target_table
+
+BLOCKED = 30.0
+"""Seconds until the next attempt to start runs that the runs of policies hold back. Each attempt looks at all topics."""
 
 
 class AuditReconciler:
