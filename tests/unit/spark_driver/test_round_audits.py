@@ -93,10 +93,11 @@ def test_files_of_the_workers_agree_with_their_offsets(tmp_path: Path, shape: st
 
 
 def committing(committed: list[Any], audits: list[Any]) -> TopicCommits:
-    committer = SimpleNamespace(
-        commit=lambda *given: committed.append(given) or Landed("id-1", 1, given[5]),
-        discard=lambda _, files: committed.append(files),
-    )
+    def commit(*given: Any) -> Landed:
+        committed.append(given)
+        return Landed("id-1", 1, given[5])
+
+    committer = SimpleNamespace(commit=commit, discard=lambda _, files: committed.append(files))
     meter = SimpleNamespace(
         landed=lambda *_: None, audited=lambda _, empty, agrees: audits.append((empty, agrees)), lost=None
     )
