@@ -301,7 +301,7 @@ async def test_a_missing_executor_is_reported_and_the_driver_still_trusted() -> 
     labels = {**names.EXECUTOR_ROLE, names.LABEL_GROUP: "default"}
     waits = gen.broken_pod("exec-1", labels=labels, unschedulable="0/1 nodes are available: 1 Insufficient cpu.")
     world.cluster.pod_states[waits.name] = waits
-    world.driver.report_fields[UID] = {"state": "Running", "lag_records": 5, "lag_seconds": 1e6, "last_commit": 1.0}
+    world.driver.report_fields[UID] = {"state": "Running", "lag_records": 5, "lag_seconds": 1e4, "last_commit": 1.0}
     await world.settle()
     assert world.conditions()["IngestionReady"] == ("False", "Unschedulable")
     assert world.conditions()["Fresh"] == ("False", "Behind")
