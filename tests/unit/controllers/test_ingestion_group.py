@@ -58,6 +58,11 @@ def test_settings_have_every_profile_and_catalog_with_secret_paths() -> None:
     assert contents.bytes_per_commit == 128 * 2**20
 
 
+def test_settings_have_the_kubernetes_cluster_and_its_predecessors() -> None:
+    contents = settings.group_settings(gen.config(formerClusters=["cluster-0"]), "default", "cluster-1")
+    assert (contents.cluster, contents.former_clusters) == ("cluster-1", ("cluster-0",))
+
+
 def test_the_settings_file_reads_back_unchanged() -> None:
     contents = settings.group_settings(gen.config(), "default")
     data = settings.build(contents, OWNER, group_labels("default"))["data"]
