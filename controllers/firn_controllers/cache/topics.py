@@ -64,13 +64,15 @@ class TopicEntry:
         return _present(self.table_claim, ("table-uuid", uuid) if uuid else None)
 
     @property
+    def spec_valid(self) -> str:
+        """The reason of SpecValid in the status; empty without one."""
+        conditions = self.status.get("conditions") or ()
+        return next((item["reason"] for item in conditions if item["type"] == ConditionType.SPEC_VALID), "")
+
+    @property
     def in_conflict(self) -> bool:
         """True if the status says that the Kafka topic or the table belongs to another resource."""
-        conditions = self.status.get("conditions") or ()
-        return any(
-            (item["type"], item["reason"]) == (ConditionType.SPEC_VALID, Reason.RESOURCE_CONFLICT)
-            for item in conditions
-        )
+        return self.spec_valid == Reason.RESOURCE_CONFLICT
 
     @property
     def age(self) -> tuple[datetime, str]:

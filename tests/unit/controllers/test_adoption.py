@@ -86,6 +86,21 @@ async def test_a_namespace_adopts_the_topic_that_it_made(table: str) -> None:
     assert lake.conditions("again")["Ready"] == ("True", "AllReady")
 
 
+@pytest.mark.parametrize("again", [True, False], ids=["created again", "corrected"])
+async def test_a_refused_creation_gives_no_right_to_the_topic(*, again: bool) -> None:
+    lake = world()
+    assert await created(lake, config={"no.such.config": "1"}) == ("False", "BadTopicConfig")
+    await lake.topics.create(*NAME, 1, {})
+    if again:
+        lake.cluster.remove("flights")
+        await lake.settle()
+        assert await created(lake, uid="uid-2") == ("False", "NotAllowed")
+    else:
+        lake.cluster.edit("flights", lambda manifest: manifest["spec"].update(config={}))
+        await lake.settle()
+        assert lake.conditions()["SpecValid"] == ("False", "NotAllowed")
+
+
 async def test_another_namespace_does_not_adopt_the_topic() -> None:
     lake = await settled(gen.adopting("Owned"))
     lake.cluster.remove("flights")

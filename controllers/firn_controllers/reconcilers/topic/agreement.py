@@ -112,7 +112,7 @@ class TopicAgreement:
         if rival is not None:
             failure = checks.conflict(f"Kafka topic {live.name}", rival)
         elif not self._has_topic(observed):
-            kept = await self._kept.maker(entry.profile, live)
+            kept = await self._kept.maker(entry, live)
             failure = tenancy.topic_adoption_allowed(observed, kept)
             if failure is not None:
                 try:
@@ -205,6 +205,7 @@ class TopicAgreement:
             table_origin=findings.table_origin,
         )
         if wanted is None:
+            await self._remember_topic(observed, findings)
             return findings
         revoked = checks.revoked(observed, wanted.job)
         if revoked:
@@ -220,6 +221,12 @@ class TopicAgreement:
         if not named:
             await self._kept.forget(profile, topic)
         return replace(findings, job=None if revoked else wanted)
+
+    async def _remember_topic(self, observed: ObservedTopic, findings: TopicFindings) -> None:
+        """Remember the maker of a new topic that has no contract. The resource may end before the first contract."""
+        if isinstance(findings.topic, TopicState) and findings.topic_origin is Reason.CREATED:
+            entry, live = observed.entry, findings.topic
+            await self._kept.put(KeptTopic(entry.profile, live.name, entry.name[0], entry.uid, live.topic_id))
 
 
 def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:

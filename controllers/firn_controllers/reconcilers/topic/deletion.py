@@ -241,7 +241,7 @@ class TopicDeletion:
         refused = verdict is not None and verdict.reason == Reason.DEFAULT_CHANGED
         if refused or checks.first_failure(observed) is not None:
             return False
-        kept = await self._kept.maker(observed.entry.profile, live)
+        kept = await self._kept.maker(observed.entry, live)
         return tenancy.topic_adoption_allowed(observed, kept) is None
 
 

@@ -8,8 +8,10 @@ operator does not need to know, and writes none.
 from dataclasses import asdict, dataclass
 
 from firn.model import names
+from firn.model.conditions import Reason
 from firn.model.jobs import IngestJob
 from firn_controllers import children
+from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.children import COMPONENT
 from firn_controllers.ports import Manifest, TopicState
 from firn_controllers.reconcilers.context import Context
@@ -31,7 +33,7 @@ class KeptTopic:
     namespace: str
     uid: str
     topic_id: str = ""
-    """Kafka's id of the topic; empty if it may not exist yet."""
+    """Kafka's id of the topic; empty if the topic may not exist."""
 
     @classmethod
     def read(cls, config_map: Manifest | None) -> "KeptTopic | None":
@@ -60,7 +62,8 @@ class KeptTopics:
 
     async def keep(self, job: IngestJob) -> None:
         """Remember the topic of a resource that ends, and reconcile the resources that wait for the topic."""
-        await self.put(KeptTopic(job.profile, job.topic, job.namespace, job.uid, job.topic_id or ""))
+        if job.topic_id is not None:
+            await self.put(KeptTopic(job.profile, job.topic, job.namespace, job.uid, job.topic_id))
         self._context.wake_topics(
             lambda entry: (entry.profile, entry.status.get("topicName")) == (job.profile, job.topic)
         )
@@ -72,10 +75,15 @@ class KeptTopics:
         name = kept_name(profile, topic)
         return KeptTopic.read(await self._cluster.get("v1", "ConfigMap", self._owner.namespace, name))
 
-    async def maker(self, profile: str, live: TopicState) -> KeptTopic | None:
-        """Return what is remembered of a topic that exists, unless another client has created it again since."""
-        kept = await self.get(profile, live.name)
-        return kept if kept is not None and kept.topic_id in ("", live.topic_id) else None
+    async def maker(self, entry: TopicEntry, live: TopicState) -> KeptTopic | None:
+        """Return the resource that made a topic that exists, if that is known; ``entry`` asks for it.
+
+        Another client may have created the topic, after it was deleted, or after the brokers refused its creation.
+        """
+        kept = await self.get(entry.profile, live.name)
+        if kept is None or kept.topic_id:
+            return kept if kept is not None and kept.topic_id == live.topic_id else None
+        return kept if kept.uid == entry.uid and entry.spec_valid != Reason.BAD_TOPIC_CONFIG else None
 
     async def forget(self, profile: str, topic: str) -> None:
         """Forget a topic that was deleted, or that a resource has."""
