@@ -284,7 +284,7 @@ async def test_a_topic_leaves_its_table_to_the_namespace_of_another_release_that
 
 async def test_a_table_of_format_3_is_the_resources_once_the_driver_has_marked_it() -> None:
     lake = world("Any", "Any")
-    spec = {"table": {"formatVersion": 3}}
+    spec: dict[str, Any] = {"table": {"formatVersion": 3}}
     stored = existing(lake, Ownership("uid-x", "other", "kubernetes-1"), **spec)
     lake.pods_run = False
     assert await created(lake, **spec) == ("True", "Valid")
