@@ -19,15 +19,11 @@ JsonSchema = dict[str, Any]
 class Rule:
     """A CEL rule that the API server checks. A rule with ``oldSelf`` is checked on updates only.
 
-    A rule of an object is in ``ApiModel.rules``. A rule of a field is an annotation of its type. ``field`` is the path of
-    the field that a violation names, below the object. ``details`` is a CEL expression: the API server appends its
-    text to ``message``.
+    A rule of an object is in ``ApiModel.rules``. A rule of a field is an annotation of its type.
     """
 
     rule: str
     message: str
-    field: str = ""
-    details: str = ""
 
     def __get_pydantic_json_schema__(self, core: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchema:
         schema = handler(core)
@@ -36,12 +32,7 @@ class Rule:
 
     def schema(self) -> JsonSchema:
         """Return the entry in ``x-kubernetes-validations``."""
-        schema = {"rule": self.rule, "message": self.message}
-        if self.field:
-            schema["fieldPath"] = f".{self.field}"
-        if self.details:
-            schema["messageExpression"] = f"'{self.message}' + {self.details}"
-        return schema
+        return {"rule": self.rule, "message": self.message}
 
 
 @dataclass(frozen=True, slots=True)

@@ -108,6 +108,10 @@ class HeartbeatReply:
     message: str | None = None
 
 
+class TargetsNeededError(Exception):
+    """The group has taken a heartbeat, and needs new targets for the reply."""
+
+
 class _RefusedError(Exception):
     def __init__(self, code: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -212,12 +216,12 @@ class Group:
 
     def heartbeat(
         self, request: HeartbeatRequest, topics: Mapping[str, Topic], now: float, *, may_wait: bool = False
-    ) -> HeartbeatReply | None:
+    ) -> HeartbeatReply:
         """Let a member join, stay or leave. ``topics`` are all topics by name, in a mapping that is replaced when they
         change.
 
-        With ``may_wait``, return None if new targets would take long to compute. The caller then computes them (`plan`,
-        `assign`) and repeats the heartbeat.
+        With ``may_wait``, raises TargetsNeededError if new targets would take long to compute. The caller then computes them
+        (`plan`, `assign`) and repeats the heartbeat.
         """
         try:
             _check(request)
@@ -235,7 +239,7 @@ class Group:
                 plan = self.plan()
                 self.assign(plan, plan.compute())
             elif may_wait:
-                return None
+                raise TargetsNeededError
         before = member.assigned
         self._reconcile(member, request, now)
         complete = request.is_full or member.assigned != before

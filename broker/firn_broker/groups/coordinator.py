@@ -19,7 +19,7 @@ from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.groups import classic, consumer
 from firn_broker.groups.classic import JoinReply, JoinRequest, State, SyncReply
-from firn_broker.groups.consumer import HeartbeatReply, HeartbeatRequest
+from firn_broker.groups.consumer import HeartbeatReply, HeartbeatRequest, TargetsNeededError
 from firn_broker.groups.expiry import FRESH, GroupExpiry
 from firn_broker.groups.group import GROUP_BYTES, MEMBER_BYTES, Group, GroupError
 from firn_broker.groups.shards import Shard, Shards
@@ -129,15 +129,16 @@ class GroupCoordinator:
         if error := self._refused(group, request.host, _growth(group, request)):
             return HeartbeatReply(error, request.member, message=f"group {name} has no memory for the member")
         before = group.version
-        reply = group.heartbeat(request, self._topic_metadata.by_name, _now(), may_wait=True)
-        if group is not existing:
-            if reply is not None and reply.error:
-                return reply
+        try:
+            reply = group.heartbeat(request, self._topic_metadata.by_name, _now(), may_wait=True)
+        except TargetsNeededError:
             shard.groups[name] = group
-        if reply is None:
             await self._assigned(shard, group, group.epoch)
             reply = group.heartbeat(request, self._topic_metadata.by_name, _now())
-            assert reply is not None
+        if group is not existing:
+            if reply.error:
+                return reply
+            shard.groups[name] = group
         if group.version != before:
             self.shards.schedule(shard, group)
         if not reply.error and (error := await self.storage.save_changes(shard, group)):

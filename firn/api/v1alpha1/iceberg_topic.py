@@ -273,13 +273,6 @@ class IcebergTopicSpec(ApiModel):
         _immutable("table.catalog"),
         _immutable("table.__namespace__"),
         _immutable("table.name"),
-        Rule(
-            "!has(self.partitions) || !has(oldSelf.partitions) || self.partitions >= oldSelf.partitions",
-            "partitions can only be increased",
-            field="partitions",
-            details="' from ' + string(oldSelf.partitions) + ', not lowered to ' + string(self.partitions) + '; set '"
-            " + string(oldSelf.partitions) + ' or more; for fewer, create an IcebergTopic with another topicName'",
-        ),
     )
 
     profile: ConfiguredName | None = Field(
@@ -300,7 +293,18 @@ class IcebergTopicSpec(ApiModel):
         default=None,
         description="Name of the Kafka topic. Default: metadata.name. Immutable. All namespaces of a profile share its topic names.",
     )
-    partitions: Annotated[int, Field(ge=1, le=10000)] | None = Field(
+    partitions: (
+        Annotated[
+            int,
+            Field(ge=1, le=10000),
+            Rule(
+                "self >= oldSelf",
+                "partitions can only be increased: set the number in status.partitions or more; for fewer, create an IcebergTopic with another"
+                " topicName",
+            ),
+        ]
+        | None
+    ) = Field(
         default=None,
         description="Number of partitions. It can only be increased. Default: for a new topic, defaultPartitions of the profile; for an existing"
         " topic, its current number.",

@@ -127,7 +127,7 @@ class BatchRangeContract(StoreContract):
 
         async def found(timestamp: int, since: int) -> int | None:
             batch_range = await log.store.log.find_by_time(FIRST, timestamp, since)
-            return batch_range and batch_range.base_offset
+            return None if batch_range is None else batch_range.base_offset
 
         async def check() -> None:
             (state,) = await log.store.log.states([FIRST])

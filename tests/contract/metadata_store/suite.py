@@ -27,3 +27,4 @@ async def check_all_ports(store: MetadataStore, cluster: str) -> None:
     assert await store.retention.expire(TOPIC, -1, 0, 10) == 1
     assert await store.retention.drop_ranges(10) == 1
     assert await store.retention.forget_replies(0, 10) == 0
+    assert [await store.retention.mark_times(10) for _ in range(2)] == [True, False]

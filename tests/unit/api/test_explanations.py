@@ -45,3 +45,10 @@ def test_every_field_of_a_spec_states_its_default_and_its_largest_value(crd: crd
             assert f"Default: {str(default).lower() if default is False else default}." in text, path
         for bound in ("maximum", "maxItems", "maxProperties"):
             assert bound not in field or str(field[bound]) in text or "type" not in field, path
+
+
+def test_the_rule_on_partitions_belongs_to_the_field_and_names_the_way_out() -> None:
+    [version] = crds.iceberg_topics()["spec"]["versions"]
+    partitions = version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["partitions"]
+    [rule] = partitions["x-kubernetes-validations"]
+    assert rule["message"].endswith("for fewer, create an IcebergTopic with another topicName")

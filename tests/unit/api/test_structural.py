@@ -124,16 +124,6 @@ def test_rules_of_a_field_and_of_its_model_are_joined() -> None:
     assert text == {"type": "string", "x-kubernetes-validations": [{"rule": "self != ''", "message": "some"}]}
 
 
-def test_a_rule_can_name_the_field_and_the_values() -> None:
-    rule = Rule("self.a >= oldSelf.a", "a only grows", field="a", details="' from ' + string(oldSelf.a)")
-    assert rule.schema() == {
-        "rule": "self.a >= oldSelf.a",
-        "message": "a only grows",
-        "fieldPath": ".a",
-        "messageExpression": "'a only grows' + ' from ' + string(oldSelf.a)",
-    }
-
-
 @pytest.mark.parametrize(
     ("kind", "field", "named"),
     [

@@ -31,7 +31,7 @@ class Consumer:
         self.asked = Asked(asked.broker)
         self.asked.client = Client(peer, "test")
         self.version = version
-        self.topic = {"topic": "t"} if version < 13 else {"topic_id": id}
+        self.topic: dict[str, Any] = {"topic": "t"} if version < 13 else {"topic_id": id}
         self.session, self.epoch = 0, 0
 
     def fields(

@@ -120,7 +120,7 @@ def test_members_that_join_a_large_group_together_share_one_assignment(monkeypat
         computed.append(len(subscribers))
         return uniform(subscribers, topics)
 
-    monkeypatch.setitem(ASSIGNORS, "uniform", counted)  # type: ignore[arg-type]
+    monkeypatch.setitem(ASSIGNORS, "uniform", counted)
 
     async def story() -> None:
         async with broker() as asked:

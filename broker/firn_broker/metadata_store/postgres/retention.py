@@ -124,10 +124,11 @@ class PostgresRetention:
             self._marked = 0
             return False
         ranges = await self._unmarked(first, last, limit)
-        await self._database.rows(
-            "INSERT INTO time_mark SELECT * FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[]) ON CONFLICT DO NOTHING",
-            *map(list, zip(*time_marks.new_marks(ranges), strict=True)) if ranges else ([],) * 4,
-        )
+        if marks := time_marks.new_marks(ranges):
+            await self._database.rows(
+                "INSERT INTO time_mark SELECT * FROM unnest($1::uuid[], $2::int[], $3::bigint[], $4::bigint[]) ON CONFLICT DO NOTHING",
+                *([mark[column] for mark in marks] for column in range(4)),
+            )
         await self._database.rows(
             "DELETE FROM time_mark USING log CROSS JOIN LATERAL (SELECT * FROM time_mark m WHERE m.topic_id = log.topic_id"
             " AND m.part = log.part ORDER BY max_ts, off LIMIT $3) old WHERE log.id BETWEEN $1 AND $2 AND old.off <= log_start"
