@@ -58,6 +58,35 @@ def test_a_loss_is_an_alert_until_it_is_acknowledged() -> None:
     assert expressions["FirnRecordsLost"] == "max by (namespace, topic) (firn_topic_incomplete) > 0"
 
 
+def test_each_summary_names_its_object_and_the_next_command() -> None:
+    for alert in rules():
+        summary = alert["annotations"]["summary"]
+        assert re.search(r"\. Next: kubectl (-n firn-system|describe) ", summary), alert["alert"]
+        assert "{{ $labels." in summary or alert["expr"].startswith("absent("), alert["alert"]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "firn_broker_coordinator_went_back",
+        'firn_broker_damaged_ranges_total{read="second"',
+        "firn_broker_upkeep_behind",
+        "firn_broker_dead_objects_age_seconds",
+        "firn_broker_abandoned_commits_total",
+        "firn_table_metadata_bytes",
+    ],
+)
+def test_an_alert_watches_each_metric_of_damage_and_growth(metric: str) -> None:
+    assert [alert for alert in rules() if metric in alert["expr"]]
+
+
+def test_alerts_use_only_metrics_that_exist() -> None:
+    known = set(re.findall(r"^\| `(firn_\w+)`", (ROOT / "docs/reference/metrics.md").read_text(), re.MULTILINE))
+    used = {name for alert in rules() for name in re.findall(r"firn_\w+", alert["expr"])}
+    assert used
+    assert used <= known
+
+
 def test_alerts_link_their_runbooks() -> None:
     links = {alert["alert"]: alert["annotations"]["runbook_url"] for alert in rules(runbookUrl=URL)}
     assert list(links) == NAMES
