@@ -487,4 +487,14 @@ def as_json(audit: Audit) -> str:
     """Return the audit as JSON."""
     fields = PartitionAudit.__slots__
     partitions = [{field: getattr(partition, field) for field in fields} for partition in audit.partitions]
-    return json.dumps({"exact": audit.exact, "waiting": audit.waiting, "notes": audit.notes, "partitions": partitions})
+    offsets, ranges = audit.losses.since(0)
+    losses = {"offsets": offsets, "ranges": [loss.model_dump(mode="json") for loss in ranges]}
+    return json.dumps(
+        {
+            "exact": audit.exact,
+            "waiting": audit.waiting,
+            "losses": losses,
+            "notes": audit.notes,
+            "partitions": partitions,
+        }
+    )

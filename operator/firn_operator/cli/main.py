@@ -14,6 +14,7 @@ import firn
 from firn.model import config as configuration
 from firn.model import names
 from firn.model.errors import ExitCode, FirnError, InvalidSpecError, UnavailableError
+from firn.model.progress import Losses
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
@@ -125,7 +126,7 @@ def audit(
             print(note)
         total = sum(partition.rows + partition.dead_letters for partition in result.partitions)
         if result.exact:
-            print(f"{topic}: {total:,} records, every offset exactly once{waiting_text(result.waiting, manifest)}")
+            print(f"{topic}: {total:,} records, {exact_text(result.losses)}{waiting_text(result.waiting, manifest)}")
         else:
             first = next(partition for partition in result.partitions if not partition.exact)
             print(f"{topic}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
@@ -156,6 +157,14 @@ def quickstart_secrets(context: typer.Context) -> None:
     from firn_operator.cli import quickstart_secrets as generation
 
     raise typer.Exit(generation.main(context.args))
+
+
+def exact_text(losses: Losses) -> str:
+    """Return what an audit without errors proves: about every offset, or about those that landed if others were lost."""
+    offsets, _ = losses.since(0)
+    if not offsets:
+        return "every offset exactly once"
+    return f"every landed record exactly once; {offsets:,} offsets are lost"
 
 
 def waiting_text(offsets: int, topic: dict[str, Any]) -> str:

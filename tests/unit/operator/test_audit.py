@@ -1,5 +1,6 @@
 """The audit finds every way in which a table can differ from the log."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -199,6 +200,16 @@ def test_losses_of_the_table_are_notes_and_fail_no_audit() -> None:
         == "lost before it landed: partition 0, offsets 20 to 24, deleted from the log before they landed"
     )
     assert report.notes[-1] == "lost before they landed, and no longer listed: 10 earlier offsets"
+    document = json.loads(audit.as_json(report))["losses"]
+    assert document["offsets"] == 5 * (RANGES + 2)
+    assert document["ranges"][0] == losses.ranges[0].model_dump(mode="json")
+
+
+def test_the_result_is_about_landed_records_if_others_were_lost() -> None:
+    assert main.exact_text(Losses()) == "every offset exactly once"
+    gap = Gap(partition=0, start=0, end=1200, cause=Cause.DELETED)
+    lost = Losses().plus([gap], "id-1", "3fa9c1d2", 0.0)
+    assert main.exact_text(lost) == "every landed record exactly once; 1,200 offsets are lost"
 
 
 class Live:
