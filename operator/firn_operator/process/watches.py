@@ -1,7 +1,7 @@
 """Changes in the cluster from kopf's watches and from lists. This module feeds keys and caches and decides nothing.
 
-kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for Firn's
-StatefulSets, Jobs and pods, which the operator may read in its own namespace only. A list at each ``resync`` finds
+kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for Firn's own
+objects, which the operator may read in its own namespace only. A list at each ``resync`` finds
 changes that a watch has missed, and detects a dead watch.
 """
 
@@ -20,9 +20,12 @@ from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn_controllers.cache.policies import KINDS
+from firn_controllers.children import COMPONENT
+from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.reconcile import Controllers
 from firn_operator.adapters.kube import lists
 from firn_operator.adapters.kube.api_client import PLURALS, Api, ApiError
+from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
 from firn_operator.process import telemetry
 
@@ -37,6 +40,11 @@ LOOK_AGAIN = 30.0
 _OURS = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
 _CHILD_KINDS = (("apps/v1", "StatefulSet"), ("batch/v1", "Job"), ("v1", "Pod"))
 _CHILDREN = (("apps", "v1", "statefulsets"), ("batch", "v1", "jobs"), ("", "v1", "pods"))
+_OBJECTS = (("", "v1", "services"), ("policy", "v1", "poddisruptionbudgets"), ("", "v1", "configmaps"))
+"""Objects of brokers and drivers without a state of their own. The operator only restores them."""
+_MANAGED = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+_OF_FLEETS_AND_GROUPS = f"{_MANAGED},!{names.LABEL_JOB},{COMPONENT}!={COMPONENT_RUN}"
+"""ConfigMaps of brokers and drivers. Contracts are as many as topics, so only the lists at each ``resync`` show them."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
@@ -97,13 +105,20 @@ class Watches:
     """Feeds ``controllers`` and ``workloads``."""
 
     def __init__(
-        self, config: Config, api: Api, configuration: Configuration, controllers: Controllers, workloads: Workloads
+        self,
+        config: Config,
+        api: Api,
+        configuration: Configuration,
+        controllers: Controllers,
+        workloads: Workloads,
+        cluster: KubeCluster,
     ) -> None:
         self._config = config
         self._api = api
         self._configuration = configuration
         self._controllers = controllers
         self._workloads = workloads
+        self._cluster = cluster
         self._tally = telemetry.TopicTally()
         self.deliveries = Deliveries()
 
@@ -141,6 +156,8 @@ class Watches:
             kopf.on.event(names.GROUP, names.VERSION, plural, registry=resources)(self._policy_event)
         for child in _CHILDREN:
             kopf.on.event(*child, registry=children)(self._child_event)
+        for child in _OBJECTS:
+            kopf.on.event(*child, registry=children)(self._object_event)
         for registry in (resources, children):
             kopf.on.login(registry=registry, retries=3)(self._login)
         spaces = self._config.watch_namespaces
@@ -188,8 +205,9 @@ class Watches:
         settings.watching.client_timeout = 310
         settings.watching.connect_timeout = 30
         settings.watching.chunk_size = 200
-        for group, _, plural in _CHILDREN:
-            settings.watching.label_selectors[group, plural] = f"{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
+        for group, _, plural in (*_CHILDREN, *_OBJECTS):
+            labels = _OF_FLEETS_AND_GROUPS if plural == "configmaps" else _MANAGED
+            settings.watching.label_selectors[group, plural] = labels
         settings.networking.request_timeout = 30
         settings.networking.connect_timeout = 5
         settings.networking.enforce_retry_after = True
@@ -234,6 +252,11 @@ class Watches:
         elif not self._workloads.seen(manifest):
             return
         self._controllers.child_seen(manifest["metadata"].get("labels", {}))
+
+    async def _object_event(self, event: Mapping[str, Any], **_: Any) -> None:
+        manifest = event["object"]
+        if self._cluster.seen(manifest, gone=event["type"] == "DELETED"):
+            self._controllers.child_seen(manifest["metadata"].get("labels", {}))
 
     def _feed_topic(self, manifest: Manifest, *, gone: bool) -> None:
         if gone:

@@ -106,7 +106,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             config, table_debts, controllers.topics, controllers.policies, controllers.board, controllers.debt_changed
         )
         figures = _figures(config, controllers, survey)
-        watches = Watches(config, api, configuration, controllers, workloads)
+        watches = Watches(config, api, configuration, controllers, workloads, cluster)
         health.starting = "listing resources"
         await _until(stop, health, watches.sync)
         health.checks += [_queue_moves(controllers), _watch_delivers(watches)]

@@ -53,6 +53,31 @@ def test_a_deleted_job_contract_is_restored(world: "World", name: str, monkeypat
         assert operator.metric("firn_watch_behind_seconds") == 0
 
 
+def test_objects_of_brokers_and_drivers_that_another_client_changes_are_restored_at_once(world: "World") -> None:
+    core, policy = f"/api/v1/namespaces/{SYSTEM}", f"/apis/policy/v1/namespaces/{SYSTEM}"
+    bootstrap = f"{core}/services/firn-broker-own-bootstrap"
+    removed = [
+        f"{core}/services/firn-ingest-default",
+        f"{core}/configmaps/firn-broker-own-quorum",
+        f"{policy}/poddisruptionbudgets/firn-broker-own",
+    ]
+
+    def restored() -> bool:
+        live = world.find(bootstrap)
+        return live is not None and "edited" not in live["spec"]["selector"] and all(map(world.find, removed))
+
+    profiles = world.configuration()["profiles"]
+    # A list at each resync would restore them too, only later than this test waits.
+    with world.operator(resync="1h", profiles={**profiles, "own": {"kind": "Kafka"}}):
+        await_true("the objects exist", restored)
+        edit = {"spec": {"selector": {"edited": "true"}}}
+        world.api.call("PATCH", bootstrap, edit, "application/merge-patch+json")
+        for place in removed:
+            world.api.call("DELETE", place)
+        assert not restored()
+        await_true("the objects are restored", restored)
+
+
 def test_a_recreated_owner_restarts_the_operator_for_the_new_owner(world: "World", name: str) -> None:
     place = f"/api/v1/namespaces/{SYSTEM}/configmaps/{names.CONFIG_OBJECT}"
     group = f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/firn-ingest-default"

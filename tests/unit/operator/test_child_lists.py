@@ -24,19 +24,19 @@ class SlowLists:
         self.objects: dict[str, dict[str, Any]] = {}
         self.answer = asyncio.Event()
         self.listing = asyncio.Event()
-        self._version = 1
+        self.version = 1
 
     async def call(self, method: str, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
         name = path.rpartition("/")[2]
-        self._version += 1
+        self.version += 1
         if method == "PATCH":
-            version = {"uid": name, "resourceVersion": str(self._version), "creationTimestamp": "2026-03-01T12:00:00Z"}
+            version = {"uid": name, "resourceVersion": str(self.version), "creationTimestamp": "2026-03-01T12:00:00Z"}
             self.objects[name] = args[1] | {"metadata": args[1]["metadata"] | version}
             return self.objects[name]
         if method == "DELETE":
             self.objects.pop(name, None)
             return {}
-        page = {"items": list(self.objects.values()), "metadata": {"resourceVersion": str(self._version)}}
+        page = {"items": list(self.objects.values()), "metadata": {"resourceVersion": str(self.version)}}
         self.listing.set()
         await self.answer.wait()
         return page
@@ -53,6 +53,32 @@ async def api() -> SlowLists:
 async def cluster(api: SlowLists) -> KubeCluster:
     """Return a cluster that lists its objects again at each apply."""
     return KubeCluster(api, NAMESPACE, Workloads(), resync=0.0)  # type: ignore[arg-type]
+
+
+def service(version: int, template: str = "h") -> dict[str, Any]:
+    metadata = {
+        "name": "firn-broker-classic",
+        "namespace": NAMESPACE,
+        "uid": "firn-broker-classic",
+        "resourceVersion": str(version),
+        "annotations": {names.TEMPLATE_HASH: template},
+        "labels": {},
+    }
+    return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": {}}
+
+
+@pytest.mark.parametrize("gone", [False, True], ids=["edited", "deleted"])
+async def test_an_object_that_a_watch_shows_as_changed_is_applied_again(api: SlowLists, gone: bool) -> None:
+    cluster = KubeCluster(api, NAMESPACE, Workloads())  # type: ignore[arg-type]
+    assert await cluster.apply(service(0))
+    version = int(api.objects["firn-broker-classic"]["metadata"]["resourceVersion"])
+    assert not cluster.seen(service(version), gone=False), "the watch shows what this process did"
+    assert not await cluster.apply(service(0))
+    assert cluster.seen(service(version + 9), gone=gone)
+    assert gone or not cluster.seen(service(version), gone=False), "an older state"
+    api.version += 20
+    assert await cluster.apply(service(0))
+    assert not await cluster.apply(service(0))
 
 
 async def test_a_job_deleted_during_a_list_is_created_again(api: SlowLists, cluster: KubeCluster) -> None:

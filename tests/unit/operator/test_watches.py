@@ -270,7 +270,7 @@ async def test_lists_are_read_again_soon_when_a_watch_seems_behind(monkeypatch: 
     empty = SimpleNamespace(all=list)
     controllers = SimpleNamespace(child_seen=lambda labels: None, topics=empty, policies=empty, synced=lambda: None)
     config = gen.config(namespace="firn-system")
-    watches = Watches(config, cast(Any, api), cast(Any, None), cast(Any, controllers), Workloads())
+    watches = Watches(config, cast(Any, api), cast(Any, None), cast(Any, controllers), Workloads(), cast(Any, None))
     await watches.sync()
     assert watches.deliveries.behind_seconds() > 0
     api.pods = []

@@ -41,7 +41,7 @@ class KubeCluster:
     def __init__(
         self, api: Api, namespace: str, workloads: Workloads, resync: float = 300.0, instance: str = "firn-operator"
     ) -> None:
-        """Use ``api``. ``resync``: seconds after which a list of child objects without a watch is read again."""
+        """Use ``api``. ``resync``: seconds after which a list of child objects is read again."""
         self._api = api
         self._namespace = namespace
         self._workloads = workloads
@@ -51,7 +51,7 @@ class KubeCluster:
         """Kind and name -> edition of the object after the last apply of this process."""
         self._reading: dict[ChildKind, asyncio.Task[_Children]] = {}
         self._changed: dict[ChildKind, set[str]] = {}
-        """Names of objects that were applied or deleted since the last read of their kind began."""
+        """Names of objects that were applied, deleted or shown by a watch since the last read of their kind began."""
         self._recorder = EventRecorder(api, instance)
         self._claims = Claims(api, namespace)
 
@@ -104,6 +104,23 @@ class KubeCluster:
         if ours:
             self._note(kind, name, applied)
         return live is None or applied.version != live.version
+
+    def seen(self, manifest: Manifest, *, gone: bool) -> bool:
+        """Store the state of a child object that a watch shows. Return False if this state or a newer one is known."""
+        kind = (manifest["apiVersion"], manifest["kind"])
+        name = manifest["metadata"]["name"]
+        children = self._children.get(kind)
+        if children is None:
+            return False  # nothing of this kind was applied yet; the first apply lists the kind
+        shown, known = Applied.of(manifest), children.live.get(name)
+        if known is not None and int(shown.version) <= int(known.version):
+            return False
+        self._changed.setdefault(kind, set()).add(name)
+        if gone:
+            children.live.pop(name, None)
+        else:
+            children.live[name] = shown
+        return True
 
     async def get(self, api_version: str, kind: str, namespace: str, name: str) -> Manifest | None:
         """Return an object; None if it does not exist."""
