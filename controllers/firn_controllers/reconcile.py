@@ -232,7 +232,8 @@ class Controllers:
             self._taken_namespaces.add(namespace)
             text = (
                 f"the release in namespace {rival} manages the resources of namespace {namespace}, so this operator leaves them alone;"
-                " remove the namespace from watchNamespaces of one of the two releases"
+                " remove the namespace from watchNamespaces of one of the two releases, or delete its Lease firn-operator if that release is"
+                " uninstalled"
             )
             self._context.announce(Announcement("Warning", EventReason.NAMESPACE_TAKEN, text))
         return rival is not None

@@ -109,6 +109,23 @@ async def await_answer(read: Callable[[], object]) -> object:
         return answer
 
 
+async def test_one_of_two_releases_manages_a_namespace(api: Api) -> None:
+    def release(namespace: str) -> KubeCluster:
+        return KubeCluster(api, namespace, Workloads())
+
+    async def free() -> None:
+        await release(SYSTEM).delete("coordination.k8s.io/v1", "Lease", "demo", names.CLAIM)
+
+    await free()
+    assert await release("firn-a").rival("demo") is None
+    assert await release("firn-b").rival("demo") == "firn-a"
+    assert await release("firn-a").rival("demo") is None, "after a restart"
+    await free()
+    assert await release("firn-b").rival("demo") is None
+    assert await release("firn-a").rival("demo") == "firn-b"
+    await free()
+
+
 async def test_apply_creates_updates_and_skips_equal_objects(cluster: KubeCluster, name: str) -> None:
     assert await cluster.apply(config_map(name, "1", a="1", b="2"))
     assert not await cluster.apply(config_map(name, "1", a="1", b="2"))

@@ -236,7 +236,7 @@ async def _claim(cluster: KubeCluster, config: Config) -> bool:
         if rival is not None:
             raise NotReadyError(
                 f"the release in namespace {rival} manages the resources of namespace {namespace}; remove the namespace from watchNamespaces of"
-                " one of the two releases"
+                " one of the two releases, or delete its Lease firn-operator if that release is uninstalled"
             )
     return True
 

@@ -1,6 +1,9 @@
 """Two releases that watch one namespace: only one of them manages its resources."""
 
+import asyncio
 import copy
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -94,6 +97,84 @@ async def test_a_denied_claim_is_an_error(leases: Leases) -> None:
     leases.refusal = AccessDeniedError("leases is forbidden; check the operator's RBAC")
     with pytest.raises(AccessDeniedError):
         await release(leases, "firn-a").rival("team")
+
+
+@asynccontextmanager
+async def renewing(release: Claims, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
+    """Let a release renew its claims without pauses."""
+    monkeypatch.setattr(claims, "RENEWAL", 0.0)
+    task = asyncio.create_task(release.run())
+    yield
+    task.cancel()
+    await asyncio.wait([task])
+    assert task.cancelled()
+
+
+async def renewed(leases: Leases) -> None:
+    """Wait for a renewal that begins now."""
+    before = leases.writes
+    for _ in range(1000):
+        if leases.writes >= before + 2:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("no renewal")
+
+
+async def test_a_running_release_keeps_its_claim(
+    leases: Leases, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = release(leases, "firn-a"), release(leases, "firn-b")
+    assert await first.rival("team") is None
+    async with renewing(first, monkeypatch):
+        for _ in range(5):
+            assert await second.rival("team") == "firn-a"
+            clock[0] += claims.SECONDS - 1
+            await renewed(leases)
+    assert await first.rival("team") is None
+
+
+async def test_renewals_continue_after_an_error(leases: Leases, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = release(leases, "firn-a")
+    assert await first.rival("team") is None
+    async with renewing(first, monkeypatch):
+        leases.refusal = ApiError(500, "InternalError", "etcd has no leader")
+        for _ in range(20):
+            await asyncio.sleep(0)
+        leases.refusal = None
+        await renewed(leases)
+
+
+async def test_a_claim_that_cannot_be_renewed_is_asked_for_again(leases: Leases, clock: list[float]) -> None:
+    first = release(leases, "firn-a")
+    assert await first.rival("team") is None
+    leases.refusal = ApiError(500, "InternalError", "etcd has no leader")
+    clock[0] += claims.TRUSTED - 1
+    assert await first.rival("team") is None
+    clock[0] += 1
+    with pytest.raises(ApiError):
+        await first.rival("team")
+    leases.refusal = None
+    assert await first.rival("team") is None
+
+
+async def test_an_operator_that_is_down_for_a_while_keeps_its_claim(leases: Leases, clock: list[float]) -> None:
+    """Its drivers still land records meanwhile."""
+    first, second = release(leases, "firn-a"), release(leases, "firn-b")
+    assert await first.rival("team") is None
+    for _ in range(5):
+        assert await second.rival("team") == "firn-a"
+        clock[0] += 3600
+    assert await second.rival("team") == "firn-a"
+    assert await release(leases, "firn-a").rival("team") is None
+
+
+async def test_a_deleted_claim_is_free_at_once(leases: Leases, clock: list[float]) -> None:
+    first, second = release(leases, "firn-a"), release(leases, "firn-b")
+    assert await first.rival("team") is None
+    assert await second.rival("team") == "firn-a"
+    leases.live.clear()
+    clock[0] += 15
+    assert await second.rival("team") is None
 
 
 async def test_a_claim_without_renewals_is_taken_over(leases: Leases, clock: list[float]) -> None:

@@ -1,7 +1,8 @@
 """Claims of namespaces: one release manages the resources of a namespace, also if another release watches it too.
 
 A claim is the Lease ``firn-operator`` in the namespace, and its holder is the namespace of the release. The first release
-that asks gets the claim. It renews the Lease, so that another release can follow after the first one was uninstalled.
+that asks gets the claim and renews the Lease. Another release can follow after the Lease was deleted, or after hours
+without a renewal.
 """
 
 import asyncio
@@ -16,8 +17,14 @@ from firn_operator.adapters.kube.api_client import JSON, Api, ApiError, Manifest
 
 log = logging.getLogger(__name__)
 
-SECONDS = 300
-"""Time without a renewal after which another release may take the claim."""
+SECONDS = 6 * 3600
+"""Time without a renewal after which another release may take the claim.
+
+Drivers of a release land records while its operator is down, and no other release can see them. So an outage must not
+pass on the claim.
+"""
+TRUSTED = SECONDS / 2
+"""Seconds after a renewal for which a release has the claim without asking for it again."""
 RENEWAL = 60.0
 """Seconds between two renewals."""
 _LOOK_AGAIN = 15.0
@@ -41,13 +48,14 @@ class Claims:
     def __init__(self, api: Api, holder: str) -> None:
         self._api = api
         self._holder = holder
-        self._held: set[str] = set()
+        self._held: dict[str, float] = {}
+        """Namespace -> time of the last renewal of its claim."""
         self._rivals: dict[str, _Rival] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def rival(self, namespace: str) -> str | None:
         """Claim a namespace. Return the namespace of the release that has the claim, or None if it is this release."""
-        if namespace in self._held:
+        if self._has(namespace):
             return None
         async with self._locks.setdefault(namespace, asyncio.Lock()):
             known = self._rivals.get(namespace)
@@ -58,7 +66,7 @@ class Claims:
                     if not _ending(error):
                         raise
                     return None
-            if namespace in self._held:
+            if self._has(namespace):
                 return None
             known = self._rivals.get(namespace)
             if known is None:
@@ -74,9 +82,13 @@ class Claims:
                     await self._look(namespace)
                 except (ApiError, UnavailableError, AccessDeniedError) as error:
                     if _ending(error):
-                        self._held.discard(namespace)
+                        self._held.pop(namespace, None)
                         continue
                     log.warning("cannot renew the claim of namespace %s; the next try follows: %s", namespace, error)
+
+    def _has(self, namespace: str) -> bool:
+        renewed = self._held.get(namespace)
+        return renewed is not None and time.monotonic() - renewed < TRUSTED
 
     async def _look(self, namespace: str) -> None:
         """Create, renew or take over the claim, or note its holder."""
@@ -92,21 +104,21 @@ class Claims:
                 return
         if await self._write(namespace, live):
             self._rivals.pop(namespace, None)
-            self._held.add(namespace)
+            self._held[namespace] = now
         else:  # another process was faster; the next look shows its claim
-            self._held.discard(namespace)
+            self._held.pop(namespace, None)
             self._rivals.pop(namespace, None)
 
     def _note(self, namespace: str, rival: _Rival) -> None:
         if namespace not in self._rivals:
             log.warning(
                 "the release in namespace %s manages the resources of namespace %s, so this operator leaves them alone; remove the namespace"
-                " from watchNamespaces of one of the two releases",
+                " from watchNamespaces of one of the two releases, or delete its Lease firn-operator if that release is uninstalled",
                 rival.holder,
                 namespace,
             )
         self._rivals[namespace] = rival
-        self._held.discard(namespace)
+        self._held.pop(namespace, None)
 
     async def _lease(self, namespace: str) -> Manifest | None:
         try:
