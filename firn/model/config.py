@@ -50,19 +50,32 @@ _PRIVATE = "private"
 """Key of pydantic's context: the document is a file of a user, not a ConfigMap."""
 _SECRET_ENDS = (
     "password", "passwd", "passphrase", "secret", "token", "credential", "authorization", "secretkey", "secretaccesskey", "privatekey",
-    "accountkey", "apikey", "storagekey",
+    "accountkey", "apikey", "storagekey", "keystorekey",
 )  # fmt: skip
 """Ends of keys, in lower case and without separators, whose values are secrets. A key such as ``..._TOKEN_FILE`` names a file."""
+_SECRET_PARTS = re.compile(
+    r"(sas[._-]?(fixed[._-]?)?token|account[._-]?key|client[._-]?secret|connection[._-]?string|jaas[._-]?config)(?![a-z])"
+)
+"""Parts of keys, in lower case. The name of an account or a listener may follow."""
 
 
 def _names_secret(key: str) -> bool:
     letters = re.sub(r"[^a-z0-9]", "", key.lower())
-    return letters.endswith(_SECRET_ENDS) or "sastoken" in letters
+    last_word = re.split(r"[._-]|(?<=[a-z0-9])(?=[A-Z])", key)[-1].lower()
+    if letters.endswith(_SECRET_ENDS) or last_word in ("pass", "pwd"):
+        return True
+    return _SECRET_PARTS.search(key.lower()) is not None and last_word not in ("file", "path")
+
+
+def _secrets_in(properties: dict[str, str], info: ValidationInfo) -> list[str]:
+    if (info.context or {}).get(_PRIVATE):
+        return []
+    return sorted(key for key in properties if _names_secret(key))
 
 
 def _without_secrets(properties: dict[str, str], info: ValidationInfo) -> dict[str, str]:
-    found = sorted(key for key in properties if _names_secret(key))
-    if found and not (info.context or {}).get(_PRIVATE):
+    found = _secrets_in(properties, info)
+    if found:
         raise ValueError(
             f"{', '.join(found)} would be readable in ConfigMaps; put the value into a Secret, and name it in secretProperties of the"
             " catalog or object store"
@@ -93,7 +106,10 @@ BROKERS_OWN = frozenset(
 """Keys that a profile's ``config`` must not set, because brokers would lose each other or their data."""
 
 
-def _without_identity(properties: dict[str, str]) -> dict[str, str]:
+def _of_a_broker(properties: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+    found = _secrets_in(properties, info)
+    if found:
+        raise ValueError(f"{', '.join(found)} would be readable in a ConfigMap; remove these keys")
     refused = sorted(BROKERS_OWN & properties.keys())
     if refused:
         raise ValueError(f"the operator sets {', '.join(refused)} for each broker; remove these keys")
@@ -113,7 +129,7 @@ def _without_place(settings: dict[str, Any]) -> dict[str, Any]:
 
 BrokerConfig = Annotated[
     dict[str, str],
-    AfterValidator(_without_identity),
+    AfterValidator(_of_a_broker),
     Field(json_schema_extra={"properties": dict.fromkeys(sorted(BROKERS_OWN), False)}),
 ]
 """Keys of Kafka's ``server.properties``."""

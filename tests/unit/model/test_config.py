@@ -123,13 +123,46 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         (_set("catalogs.lake.uri", "postgresql://host/db?sslmode=require"), ""),
         *(
             (_set("catalogs.lake.properties", {key: "x"}), f"catalogs.lake.properties: {key} would be readable")
-            for key in ("password", "token", "credential", "s3.secret-access-key", "adls.sas-token.lake")
+            for key in (
+                "password",
+                "token",
+                "credential",
+                "s3.secret-access-key",
+                "adls.sas-token.lake",
+                "adls.connection-string.lake",
+                "fs.azure.account.key.lake.dfs.core.windows.net",
+                "fs.azure.account.oauth2.client.secret.lake.dfs.core.windows.net",
+                "fs.azure.sas.fixed.token.lake.dfs.core.windows.net",
+                "jdbc.pwd",
+                "jdbc.pass",
+                "dbPass",
+            )
         ),
-        (_set("catalogs.lake.properties", {"client.credentials-provider": "x", "token-refresh-enabled": "true"}), ""),
+        *(
+            (_set("catalogs.lake.properties", {key: "x"}), "")
+            for key in (
+                "client.credentials-provider",
+                "token-refresh-enabled",
+                "fs.azure.account.keyprovider.lake.blob.core.windows.net",
+                "client_secret_file",
+                "http.proxy.bypass",
+                "compass",
+            )
+        ),
         (
             _set("groups.default.sparkConf", {"spark.ssl.keyPassword": "x"}),
             "groups.default.sparkConf: spark.ssl.keyPassword",
         ),
+        (
+            _set("groups.default.sparkConf", {"spark.kafka.clusters.a.sasl.jaas.config": "x"}),
+            "groups.default.sparkConf: spark.kafka.clusters.a.sasl.jaas.config",
+        ),
+        (_set("groups.default.environment", {"DB_PASS": "x"}), "groups.default.environment: DB_PASS"),
+        *(
+            (_set("profiles.classic.config", {key: "x"}), f"profiles.classic.config: {key} would be readable")
+            for key in ("sasl.jaas.config", "ssl.keystore.password", "ssl.keystore.key", "password.encoder.secret")
+        ),
+        (_set("profiles.classic.config", {"delegation.token.max.lifetime.ms": "1", "ssl.keystore.type": "PEM"}), ""),
         (_set("groups.default.environment", {"AWS_WEB_IDENTITY_TOKEN_FILE": "/x", "AWS_ROLE_ARN": "y"}), ""),
         (_set("groups.default.environment", {"AWS_SECRET_ACCESS_KEY": "x"}), "name it in secretProperties"),
         (_set("maintenance", {"environment": {"PGPASSWORD": "x"}}), "maintenance.environment: PGPASSWORD"),
