@@ -62,20 +62,25 @@ def test_objects_of_brokers_and_drivers_that_another_client_changes_are_restored
         f"{policy}/poddisruptionbudgets/firn-broker-own",
     ]
 
+    def uids() -> list[str]:
+        found = [world.find(place) for place in (bootstrap, *removed)]
+        return [live["metadata"]["uid"] for live in found if live is not None]
+
     def restored() -> bool:
         live = world.find(bootstrap)
-        return live is not None and "edited" not in live["spec"]["selector"] and all(map(world.find, removed))
+        return live is not None and "edited" not in live["spec"]["selector"]
 
     profiles = world.configuration()["profiles"]
     # A list at each resync would restore them too, only later than this test waits.
     with world.operator(resync="1h", profiles={**profiles, "own": {"kind": "Kafka"}}):
-        await_true("the objects exist", restored)
+        await_true("the objects exist", lambda: len(uids()) == 4)
+        first = uids()
         edit = {"spec": {"selector": {"edited": "true"}}}
         world.api.call("PATCH", bootstrap, edit, "application/merge-patch+json")
+        await_true("the edited object is restored", restored)
         for place in removed:
             world.api.call("DELETE", place)
-        assert not restored()
-        await_true("the objects are restored", restored)
+        await_true("the deleted objects are restored", lambda: len({*first, *uids()}) == 7 and len(uids()) == 4)
 
 
 def test_a_recreated_owner_restarts_the_operator_for_the_new_owner(world: "World", name: str) -> None:
