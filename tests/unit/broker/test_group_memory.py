@@ -53,7 +53,7 @@ def test_all_groups_share_a_limit_and_one_address_leaves_memory_to_others() -> N
             other = Asked(asked.broker)
             other.client = Client("other:1", "test")
             memory = asked.broker.groups.shards.memory
-            members = []
+            members: list[str] = []
             while not (reply := await join_classic(asked, f"g{len(members)}", 100 * KIB)).error_code:
                 members.append(reply.member_id)
             assert (reply.error_code, len(members)) == (LATER, 8)
