@@ -10,6 +10,7 @@ from firn.model.jobs import CatalogConnection, TableTarget
 from firn_operator.adapters.iceberg.tables import CatalogTables
 from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from tests.contract.suites import CATALOG, PROFILE, TablesContract, TopicsContract
+from tests.fakes.lake.memory import Lake, LakeTables
 from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics
 from tests.servers.kafka import Kafka
@@ -44,6 +45,12 @@ class TestFakeTables(TablesContract):
     @pytest.fixture
     def tables(self) -> FakeTables:
         return FakeTables()
+
+
+class TestLakeTables(TablesContract):
+    @pytest.fixture
+    def tables(self) -> LakeTables:
+        return LakeTables(Lake())
 
 
 class TestCatalogTables(TablesContract):

@@ -1,0 +1,137 @@
+"""A contract suite for Iceberg's tables as the driver uses them: real Java, and the lake in memory of the simulation."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from firn.model.errors import CommitConflictError, CommitUnknownError, FencedError, NotReadyError
+from firn.model.jobs import IngestJob
+from firn_spark.failpoints import Failpoints
+from firn_spark.tables import claims
+from firn_spark.tables.commits import Committer, Landed, newest, read_claim, read_landed
+from firn_spark.tables.java_errors import JAVA_ERRORS, java_class
+from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.swaps import read_back, refused
+
+
+def committer(tables: Tables, writer: str = "one") -> Committer:
+    return Committer(tables, writer, Failpoints())
+
+
+def commit(tables: Tables, table: Any, base: Landed | None, end: int, epoch: int = 1, writer: str = "one") -> Landed:
+    return committer(tables, writer).commit(table, (), base, "topic-1", epoch, {0: end})
+
+
+def appended(table: Any) -> tuple[Any, Any]:
+    """Return the metadata of a table, and it with an empty snapshot."""
+    snapshot = table.newAppend().apply()
+    return table.operations().current(), snapshot
+
+
+class DriverTablesContract:
+    """Fixtures: ``tables``, and ``job`` with a table that does not exist."""
+
+    def load(self, tables: Tables, job: IngestJob) -> Any:
+        return tables.load(job.table.catalog, job.table.namespace, job.table.name)
+
+    def drop(self, tables: Tables, job: IngestJob) -> None:
+        """Drop the table as another engine does."""
+        raise NotImplementedError
+
+    def test_a_missing_table_is_none_and_is_created_once(self, tables: Tables, job: IngestJob) -> None:
+        assert self.load(tables, job) is None
+        first, second = tables.ensure(job), tables.ensure(job)
+        assert str(first.uuid()) == str(second.uuid()) == str(self.load(tables, job).uuid())
+        assert first.currentSnapshot() is None
+        assert newest(first) is None
+
+    def test_a_column_is_added_once(self, tables: Tables, job: IngestJob) -> None:
+        tables.ensure(job)
+        column = job.record_schema.fields[0].model_copy(update={"name": "more"})
+        schema = job.record_schema.model_copy(update={"fields": (*job.record_schema.fields, column)})
+        wider = tables.ensure(job.model_copy(update={"record_schema": schema}))
+        again = tables.ensure(job.model_copy(update={"record_schema": schema}))
+        assert wider.schema().schemaId() == again.schema().schemaId() == 1
+
+    def test_a_commit_is_seen_by_other_processes_after_they_refresh(self, tables: Tables, job: IngestJob) -> None:
+        mine, other = tables.ensure(job), tables.ensure(job)
+        landed = commit(tables, mine, None, 5)
+        assert newest(other) is None
+        seen = read_landed(other)
+        assert seen == landed
+        assert (landed.offsets, landed.epoch, landed.writer) == ({0: 5}, 1, "one")
+        assert other.currentSnapshot().operation() == "append"
+        assert other.currentSnapshot().parentId() is None
+        assert dict(other.currentSnapshot().summary())["total-records"] == "0"
+
+    def test_a_commit_on_an_outdated_base_is_refused(self, tables: Tables, job: IngestJob) -> None:
+        mine, other = tables.ensure(job), tables.ensure(job)
+        first = commit(tables, mine, None, 5)
+        with pytest.raises(CommitConflictError):
+            commit(tables, other, None, 7)
+        second = commit(tables, other, first, 7)
+        assert read_landed(mine) == second
+
+    def test_metadata_that_another_process_replaced_is_not_replaced_again(self, tables: Tables, job: IngestJob) -> None:
+        mine, other = tables.ensure(job), tables.ensure(job)
+        base, snapshot = appended(mine)
+        updated = committer(tables).replaced(base, snapshot, {"a": "1"})
+        commit(tables, other, None, 7)
+        with pytest.raises(JAVA_ERRORS) as refusal:
+            mine.operations().commit(base, updated)
+        assert refused(refusal.value)
+        assert "a" not in self.load(tables, job).properties()
+
+    def test_a_commit_after_one_of_another_engine_keeps_that_one(self, tables: Tables, job: IngestJob) -> None:
+        mine, other = tables.ensure(job), tables.ensure(job)
+        first = commit(tables, mine, None, 5)
+        other.newAppend().set("theirs", "yes").commit()
+        second = commit(tables, mine, first, 6)
+        snapshots = [dict(each.summary()) for each in self.load(tables, job).snapshots()]
+        assert ["theirs" in each for each in snapshots] == [False, True, False]
+        assert second.snapshot_id == mine.currentSnapshot().snapshotId()
+
+    def test_a_removed_snapshot_is_gone_and_its_offsets_stay(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        landed = commit(tables, table, None, 5)
+        table.newAppend().commit()
+        table.refresh()
+        base = table.operations().current()
+        builder = tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        gone = tables.jvm.java.util.ArrayList()
+        gone.add(table.snapshot(landed.snapshot_id))
+        table.operations().commit(base, builder.removeSnapshots(gone).build())
+        table.refresh()
+        assert table.snapshot(landed.snapshot_id) is None
+        assert newest(table) == replace(landed, snapshot_id=None, committed_ms=None)
+
+    def test_a_claim_fences_the_process_before(self, tables: Tables, job: IngestJob) -> None:
+        mine, other = tables.ensure(job), tables.ensure(job)
+        work = claims.Work("topic-1", None, lambda: "cluster-1")
+        assert claims.take(committer(tables), mine, None, 0, work) == 1
+        assert claims.take(committer(tables, "two"), other, None, 0, work) == 2
+        with pytest.raises(FencedError):
+            commit(tables, mine, None, 5)
+        claim = read_claim(self.load(tables, job))
+        assert claim is not None
+        assert (claim.epoch, claim.writer) == (2, "two")
+
+    def test_a_dropped_table_no_longer_exists_for_who_has_it(self, tables: Tables, job: IngestJob) -> None:
+        tables.ensure(job)
+        table = self.load(tables, job)
+        self.drop(tables, job)
+        with pytest.raises(NotReadyError):
+            read_back(table)
+        assert self.load(tables, job) is None
+
+    def test_a_replaced_table_is_another_table(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        commit(tables, table, None, 5)
+        self.drop(tables, job)
+        tables.ensure(job)
+        with pytest.raises(CommitUnknownError) as unknown:
+            read_back(table)
+        cause = unknown.value.__cause__
+        assert isinstance(cause, Exception)
+        assert java_class(cause) == "java.lang.IllegalStateException"

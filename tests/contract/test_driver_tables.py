@@ -1,0 +1,36 @@
+"""The lake in memory behaves like Iceberg's Java. tests/integration/ingestion/test_driver_tables.py has the real one."""
+
+import itertools
+
+import pytest
+
+from firn.model.jobs import CatalogConnection, GroupSettings, IngestJob
+from firn_spark.tables.catalogs import Catalogs
+from firn_spark.tables.java_tables import Tables
+from tests.contract.driver_tables import DriverTablesContract
+from tests.fakes.lake.java import DirectGateway, spark
+from tests.fakes.lake.memory import Lake
+from tests.unit.spark_driver.topic import job as job_of
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def job() -> IngestJob:
+    return job_of(f"orders{next(_numbers)}")
+
+
+class TestLake(DriverTablesContract):
+    @pytest.fixture
+    def lake(self) -> Lake:
+        return Lake()
+
+    @pytest.fixture
+    def tables(self, lake: Lake) -> Tables:
+        self._lake = lake
+        connection = CatalogConnection(type="sql", uri="postgresql://db/lake", warehouse="s3://firn/lake")
+        settings = GroupSettings(group="test", catalogs={"lake": connection})
+        return Tables(Catalogs(spark(lake, DirectGateway()), settings))
+
+    def drop(self, tables: Tables, job: IngestJob) -> None:
+        self._lake.drop(f"{job.table.namespace}.{job.table.name}")

@@ -1,0 +1,480 @@
+"""Iceberg's Java API and PySpark's session as the driver uses them, on a `tests.fakes.lake.memory.Lake`.
+
+Only what `firn_spark.tables` calls is here. `Gateway` makes every request of a process, so that a test can fail it.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any, Protocol, TypeVar
+
+from py4j.protocol import Py4JJavaError
+
+from tests.fakes.lake.memory import MAIN, Lake, Metadata, RefusedError, Snapshot
+
+T = TypeVar("T")
+
+
+class JavaError(Py4JJavaError):  # type: ignore[misc]
+    """An exception of Java's side."""
+
+    def __init__(self, name: str, message: str) -> None:
+        thrown = SimpleNamespace(
+            _target_id="o0",
+            getClass=lambda: SimpleNamespace(getName=lambda: name),
+            getMessage=lambda: message,
+            getCause=lambda: None,
+            getSQLState=lambda: "",
+        )
+        super().__init__("An error occurred while calling a method", thrown)
+        self._text = f"{name}: {message}"
+
+    def __str__(self) -> str:
+        return self._text
+
+
+def error(name: str, message: str) -> JavaError:
+    """Return an exception of Iceberg; ``name`` without its package."""
+    package = "" if "." in name else "org.apache.iceberg.exceptions."
+    return JavaError(package + name, message)
+
+
+class Gateway(Protocol):
+    """The connection of a process to catalog and store."""
+
+    def request(self, name: str, effect: Callable[[], T]) -> T:
+        """Make a request: return the result of ``effect``, or fail in any way before or after it."""
+        ...
+
+    def now_ms(self) -> int:
+        """Return the wall clock of the process in milliseconds."""
+        ...
+
+
+class DirectGateway:
+    """Requests that always work."""
+
+    def request(self, name: str, effect: Callable[[], T]) -> T:
+        return effect()
+
+    def now_ms(self) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """A data file of a writer's descriptor."""
+
+    path: str
+
+    def location(self) -> str:
+        return self.path
+
+
+class JavaSnapshot:
+    """``org.apache.iceberg.Snapshot``."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+    def snapshotId(self) -> int:
+        return self.snapshot.id
+
+    def parentId(self) -> int | None:
+        return self.snapshot.parent
+
+    def timestampMillis(self) -> int:
+        return self.snapshot.at_ms
+
+    def operation(self) -> str:
+        return self.snapshot.operation
+
+    def summary(self) -> Mapping[str, str]:
+        return self.snapshot.properties
+
+
+class JavaMetadata:
+    """``org.apache.iceberg.TableMetadata``."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self.metadata = metadata
+
+    def properties(self) -> dict[str, str]:
+        return dict(self.metadata.properties)
+
+    def snapshots(self) -> list[JavaSnapshot]:
+        return [JavaSnapshot(each) for each in self.metadata.all_snapshots]
+
+    def snapshot(self, id: int) -> JavaSnapshot | None:
+        found = self.metadata.find(id)
+        return None if found is None else JavaSnapshot(found)
+
+    def currentSnapshot(self) -> JavaSnapshot | None:
+        head = self.metadata.head
+        return None if head is None else JavaSnapshot(head)
+
+    def refs(self) -> dict[str, Any]:
+        return {
+            name: SimpleNamespace(snapshotId=lambda id=id: id, isBranch=lambda name=name: name == MAIN)
+            for name, id in self.metadata.references.items()
+        }
+
+    def statisticsFiles(self) -> list[Any]:
+        return []
+
+    partitionStatisticsFiles = statisticsFiles
+
+    def formatVersion(self) -> int:
+        return self.metadata.format
+
+
+class _Builder:
+    """``org.apache.iceberg.TableMetadata.Builder``."""
+
+    def __init__(self, base: JavaMetadata) -> None:
+        self._metadata = base.metadata
+
+    def setBranchSnapshot(self, snapshot: JavaSnapshot, branch: str) -> "_Builder":
+        assert branch == MAIN
+        self._metadata = _checked(lambda: self._metadata.with_snapshot(snapshot.snapshot))
+        return self
+
+    def setProperties(self, properties: Mapping[str, str]) -> "_Builder":
+        self._metadata = replace(self._metadata, properties={**self._metadata.properties, **properties})
+        return self
+
+    def removeSnapshots(self, gone: Iterable[JavaSnapshot]) -> "_Builder":
+        ids = [each.snapshot.id for each in gone]
+        # Iceberg removes references to removed snapshots with them.
+        references = {name: id for name, id in self._metadata.references.items() if id not in ids}
+        self._metadata = _checked(lambda: replace(self._metadata, references=references).without(ids))
+        return self
+
+    def setRef(self, name: str, id: int) -> "_Builder":
+        self._metadata = replace(self._metadata, references={**self._metadata.references, name: id})
+        return self
+
+    def build(self) -> JavaMetadata:
+        return JavaMetadata(self._metadata)
+
+
+class _Operations:
+    """``org.apache.iceberg.TableOperations``: the metadata that the process has in memory."""
+
+    def __init__(self, session: "Session", name: str, metadata: Metadata) -> None:
+        self._session = session
+        self._name = name
+        self._java = JavaMetadata(metadata)
+        self._outdated = False
+
+    def current(self) -> JavaMetadata:
+        return self.refresh() if self._outdated else self._java
+
+    def refresh(self) -> JavaMetadata:
+        metadata = self._session.read(self._name)
+        if metadata.uuid != self._java.metadata.uuid:
+            raise error("java.lang.IllegalStateException", f"Table UUID does not match: {metadata.uuid}")
+        if metadata is not self._java.metadata:
+            self._java = JavaMetadata(metadata)
+        self._outdated = False
+        return self._java
+
+    def commit(self, base: JavaMetadata, updated: JavaMetadata) -> None:
+        if base is not self._java and self._session.lake.kind == "sql":
+            raise error("CommitFailedException", "Cannot commit: stale table metadata")
+        self._session.commit(self._name, base.metadata, updated.metadata)
+        self._outdated = True
+
+
+class _Append:
+    """``org.apache.iceberg.AppendFiles``."""
+
+    def __init__(self, table: "JavaTable") -> None:
+        self._table = table
+        self._files: list[str] = []
+        self._values: dict[str, str] = {}
+
+    def appendFile(self, file: DataFile) -> None:
+        self._files.append(file.path)
+
+    def set(self, key: str, value: str) -> "_Append":
+        self._values[key] = value
+        return self
+
+    def apply(self) -> JavaSnapshot:
+        session = self._table.session
+        head = self._table.operations().refresh().metadata.head
+        before = head.files if head is not None else ()
+        files = (*before, *self._files)
+        session.gateway.request("store.manifests", lambda: None)
+        # A reader of metadata counts records without the files.
+        total = sum(len(session.lake.objects.get(path, ())) for path in files)
+        return JavaSnapshot(
+            Snapshot(
+                session.lake.number(),
+                head.id if head is not None else None,
+                session.gateway.now_ms(),
+                "append",
+                {**self._values, "total-records": str(total)},
+                files,
+                tuple(self._files),
+            )
+        )
+
+    def commit(self) -> None:
+        snapshot = self.apply()
+        base = self._table.operations().current()
+        self._table.operations().commit(base, _Builder(base).setBranchSnapshot(snapshot, MAIN).build())
+
+
+class JavaTable:
+    """``org.apache.iceberg.Table``."""
+
+    def __init__(self, session: "Session", name: str, metadata: Metadata) -> None:
+        self.session = session
+        self._name = name
+        self._operations = _Operations(session, name, metadata)
+
+    def _metadata(self) -> Metadata:
+        return self._operations.current().metadata
+
+    def name(self) -> str:
+        return f"{self.session.catalog}.{self._name}"
+
+    def uuid(self) -> str:
+        return self._metadata().uuid
+
+    def location(self) -> str:
+        return self._metadata().location
+
+    def refresh(self) -> None:
+        self._operations.refresh()
+
+    def operations(self) -> _Operations:
+        return self._operations
+
+    def properties(self) -> dict[str, str]:
+        return self._operations.current().properties()
+
+    def snapshots(self) -> list[JavaSnapshot]:
+        return self._operations.current().snapshots()
+
+    def snapshot(self, id: int) -> JavaSnapshot | None:
+        return self._operations.current().snapshot(id)
+
+    def currentSnapshot(self) -> JavaSnapshot | None:
+        return self._operations.current().currentSnapshot()
+
+    def newAppend(self) -> _Append:
+        return _Append(self)
+
+    def schema(self) -> Any:
+        metadata = self._metadata()
+        return SimpleNamespace(schemaId=lambda: metadata.schema_id, json=metadata.schema)
+
+    def spec(self) -> Any:
+        return SimpleNamespace(specId=lambda: 0, fields=list, json="{}")
+
+    def specs(self) -> Any:
+        return {}
+
+    def sortOrder(self) -> Any:
+        return SimpleNamespace(orderId=lambda: 0, fields=list, json="{}")
+
+    def io(self) -> Any:
+        def delete(path: str) -> None:
+            self.session.gateway.request("store.delete", lambda: self.session.lake.objects.pop(path, None))
+
+        return SimpleNamespace(properties=dict, deleteFile=delete)
+
+    def updateSchema(self) -> Any:
+        def union(schema: Any) -> Any:
+            return SimpleNamespace(commit=lambda: self._union(schema.json))
+
+        return SimpleNamespace(unionByNameWith=union)
+
+    def _union(self, text: str) -> None:
+        base = self._operations.current()
+        present, added = json.loads(base.metadata.schema), json.loads(text)
+        fields = {item["name"]: item for item in present["fields"]}
+        fields |= {item["name"]: item for item in added["fields"]}
+        schema = json.dumps({**present, "fields": list(fields.values())})
+        updated = replace(base.metadata, schema=schema, schema_id=base.metadata.schema_id + 1)
+        self._operations.commit(base, JavaMetadata(updated))
+
+
+class Session:
+    """An open ``org.apache.iceberg.catalog.Catalog``."""
+
+    def __init__(self, lake: Lake, gateway: Gateway, catalog: str) -> None:
+        self.lake = lake
+        self.gateway = gateway
+        self.catalog = catalog
+        self.token = 0
+        """Set by the gateway's owner: a catalog may stop to accept it."""
+
+    def read(self, name: str) -> Metadata:
+        """Read the newest metadata of a table."""
+        return self._call("catalog.load", lambda: self._present(name))
+
+    def commit(self, name: str, base: Metadata, updated: Metadata) -> None:
+        """Replace metadata."""
+        self._call("catalog.commit", lambda: self.lake.commit(name, base, updated))
+
+    def loadTable(self, name: str) -> JavaTable:
+        return JavaTable(self, name, self.read(name))
+
+    def namespaceExists(self, name: str) -> bool:
+        return True
+
+    def buildTable(self, name: str, schema: Any) -> Any:
+        properties: dict[str, str] = {}
+
+        def create() -> JavaTable:
+            version = int(properties.pop("format-version", 2))
+            made = self._call("catalog.create", lambda: self.lake.create(name, schema.json, properties, version))
+            return JavaTable(self, name, made)
+
+        builder = SimpleNamespace(create=create, withProperty=properties.__setitem__)
+        builder.withPartitionSpec = builder.withSortOrder = lambda _: builder
+        return builder
+
+    def close(self) -> None:
+        """Close the catalog."""
+
+    def _present(self, name: str) -> Metadata:
+        if name not in self.lake.tables:
+            raise error("NoSuchTableException", f"Table does not exist: {name}")
+        return self.lake.tables[name]
+
+    def _call(self, name: str, effect: Callable[[], T]) -> T:
+        return self.gateway.request(name, lambda: _checked(effect))
+
+
+def _checked(effect: Callable[[], T]) -> T:
+    try:
+        return effect()
+    except RefusedError as refusal:
+        raise JavaError(refusal.kind, str(refusal)) from refusal
+
+
+class _List(list[Any]):
+    """``java.util.ArrayList``."""
+
+    def add(self, item: Any) -> None:
+        self.append(item)
+
+
+def spark(lake: Lake, gateway: Gateway) -> Any:
+    """Return a Spark session whose JVM has Iceberg's classes."""
+
+    def open_catalog(name: str, properties: Mapping[str, str], hadoop: object) -> Session:
+        return gateway.request("catalog.open", lambda: Session(lake, gateway, name))
+
+    def schema(text: str) -> Any:
+        return SimpleNamespace(json=text)
+
+    def no_terms(_: object) -> Any:
+        return SimpleNamespace(build=lambda: None, partition=None)
+
+    def loaded(_: str) -> Any:
+        return SimpleNamespace(isInstance=lambda io: False)
+
+    as_json = SimpleNamespace(toJson=lambda item: item.json, fromJson=schema)
+    thread = SimpleNamespace(getContextClassLoader=lambda: SimpleNamespace(loadClass=loaded))
+    iceberg = SimpleNamespace(
+        TableMetadata=SimpleNamespace(buildFrom=_Builder),
+        SnapshotRef=SimpleNamespace(tagBuilder=lambda id: SimpleNamespace(build=lambda: id)),
+        CatalogUtil=SimpleNamespace(buildIcebergCatalog=open_catalog),
+        SchemaParser=as_json,
+        PartitionSpecParser=as_json,
+        SortOrderParser=as_json,
+        PartitionSpec=SimpleNamespace(builderFor=lambda _: SimpleNamespace(build=lambda: None, day=lambda _: None)),
+        SortOrder=SimpleNamespace(builderFor=no_terms),
+        ContentFileParser=SimpleNamespace(fromJson=lambda node, specs: DataFile(node["path"])),
+        catalog=SimpleNamespace(TableIdentifier=SimpleNamespace(of=".".join), Namespace=SimpleNamespace(of=".".join)),
+        util=SimpleNamespace(JsonUtil=SimpleNamespace(mapper=lambda: SimpleNamespace(readTree=json.loads))),
+    )
+    java = SimpleNamespace(
+        util=SimpleNamespace(ArrayList=_List),
+        lang=SimpleNamespace(
+            Class=SimpleNamespace(forName=lambda name: name),
+            Thread=SimpleNamespace(currentThread=lambda: thread),
+            reflect=SimpleNamespace(Array=SimpleNamespace(newInstance=lambda kind, size: [""] * size)),
+        ),
+    )
+    jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg)), java=java)
+    return SimpleNamespace(
+        _jvm=jvm,
+        _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
+        read=SimpleNamespace(format=lambda _: _Reader(lake, gateway)),
+    )
+
+
+_RANGE = re.compile(r"_kafka\.partition = (\d+) and _kafka\.offset >= (\d+) and _kafka\.offset < (\d+)")
+_SINCE = re.compile(r"timestamp_micros\((-?\d+)\)")
+
+
+class _Reader:
+    """Spark's reader of an Iceberg table, for the query of `firn_spark.tables.dead_letters`."""
+
+    def __init__(self, lake: Lake, gateway: Gateway) -> None:
+        self._lake = lake
+        self._gateway = gateway
+        self._options: dict[str, int] = {}
+        self._name = ""
+        self._condition = ""
+
+    def option(self, key: str, value: str) -> "_Reader":
+        self._options[key] = int(value)
+        return self
+
+    def load(self, name: str) -> "_Reader":
+        self._name = name.replace("`", "").partition(".")[2]
+        return self
+
+    def where(self, condition: str) -> "_Reader":
+        self._condition = condition
+        return self
+
+    def selectExpr(self, *columns: str) -> "_Reader":
+        assert columns == ("_kafka.partition", "_kafka.offset")
+        return self
+
+    def collect(self) -> list[tuple[int, int]]:
+        return self._gateway.request("spark.query", lambda: list(self._found()))
+
+    def _found(self) -> Iterator[tuple[int, int]]:
+        metadata = self._lake.tables.get(self._name)
+        if metadata is None:
+            raise error("NoSuchTableException", f"Table does not exist: {self._name}")
+        since = _SINCE.search(self._condition)
+        assert since is not None
+        ranges = [tuple(map(int, each)) for each in _RANGE.findall(self._condition)]
+        for path in self._files(metadata):
+            if path not in self._lake.objects:
+                raise error("NotFoundException", f"File does not exist: {path}")
+            for row in self._lake.objects[path]:
+                fits = any(row.partition == part and low <= row.offset < high for part, low, high in ranges)
+                if fits and row.ingested_at >= int(since[1]):
+                    yield row.partition, row.offset
+
+    def _files(self, metadata: Metadata) -> Iterable[str]:
+        head = metadata.head
+        if not self._options:
+            return head.files if head is not None else ()
+        start, end = self._options["start-snapshot-id"], self._options["end-snapshot-id"]
+        snapshot, found = metadata.find(end), False
+        files: list[str] = []
+        while snapshot is not None:
+            if snapshot.id == start:
+                found = True
+                break
+            if snapshot.operation == "append":
+                files += snapshot.added
+            snapshot = metadata.find(snapshot.parent)
+        if not found:
+            raise error("java.lang.IllegalArgumentException", "Starting snapshot is not an ancestor of end snapshot")
+        return files
