@@ -67,7 +67,7 @@ class Preparation:
         if topic.epoch is not None:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
-        topic.table.landed, topic.table.losses = landed, read_losses(table)
+        topic.table.landed = landed
         if topic.totals.last_commit is None and landed is not None and landed.committed_ms is not None:
             topic.totals.last_commit = landed.committed_ms / 1000
         if landed is None and topic.job.start_from.kind != "Earliest":
@@ -88,6 +88,8 @@ class Preparation:
             table = self._tables.ensure(job)
             landed = read_landed(table)
             topic.table.uuid, topic.table.location, topic.table.error = str(table.uuid()), str(table.location()), None
+            # Those of another driver count, too: a fenced topic still reports on its table.
+            topic.table.losses = read_losses(table)
         except JAVA_ERRORS as error:
             topic.table.error = translate(error, f"table {job.table.identifier}")
             raise topic.table.error from error
