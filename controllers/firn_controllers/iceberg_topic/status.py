@@ -386,7 +386,7 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")
     if progress.lag_records is None:
         return Verdict(
-            "Unknown", Reason.UNKNOWN, "the ingestion driver has not compared the Kafka topic with the table yet"
+            "Unknown", Reason.UNKNOWN, "the ingestion driver has not compared the Kafka topic with the table recently"
         )
     if progress.last_commit is None and not progress.lag_records:
         return Verdict("Unknown", Reason.NO_RECORDS, "no record has been produced yet")

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.errors import UnavailableError
 from firn.model.progress import Cause, Gap, Losses
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.state import SEEN_MOST
@@ -133,3 +134,20 @@ def test_records_of_a_returning_topic_may_be_old(watcher: Watcher, clock: list[f
     watcher.check([again])
     assert again.log.live == TopicInfo("id", (0,))
     assert again.waiting_since == clock[0] - 60
+
+
+@pytest.mark.parametrize(("landed", "remains_known"), [(10, False), (4, True)])
+def test_a_lag_of_0_is_unknown_after_brokers_have_not_answered_for_longer_than_the_freshness(
+    watcher: Watcher, clock: list[float], landed: int, remains_known: bool
+) -> None:
+    topic = prepared()
+    topic.reading.position = {0: landed}
+    watcher.check([topic])
+    known = [progress_of(topic, clock[0], 0.0).lag_records is not None]
+    topic.log.error = UnavailableError("no answer")
+    for seconds in (1.0, topic.job.freshness_ms / 1000 - 1, 2.0):
+        clock[0] += seconds
+        known.append(progress_of(topic, clock[0], 0.0).lag_records is not None)
+    topic.log.error = None
+    known.append(progress_of(topic, clock[0], 0.0).lag_records is not None)
+    assert known == [True, True, True, remains_known, True]

@@ -8,7 +8,7 @@ from firn_spark.ingestion.topics.topic import Topic
 
 def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
     """Describe a topic's state; ``now`` is monotonic seconds, ``wall`` is Unix seconds."""
-    lag = topic.lag_records if topic.measured else None
+    lag = topic.lag_records if topic.measured(now) else None
     state, reason = _state(topic, lag)
     table, attempts, totals = topic.table, topic.attempts, topic.totals
     return TopicProgress(

@@ -107,10 +107,14 @@ class Topic:
         position = self.reading.position
         return {part: (position[part], end) for part, end in self.log.ends.items() if end > position.get(part, end)}
 
-    @property
-    def measured(self) -> bool:
-        """True while ends and position are known and belong to the same topic: only then is the lag known."""
-        return self._same_topic and bool(self.log.ends)
+    def measured(self, now: float) -> bool:
+        """Return whether the lag is known at ``now`` (monotonic seconds).
+
+        Ends and position have to be known and to belong to the same topic. If no record waits, brokers that do not answer
+        for longer than the freshness may have records that the ends do not show.
+        """
+        unanswered = self.log.error is not None and now - (self.log.checked_at or 0.0) > self._freshness
+        return self._same_topic and bool(self.log.ends) and not (unanswered and not self.lag_records)
 
     @property
     def _same_topic(self) -> bool:
