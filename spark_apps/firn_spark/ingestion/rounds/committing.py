@@ -63,13 +63,15 @@ class TopicCommits:
             topic.letters.java = dead_letters.create(self._tables, topic.job)
         # The epochs that the table has: a later one would hide a gap that this commit does not record.
         epochs = topic.landed.leader_epochs if topic.landed is not None else {}
+        # With the positions of partitions that have not landed: the log may delete their records before the next commit.
+        offsets = {**topic.reading.position, **topic.landed_offsets}
         topic.table.landed = self._committer.commit(
             topic.table.java,
             (),
             topic.table.landed,
             topic.topic_id,
             topic.epoch,
-            topic.landed_offsets,
+            offsets,
             Extras(leader_epochs=epochs),
         )
         self._failpoints.reach("after-dlq-create")
