@@ -1,0 +1,200 @@
+"""The simulation finds a broken product within a few seeds. Otherwise it would prove nothing."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from firn.model.conditions import ConditionType
+from firn_controllers.conditions.render import Verdict
+from firn_controllers.iceberg_topic import status
+from firn_spark.ingestion.rounds.committing import TopicCommits
+from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.admin import TopicInfo
+from firn_spark.tables import claims, commits
+from firn_spark.tables.commits import Committer, Landed, newest, read_landed
+from tests.simulation.product import driver
+from tests.simulation.product.story import Step, Story, story_of, tell
+from tests.simulation.product.world import Options
+
+SEEDS = range(100)
+Patch = pytest.MonkeyPatch
+
+
+class Unfenced(Committer):
+    """Commits on top of any commit and any claim."""
+
+    def commit(self, table: Any, descriptors: Any, base: Any, *rest: Any) -> Landed:
+        return super().commit(table, descriptors, read_landed(table), *rest)
+
+    def check(self, *_: Any) -> None:
+        """Accept every commit."""
+
+    def check_claim(self, *_: Any) -> None:
+        """Accept every claim."""
+
+
+def no_read_back(patch: Patch) -> None:
+    """A request whose answer is missing is repeated without a look at the table."""
+
+    def swap(table: Any, change: Any, points: Any, attempts: int = 12) -> None:
+        table.refresh()
+        if change.done(table):
+            return
+        for _ in range(attempts):
+            try:
+                table.operations().commit(*change.build(table))
+                break
+            except Exception:
+                table.refresh()
+                change.landed = newest(table)
+        table.refresh()
+        change.done(table)
+
+    patch.setattr(commits, "swap", swap)
+
+
+class LettersLast(TopicCommits):
+    """Commits rows before dead letters."""
+
+    waiting: Mapping[int, tuple[Any, ...]] = {}
+
+    def _commit_dead(self, topic: Topic, *rest: Any) -> None:
+        self.waiting = {**self.waiting, id(topic): rest}
+
+    def _commit_rows(self, topic: Topic, *rest: Any) -> None:
+        super()._commit_rows(topic, *rest)
+        if id(topic) in self.waiting:
+            super()._commit_dead(topic, *self.waiting[id(topic)])
+            self.waiting = {key: value for key, value in self.waiting.items() if key != id(topic)}
+
+
+class OffsetsFirst(Committer):
+    """Commits the offsets before the rows."""
+
+    def commit(self, table: Any, descriptors: Any, base: Any, *rest: Any) -> Landed:
+        landed = super().commit(table, (), base, *rest)
+        return super().commit(table, descriptors, landed, *rest) if descriptors else landed
+
+
+def silent_losses(patch: Patch) -> None:
+    """No commit records offsets that the log deleted."""
+    patch.setattr(Topic, "gaps", [])
+
+
+class LettersAgain(Preparation):
+    """Does not look which dead letters are ahead of the table."""
+
+    def _exclude_dead(self, topic: Topic, dead: Landed) -> None:
+        pass
+
+
+class EagerCleaning(Committer):
+    """Deletes the files of a commit whenever it fails."""
+
+    def commit(self, table: Any, descriptors: Any, *rest: Any) -> Landed:
+        try:
+            return super().commit(table, descriptors, *rest)
+        except Exception:
+            self.discard(table, descriptors)
+            raise
+
+
+class AnyResult(Rounds):
+    """Commits results of tasks that failed."""
+
+    def _finish(self, planned: Any, results: Any, *rest: Any) -> None:
+        for result in results.values():
+            result.error = None
+        super()._finish(planned, results, *rest)
+
+
+class AnyTopic(Rounds):
+    """Commits what it read, although the topic was re-created meanwhile."""
+
+    def _finish(self, planned: Any, results: Any, current: Any, started: float) -> None:
+        same: Any = {topic.job.topic: TopicInfo(topic.topic_id, ()) for topic in planned}
+        super()._finish(planned, results, same, started)
+
+
+def history_only(patch: Patch) -> None:
+    """Offsets are not read from the properties if the snapshot with them has expired."""
+
+    def of_snapshot(*values: Any) -> Landed | None:
+        found = newest(*values)
+        return None if found is None or found.snapshot_id is None else found
+
+    patch.setattr(commits, "newest", of_snapshot)
+    patch.setattr(claims, "newest", of_snapshot)
+
+
+def always(patch: Patch, kind: ConditionType, instead_of: str) -> None:
+    conditions = status.conditions
+
+    def changed(*values: Any) -> dict[ConditionType, Verdict]:
+        verdicts = conditions(*values)
+        if verdicts[kind].status == instead_of:
+            verdicts[kind] = replace(verdicts[kind], status="True")
+        return verdicts
+
+    patch.setattr(status, "conditions", changed)
+
+
+def always_fresh(patch: Patch) -> None:
+    """The status ignores how long records wait."""
+    always(patch, ConditionType.FRESH, "False")
+
+
+def stale_reports(patch: Patch) -> None:
+    """The status counts the last report of a driver that no longer answers."""
+    always(patch, ConditionType.FRESH, "Unknown")
+
+
+def always_complete(patch: Patch) -> None:
+    """The status ignores losses."""
+    always(patch, ConditionType.COMPLETE, "False")
+
+
+MUTANTS: dict[Callable[..., Any], tuple[str, ...]] = {
+    Unfenced: ("8", "9", "14"),
+    no_read_back: ("8", "10"),
+    LettersLast: ("8",),
+    OffsetsFirst: ("8",),
+    silent_losses: ("8",),
+    LettersAgain: ("8",),
+    EagerCleaning: ("11",),
+    AnyResult: ("8",),
+    history_only: ("8", "9", "liveness"),
+    always_fresh: ("16",),
+    stale_reports: ("16",),
+    always_complete: ("16", "liveness"),
+}
+"""Broken part of the product, or a function that breaks it -> the invariants, one of which has to find it."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_the_checker_finds(mutant: Callable[..., Any], monkeypatch: Patch) -> None:
+    if isinstance(mutant, type):
+        monkeypatch.setattr(driver, mutant.__bases__[0].__name__, mutant)
+    else:
+        mutant(monkeypatch)
+    for seed in SEEDS:
+        if wrong := tell(story_of(seed)).wrong:
+            break
+    else:
+        pytest.fail(f"{mutant.__doc__} {len(SEEDS)} stories did not notice it.")
+    assert {problem.partition(":")[0] for problem in wrong} & set(MUTANTS[mutant]), wrong
+
+
+def test_the_checker_finds_a_round_that_read_another_topic(monkeypatch: Patch) -> None:
+    monkeypatch.setattr(driver, "Rounds", AnyTopic)
+    steps = (
+        Step(10.0, "produce", (0, 3, False)),
+        Step(10.1, "arm", ("driver", "task.read", "slow", 0, 14.0)),
+        Step(17.0, "recreate_topic"),
+        Step(22.0, "produce", (0, 3, False)),
+    )
+    assert any(problem.startswith("8:") for problem in tell(Story(Options(partitions=1), steps)).wrong)
