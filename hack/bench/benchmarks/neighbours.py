@@ -27,6 +27,8 @@ HISTORY_MB = 200
 CLIENTS = 4
 REQUESTS_PER_SECOND = 50
 """Requests of each client."""
+IN_FLIGHT = 5
+"""Requests that a client sends together, so that the broker uploads at once. Otherwise times depend on its flush timer."""
 BATCH_BYTES = 16_000
 SECONDS = 6.0
 REPEATS = 3
@@ -100,7 +102,7 @@ async def publish(bootstrap: str, seconds: float) -> list[float]:
         frame = wire_client.request(wire_client.PRODUCE, wire_client.produce(TOPIC, number, batch))
         count = int(seconds * REQUESTS_PER_SECOND)
         begun = time.perf_counter() + number / CLIENTS / REQUESTS_PER_SECOND
-        due = [begun + place / REQUESTS_PER_SECOND for place in range(count)]
+        due = [begun + place // IN_FLIGHT * IN_FLIGHT / REQUESTS_PER_SECOND for place in range(count)]
 
         async def send() -> None:
             for moment in due:

@@ -22,6 +22,11 @@ MIB = 1 << 20
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
+async def stay_idle(streams: Streams, _: str) -> None:
+    """Send nothing: what changes beside this client is noise of the machine."""
+    await streams[0].read()
+
+
 async def announce(streams: Streams, _: str) -> None:
     """Announce a request of 64 MiB, and send its first bytes only."""
     reader, writer = streams
@@ -62,6 +67,7 @@ async def produce_dense(streams: Streams, _: str) -> None:
 
 
 KINDS: dict[str, tuple[int, Callable[[Streams, str], Awaitable[None]]]] = {
+    "idle": (1, stay_idle),
     "announcing": (CONNECTIONS, announce),
     "slow_writer": (CONNECTIONS, write_slowly),
     "slow_reader": (CONNECTIONS, read_slowly),
