@@ -50,7 +50,8 @@ BATCHES = (1, 100, 1000)
 def measure(options: Options) -> Iterator[Figure]:
     """Measure the three limits in turn."""
     yield from asyncio.run(commits(options.directory))
-    many, idle, stood = [], [], {}
+    many, idle = [], []
+    stood: dict[str, float] = {}
     for name, serve in (("kafka", on_kafka), ("directory", on_directory), ("bucket", on_bucket)):
         directory = options.directory / f"limits-{name}"
         directory.mkdir()
