@@ -123,6 +123,7 @@ def test_a_deletion_keeps_topic_and_table_for_the_namespace(world: "World", oper
 
 
 def test_a_topic_of_another_client_is_not_adopted(world: "World", operator: "Running", name: str) -> None:
-    AdminClient({"bootstrap.servers": world.broker.bootstrap}).create_topics([NewTopic(name, 1, 1)])[name].result(30)
+    admin = AdminClient({"bootstrap.servers": world.broker.bootstrap})
+    admin.create_topics([NewTopic(name, 1, 1)])[name].result(30)
     world.apply(name, {"schema": SCHEMA})
     world.await_condition(name, "SpecValid", "False", "NotAllowed")
