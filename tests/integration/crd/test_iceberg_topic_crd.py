@@ -116,6 +116,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "our property": ({"table": {"properties": {"firn.offsets": "{}"}}}, "must not start with firn."),
     "property name too long": ({"table": {"properties": {"a" * 257: "x"}}}, "must not start with firn."),
     "freshness 4s": ({"ingestion": {"freshness": "4s"}}, "freshness must be between 5s and 1d"),
+    "freshness in words": (
+        {"ingestion": {"freshness": "1 minute"}},
+        "write a number and a unit of ms, s, m, h or d, such as 30d",
+    ),
     "freshness 4999ms": ({"ingestion": {"freshness": "4999ms"}}, "freshness must be between 5s and 1d"),
     "freshness 2d": ({"ingestion": {"freshness": "2d"}}, "freshness must be between 5s and 1d"),
     "freshness 25h": ({"ingestion": {"freshness": "25h"}}, "freshness must be between 5s and 1d"),
