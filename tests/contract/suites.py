@@ -48,7 +48,10 @@ class TopicsContract:
 
     async def test_a_topic_has_the_brokers_defaults_of_what_it_does_not_set(self, topics: Topics, name: str) -> None:
         await topics.create(PROFILE, name, 1, {"retention.ms": "60000"})
-        assert dict((await self.await_visible(topics, name)).defaults) == {"cleanup.policy": "delete"}
+        assert dict((await self.await_visible(topics, name)).defaults) == {
+            "cleanup.policy": "delete",
+            "retention.bytes": "-1",
+        }
 
     async def test_a_repeated_create_changes_nothing(self, topics: Topics, name: str) -> None:
         await topics.create(PROFILE, name, 3, {})

@@ -21,7 +21,7 @@ class FakeTopics:
         self.under_replicated = 0
         self.lagging_topics: tuple[str, ...] = ()
         self.brokers = 3
-        self.defaults = {"cleanup.policy": "delete", "retention.ms": "604800000"}
+        self.defaults = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
         self._ids = 0
 
     async def describe(self, profile: str, topic: str) -> TopicState | None:

@@ -54,6 +54,7 @@ def audit_policy(config: Config) -> PolicyEntry | None:
         resource=None,
         terms=terms,
         problem=None,
+        remarks="",
         trigger=(),
     )
 

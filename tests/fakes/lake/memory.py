@@ -15,6 +15,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, TableTarget
 from firn.tables import evolution, rows, table_properties, types
+from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable, TableState
 from firn_spark.tables.java_tables import schema_json, shape
 
@@ -249,13 +250,13 @@ class LakeTables:
     def __init__(self, lake: Lake) -> None:
         self._lake = lake
 
-    async def ensure(self, target: TableTarget, schema: RecordSchema, owner: str) -> TableState | None:
+    async def ensure(self, target: TableTarget, schema: RecordSchema, claimant: Claimant) -> TableState | None:
         """Implement `Tables.ensure`, without partitioning and sort order."""
         name, columns = _name(target), rows.table_columns(schema, target.metadata_columns)
         live = self._lake.tables.get(name)
         properties = {
             **target.properties,
-            **table_properties.marks(owner, target.properties, table_properties.layout_set_by(target)),
+            **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
         }
         created = live is None
         if live is None:
@@ -264,13 +265,16 @@ class LakeTables:
             properties = {**table_properties.created_with(columns, own_references=False), **properties}
             live = self._lake.create(name, schema_json(columns), properties)
             return TableState(live.uuid, live.location, live.format, None, created=created)
-        found_owner = live.properties.get(names.TABLE_OWNER)
-        evolved = _evolved(live, columns, target, own=found_owner == owner)
-        updated = replace(evolved, properties={**evolved.properties, **properties})
+        ownership = Ownership.of(live.properties)
+        claimant.check(target.identifier, ownership)
+        evolved = _evolved(live, columns, target, own=ownership.owner == claimant.uid)
+        spent = claimant.spent(live.properties)
+        kept = {key: value for key, value in evolved.properties.items() if key not in spent}
+        updated = replace(evolved, properties={**kept, **properties})
         if (updated.schema, updated.properties) != (live.schema, live.properties):
             self._lake.commit(name, live, updated)
         changed = ("columns",) if updated.schema != live.schema else ()
-        return TableState(live.uuid, live.location, live.format, found_owner, changed=changed)
+        return TableState(live.uuid, live.location, live.format, ownership.owner or None, changed=changed)
 
     async def found(self, target: TableTarget) -> FoundTable | None:
         """Implement `Tables.found`."""
@@ -278,7 +282,7 @@ class LakeTables:
         if live is None:
             return None
         topic_id = live.properties.get(names.SUMMARY_TOPIC_ID, "")
-        return FoundTable(live.properties.get(names.TABLE_OWNER), topic_id)
+        return FoundTable(Ownership.of(live.properties), topic_id)
 
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:
         """Implement `Tables.drop`."""

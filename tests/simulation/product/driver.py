@@ -150,7 +150,7 @@ class Tasks(LandingJobs):
             return []
         path = f"{location}/data/{self._lake.number()}"
         self._host.request("store.put", lambda: self._lake.put(path, content))
-        return [(kind, json.dumps({"path": path}))]
+        return [(kind, json.dumps({"path": path, "file-path": path, "record-count": len(content)}))]
 
 
 class Driver:

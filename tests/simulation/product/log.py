@@ -2,15 +2,17 @@
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn_spark.kafka.admin import TopicInfo
+from firn_spark.kafka.admin import LogEnd, TopicInfo
 from tests.fakes.lake.java import Gateway
 from tests.fakes.topics import FakeTopics
 
 PROFILE = "classic"
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +36,16 @@ class Partition:
     """The records that have to land."""
     cut_from: int = 0
     """Highest end from which the log was cut back. Whether another record below it lands depends on when the driver
-    looks: ends alone do not show that a log was cut back if it grows again at once."""
+    looks at the log."""
+    epochs: list[int] = field(default_factory=lambda: [0])
+    """First offset of each leader epoch. Every cut elects a new leader."""
+
+    def diverges(self, end: LogEnd) -> int | None:
+        """Return the first offset before ``end`` at which the log differs from that of the epoch of ``end``."""
+        if end.epoch is None:
+            return None
+        first = min(self.epochs[end.epoch + 1 :], default=end.offset)
+        return first if first < end.offset else None
 
 
 class SimulatedLog:
@@ -90,6 +101,7 @@ class SimulatedLog:
         part = found[1][partition % len(found[1])]
         part.cut_from = max(part.cut_from, part.end)
         part.end = max(part.start, part.end - count)
+        part.epochs.append(part.end)
         for offset in [offset for offset in part.records if offset >= part.end]:
             del part.records[offset]
             # A record that the brokers lost before it landed is not the driver's.
@@ -126,16 +138,39 @@ class LogClient:
         """Return the log starts of partitions."""
         return self._offsets("kafka.starts", topics, lambda part: part.start)
 
+    def log_ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, LogEnd] | FirnError]:
+        """Return the ends of partitions with the epochs of their leaders."""
+        return self._offsets("kafka.ends", topics, lambda part: LogEnd(part.end, len(part.epochs) - 1))
+
+    def divergences(self, topics: Mapping[str, Mapping[int, LogEnd]]) -> dict[str, dict[int, int] | FirnError]:
+        """Return the first offsets at which logs differ from those of earlier leaders, where they do."""
+
+        def answer(name: str, ends: Mapping[int, LogEnd]) -> dict[int, int] | FirnError:
+            found = self._log.of(name)
+            if found is None or any(number >= len(found[1]) for number in ends):
+                return _unknown(name)
+            offsets = {number: found[1][number].diverges(end) for number, end in ends.items()}
+            return {number: offset for number, offset in offsets.items() if offset is not None}
+
+        def answers() -> dict[str, dict[int, int] | FirnError]:
+            return {name: answer(name, ends) for name, ends in topics.items()}
+
+        return self._gateway.request("kafka.divergences", answers) if any(topics.values()) else answers()
+
     def _offsets(
-        self, call: str, topics: Mapping[str, Sequence[int]], offset: Callable[[Partition], int]
-    ) -> dict[str, dict[int, int] | FirnError]:
-        def answer(name: str, wanted: Sequence[int]) -> dict[int, int] | FirnError:
+        self, call: str, topics: Mapping[str, Sequence[int]], offset: Callable[[Partition], T]
+    ) -> dict[str, dict[int, T] | FirnError]:
+        def answer(name: str, wanted: Sequence[int]) -> dict[int, T] | FirnError:
             found = self._log.of(name)
             if found is None or any(number >= len(found[1]) for number in wanted):
-                return NotReadyError(f"profile {PROFILE} (kafka:9092), topic {name}: Unknown topic or partition")
+                return _unknown(name)
             return {number: offset(found[1][number]) for number in wanted}
 
         return self._gateway.request(call, lambda: {name: answer(name, parts) for name, parts in topics.items()})
+
+
+def _unknown(topic: str) -> FirnError:
+    return NotReadyError(f"profile {PROFILE} (kafka:9092), topic {topic}: Unknown topic or partition")
 
 
 def read(log: SimulatedLog, topic: str, partition: int, start: int, end: int) -> dict[int, Record]:

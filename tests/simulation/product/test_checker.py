@@ -115,9 +115,9 @@ class AnyResult(Rounds):
 class AnyTopic(Rounds):
     """Commits what it read, although the topic was re-created meanwhile."""
 
-    def _finish(self, planned: Any, results: Any, current: Any, started: float) -> None:
+    def _finish(self, planned: Any, results: Any, current: Any, *rest: Any) -> None:
         same: Any = {topic.job.topic: TopicInfo(topic.topic_id, ()) for topic in planned}
-        super()._finish(planned, results, same, started)
+        super()._finish(planned, results, same, *rest)
 
 
 def history_only(patch: Patch) -> None:

@@ -205,7 +205,7 @@ def test_stalls_of_a_broker_count_from_100_ms() -> None:
 def test_publishes_are_answered_one_for_one() -> None:
     """The bench's own client reads the error of each answer."""
     body = wire_client.produce("t", 3, b"x" * 10)
-    assert produce.read(memoryview(body), 0, 7).topics[0][1][0].records == b"x" * 10
+    assert produce.read(memoryview(body), 0, 7).topics[0][1][0].records == memoryview(b"x" * 10)
     answer = produce.write(7, [("t", [ProduceResult(3, ErrorCode.message_too_large)])])
     assert wire_client.produce_error(b"\0\0\0\0" + answer) == ErrorCode.message_too_large
     read = fetch.read(memoryview(wire_client.fetch("t", 3, 5, 1000)), 0, 11)

@@ -120,7 +120,8 @@ def test_fresh_warns_when_records_near_the_retention_of_the_log(
 
 
 def test_records_near_the_retention_of_the_log_are_an_event() -> None:
-    behind, near = (documented(landing(progress=gen.progress(lag_seconds=lag)), HEALTHY) for lag in (100.0, 4e5))
+    findings = replace(HEALTHY, topic=gen.topic_state(defaults=DAY))
+    behind, near = (documented(landing(progress=gen.progress(lag_seconds=lag)), findings) for lag in (100.0, 4e5))
     assert [event.reason for event in transitions(behind, near)] == [EventReason.RETENTION_NEAR]
     assert not transitions(near, near)
 

@@ -29,6 +29,7 @@ HEALTHY = TopicFindings(
     table=gen.table_state(),
     table_origin=Reason.CREATED,
 )
+KEEPS_A_DAY = replace(HEALTHY, topic=gen.topic_state(configs={"retention.ms": "86400000"}))
 
 
 def landing(**changes: Any) -> ObservedTopic:
@@ -221,7 +222,7 @@ ROWS = [
     # Fresh
     pytest.param(driver(lag_seconds=59.0), HEALTHY, "Fresh", "True", "WithinTarget", id="within freshness"),
     pytest.param(driver(lag_seconds=61.0), HEALTHY, "Fresh", "False", "Behind", id="behind"),
-    pytest.param(driver(lag_seconds=4e5), HEALTHY, "Fresh", "False", "RetentionNear", id="the log deletes records soon"),
+    pytest.param(driver(lag_seconds=4e5), KEEPS_A_DAY, "Fresh", "False", "RetentionNear", id="the log deletes records soon"),
     pytest.param(driver(lag_seconds=61.0, backfilling=True), HEALTHY, "Fresh", "False", "Backfilling", id="backfilling"),
     pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
     pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),
@@ -592,7 +593,11 @@ def test_an_annotation_that_cannot_end_a_halt_is_answered(value: str, answer: st
         ("acknowledge-loss", "all", "firn.dev/acknowledge-loss is not understood: write the name of a loss"),
         ("resume", "skipp", "firn.dev/resume is not understood: write skip or skip:PARTITION:OFFSET"),
         ("acknowledge-los", "1-3fa9c1d2", "firn.dev/acknowledge-los has no effect; did you mean firn.dev/acknowledge"),
-        ("colour", "red", "firn.dev/colour has no effect; known are firn.dev/acknowledge-loss, firn.dev/allow-forced"),
+        (
+            "colour",
+            "red",
+            "firn.dev/colour has no effect; known are firn.dev/acknowledge-audit, firn.dev/acknowledge-loss",
+        ),
         ("pause-reconciliation", "false", None),
         ("resume", "skip", None),
         ("restart", "2026-03-01", None),

@@ -12,7 +12,7 @@ from firn_spark.ingestion.rounds import preparation
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.preparation import Preparation
-from firn_spark.tables import dead_letters
+from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Landed
 from tests.unit.spark_driver.results import descriptor
 from tests.unit.spark_driver.topic import topic
@@ -80,7 +80,7 @@ def test_the_next_round_claims_again_after_a_commit_without_an_answer(
 
     monkeypatch.setattr(dead_letters, "claim", claim)
     monkeypatch.setattr(preparation, "read_landed", lambda table: OURS)
-    monkeypatch.setattr(preparation.claims, "take", lambda *_: 7)
+    monkeypatch.setattr(claims, "take", lambda *_: 7)
     committer = SimpleNamespace(check=lambda *_: None)
     begun = Preparation(
         None, cast(Any, SimpleNamespace(spec=lambda table: None)), MagicMock(), cast(Any, committer), Failpoints()

@@ -55,9 +55,9 @@ def _restore(db: sqlite3.Connection, version: int) -> None:
             for name in sorted(_names(db, kind) - kept):
                 db.execute(f"DROP {kind} {name}")
         for table in _names(earlier, "table"):
-            kept = _columns(earlier, table)
+            columns = _columns(earlier, table)
             for column in _columns(db, table):
-                if column not in kept:
+                if column not in columns:
                     db.execute(f"ALTER TABLE {table} DROP COLUMN {column}")
     db.execute(f"PRAGMA user_version={version}")
 
