@@ -294,7 +294,9 @@ class AuditFrom(BaseModel):
         if landed is None:
             # Without files, the commit says where ingestion begins, if not at the start of the log.
             landed = {} if has_files else offsets
-        return cls(topic_id=topic_id, offsets=landed, mixed=has_rows)
+        return cls(
+            topic_id=topic_id, offsets={part: offset for part, offset in landed.items() if offset}, mixed=has_rows
+        )
 
     def raised(self, offsets: Offsets) -> "AuditFrom":
         """Return the offsets, but at least these."""
