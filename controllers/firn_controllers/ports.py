@@ -99,7 +99,7 @@ class Dropped:
     """A table that was dropped from its catalog."""
 
     files_kept: bool = False
-    """True if files stay, because the table has the property ``gc.enabled=false``."""
+    """True if files stay, because the table has ``gc.enabled=false`` or the catalog has references of its own."""
     left: tuple[str, ...] = ()
     """Metadata files that could not be deleted after the table left the catalog."""
     problems: tuple[str, ...] = ()

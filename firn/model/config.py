@@ -498,7 +498,8 @@ class Catalog(Settings):
     """Properties from Secret keys. For sql, ``user`` and ``password`` are those of the database."""
     own_references: bool | None = None
     """True if the catalog itself keeps branches, tags, earlier versions or dropped tables, as Nessie does. Their files look unused to
-    Firn, so Firn then removes no orphan file, snapshot or metadata file. Default: false for sql, true for rest."""
+    Firn, so Firn then removes no orphan file, snapshot or metadata file. It keeps the files of tables that it drops. Default: false for
+    sql, true for rest."""
 
 
 class Executors(Settings):

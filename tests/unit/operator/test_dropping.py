@@ -131,10 +131,10 @@ def test_a_drop_names_the_folder_outside_the_location_that_it_does_not_list(tmp_
 def test_a_drop_keeps_what_the_catalogs_own_references_may_need(tmp_path: Path) -> None:
     catalog = made(tmp_path)
     forget_old_snapshots(catalog)
-    dropped = dropping.drop_owned(catalog, KEY, DEAD, "uid-1", own_references=True)
-    assert dropped is not None
-    assert len(dropped.problems) == 1
-    assert any(path.suffix == ".parquet" for path in files(tmp_path))
+    before = files(tmp_path)
+    assert dropping.drop_owned(catalog, KEY, DEAD, "uid-1", own_references=True) == Dropped(files_kept=True)
+    assert files(tmp_path) == before
+    assert not catalog.table_exists(KEY)
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, call: int) -> None:

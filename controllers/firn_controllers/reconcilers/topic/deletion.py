@@ -191,7 +191,8 @@ class TopicDeletion:
         if dropped is not None and dropped.files_kept:
             text = (
                 f"dropped table {target.identifier} and its dead letters from the catalog, and left files behind: gc.enabled of a table is"
-                " false, so the files may belong to another table; if they do not, delete them"
+                " false or the catalog has ownReferences: true, so other tables, branches or earlier versions may need the files; if none does,"
+                " delete them"
             )
             done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
         elif dropped is not None and dropped.left:

@@ -33,7 +33,7 @@ def drop_owned(
 ) -> Dropped | None:
     """Drop the dead letters and then the table, if ``owner`` owns the table. Return None if it does not.
 
-    ``own_references``: the catalog may need files to which the metadata of a table does not refer. They stay.
+    ``own_references``: branches, earlier versions or dropped tables of the catalog may need the files. They stay.
 
     The table goes last, because it shows the owner when an interrupted drop is repeated. The dead letters may have been
     created for an earlier owner of the table. A table of their name without an owner is not Firn's, and stays.
@@ -67,17 +67,17 @@ def _drop(catalog: Catalog, key: TableKey, table: Table, own_references: bool) -
     Each step leaves what a repetition needs to find the other files: data files go before the manifests that name them,
     and manifests before their lists. The catalog has the table until only its newest metadata file is left.
 
-    Iceberg's procedure `snapshot` sets ``gc.enabled=false``, because the files belong to another table
-    (org.apache.iceberg.TableProperties.GC_ENABLED).
+    All files stay if ``own_references`` is true or if the table has ``gc.enabled=false``. Iceberg's procedure `snapshot`
+    sets that property, because the files belong to another table (org.apache.iceberg.TableProperties.GC_ENABLED).
     """
     metadata = table.metadata
-    if metadata.properties.get(GC_ENABLED, "true").lower() != "true":
+    if own_references or metadata.properties.get(GC_ENABLED, "true").lower() != "true":
         with contextlib.suppress(iceberg_errors.NoSuchTableError):
             catalog.drop_table(key)
         return Dropped(files_kept=True)
     io = file_io.ObjectFileIO(table.io.properties)
     _delete_named(io, table)
-    problems = _delete_found(io, table, own_references)
+    problems = _delete_found(io, table)
     with contextlib.suppress(iceberg_errors.NoSuchTableError):
         catalog.drop_table(key)
     try:
@@ -112,7 +112,7 @@ def _delete_named(io: file_io.ObjectFileIO, table: Table) -> None:
     )
 
 
-def _delete_found(io: file_io.ObjectFileIO, table: Table, own_references: bool) -> list[str]:
+def _delete_found(io: file_io.ObjectFileIO, table: Table) -> list[str]:
     """Delete the files that a list of the table's folders finds, except the newest metadata file.
 
     Returns why files may stay. Directories of other tables stay, and so does everything if another table has metadata
@@ -120,9 +120,6 @@ def _delete_found(io: file_io.ObjectFileIO, table: Table, own_references: bool) 
     """
     location = table.metadata.location.rstrip("/")
     folders, problems = _folders(location, table.metadata.properties)
-    if own_references:
-        problems.append("the catalog may have branches, tags or earlier versions of its own (ownReferences)")
-        return problems
     others: set[str] = set()
 
     def unknown() -> Iterator[tuple[str, float]]:
