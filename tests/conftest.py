@@ -14,6 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import apiserver, skips
 from tests.apiserver import ApiServer
+from tests.servers.iceberg_rest import ACCOUNTS, IcebergRest, iceberg_rest
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
@@ -120,7 +121,7 @@ def database() -> Iterator[Postgres]:
 
 @pytest.fixture(scope="session")
 def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3(tmp_path_factory.mktemp("s3")) as server:
+    with s3(tmp_path_factory.mktemp("s3"), ACCOUNTS) as server:
         yield server
 
 
@@ -128,3 +129,10 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
 def rest_catalog(tmp_path_factory: pytest.TempPathFactory, storage: S3) -> Iterator[Nessie]:
     with nessie(tmp_path_factory.mktemp("nessie"), storage) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def iceberg_catalog(tmp_path_factory: pytest.TempPathFactory, storage: S3) -> Iterator[IcebergRest]:
+    """Run Iceberg's own REST catalog, with the rules of its proxies."""
+    with iceberg_rest(tmp_path_factory.mktemp("iceberg-rest"), storage) as running:
+        yield running

@@ -42,7 +42,7 @@ class Rules:
         del self.keys[0]
 
     def catalog(self, request: Request) -> Answer | None:
-        """Answer a request for a token, or a request without a valid one."""
+        """Answer a request for a token, and reject requests without a valid one and requests to purge a table."""
         if request.path.endswith("/v1/oauth/tokens"):
             self.issued += 1
             token = f"token-{self.issued}"
@@ -54,6 +54,9 @@ class Rules:
         if request.headers.get("authorization", "").removeprefix("Bearer ") not in accepted:
             error = {"message": "the token has expired", "type": "AuthorizationExpiredException"}
             return Answer.of(self.expired_status, {"error": {**error, "code": self.expired_status}})
+        if request.method == "DELETE" and "purgerequested=true" in request.path.lower():
+            error = {"message": "the catalog does not purge tables", "type": "BadRequestException"}
+            return Answer.of(400, {"error": {**error, "code": 400}})
         return None
 
     def vend(self, request: Request, answer: Answer) -> Answer:

@@ -16,7 +16,7 @@ from pyiceberg.table.update import RemoveSnapshotsUpdate
 from firn.model import names
 from firn.model.jobs import CatalogConnection, TableTarget
 from firn_controllers.ports import Dropped
-from firn_operator.adapters.iceberg import catalogs, dropping, file_io, tables
+from firn_operator.adapters.iceberg import dropping, file_io, tables
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.tables import CatalogTables
 
@@ -195,18 +195,3 @@ async def test_a_cancelled_caller_does_not_start_a_second_drop(tmp_path: Path, m
     assert await second == Dropped()
     assert len(calls) == 1
     port.close()
-
-
-def test_a_drop_asks_a_rest_catalog_for_all_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    modes = []
-
-    class Rest:
-        def __init__(self, _: str, **properties: str) -> None:
-            modes.append(properties["snapshot-loading-mode"])
-
-    monkeypatch.setattr(catalogs, "TimedRestCatalog", Rest)
-    port = CatalogTables({"lake": CatalogConnection(type="rest", uri="http://rest", warehouse="w")})
-    port._dropping["lake"].catalog()
-    port._connections["lake"].catalog()
-    port.close()
-    assert modes == ["all", "refs"]
