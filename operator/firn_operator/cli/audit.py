@@ -9,13 +9,16 @@ In these cases the audit cannot decide. It counts the offsets as ``unproved``, a
 - The log of a compacted topic no longer has the replaced records. Rows of their offsets may be right or wrong.
 - With ``onBadRecord: Skip``, a missing record was skipped or lost.
 - With a RetentionPolicy that removes rows, a missing record was removed or lost, because retention selects rows by a column.
+- A missing record before the offsets of the table property ``firn.audit-from`` may have landed elsewhere: ingestion began
+  at these offsets with ``spec.ingestion.adopt``, or under an earlier version of Firn (`decided_from`).
 
 Dead letters are committed before the table. Those at or beyond the landed offsets belong to a round that still runs, or
 that was lost. A later audit finds them below the landed offsets. For the same reason the audit reads the table first and
 its dead letters later. In the other order, letters that land in between would look missing (`tables`).
 
 The table's history shows the rows of an earlier topic of the same name: they are in the snapshot before the first one of
-this topic's id. After that snapshot has expired, they count as doubled or stray (`Audit.history`).
+this topic's id. After that snapshot has expired, they count as doubled or stray (`Audit.history`). They are unproved if
+``firn.audit-from`` says that the table had rows before the topic.
 """
 
 import json
@@ -34,7 +37,7 @@ from firn.kafka_clients import kafka_id
 from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn.model.progress import Losses, Offsets, described, recorded_offsets
+from firn.model.progress import AuditFrom, Losses, Offsets, described, recorded_offsets
 from firn.tables import rows
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
@@ -101,6 +104,8 @@ class Audit:
     """Offsets after the landed ones."""
     losses: Losses = field(default_factory=Losses)
     """Offsets that the table records as passed without landing."""
+    decided: AuditFrom | None = None
+    """The offsets from which the audit decides about missing records."""
 
     @property
     def exact(self) -> bool:
@@ -114,6 +119,8 @@ class Audit:
         if self.losses.dropped:
             lines.append(f"lost before they landed, and no longer listed: {self.losses.dropped} earlier offsets")
         unproved = sum(partition.unproved for partition in self.partitions)
+        if unproved and self.decided is not None:
+            lines += _undecided(self.decided)
         if unproved and self.compacted:
             lines.append(
                 "the topic is compacted: the audit cannot check rows of records that the log no longer has (unproved)"
@@ -138,6 +145,35 @@ class Audit:
                 " stray, and rows that an earlier RetentionPolicy removed count as missing"
             )
         return lines
+
+
+def _undecided(decided: AuditFrom) -> list[str]:
+    lines = []
+    if decided.offsets:
+        offsets = ", ".join(f"{partition}: {offset}" for partition, offset in sorted(decided.offsets.items()))
+        lines.append(
+            f"an audit cannot decide about records without a row before these offsets ({names.TABLE_AUDIT_FROM}): {offsets} (unproved)"
+        )
+    if decided.mixed:
+        lines.append(
+            "the table had rows before the first commit of the topic, and the snapshot that shows them has expired: the audit cannot decide"
+            " about surplus rows (unproved)"
+        )
+    return lines
+
+
+def decided_from(table: Table, dead: Table | None, topic_id: str, *, has_history: bool) -> AuditFrom:
+    """Return the offsets from which every record of the topic has to be a row or a dead letter.
+
+    ``has_history``: the history shows which rows are of an earlier topic.
+    """
+    decided = AuditFrom(topic_id=topic_id)
+    for each in (table, dead):
+        known = AuditFrom.read(each.properties.get(names.TABLE_AUDIT_FROM)) if each is not None else None
+        if known is not None and known.topic_id == topic_id:
+            mixed = decided.mixed or (known.mixed and not has_history)
+            decided = decided.raised(known.offsets).model_copy(update={"mixed": mixed})
+    return decided
 
 
 def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
@@ -317,12 +353,15 @@ def compare(
     from_earliest: bool = True,
     compacted: bool = False,
     skips: bool = False,
+    decided: AuditFrom | None = None,
 ) -> list[PartitionAudit]:
     """Return the audit of every partition.
 
     ``from_earliest`` is False if ingestion did not begin at the start of the log: records before the first row are not
-    missing then. ``compacted``: stray rows are unproved. ``skips``: missing records are unproved.
+    missing then. ``compacted``: stray rows are unproved. ``skips``: missing records are unproved, and those before
+    ``decided`` always. Surplus rows are unproved if ``decided`` is mixed.
     """
+    decided = decided or AuditFrom(topic_id="")
     connection = duckdb.connect(config={"memory_limit": "256MB"})
     try:
         batches: Iterable[pa.Table]
@@ -349,10 +388,11 @@ def compare(
                 "partition": pa.array(list(landed), pa.int32()),
                 "start": pa.array([starts.get(partition, 0) for partition in landed], pa.int64()),
                 "landed": pa.array([landed[partition] for partition in landed], pa.int64()),
+                "decided": pa.array([decided.offsets.get(partition, 0) for partition in landed], pa.int64()),
             }
         )
         connection.register("bounds", bounds)
-        flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips}
+        flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips, "mixed": decided.mixed}
         differences = connection.execute(_COMPARE, flags).fetchall()
     finally:
         connection.close()
@@ -364,7 +404,8 @@ WITH landed_dead AS (SELECT d.* FROM dead d JOIN bounds b USING (partition) WHER
 landed_rows AS (SELECT partition, "offset", count(*) AS times FROM (FROM good UNION ALL FROM landed_dead) GROUP BY ALL),
 firsts AS (SELECT partition, min("offset") AS first FROM landed_rows GROUP BY ALL),
 missing AS (
-  SELECT l.partition, count(*) AS n, min(l."offset") AS example FROM log l JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
+  SELECT l.partition, count(*) FILTER (WHERE l."offset" >= b.decided) AS n, count(*) FILTER (WHERE l."offset" < b.decided) AS undecided,
+    min(l."offset") FILTER (WHERE l."offset" >= b.decided) AS example FROM log l JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
   ANTI JOIN landed_rows r ON r.partition = l.partition AND r."offset" = l."offset"
   WHERE l."offset" >= b.start AND l."offset" < b.landed AND ($from_earliest OR l."offset" >= f.first) GROUP BY ALL),
 doubled AS (SELECT partition, count(*) AS n, min("offset") AS example FROM landed_rows WHERE times > 1 GROUP BY ALL),
@@ -378,9 +419,12 @@ older AS (
 SELECT b.partition, b.start, b.landed,
   (SELECT count(*) FROM log l WHERE l.partition = b.partition), (SELECT count(*) FROM good g WHERE g.partition = b.partition),
   (SELECT count(*) FROM landed_dead d WHERE d.partition = b.partition),
-  CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) END, coalesce(d.n, 0), CASE WHEN $compacted THEN 0 ELSE coalesce(s.n, 0) END,
-  CASE WHEN $skips THEN coalesce(m.n, 0) ELSE 0 END + CASE WHEN $compacted THEN coalesce(s.n, 0) ELSE 0 END,
-  coalesce(CASE WHEN NOT $skips THEN m.example END, d.example, CASE WHEN NOT $compacted THEN s.example END),
+  CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) END, CASE WHEN $mixed THEN 0 ELSE coalesce(d.n, 0) END,
+  CASE WHEN $compacted OR $mixed THEN 0 ELSE coalesce(s.n, 0) END,
+  CASE WHEN $skips THEN coalesce(m.n, 0) ELSE 0 END + coalesce(m.undecided, 0) + CASE WHEN $mixed THEN coalesce(d.n, 0) ELSE 0 END
+    + CASE WHEN $compacted OR $mixed THEN coalesce(s.n, 0) ELSE 0 END,
+  coalesce(CASE WHEN NOT $skips THEN m.example END, CASE WHEN NOT $mixed THEN d.example END,
+    CASE WHEN NOT ($compacted OR $mixed) THEN s.example END),
   coalesce(o.n, 0)
 FROM bounds b LEFT JOIN missing m USING (partition) LEFT JOIN doubled d USING (partition) LEFT JOIN stray s USING (partition)
   LEFT JOIN older o USING (partition)
@@ -475,12 +519,20 @@ def audit_tables(
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
     )
     drops = drops or any(rows_removed(each) for each in (table, dead) if each is not None)
+    decided = decided_from(table, dead, live.topic_id, has_history=history and dead_history)
     partitions = compare(
-        landed, starts, log, rows, from_earliest=from_earliest, compacted=live.compacted, skips=skips or drops
+        landed,
+        starts,
+        log,
+        rows,
+        from_earliest=from_earliest,
+        compacted=live.compacted,
+        skips=skips or drops,
+        decided=decided,
     )
     waiting = sum(max(0, end - max(landed.get(partition, 0), starts[partition])) for partition, end in ends.items())
     losses = Losses.read(table.properties.get(names.TABLE_LOST))
-    return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting, losses)
+    return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting, losses, decided)
 
 
 def as_json(audit: Audit) -> str:

@@ -90,8 +90,9 @@ def audit(
     does not have.
 
     "unproved" counts offsets for which the audit cannot decide. These are records that compaction has removed from the log, and missing
-    records where onBadRecord is Skip or a RetentionPolicy removes rows. The audit leaves out rows of an earlier topic of the same name,
-    while the table still has the last snapshot of that topic.
+    records where onBadRecord is Skip or a RetentionPolicy removes rows. Missing records before the offsets in the table property
+    firn.audit-from are unproved too, such as those before the offsets of spec.ingestion.adopt. The audit leaves out rows of an earlier
+    topic of the same name, while the table still has the last snapshot of that topic.
     """
     from firn_operator.cli import audit as audits
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from firn.model import names
 from firn.model.jobs import Adoption, IngestJob
-from tests.integration.ingestion.world import World, exactly, places, value
+from tests.integration.ingestion.world import World, audit_of, exactly, places, value
 from tests.servers.process import await_true
 
 
@@ -58,5 +58,8 @@ def test_a_planned_move_to_another_cluster_lands_nothing_twice(world: World) -> 
     world.await_rows(adopting, 30)
     numbers = sorted(row["id"] for row in world.rows(adopting))
     assert numbers == list(range(30))
+    audited = audit_of(world, adopting)
+    (part,) = audited.partitions
+    assert (part.rows, part.missing, part.unproved, audited.exact) == (10, 0, 10, True)
     assert places(world.rows(adopting)) == exactly({0: 20}) + exactly({0: 20}) - exactly({0: 10})
     assert world.table(job).properties().get(names.TABLE_KAFKA_CLUSTER) != "another"

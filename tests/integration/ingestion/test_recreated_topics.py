@@ -1,15 +1,10 @@
 """A topic is deleted and re-created during a round. Records of the old topic never become rows of the new one."""
 
 import pytest
-from pyiceberg.io import PY_IO_IMPL
 
-from firn.model.jobs import IngestJob
-from firn_operator.adapters.iceberg.catalogs import open_catalog
-from firn_operator.cli import audit
-from firn_operator.cli.lake import ARROW_IO
 from firn_spark.tables.commits import read_landed
 from tests.integration.ingestion.gates import gate_at
-from tests.integration.ingestion.world import WAIT, World, value
+from tests.integration.ingestion.world import WAIT, World, audit_of, value
 from tests.servers.s3 import S3
 
 OLD, WAITING, NEW = range(20), range(20, 30), range(100, 140)
@@ -55,11 +50,3 @@ def test_a_topic_recreated_during_a_round_is_read_from_its_beginning(
     # The audit reads the new topic only.
     (audited,) = audit_of(world, job).partitions
     assert (audited.rows, audited.records, audited.exact) == (len(NEW), len(NEW), True)
-
-
-def audit_of(world: World, job: IngestJob) -> audit.Audit:
-    connection = world.settings.catalogs["lake"]
-    properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
-    catalog = open_catalog("lake", connection.model_copy(update={"properties": properties}))
-    table = catalog.load_table((job.table.namespace, job.table.name))
-    return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)

@@ -17,10 +17,14 @@ from typing import Any, Self
 import httpx
 from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
+from pyiceberg.io import PY_IO_IMPL
 
 from firn.kafka_clients import kafka_id
 from firn.model.jobs import CatalogConnection, Column, GroupSettings, IngestJob, RecordSchema, TableTarget
 from firn.model.progress import TopicProgress
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.cli import audit
+from firn_operator.cli.lake import ARROW_IO
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import DirectoryJobs
@@ -343,4 +347,13 @@ def exactly(partition_ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
     return Counter({(part, offset): 1 for part, end in partition_ends.items() for offset in range(end)})
 
 
-__all__ = ["FIELDS", "Record", "Self", "World", "exactly", "places", "time", "value"]
+def audit_of(world: World, job: IngestJob) -> audit.Audit:
+    """Audit the topic as the command does."""
+    connection = world.settings.catalogs["lake"]
+    properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
+    catalog = open_catalog("lake", connection.model_copy(update={"properties": properties}))
+    table = catalog.load_table((job.table.namespace, job.table.name))
+    return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)
+
+
+__all__ = ["FIELDS", "Record", "Self", "World", "audit_of", "exactly", "places", "time", "value"]

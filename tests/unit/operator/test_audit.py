@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from firn.model.config import Config
 from firn.model.errors import UnavailableError
-from firn.model.progress import RANGES, Cause, Gap, Losses
+from firn.model.progress import RANGES, AuditFrom, Cause, Gap, Losses
 from firn_operator.cli import audit, main
 from firn_operator.cli.lake import Lake
 
@@ -30,7 +30,7 @@ def offsets(*pairs: tuple[int, int]) -> pa.Table:
 LOG = [(0, 0), (0, 1), (0, 3), (1, 0), (1, 1)]  # partition 0 has a gap at 2: an aborted transaction
 
 
-def compare(good: list[tuple[int, int]], dead: list[tuple[int, int]], **kwargs: bool) -> list[audit.PartitionAudit]:
+def compare(good: list[tuple[int, int]], dead: list[tuple[int, int]], **kwargs: Any) -> list[audit.PartitionAudit]:
     rows = audit.Rows(iter([offsets(*good)]), iter([offsets(*dead)]))
     return audit.compare({0: 4, 1: 2}, {0: 0, 1: 0}, iter([offsets(*LOG)]), rows, **kwargs)
 
@@ -99,6 +99,48 @@ def test_records_that_may_have_been_skipped_are_unproved() -> None:
     parts = compare(LOG[1:], [], skips=True)
     assert [(part.missing, part.unproved, part.exact) for part in parts] == [(0, 1, True), (0, 0, True)]
     assert not compare([*LOG, (0, 2)], [], skips=True)[0].exact, "a row without a record was not skipped"
+
+
+def test_records_before_the_adopted_offsets_are_unproved() -> None:
+    adopted = AuditFrom(topic_id="new", offsets={0: 3})
+    parts = compare(LOG[2:], [], decided=adopted)
+    assert [(part.missing, part.unproved, part.exact) for part in parts] == [(0, 2, True), (0, 0, True)]
+    assert (
+        audit.Audit(parts, compacted=False, skips=False, history=True, decided=adopted)
+        .notes[0]
+        .startswith("an audit cannot decide about records without a row before these offsets (firn.audit-from): 0: 3")
+    )
+    wrong = compare([LOG[1], LOG[4]], [], decided=adopted)
+    assert [(part.missing, part.unproved, part.example) for part in wrong] == [(1, 1, 3), (1, 0, 0)]
+    assert compare([*LOG, LOG[0]], [], decided=adopted)[0].doubled == 1, "a duplicate stays a duplicate"
+
+
+def test_surplus_rows_that_may_be_of_an_earlier_topic_are_unproved() -> None:
+    mixed = AuditFrom(topic_id="new", mixed=True)
+    parts = compare([*LOG, (0, 1), (0, 2)], [], decided=mixed)
+    assert [(part.doubled, part.stray, part.unproved, part.exact) for part in parts] == [
+        (0, 0, 2, True),
+        (0, 0, 0, True),
+    ]
+    assert not compare(LOG[1:], [], decided=mixed)[0].exact, "a missing record is no row of an earlier topic"
+
+
+@pytest.mark.parametrize(
+    ("topic_id", "history", "expected"),
+    [
+        ("new", False, AuditFrom(topic_id="new", offsets={0: 7, 1: 2}, mixed=True)),
+        ("new", True, AuditFrom(topic_id="new", offsets={0: 7, 1: 2})),
+        ("newest", False, AuditFrom(topic_id="newest")),
+    ],
+    ids=["rows may be of an earlier topic", "the history shows rows of an earlier topic", "not of this topic"],
+)
+def test_the_table_says_from_where_an_audit_decides(topic_id: str, history: bool, expected: AuditFrom) -> None:
+    def written(offsets: dict[int, int], *, mixed: bool) -> Table:
+        value = AuditFrom(topic_id="new", offsets=offsets, mixed=mixed).model_dump_json()
+        return cast(Table, SimpleNamespace(properties={"firn.audit-from": value}))
+
+    table, dead = written({0: 5, 1: 2}, mixed=True), written({0: 7}, mixed=False)
+    assert audit.decided_from(table, dead, topic_id, has_history=history) == expected
 
 
 def test_rows_of_an_earlier_topic_are_ignored() -> None:
