@@ -118,8 +118,8 @@ def command_line() -> argparse.ArgumentParser:
     repair.add_argument(
         "--accept",
         action="store_true",
-        help="with fsck, while no broker runs: give up the lost commits, and allow brokers to serve clients again after the"
-        " coordinator went back",
+        help="with fsck: give up the objects without a commit. After the coordinator went back, while no broker runs, also"
+        " allow brokers to serve clients again",
     )
     parser.add_argument(
         "--listen",
@@ -227,8 +227,11 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
             keys = [*findings.uncommitted, *findings.newer]
             configs = TopicConfigs(settings.topics.configs)
             report["recovered"] = (await recovery.recover(store, ports.objects, keys, configs)).report()
+        if options.accept:
+            keep_ms = int(settings.upkeep.uncommitted_seconds * 1000)
+            report["accepted"] = await store.retention.withdraw_reservations(findings.uncommitted, keep_ms)
         print(json.dumps(report, indent=2))
-        if (options.recover or options.accept) and not await store.nodes.allow_serving():
+        if (options.recover or (options.accept and stopped)) and not await store.nodes.allow_serving():
             return _live()
     finally:
         await store.close()

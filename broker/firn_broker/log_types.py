@@ -251,11 +251,14 @@ class CommittedOffset:
 
 
 class DeadBacklog(NamedTuple):
-    """The dead objects of the cluster, for how long the oldest has been dead, and how many of them are postponed."""
+    """The dead objects of the cluster, for how long the oldest has been dead, and how many of them are postponed.
+
+    ``kept`` counts the objects of withdrawn reservations that are kept. They are not dead."""
 
     objects: int
     oldest_ms: int
     postponed: int
+    kept: int
 
 
 class TopicLag(NamedTuple):

@@ -107,3 +107,8 @@ POSTPONED_OBJECTS = Gauge(
     "Objects without batch ranges that the object store did not delete at the last attempt. The next attempt waits as long"
     " as the object has had no batch range, at most an hour",
 )
+UNCOMMITTED_OBJECTS = Gauge(
+    "firn_broker_uncommitted_objects",
+    "Complete objects of stopped brokers without a commit. They may hold acknowledged records, so they stay until"
+    " firn-broker fsck --accept or --recover",
+)

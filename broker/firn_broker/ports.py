@@ -242,10 +242,11 @@ class RetentionStore(Protocol):
         """Return keys of up to ``limit`` reservations older than ``age_ms`` whose node's epoch is over."""
         ...
 
-    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int = 0) -> int:
+    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int | None = 0) -> int:
         """Withdraw those of these reservations whose node's epoch is over; return how many.
 
-        Their objects are dead in ``keep_ms`` from now.
+        Their objects are dead in ``keep_ms`` from now. With None they are kept: no step deletes them until a later call
+        gives them a time.
         """
         ...
 
@@ -284,7 +285,7 @@ class RetentionStore(Protocol):
         ...
 
     async def dead_backlog(self) -> DeadBacklog:
-        """Count the dead objects, those included that are postponed."""
+        """Count the dead objects, those included that are postponed, and the objects that are kept."""
         ...
 
     async def forget_objects(self, keys: Sequence[str]) -> None:

@@ -101,6 +101,7 @@ class Maintenance:
         metrics.DEAD_OBJECTS.set(0)
         metrics.DEAD_OBJECTS_AGE.set(0)
         metrics.POSTPONED_OBJECTS.set(0)
+        metrics.UNCOMMITTED_OBJECTS.set(0)
         self._compaction.rest()
         self._orphans.rest()
 
@@ -156,7 +157,7 @@ class Maintenance:
         )
 
     async def _withdraw_reservations(self) -> None:
-        age, keep_ms = (int(at * 1000) for at in (self._settings.abandon_seconds, self._settings.uncommitted_seconds))
+        age = int(self._settings.abandon_seconds * 1000)
         clock = asyncio.get_running_loop().time
         end = clock() + self._settings.interval_seconds
         unused = []
@@ -164,8 +165,11 @@ class Maintenance:
             if not await self._complete(key):
                 unused.append(key)
             # The coordinator may have lost the commit of a complete object.
-            elif await self._retention_store.withdraw_reservations([key], keep_ms):
-                log.warning("an object without a commit is kept", key=key, seconds=self._settings.uncommitted_seconds)
+            elif await self._retention_store.withdraw_reservations([key], None):
+                log.warning(
+                    "an object without a commit is kept: it may hold acknowledged records. Run firn-broker fsck",
+                    key=key,
+                )
                 metrics.MAINTENANCE.labels("kept uncommitted objects").inc()
             if clock() >= end:
                 break
@@ -212,6 +216,7 @@ class Maintenance:
         metrics.DEAD_OBJECTS.set(backlog.objects)
         metrics.DEAD_OBJECTS_AGE.set(backlog.oldest_ms / 1000)
         metrics.POSTPONED_OBJECTS.set(backlog.postponed)
+        metrics.UNCOMMITTED_OBJECTS.set(backlog.kept)
 
     async def _compact(self) -> None:
         topics = [topic for topic in self._topic_metadata.by_id.values() if self._configs.compacted(topic)]

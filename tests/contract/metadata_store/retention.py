@@ -49,7 +49,7 @@ class RetentionContract(StoreContract):
         assert (backlog.objects, backlog.oldest_ms >= 6_000, backlog.postponed) == (1, True, 0)
         await log.store.retention.forget_objects([key])
         assert await log.store.retention.dead_objects(0, 10) == []
-        assert await log.store.retention.dead_backlog() == (0, 0, 0)
+        assert await log.store.retention.dead_backlog() == (0, 0, 0, 0)
 
     async def test_a_postponed_object_waits_as_long_as_it_has_been_dead(self, log: Log, advance: Advance) -> None:
         keys = [await log.key(), await log.key()]
@@ -80,10 +80,21 @@ class RetentionContract(StoreContract):
             found += some
         assert sorted(found) == sorted(keys)
 
-    async def test_the_object_of_a_withdrawn_reservation_can_be_kept(self, log: Log, advance: Advance) -> None:
+    async def test_the_object_of_a_withdrawn_reservation_is_kept_until_a_decision(
+        self, log: Log, advance: Advance
+    ) -> None:
         key = await log.key()
         await advance(TTL / 1000 + 1)
+        for _ in range(2):
+            assert await log.store.retention.withdraw_reservations([key], None) == 1
+            assert await log.store.retention.dead_backlog() == (0, 0, 0, 1)
+            with pytest.raises(FencedError):
+                await log.commit(batch(), key=key)
+            assert await log.store.retention.stale_reservations(0, 10) == []
+            await advance(10**7)
+            assert await log.store.retention.dead_objects(0, 10) == []
         assert await log.store.retention.withdraw_reservations([key], 60_000) == 1
+        assert await log.store.retention.dead_backlog() == (1, 0, 0, 0)
         with pytest.raises(FencedError):
             await log.commit(batch(), key=key)
         await advance(50)

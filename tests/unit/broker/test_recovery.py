@@ -32,11 +32,13 @@ async def lose_commits(shared: Shared) -> None:
         shared.store.database.connection.execute(sql)
 
 
-async def fsck(shared: Shared, monkeypatch: pytest.MonkeyPatch, option: str = "recover") -> int:
+async def fsck(shared: Shared, monkeypatch: pytest.MonkeyPatch, option: str = "recover", **upkeep: Any) -> int:
     monkeypatch.setattr(
         process, "make_ports", lambda *_, **__: Ports(shared.store, shared.objects, LoopClock(), Random(1))
     )
-    settings = BrokerSettings(coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"))
+    settings = BrokerSettings(
+        coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **upkeep
+    )
     options = argparse.Namespace(read=False, recover=option == "recover", accept=option == "accept")
     return await process.run_fsck(settings, options)
 
@@ -96,15 +98,17 @@ def test_a_recovery_that_did_not_end_is_repeated(monkeypatch: pytest.MonkeyPatch
     run(story())
 
 
-@pytest.mark.parametrize("option", ["recover", "accept"])
-def test_a_repair_does_nothing_while_a_broker_is_live(option: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("option", "reason"), [("recover", ""), ("recover", WHY), ("accept", WHY)])
+def test_a_repair_does_nothing_while_a_broker_is_live(
+    option: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def story() -> None:
         shared = Shared()
         reasons: list[Any] = watch_commits(shared, monkeypatch)
         async with broker(shared) as asked:
             await create(asked, "t")
+            await shared.store.nodes.stop_serving(reason)
             assert await fsck(shared, monkeypatch, option) == ExitCode.TEMPORARY
-            assert (reasons, (await shared.store.nodes.progress()).stopped) == ([], "")
-            assert asked.broker.not_ready is None
+            assert (reasons, (await shared.store.nodes.progress()).stopped) == ([], reason)
 
     run(story())

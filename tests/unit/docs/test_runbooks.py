@@ -73,6 +73,7 @@ def test_each_summary_names_its_object_and_the_next_command() -> None:
         "firn_broker_upkeep_behind",
         "firn_broker_dead_objects_age_seconds",
         "firn_broker_abandoned_commits_total",
+        "firn_broker_uncommitted_objects",
         "firn_table_metadata_bytes",
     ],
 )

@@ -62,9 +62,9 @@ class PostgresRetention:
         )  # fmt: skip
         return [row[0] for row in rows]
 
-    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int = 0) -> int:
+    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int | None = 0) -> int:
         rows = await self._database.rows(
-            "UPDATE wal SET state = 2, dead_ms = now_ms() + $2 WHERE state = 0 AND id IN (SELECT id FROM wal WHERE state = 0"
+            "UPDATE wal SET state = 2, dead_ms = now_ms() + $2::bigint WHERE size < 0 AND id IN (SELECT id FROM wal WHERE size < 0"
             f" AND key = ANY($1::text[]) AND {EPOCH_OVER} ORDER BY id FOR UPDATE SKIP LOCKED) RETURNING id",
             list(keys), keep_ms,
         )  # fmt: skip
@@ -178,7 +178,8 @@ class PostgresRetention:
 
     async def dead_backlog(self) -> DeadBacklog:
         (row,) = await self._database.rows(
-            "SELECT count(*), coalesce(greatest(now_ms() - min(dead_ms), 0), 0), count(retry_ms) FROM wal WHERE state = 2"
+            "SELECT count(dead_ms), coalesce(greatest(now_ms() - min(dead_ms), 0), 0), count(retry_ms), count(*) - count(dead_ms)"
+            " FROM wal WHERE state = 2"
         )
         return DeadBacklog(*row)
 

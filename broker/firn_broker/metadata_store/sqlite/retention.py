@@ -119,15 +119,15 @@ class SqliteRetention:
 
         return await database.run(work, write=False)
 
-    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int = 0) -> int:
+    async def withdraw_reservations(self, keys: Sequence[str], keep_ms: int | None = 0) -> int:
         database = self._database
 
         def work() -> int:
             now = database.now_ms()
             return sum(
                 database.connection.execute(
-                    f"UPDATE wal SET state=2, dead_ms=? WHERE key=? AND state=0 AND {EPOCH_OVER}",
-                    (now + keep_ms, key, now),
+                    f"UPDATE wal SET state=2, dead_ms=? WHERE key=? AND size<0 AND {EPOCH_OVER}",
+                    (None if keep_ms is None else now + keep_ms, key, now),
                 ).rowcount
                 for key in keys
             )
@@ -267,10 +267,10 @@ class SqliteRetention:
         database = self._database
 
         def work() -> DeadBacklog:
-            count, oldest, postponed = database.row(
-                "SELECT count(*), min(dead_ms), count(retry_ms) FROM wal WHERE state=2"
+            count, oldest, postponed, kept = database.row(
+                "SELECT count(dead_ms), min(dead_ms), count(retry_ms), count(*) - count(dead_ms) FROM wal WHERE state=2"
             )
-            return DeadBacklog(count, max(database.now_ms() - oldest, 0) if count else 0, postponed)
+            return DeadBacklog(count, max(database.now_ms() - oldest, 0) if count else 0, postponed, kept)
 
         return await database.run(work, write=False)
 
