@@ -7,11 +7,11 @@ ALLOWED = {
     "tests/contract/test_debts.py::test_a_file_is_at_most_as_old_as_the_oldest_snapshot[rest-s3]": (
         "the Nessie server expires snapshots itself"
     ),
-    "tests/contract/test_tables.py::test_a_table_may_be_partitioned_by_a_nested_column[rest-s3]": (
+    "tests/contract/test_tables.py::test_a_table_may_be_partitioned_by_a_nested_column[nessie]": (
         "Nessie 0.99 rejects partition fields of nested columns"
     ),
-    "tests/contract/test_tables.py::test_an_existing_table_of_version_3_is_read_and_not_written[rest-s3]": (
-        "the test registers a table by its metadata file, which only the SQL catalog accepts"
+    "tests/contract/test_tables.py::test_an_existing_table_of_version_3_is_read_and_not_written[nessie]": (
+        "the test registers a table by its metadata file, which Nessie does not accept"
     ),
 }
 """Test id -> reason. These tests are skipped on every machine."""

@@ -9,6 +9,7 @@ from firn.model.jobs import CatalogConnection
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_tables import Tables
 from tests.integration.ingestion.world import World, exactly, places, value
+from tests.servers.iceberg_rest import IcebergRest
 from tests.servers.nessie import Nessie
 
 
@@ -37,10 +38,15 @@ def lands_exactly_once(world: World, catalog: str, *versions: int) -> None:
         world.remove(job)
 
 
-def test_records_land_through_a_rest_catalog(world: World, rest_catalog: Nessie) -> None:
+def test_records_land_through_nessie(world: World, rest_catalog: Nessie) -> None:
     world.add_catalog(f"rest_{world.suffix}", rest_catalog.connection)
     # This version of the server does not support tables of format 3.
     lands_exactly_once(world, f"rest_{world.suffix}", 2)
+
+
+def test_records_land_with_credentials_of_the_catalog(world: World, iceberg_catalog: IcebergRest) -> None:
+    world.add_catalog(f"iceberg_{world.suffix}", iceberg_catalog.connection)
+    lands_exactly_once(world, f"iceberg_{world.suffix}", 2, 3)
 
 
 def test_a_denied_database_differs_from_an_unreachable_one(
