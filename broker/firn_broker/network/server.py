@@ -28,8 +28,10 @@ from firn_broker.wire import headers
 log = structlog.get_logger()
 
 SMALL = 1 << 16
+"""Bytes of an answer that may be unsent while the next answer is written."""
+UNCOUNTED = 1 << 12
 """Bytes below which a request does not count towards the budget, unless it produces or is behind another one. So a
-heartbeat never waits for producers. Also the bytes of an answer that may be unsent while the next answer is written."""
+heartbeat never waits for producers. A larger request may be a long poll, and thousands of connections can have one."""
 PRODUCE = 0
 SIZE = 4
 """Bytes of the size of a request."""
@@ -39,8 +41,6 @@ whether it counts."""
 STEP = 1 << 18
 """Bytes by which the memory of an arriving request grows. The budget grants each step before its bytes are read. So a
 request that does not arrive holds no more than one step."""
-FIRST = 1 << 12
-"""Bytes of memory of an arriving request that does not count, until they are filled."""
 _ZEROS = memoryview(bytes(STEP))
 RATE_SECONDS = 2.0
 """Seconds after which the rate of an arriving request is checked."""
@@ -142,7 +142,7 @@ class Connection(asyncio.BufferedProtocol):
                 )
                 return
             # Small requests behind another one count too: a long poll could hold many of them for minutes.
-            self._begin(size, counts=produces or size >= SMALL or self._requests > 0)
+            self._begin(size, counts=produces or size >= UNCOUNTED or self._requests > 0)
 
     def eof_received(self) -> bool | None:
         """Abort: no Kafka client closes only one direction."""
@@ -182,7 +182,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _grow(self) -> None:
         """Acquire memory for the next bytes of the request, or stop reading until it is granted."""
-        step = min(self._size - self._granted_bytes, STEP if self._counts or self._granted_bytes else FIRST)
+        step = min(self._size - self._granted_bytes, STEP)
         growing = self._granted_bytes > 0
         if not self._counts or self._budget.acquire(step, self.client.peer, self._granted, growing=growing):
             self._granted_bytes += step

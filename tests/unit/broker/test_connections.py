@@ -12,7 +12,7 @@ from prometheus_client import REGISTRY
 from firn.records.cursor import MalformedError
 from firn_broker.network.budget import Budget, Counted, Share
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import STEP, Server
+from firn_broker.network.server import STEP, UNCOUNTED, Server
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire.headers import RequestHeader
 
@@ -211,6 +211,29 @@ async def test_produce_requests_of_any_size_count() -> None:
         await free(server._budget)
         for _, writer in clients:
             writer.close()
+
+
+async def test_many_long_polls_cannot_exceed_the_memory() -> None:
+    size, polls = 60_000, 30
+    async with serving(buffered_bytes=1 << 20) as (server, router, port):
+        router.hold(*range(polls))
+        clients = [await asyncio.open_connection("127.0.0.1", port) for _ in range(polls)]
+        for number, (_, writer) in enumerate(clients):
+            writer.write(request(OTHER, number, size))
+        # One address leaves an eighth of the memory to others.
+        fit = (1 << 20) * 7 // 8 // size
+        await waiting(server._budget, polls - fit)
+        assert server._budget.used == fit * size
+        heart_reader, heart = await asyncio.open_connection("127.0.0.1", port)
+        heart.write(request(OTHER, 100, UNCOUNTED - 1))
+        assert await answers(heart_reader, 1) == [100], "a heartbeat does not wait"
+        for gate in router.gates.values():
+            gate.set()
+        for number, (reader, _) in enumerate(clients):
+            assert await answers(reader, 1) == [number]
+        for _, writer in [*clients, (None, heart)]:
+            writer.close()
+        await free(server._budget)
 
 
 async def test_only_produce_requests_may_be_large() -> None:

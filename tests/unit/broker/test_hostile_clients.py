@@ -3,9 +3,11 @@
 import asyncio
 from random import Random
 
+import pytest
+
 from firn_broker.network.budget import SHARES, Budget, Counted, Share
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import FIRST, STEP
+from firn_broker.network.server import STEP, UNCOUNTED
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker.test_connections import OTHER, PRODUCE, Router, answers, closed, free, request, serving, waiting
@@ -147,26 +149,27 @@ async def test_small_requests_behind_another_one_count() -> None:
     async with serving(buffered_bytes=TOTAL) as (server, router, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         router.hold(1)
-        writer.write(b"".join(request(OTHER, number, 50_000) for number in (1, 2, 3)))
+        writer.write(b"".join(request(OTHER, number, UNCOUNTED - 1) for number in (1, 2, 3)))
+        counted = 2 * (UNCOUNTED - 1)
         async with asyncio.timeout(60):
-            while server._budget.used < 100_000:
+            while server._budget.used < counted:
                 await asyncio.sleep(0.001)
-        assert server._budget.used == 100_000
+        assert server._budget.used == counted
         router.gates[1].set()
         assert await answers(reader, 3) == [1, 2, 3]
         await free(server._budget)
         writer.close()
 
 
-async def test_an_announced_small_request_holds_a_page_until_its_bytes_arrive() -> None:
+@pytest.mark.parametrize(("size", "counted"), [(UNCOUNTED - 1, 0), (UNCOUNTED, UNCOUNTED), (60_000, 60_000)])
+async def test_an_announced_request_counts_before_its_bytes_arrive_unless_it_is_small(size: int, counted: int) -> None:
     async with serving() as (server, _, port):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(OTHER, 1, 60_000)[:8])
+        writer.write(request(OTHER, 1, size)[:8])
         async with asyncio.timeout(60):
             while not server._connections or not next(iter(server._connections))._size:
                 await asyncio.sleep(0.001)
-        (connection,) = server._connections
-        assert len(connection._target) <= FIRST
+        assert server._budget.used == counted
         writer.close()
 
 
