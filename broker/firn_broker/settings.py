@@ -208,8 +208,9 @@ class PostgresSettings(Settings):
     """File with the password. Default: no password."""
     schema_name: str = "firn_broker"
     """Schema of the coordinator's tables. Each cluster needs its own."""
-    connections: int = Field(default=8, ge=2)
-    """Number of connections of one broker to PostgreSQL. One is for its lease, and two are for commits. With 2 or 3, it still opens four."""
+    connections: int = Field(default=10, ge=2)
+    """Number of connections of one broker to PostgreSQL. One is for its lease, two are for commits, and two for groups. With fewer than 6, it
+    still opens up to six."""
     timeout_seconds: float = Field(default=10, gt=0)
     """Seconds after which a call to PostgreSQL fails."""
 

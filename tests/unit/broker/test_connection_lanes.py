@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import pytest
 
 from firn.model.errors import UnavailableError
-from firn_broker.log_types import Commit, Node, NodeAddress, NodeLease
+from firn_broker.log_types import Commit, CommittedOffset, Lease, Node, NodeAddress, NodeLease
 from firn_broker.metadata_store.postgres import lanes
 from firn_broker.metadata_store.postgres.database import Database
+from firn_broker.metadata_store.postgres.groups import PostgresGroups
 from firn_broker.metadata_store.postgres.log import PostgresLog
 from firn_broker.metadata_store.postgres.nodes import PostgresNodes
 from firn_broker.metadata_store.sqlite.store import SqliteStore
@@ -42,15 +44,29 @@ class Pool:
     async def release(self, _connection: object, timeout: float) -> None:  # noqa: ASYNC109
         self._free.release()
 
+    def transaction(self) -> AbstractAsyncContextManager[None]:
+        return nullcontext()
+
+    async def execute(self, *_values: Any) -> None:
+        pass
+
+    async def fetchrow(self, *_values: Any) -> dict[str, int]:
+        return {"node": LEASE.node, "node_epoch": LEASE.epoch, "epoch": 7}
+
+    async def fetchval(self, *_values: Any) -> int:
+        return 3
+
     async def fetch(self, sql: str, *_values: Any) -> Sequence[Any]:
         if "commit_wal" in sql:
             return [("[]",)]
         if "pg_is_in_recovery" in sql:
             return [("", "topics", 3, self.standby)]
-        if "UPDATE node" in sql:
+        if "UPDATE node" in sql or "INSERT INTO grp_offset" in sql:
             return [(1,)]
         if "SELECT id, host" in sql:
             return [(0, "h", 1, "", None, None)]
+        if "UPDATE lease" in sql:
+            return []
         self.reads += 1
         await self.gate.wait()
         return []
@@ -75,6 +91,36 @@ async def test_waiting_reads_delay_neither_leases_nor_commits(connections: int) 
         assert not any(read.done() for read in reads)
         pool.gate.set()
         await asyncio.wait(reads)
+
+
+async def test_waiting_reads_delay_neither_a_new_lease_nor_groups() -> None:
+    pool, log, nodes = connected(2)
+    groups = PostgresGroups(log._database)
+    reads = [asyncio.create_task(log.states([FIRST])) for _ in range(100)]
+    async with asyncio.timeout(20):
+        while not pool.reads:
+            await asyncio.sleep(0)
+        assert await nodes.join(NodeAddress("h", 1), 60_000, 0) == NodeLease(0, 3)
+        held = await nodes.acquire("shard", LEASE)
+        assert held == Lease("shard", 7)
+        await groups.commit_offsets(held, "g", {FIRST: CommittedOffset(1)})
+        await groups.commit_offsets(None, "g", {FIRST: CommittedOffset(2)})
+        await nodes.release(held, LEASE)
+        assert not any(read.done() for read in reads)
+        pool.gate.set()
+        await asyncio.wait(reads)
+
+
+async def test_a_blocked_group_delays_no_renewal() -> None:
+    pool, _, nodes = connected(2)
+    pool.fetchrow = lambda *_: pool.gate.wait()  # type: ignore[method-assign, assignment]
+    async with asyncio.timeout(20):
+        blocked = asyncio.create_task(nodes.acquire("shard", LEASE))
+        await asyncio.sleep(0.01)
+        assert [node.id for node in await nodes.renew(LEASE, 60_000)] == [0]
+        assert not blocked.done()
+        blocked.cancel()
+        await asyncio.wait([blocked])
 
 
 async def test_a_standby_proves_nothing_about_lost_commits() -> None:

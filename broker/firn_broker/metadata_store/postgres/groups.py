@@ -26,7 +26,7 @@ class PostgresGroups:
                 for sql, values in statements:
                     await db.execute(sql, *values)
 
-        await self._database.use(work)
+        await self._database.use(work, self._database.lanes.groups)
 
     async def load_groups(self, shard: int | None = None) -> Sequence[StoredGroup]:
         rows = await self._database.rows(
@@ -58,7 +58,7 @@ class PostgresGroups:
                 await db.execute("DELETE FROM grp_offset WHERE grp = $1", name)
                 return True
 
-        return await self._database.use(work)
+        return await self._database.use(work, self._database.lanes.groups)
 
     async def commit_offsets(
         self, held: Lease | None, group: str, offsets: Mapping[Partition, CommittedOffset], shard: int | None = None
@@ -77,7 +77,7 @@ class PostgresGroups:
             [at.offset for _, at in pairs], [at.leader_epoch for _, at in pairs], [at.metadata for _, at in pairs], shard,
         )  # fmt: skip
         if held is None:
-            await self._database.rows(statement, *values)
+            await self._database.rows(statement, *values, lane=self._database.lanes.groups)
         else:
             await self._guarded(held, (statement, values))
 

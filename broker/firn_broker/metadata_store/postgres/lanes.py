@@ -1,4 +1,4 @@
-"""The division of a broker's connections: however many reads wait, leases and commits have connections of their own."""
+"""The division of a broker's connections: however many reads wait, leases, commits and groups have their own."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -45,11 +45,14 @@ class Lanes:
 
     def __init__(self, connections: int, seconds: float) -> None:
         """Divide ``connections``; calls wait up to ``seconds`` for one."""
-        reads = max(connections - 3, 1)
+        reads = max(connections - 5, 1)
         self.lease = Lane(1, seconds)
         """For the lease of this node."""
         self.commits = Lane(2, seconds)
         """For reservations and commits of objects."""
+        self.groups = Lane(2, seconds)
+        """For states and offsets of groups, and the leases of shards and maintenance. These can wait for locks of other
+        brokers, and must not delay the lease of this node."""
         self.others = Lane(reads, seconds)
         """For all other calls."""
-        self.connections = reads + 3
+        self.connections = reads + 5

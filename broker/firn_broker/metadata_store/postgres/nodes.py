@@ -34,7 +34,7 @@ class PostgresNodes:
                 await db.execute("DELETE FROM counter WHERE name = $1", f"{COMMITS}{node}/{epoch - KEPT_EPOCHS}")
                 return lease
 
-        return await self._database.use(work)
+        return await self._database.use(work, self._database.lanes.lease)
 
     async def renew(self, lease: NodeLease, ttl_ms: int) -> Sequence[Node]:
         # Give up while there is still time for another attempt. Connections to a machine that is gone are silent:
@@ -91,11 +91,14 @@ class PostgresNodes:
                 )  # fmt: skip
                 return Lease(name, row["epoch"] + 1)
 
-        return await self._database.use(work)
+        return await self._database.use(work, self._database.lanes.groups)
 
     async def release(self, held: Lease, lease: NodeLease) -> None:
         # The row stays, so that epochs never repeat.
-        await self._database.rows("UPDATE lease SET node = -1 WHERE name = $1 AND epoch = $2", held.name, held.epoch)
+        await self._database.rows(
+            "UPDATE lease SET node = -1 WHERE name = $1 AND epoch = $2", held.name, held.epoch,
+            lane=self._database.lanes.groups,
+        )  # fmt: skip
 
     async def allocate_producer_ids(self, count: int) -> int:
         return int(await self._database.value("SELECT raise_counter('producer', $1)", count))
