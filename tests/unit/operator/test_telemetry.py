@@ -99,7 +99,13 @@ def test_the_age_of_an_audit_counts_from_the_last_run_that_worked() -> None:
 
 
 def test_the_retention_of_a_log_has_metrics_while_it_deletes_records() -> None:
-    configs: list[Any] = [{}, {"retention.ms": "-1", "retention.bytes": "1000"}, {"cleanup.policy": "compact"}, None]
+    configs: list[Any] = [
+        {"retention.ms": "604800000"},
+        {},
+        {"retention.ms": "-1", "retention.bytes": "1000"},
+        {"cleanup.policy": "compact"},
+        None,
+    ]
     known = {f"uid-demo-t{number}": config for number, config in enumerate(configs)}
     topics = [topic_entry(gen.topic(f"t{number}"), gen.config()) for number in range(len(configs))]
     assert values(telemetry.LogMetrics(lambda: topics, known.get)) == {
