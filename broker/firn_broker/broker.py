@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 STOP_SECONDS = 5.0
 """Seconds that a stopping broker waits for its last commits, and then for its background tasks."""
+GIVEN_UP = 3
+"""Commits in a row that a broker gives up before it is no longer ready."""
 JOIN_SECONDS = 1.0
 """Seconds between two attempts of a starting broker to reach the coordinator."""
 
@@ -165,6 +167,8 @@ class Broker:
             return "a background task ended"
         if not any(node.id == self.membership.lease.node for node in self.live_nodes()):
             return "this broker is no node of the cluster"
+        if self.writer.given_up >= GIVEN_UP:
+            return "the coordinator answers commits with unexpected errors, which the log of this broker has"
         return None
 
     def live_nodes(self) -> Sequence[Node]:

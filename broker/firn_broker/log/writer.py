@@ -136,6 +136,8 @@ class WalWriter:
         self._abandoned: asyncio.Queue[Commit] = asyncio.Queue()
         """Empty commits for the keys of abandoned files: those that were pending when the lease expired, or whose
         upload failed for too long."""
+        self.given_up = 0
+        """Commits in a row that were given up after unexpected errors. A commit that succeeds sets it to 0."""
         self._reserving = asyncio.Lock()
         self._uploading = 0
         self._early = False
@@ -293,6 +295,7 @@ class WalWriter:
                 with metrics.COMMIT_SECONDS.time():
                     outcomes = await self._log_store.commit(commit)
                 metrics.COMMIT_BATCHES.inc(len(entries))
+                self.given_up = 0
                 return outcomes
             except FencedError as error:
                 log.warning("the coordinator rejected the commit", key=file.key, error=str(error))
@@ -310,6 +313,7 @@ class WalWriter:
                 unexpected += 1
             if unexpected == UNEXPECTED_ATTEMPTS:
                 metrics.ABANDONED_COMMITS.inc()
+                self.given_up += 1
             if unexpected == UNEXPECTED_ATTEMPTS or self._membership.redirects:
                 self._abandon(file, commit.lease)
                 return None
@@ -321,20 +325,24 @@ class WalWriter:
         self._abandoned.put_nowait(Commit(lease, file.key, len(file.data), ()))
 
     async def settle(self) -> None:
-        """Commit the keys of abandoned files with no batches, until cancelled."""
+        """Commit the keys of abandoned files with no batches, until cancelled. A key that fails waits behind the others."""
+        failures = 0
         while True:
             commit = await self._abandoned.get()
-            for attempt in range(1 << 30):
-                try:
-                    await self._log_store.commit(commit)
-                    break
-                except FencedError:
-                    break
-                except UnavailableError:
-                    pass
-                except Exception:
-                    log.exception("cannot commit the key of an abandoned file", key=commit.key)
-                await asyncio.sleep(RETRY_SECONDS[min(attempt, len(RETRY_SECONDS) - 1)])
+            try:
+                await self._log_store.commit(commit)
+                failures = self.given_up = 0
+                continue
+            except FencedError:
+                failures = 0
+                continue
+            except UnavailableError:
+                pass
+            except Exception:
+                log.exception("cannot commit the key of an abandoned file", key=commit.key)
+            self._abandoned.put_nowait(commit)
+            await asyncio.sleep(RETRY_SECONDS[min(failures, len(RETRY_SECONDS) - 1)])
+            failures += 1
 
     def _fail(self, file: _File, entries: Sequence[_Entry]) -> None:
         producers = frozenset(_producer(entry) for entry in entries if entry.append.batch.producer_id >= 0)

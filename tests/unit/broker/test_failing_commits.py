@@ -8,11 +8,14 @@ import structlog
 from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
+from firn_broker.broker import GIVEN_UP
 from firn_broker.log import writer
 from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Commit, NodeLease
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
+from tests.unit.broker.test_many_elements import one_record
+from tests.unit.broker.whole import broker, create
 
 pytestmark = pytest.mark.usefixtures("_no_pauses")
 
@@ -47,6 +50,49 @@ async def test_a_commit_with_a_few_unexpected_errors_is_repeated() -> None:
         parts.store.trouble = [RuntimeError("a fault")] * (writer.UNEXPECTED_ATTEMPTS - 1)
         (taken,) = await parts.writer.append([Append(FIRST, batch(), False)])
         assert (taken.error, taken.base_offset, given_up()) == (ErrorCode.none, 0, before)
+
+
+async def test_a_broker_whose_commits_fail_is_not_ready_until_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with broker() as asked:
+        await create(asked, "t")
+        served = asked.broker
+        assert served.not_ready is None
+        commit, broken = served.metadata_store.log.commit, True
+
+        async def failing(made: Commit) -> Sequence[BatchOutcome]:
+            if broken:
+                raise RuntimeError("function commit_wal does not exist")
+            return await commit(made)
+
+        monkeypatch.setattr(served.metadata_store.log, "commit", failing)
+        for _ in range(GIVEN_UP):
+            assert served.not_ready is None
+            await asked.raw(0, 9, one_record(0))
+        assert "unexpected errors" in (served.not_ready or "")
+        broken = False
+        async with asyncio.timeout(5):
+            while served.not_ready:
+                await asyncio.sleep(0.01)
+
+
+async def test_a_key_that_cannot_be_committed_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as parts:
+        commit, tried, settled = parts.store.log.commit, list[str](), set[str]()
+
+        async def partly(made: Commit) -> Sequence[BatchOutcome]:
+            tried.append(made.key)
+            if made.batches or made.key == tried[0]:
+                raise RuntimeError("a fault")
+            settled.add(made.key)
+            return await commit(made)
+
+        monkeypatch.setattr(parts.store.log, "commit", partly)
+        for place in (FIRST, SECOND):
+            await parts.writer.append([Append(place, batch(), False)])
+        async with asyncio.timeout(5):
+            while not settled:
+                await asyncio.sleep(0)
+        assert tried[0] not in settled
 
 
 async def test_an_abandoned_commit_keeps_the_lease_of_its_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
