@@ -44,6 +44,9 @@ def allowed(
         ("watch", "jobs", "firn-system", "batch"),
         ("delete", "jobs", "firn-system", "batch"),
         ("watch", "pods", "firn-system", ""),
+        ("watch", "configmaps", "firn-system", ""),
+        ("watch", "services", "firn-system", ""),
+        ("watch", "poddisruptionbudgets", "firn-system", "policy"),
     ],
 )
 def test_the_operator_has_the_rights_it_needs(
@@ -56,13 +59,10 @@ def test_the_operator_has_the_rights_it_needs(
     ("verb", "resource", "group"),
     [
         ("update", "configmaps/finalizers", ""),
-        ("watch", "configmaps", ""),
-        ("watch", "services", ""),
         ("get", "pods", ""),
         ("delete", "pods", ""),
         ("get", "statefulsets", "apps"),
         ("delete", "poddisruptionbudgets", "policy"),
-        ("watch", "poddisruptionbudgets", "policy"),
     ],
 )
 def test_the_operator_has_no_other_rights(api: ApiServer, verb: str, resource: str, group: str) -> None:

@@ -1,5 +1,6 @@
 """An object store that flips a bit of an answer now and then."""
 
+import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from random import Random
@@ -8,7 +9,7 @@ from firn_broker.storage.objects import MemoryObjects
 
 
 class FlippingObjects(MemoryObjects):
-    """Flips one bit in about ``share`` of the answers, but not in two answers from one object in a row.
+    """Flips one bit in about ``share`` of the answers, but not in two answers in a row for one task and object.
 
     The stored objects stay whole.
     """
@@ -18,15 +19,16 @@ class FlippingObjects(MemoryObjects):
         self.share = 0.0
         self._chance = chance
         self._faults = faults
-        self._flipped: set[str] = set()
+        self._flipped: set[tuple[asyncio.Task[object] | None, str]] = set()
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Read byte ranges of the object."""
         contents = await super().get_ranges(key, ranges)
-        if self._chance.random() >= self.share or key in self._flipped:
-            self._flipped.discard(key)
+        reader = asyncio.current_task(), key
+        if self._chance.random() >= self.share or reader in self._flipped:
+            self._flipped.discard(reader)
             return contents
-        self._flipped.add(key)
+        self._flipped.add(reader)
         self._faults["bit flipped"] += 1
         contents = [memoryview(bytearray(content)) for content in contents]
         content = self._chance.choice(contents)
