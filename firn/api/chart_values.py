@@ -210,7 +210,7 @@ class Values(Settings):
     watch_namespaces: list[KubernetesName]
     """Namespaces whose IcebergTopics and policies the operator manages. Empty: all."""
     former_clusters: list[str]
-    """Earlier Kubernetes clusters that this one replaces: the uids of their namespaces `kube-system`. The operator takes their tables."""
+    """Uids of the namespace `kube-system` of earlier Kubernetes clusters. IcebergTopics may adopt the tables of these clusters."""
     default_profile: Name
     """Profile of topics that do not name one."""
     default_catalog: Name

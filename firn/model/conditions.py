@@ -73,7 +73,7 @@ Add it to the values, or create the resource again with a profile from the messa
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
     """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a name or value. \
-Or it does not allow to adopt an existing topic or table. Follow the message."""
+Or it does not allow the adoption of an existing topic or table. Follow the message."""
     DEFAULT_CHANGED = "DefaultChanged"
     """SpecValid: The data of a restored resource is under an earlier default profile or catalog. Create the resource again, and name it."""
     BAD_SCHEMA = "BadSchema"
@@ -138,7 +138,8 @@ If the heap is exhausted, raise heap and memory by the same amount."""
     RECORDS_LOST = "RecordsLost"
     """Complete: The log deleted records before they landed, or lost its end. Read the message, then acknowledge the loss."""
     AUDIT_FAILED = "AuditFailed"
-    """Complete: An audit found records without a row, or with several rows. Read the message, then acknowledge the finding."""
+    """Complete: An audit found records without a row, surplus rows, or rows beyond the landed offsets. Read the message,
+    then acknowledge the finding."""
     NO_RECORDS = "NoRecords"
     """Fresh, RecordsAccepted: No record has been written to the topic, or none has landed since the driver started."""
     UNKNOWN = "Unknown"

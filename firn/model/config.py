@@ -629,7 +629,7 @@ class Config(Settings):
     watch_namespaces: list[str] = []
     """Namespaces whose resources the operator manages. Empty: all."""
     former_clusters: list[str] = []
-    """Earlier Kubernetes clusters that this one replaces: the uids of their namespaces ``kube-system``. The operator takes their tables."""
+    """Uids of the namespace ``kube-system`` of earlier Kubernetes clusters. IcebergTopics may adopt the tables of these clusters."""
     images: Images
     default_profile: str
     profiles: dict[Name, AnyProfile]

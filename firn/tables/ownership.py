@@ -77,6 +77,6 @@ class Claimant:
             )
         if self.holds and table.tenant not in ("", self.namespace):
             raise ConflictError(
-                f"table {identifier} belongs to namespace {table.tenant} now, by another installation of Firn; {approval}, or delete this"
+                f"table {identifier} now belongs to namespace {table.tenant} of another installation of Firn; {approval}, or delete this"
                 " IcebergTopic"
             )

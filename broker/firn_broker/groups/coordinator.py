@@ -133,6 +133,7 @@ class GroupCoordinator:
             reply = group.heartbeat(request, self._topic_metadata.by_name, _now(), may_wait=True)
         except TargetsNeededError:
             shard.groups[name] = group
+            self.shards.schedule(shard, group)
             await self._assigned(shard, group, group.epoch)
             reply = group.heartbeat(request, self._topic_metadata.by_name, _now())
         if group is not existing:

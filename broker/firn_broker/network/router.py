@@ -33,9 +33,9 @@ class Client:
     external: bool = False
     """True if the client uses the external listener. The broker gives it the addresses of that listener."""
     produce_order: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     budget: Budget | None = None
     """The memory that requests of all clients share."""
-    """Held by one produce request at a time, in the order of their arrival, until its batches are buffered."""
     buffered: list[tuple["asyncio.Future[Any]", list[Any]]] = field(default_factory=list)
     """The future outcomes of produce requests, and their (topic, partition, batch)."""
     on_close: Callable[[], None] | None = None

@@ -45,7 +45,7 @@ class EventReason(StrEnum):
     RECORDS_LOST = "RecordsLost"
     """The log deleted records before they landed, or lost its end. The message names the offsets."""
     AUDIT_FAILED = "AuditFailed"
-    """An audit found records without a row, or with several rows. The message names one of them."""
+    """An audit found records without a row, surplus rows, or rows beyond the landed offsets. The message names one of them."""
     RETENTION_NEAR = "RetentionNear"
     """Records have waited for more than half of the log's retention. The message names the config to raise."""
     PAUSED = "Paused"

@@ -171,8 +171,9 @@ def decided_from(table: Table, dead: Table | None, topic_id: str, *, has_history
     for each in (table, dead):
         known = AuditFrom.read(each.properties.get(names.TABLE_AUDIT_FROM)) if each is not None else None
         if known is not None and known.topic_id == topic_id:
-            mixed = decided.mixed or (known.mixed and not has_history)
-            decided = decided.raised(known.offsets).model_copy(update={"mixed": mixed})
+            # Retention of dead letters says nothing about rows of the table.
+            mixed = known.mixed and not has_history and each is table
+            decided = decided.raised(known.offsets).model_copy(update={"mixed": decided.mixed or mixed})
     return decided
 
 
@@ -316,6 +317,8 @@ def _read(
             for message in messages:
                 partition, offset, error = cast(int, message.partition()), cast(int, message.offset()), message.error()
                 if error is not None:
+                    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+                        continue  # librdkafka asks for the group's coordinator, which this client does not use
                     if error.code() != KafkaError._PARTITION_EOF:
                         raise UnavailableError(f"topic {topic}: {error}")
                     # The end of the partition, even if its last offsets have no record (compaction, aborted transactions).

@@ -44,7 +44,7 @@ TOPIC_NOT_READY = Gauge(
 )
 TOPIC_INCOMPLETE = Gauge(
     "firn_topic_incomplete",
-    "1 for each IcebergTopic with lost records that no annotation acknowledges: its condition Complete is False",
+    "1 for each IcebergTopic with lost records that no annotation acknowledges: its condition Complete has the reason RecordsLost",
     ["namespace", "topic"],
 )
 GROUP_AVAILABLE = Gauge(
@@ -322,7 +322,7 @@ class TopicTally:
         suspended = ready.get("reason") == Reason.SUSPENDED
         self._put(manifest, str(Reason.SUSPENDED) if suspended else ready["status"])
         complete = conditions.get(ConditionType.COMPLETE, {"status": "Unknown"})
-        _mark(TOPIC_INCOMPLETE, manifest, complete["status"] == "False")
+        _mark(TOPIC_INCOMPLETE, manifest, complete.get("reason") == Reason.RECORDS_LOST)
 
     def gone(self, manifest: Mapping[str, Any]) -> None:
         """Remove a deleted IcebergTopic from the counts."""

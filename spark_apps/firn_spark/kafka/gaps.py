@@ -82,13 +82,22 @@ class _Partition:
     def read(self) -> Iterable[int | None]:
         """Return the next offsets; None is the end of the partition. Raises if nothing arrives."""
         deadline = time.monotonic() + STALL_SECONDS
-        while not (messages := self.consumer.consume(BATCH, timeout=1.0)):
+        while not (messages := self._consumed()):
             if time.monotonic() > deadline:
                 raise UnavailableError(
                     f"topic {self.topic}, partition {self.number}: no record and no end of the partition within {STALL_SECONDS:.0f} s",
                     reason=Reason.BROKER_UNREACHABLE,
                 )
         return [self._offset(message) for message in messages]
+
+    def _consumed(self) -> list[Any]:
+        # librdkafka asks for the group's coordinator, which this consumer does not use. A denial has no partition.
+        here = (self.topic, self.number)
+        return [
+            message
+            for message in self.consumer.consume(BATCH, timeout=1.0)
+            if (message.topic(), message.partition()) == here
+        ]
 
     def _offset(self, message: Any) -> int | None:
         error = message.error()

@@ -52,12 +52,12 @@ from firn_spark.tables.swaps import short, swap
 log = structlog.get_logger()
 
 COMMIT_ID = names.SUMMARY_COMMIT_ID
-WRITER = "firn.writer"
+WRITER = names.TABLE_WRITER
 """Summary key: identifies the process that made a commit. Two processes may have taken the same epoch."""
 LETTERS_SINCE = "firn.letters-since"
 LETTERS_UNTIL = "firn.letters-until"
 """Summary keys of dead-letter tables; `Landed.letters` says what they hold."""
-CLAIM = "firn.claim"
+CLAIM = names.TABLE_CLAIM
 """Table property: epoch and writer of the driver that began to work on the table last (`Claim`)."""
 INGEST = "ingest"
 SLOT_MS = 300_000

@@ -208,11 +208,12 @@ def test_each_topic_with_an_unacknowledged_loss_has_a_metric() -> None:
         return {line.split('topic="')[1].split('"')[0] for line in lines if 'incomplete{namespace="lost"' in line}
 
     def manifest(name: str, *status: str) -> dict[str, Any]:
-        conditions = [{"type": "Complete", "status": value} for value in status]
+        reasons = {"False": "RecordsLost", "True": "EveryOffset", "audit": "AuditFailed"}
+        conditions = [{"type": "Complete", "reason": reasons.get(value, "Unknown")} for value in status]
         return {"metadata": {"namespace": "lost", "name": name}, "status": {"conditions": conditions}}
 
     tally = telemetry.TopicTally()
-    for name, status in (("a", "False"), ("b", "False"), ("c", "True"), ("d", "Unknown")):
+    for name, status in (("a", "False"), ("b", "False"), ("c", "True"), ("d", "Unknown"), ("f", "audit")):
         tally.seen(manifest(name, status))
     tally.seen(manifest("e"))
     assert incomplete() == {"a", "b"}

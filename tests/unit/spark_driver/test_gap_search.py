@@ -11,6 +11,15 @@ from firn.model.errors import UnavailableError
 from firn_spark.kafka import gaps
 from firn_spark.kafka.gaps import Found, find_records
 
+DENIED = SimpleNamespace(
+    topic=lambda: None, partition=lambda: None, error=lambda: KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+)
+"""An error that librdkafka reports without a right on the group. The search uses no group."""
+
+
+def message(error: Any, **more: Any) -> Any:
+    return SimpleNamespace(topic=lambda: "orders", partition=lambda: 0, error=error, **more)
+
 
 class Consumer:
     """A consumer of one partition, whose log has records at these offsets. It reads ten of them at a time."""
@@ -30,9 +39,9 @@ class Consumer:
         ahead = [offset for offset in self._records if offset >= self._next][:10]
         self.read += len(ahead)
         if not ahead:
-            return [SimpleNamespace(error=lambda: SimpleNamespace(code=lambda: KafkaError._PARTITION_EOF))]
+            return [DENIED, message(lambda: SimpleNamespace(code=lambda: KafkaError._PARTITION_EOF))]
         self._next = ahead[-1] + 1
-        return [SimpleNamespace(error=lambda: None, offset=lambda offset=offset: offset) for offset in ahead]
+        return [DENIED, *(message(lambda: None, offset=lambda offset=offset: offset) for offset in ahead)]
 
     def close(self) -> None:
         self.closed = True

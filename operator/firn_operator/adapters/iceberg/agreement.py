@@ -41,7 +41,12 @@ _DIGESTED = (
     "default-sort-order-id",
     "properties",
 )
-_MOVES = frozenset({names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS, names.TABLE_AUDIT_FROM})
+_MOVES = frozenset(
+    {
+        names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS, names.SUMMARY_COMMIT_ID, names.TABLE_WRITER,
+        names.TABLE_CLAIM, names.TABLE_KAFKA_CLUSTER, names.TABLE_LOST, names.TABLE_LEADER_EPOCHS, names.TABLE_AUDIT_FROM,
+    }
+)  # fmt: skip
 
 
 class Agreement:

@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from itertools import chain
 from typing import Any
+from urllib.parse import urlsplit
 
 import obstore.exceptions
 from pyiceberg import exceptions as iceberg_errors
@@ -157,7 +158,9 @@ def _folders(location: str, properties: Mapping[str, str]) -> tuple[list[str], l
         if key not in properties:
             continue
         folder = properties[key].rstrip("/")
-        if f"{file_io.same_file(folder)}/".startswith(f"{file_io.same_file(location)}/"):
+        below = f"{file_io.same_file(folder)}/".startswith(f"{file_io.same_file(location)}/")
+        # Schemes have aliases, such as s3 and s3a. Buckets have none.
+        if below and urlsplit(folder).netloc == urlsplit(location).netloc:
             folders.append(folder)
         else:
             problems.append(f"table property {key} is a path outside the table's location, {folder}")
