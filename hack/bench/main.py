@@ -28,6 +28,7 @@ BENCHMARKS = (
     "broker",
     "limits",
     "neighbours",
+    "commits",
 )
 
 _SIZES = {
@@ -36,6 +37,7 @@ _SIZES = {
     "topics": "number of topics of trickle",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
+    "hours": "hours whose commits the benchmark commits makes",
     "repeats": "number of runs of ingest, whose figures are medians",
 }
 

@@ -21,3 +21,5 @@ class Options:
     """Number of runs of `ingest`, Firn and the peer in turn. Figures are medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""
+    hours: float = 8.0
+    """Hours whose commits `commits` makes, one after the other without waiting."""
