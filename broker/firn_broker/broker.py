@@ -42,8 +42,6 @@ T = TypeVar("T")
 
 STOP_SECONDS = 5.0
 """Seconds that a stopping broker waits for its last commits, and then for its background tasks."""
-GIVEN_UP = 3
-"""Commits in a row that a broker gives up before it is no longer ready."""
 JOIN_SECONDS = 1.0
 """Seconds between two attempts of a starting broker to reach the coordinator."""
 
@@ -167,7 +165,7 @@ class Broker:
             return "a background task ended"
         if not any(node.id == self.membership.lease.node for node in self.live_nodes()):
             return "this broker is no node of the cluster"
-        if self.writer.given_up >= GIVEN_UP:
+        if self.writer.failing:
             return "the coordinator answers commits with unexpected errors, which the log of this broker has"
         return None
 

@@ -229,10 +229,12 @@ class Shards:
         if self.owns(shard):
             del self._owned[shard.number]
             self._unreleased[shard.number] = shard.node
+            # A newer shard of this number counts the memory of its own groups.
+            for name in shard.groups:
+                self.memory.forget(name)
         for timer in shard.timers.values():
             timer.cancel()
         for group in shard.groups.values():
-            self.memory.forget(group.name)
             group.disband(ErrorCode.not_coordinator)
 
     def drop_all(self) -> None:

@@ -105,7 +105,7 @@ class FetchSessions:
             return None, ErrorCode.fetch_session_id_not_found
         if session.epoch != request.session_epoch:
             return None, ErrorCode.invalid_fetch_session_epoch
-        if session.names_ids != request.names_ids and (request.topics or request.forgotten):
+        if session.names_ids != request.names_ids:
             return None, ErrorCode.fetch_session_topic_id_error
         session.update(request)
         if not self._count(client, len(session)):

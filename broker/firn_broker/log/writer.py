@@ -47,6 +47,11 @@ UNEXPECTED_ATTEMPTS = 10
 """Attempts of a commit that end in an unexpected error, before the writer gives the commit up. Later commits wait for
 about seven seconds."""
 
+GIVEN_UP = 3
+"""Commits in a row that the writer gives up before it fails."""
+TRIED_AGAIN_SECONDS = 60.0
+"""Seconds from the last commit given up until the writer no longer fails. Only new batches show whether commits succeed."""
+
 _Producer = tuple[Partition, int]
 
 
@@ -136,8 +141,10 @@ class WalWriter:
         self._abandoned: asyncio.Queue[Commit] = asyncio.Queue()
         """Empty commits for the keys of abandoned files: those that were pending when the lease expired, or whose
         upload failed for too long."""
-        self.given_up = 0
-        """Commits in a row that were given up after unexpected errors. A commit that succeeds sets it to 0."""
+        self._given_up = 0
+        """Commits in a row that were given up after unexpected errors. Only a commit with batches sets it to 0: the
+        coordinator may reject what those have, and accept the empty commits of abandoned keys."""
+        self._ready_again = 0.0
         self._reserving = asyncio.Lock()
         self._uploading = 0
         self._early = False
@@ -295,7 +302,8 @@ class WalWriter:
                 with metrics.COMMIT_SECONDS.time():
                     outcomes = await self._log_store.commit(commit)
                 metrics.COMMIT_BATCHES.inc(len(entries))
-                self.given_up = 0
+                if entries:
+                    self._given_up = 0
                 return outcomes
             except FencedError as error:
                 log.warning("the coordinator rejected the commit", key=file.key, error=str(error))
@@ -313,7 +321,8 @@ class WalWriter:
                 unexpected += 1
             if unexpected == UNEXPECTED_ATTEMPTS:
                 metrics.ABANDONED_COMMITS.inc()
-                self.given_up += 1
+                self._given_up += 1
+                self._ready_again = asyncio.get_running_loop().time() + TRIED_AGAIN_SECONDS
             if unexpected == UNEXPECTED_ATTEMPTS or self._membership.redirects:
                 self._abandon(file, commit.lease)
                 return None
@@ -331,7 +340,7 @@ class WalWriter:
             commit = await self._abandoned.get()
             try:
                 await self._log_store.commit(commit)
-                failures = self.given_up = 0
+                failures = 0
                 continue
             except FencedError:
                 failures = 0
@@ -384,6 +393,11 @@ class WalWriter:
         """Flush, and wait until all batches are answered."""
         self._rotate()
         await self._idle.wait()
+
+    @property
+    def failing(self) -> bool:
+        """Return whether the coordinator lately answered the last commits with unexpected errors."""
+        return self._given_up >= GIVEN_UP and asyncio.get_running_loop().time() < self._ready_again
 
     @property
     def unfinished(self) -> int:

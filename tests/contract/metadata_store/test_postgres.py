@@ -4,21 +4,25 @@ import asyncio
 import itertools
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import asyncpg
 import pytest
 
+from firn.model.clock import SystemClock
 from firn.model.errors import InvalidSpecError, UnavailableError
+from firn_broker.__main__ import make_ports
 from firn_broker.log_types import CommittedOffset
+from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.ports import MetadataStore
-from firn_broker.settings import PostgresSettings
+from firn_broker.settings import BrokerSettings, DirectorySettings, PostgresSettings
 from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.servers.postgres import Postgres
@@ -111,6 +115,26 @@ class TestPostgres(MetadataStoreContract):
     async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:
         with pytest.raises(InvalidSpecError, match="has fsync=off"):
             await PostgresStore(settings, requires_durable=True).start()
+
+    @pytest.mark.parametrize("required", [True, False])
+    async def test_the_setting_decides_about_such_a_server(
+        self, settings: PostgresSettings, tmp_path: Path, required: bool
+    ) -> None:
+        objects = DirectorySettings(path=str(tmp_path / "objects"))
+        given = BrokerSettings(coordinator=settings, objects=objects, require_durable=required)
+        store = make_ports(given, SystemClock(), Random(1)).metadata_store
+        with pytest.raises(InvalidSpecError, match="has fsync=off") if required else nullcontext():
+            await store.start()
+        if not required:
+            await store.close()
+
+    async def test_a_migration_may_take_longer_than_a_call(
+        self, settings: PostgresSettings, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(postgres_database, "SCRIPTS", (*SCRIPTS, "SELECT pg_sleep(1)"))
+        store = PostgresStore(settings.model_copy(update={"schema_name": "slow_migration", "timeout_seconds": 0.5}))
+        await store.start()
+        await store.close()
 
     async def test_commits_are_flushed_whatever_the_role_says(
         self, settings: PostgresSettings, database: Postgres, store: MetadataStore

@@ -8,14 +8,15 @@ import structlog
 from kio.schema.errors import ErrorCode
 from prometheus_client import REGISTRY
 
-from firn_broker.broker import GIVEN_UP
+from firn.model.errors import FencedError
 from firn_broker.log import writer
-from firn_broker.log.writer import Append
+from firn_broker.log.writer import GIVEN_UP, TRIED_AGAIN_SECONDS, Append
 from firn_broker.log_types import BatchOutcome, Commit, NodeLease
+from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.rig import FIRST, SECOND, rig
 from tests.unit.broker.test_many_elements import one_record
-from tests.unit.broker.whole import broker, create
+from tests.unit.broker.whole import Asked, broker, create
 
 pytestmark = pytest.mark.usefixtures("_no_pauses")
 
@@ -52,27 +53,73 @@ async def test_a_commit_with_a_few_unexpected_errors_is_repeated() -> None:
         assert (taken.error, taken.base_offset, given_up()) == (ErrorCode.none, 0, before)
 
 
-async def test_a_broker_whose_commits_fail_is_not_ready_until_one_succeeds(monkeypatch: pytest.MonkeyPatch) -> None:
-    async with broker() as asked:
-        await create(asked, "t")
-        served = asked.broker
-        assert served.not_ready is None
-        commit, broken = served.metadata_store.log.commit, True
+class Coordinator:
+    """The commits of a whole broker, some of which fail."""
 
-        async def failing(made: Commit) -> Sequence[BatchOutcome]:
-            if broken:
-                raise RuntimeError("function commit_wal does not exist")
-            return await commit(made)
+    def __init__(self, asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.asked = asked
+        self.with_batches: Exception | None = None
+        self.without: Exception | None = None
+        self._commit = asked.broker.metadata_store.log.commit
+        monkeypatch.setattr(asked.broker.metadata_store.log, "commit", self.commit)
 
-        monkeypatch.setattr(served.metadata_store.log, "commit", failing)
-        for _ in range(GIVEN_UP):
-            assert served.not_ready is None
-            await asked.raw(0, 9, one_record(0))
-        assert "unexpected errors" in (served.not_ready or "")
-        broken = False
-        async with asyncio.timeout(5):
-            while served.not_ready:
-                await asyncio.sleep(0.01)
+    async def commit(self, made: Commit) -> Sequence[BatchOutcome]:
+        await asyncio.sleep(0.01)
+        error = self.with_batches if made.batches else self.without
+        if error is not None:
+            raise error
+        return await self._commit(made)
+
+    async def produce(self, times: int = 1) -> None:
+        for _ in range(times):
+            await self.asked.raw(0, 9, one_record(0))
+
+    @property
+    def not_ready(self) -> str:
+        return self.asked.broker.not_ready or ""
+
+
+def test_a_broker_is_not_ready_while_all_commits_with_batches_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The empty commits of the abandoned keys succeed, and prove nothing."""
+
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            coordinator = Coordinator(asked, monkeypatch)
+            coordinator.with_batches = RuntimeError("function commit_wal does not exist")
+            for _ in range(GIVEN_UP):
+                assert not coordinator.not_ready
+                await coordinator.produce()
+                await asyncio.sleep(5)
+            assert "unexpected errors" in coordinator.not_ready
+            coordinator.with_batches = None
+            await coordinator.produce()
+            assert not coordinator.not_ready
+
+    run(story())
+
+
+@pytest.mark.parametrize("settled", [None, FencedError("withdrawn"), RuntimeError("a fault")])
+def test_a_broker_without_requests_is_ready_again_after_a_minute(
+    settled: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is not ready gets no requests, so only time can make it ready. The next failure ends that again."""
+
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            coordinator = Coordinator(asked, monkeypatch)
+            coordinator.with_batches = RuntimeError("function commit_wal does not exist")
+            coordinator.without = settled
+            await coordinator.produce(GIVEN_UP)
+            await asyncio.sleep(TRIED_AGAIN_SECONDS - 1)
+            assert coordinator.not_ready
+            await asyncio.sleep(2)
+            assert not coordinator.not_ready
+            await coordinator.produce()
+            assert coordinator.not_ready
+
+    run(story())
 
 
 async def test_a_key_that_cannot_be_committed_holds_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -142,7 +142,8 @@ def test_only_the_next_request_of_a_connection_continues_its_session() -> None:
             assert (await consumer.fetch({})).error_code is ErrorCode.invalid_fetch_session_epoch
             consumer.epoch = 1
             consumer.version, consumer.topic = 13, {"topic_id": id}
-            assert (await consumer.fetch({1: 0})).error_code is ErrorCode.fetch_session_topic_id_error
+            for offsets in ({1: 0}, dict[int, int]()):
+                assert (await consumer.fetch(offsets)).error_code is ErrorCode.fetch_session_topic_id_error
             consumer.version, consumer.topic = 12, {"topic": "t"}
             assert (await consumer.fetch({1: 0})).error_code is NONE
             consumer.epoch = -1

@@ -73,6 +73,25 @@ def test_all_groups_share_a_limit_and_one_address_leaves_memory_to_others() -> N
     run(story())
 
 
+def test_the_end_of_a_replaced_shard_does_not_change_the_memory_of_its_successor() -> None:
+    """A write of the former shard that the coordinator rejects late ends it a second time."""
+
+    async def story() -> None:
+        async with broker(groups={"max_bytes": MIB, "initial_rebalance_ms": 0}) as asked:
+            shards = asked.broker.groups.shards
+            await join_classic(asked, "g", 100 * KIB)
+            (former,) = shards.owned()
+            shards.drop(former)
+            assert shards.memory.used == 0
+            assert (await join_classic(asked, "g", 100 * KIB)).error_code is NONE
+            used = shards.memory.used
+            assert used > 100 * KIB
+            shards.drop(former)
+            assert shards.memory.used == used
+
+    run(story())
+
+
 def test_ids_of_clients_that_never_join_take_memory_briefly() -> None:
     async def story() -> None:
         async with broker(groups={"max_bytes": MIB}) as asked:

@@ -23,6 +23,9 @@ T = TypeVar("T")
 RELEASE_SECONDS = 1.0
 """Seconds in which a connection has to become usable again after a cancelled call. Then the pool closes it."""
 
+MIGRATION_SECONDS = 86_400.0
+"""Seconds that one step of a migration may take. An index on a large table takes minutes."""
+
 FENCED, WENT_BACK = "FN001", "FN002"
 TEMPORARY = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
 """Prefixes of the SQLSTATEs of errors that may pass: connection, a server that became read-only because another one
@@ -93,7 +96,8 @@ class Database:
             await db.execute("CREATE TABLE IF NOT EXISTS schema_version(version int NOT NULL)")
             version = await db.fetchval("SELECT coalesce(max(version), 0) FROM schema_version")
             for number, script in enumerate(SCRIPTS[version:], version + 1):
-                await db.execute(script)
+                # Each broker would otherwise start a long migration again and again.
+                await db.execute(script, timeout=MIGRATION_SECONDS)
                 await db.execute("INSERT INTO schema_version VALUES ($1)", number)
             if version < len(SCRIPTS):
                 await db.execute(FUNCTIONS)
