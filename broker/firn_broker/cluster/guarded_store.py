@@ -109,6 +109,11 @@ class _Topics(_Port):
 
 
 class _Log(_Port):
+    def __init__(self, store: MetadataStore, name: str, continuity: Continuity) -> None:
+        super().__init__(store, name, continuity)
+        self._checking = asyncio.Lock()
+        self._next_check: asyncio.Task[None] | None = None
+
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         self._continuity.require()
         return await self._continuity.commit(commit)
@@ -121,6 +126,20 @@ class _Log(_Port):
             for lookup, result in zip(lookups, results, strict=True)
         ):
             # A consumer that reset its offset because of a lost commit would skip or repeat records.
-            await self._continuity.check()
+            await self._check()
             results = await self._port.find(lookups, *max_ranges)
         return results
+
+    async def _check(self) -> None:
+        """Compare the coordinator with what this process knows, in a check that begins after this call. Calls share the
+        next check: many consumers would otherwise delay the one that renews the lease."""
+        if self._next_check is None:
+            self._next_check = asyncio.create_task(self._begin_check())
+            # The calls that wait may all be cancelled.
+            self._next_check.add_done_callback(lambda task: task.cancelled() or task.exception())
+        await asyncio.shield(self._next_check)
+
+    async def _begin_check(self) -> None:
+        async with self._checking:
+            self._next_check = None
+            await self._continuity.check()

@@ -1,17 +1,19 @@
 """A broker compares the coordinator with what it knows, also when answers are lost and calls overlap."""
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker.cluster import continuity
 from firn_broker.cluster.guarded_store import GuardedStore
-from firn_broker.log_types import BatchOutcome, Commit, NodeLease, Progress, Topic
+from firn_broker.log_types import BatchOutcome, Commit, Lookup, NodeLease, Progress, Topic
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.ports import WentBackError
-from tests.contract.metadata_store.builders import ADDRESS, TOPIC, TTL, batch, placed
+from tests.contract.metadata_store.builders import ADDRESS, FIRST, TOPIC, TTL, batch, placed
 from tests.fakes.clock import FakeClock
 
 
@@ -166,3 +168,32 @@ async def test_while_the_broker_is_stopped_no_call_reaches_the_coordinator(proce
     ):
         with pytest.raises(WentBackError, match="commits are lost"):
             await call
+
+
+async def test_consumers_above_the_high_watermark_share_checks(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    progress, asked = process.store.nodes.progress, 0
+
+    async def counted() -> Progress:
+        nonlocal asked
+        asked += 1
+        await asyncio.sleep(0)
+        return await progress()
+
+    monkeypatch.setattr(process.store.nodes, "progress", counted)
+    await process.commit("wal/1")
+    above = [Lookup(FIRST, 7, 1000)]
+    found = await asyncio.gather(*(process.guarded.log.find(above, 10) for _ in range(100)))
+    assert {result.error for results in found for result in results} == {ErrorCode.offset_out_of_range}
+    assert 1 <= asked <= 3
+
+
+async def test_all_consumers_that_share_a_check_learn_of_a_loss(process: Process) -> None:
+    backup = process.backup()
+    await process.commit("wal/1")
+    process.go_back(backup)
+    await process.commit_of_another("wal/2")
+    above = [Lookup(FIRST, 7, 1000)]
+    found = await asyncio.gather(*(process.guarded.log.find(above, 10) for _ in range(5)), return_exceptions=True)
+    assert [type(each) for each in found] == [WentBackError] * 5
