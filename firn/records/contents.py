@@ -4,7 +4,7 @@ Bounds protect the broker from what clients send: a megabyte of zstd may decompr
 costs time and memory."""
 
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import cramjam
@@ -34,9 +34,9 @@ class Place(NamedTuple):
     end: int
 
 
-def open_batch(batch: memoryview) -> tuple[bytes, list[Place]]:
-    """Decompress a batch with an assigned base offset; return the bytes and the position of each record. Raises
-    UndecodableError."""
+def open_batch(batch: memoryview, records: int = MAX_RECORDS) -> Iterator[tuple[bytes, list[Place]]]:
+    """Decompress a batch with an assigned base offset; yield the bytes and the position of each record, for ``records``
+    of them at a time. The last part may be empty. Raises UndecodableError."""
     base = int.from_bytes(batch[:8], "big")
     newest, attributes, count = record_batch.header(batch)
     appended = bool(attributes & record_batch.APPEND_TIME_BIT)
@@ -44,11 +44,14 @@ def open_batch(batch: memoryview) -> tuple[bytes, list[Place]]:
     first = int.from_bytes(batch[27:35], "big", signed=True)
     if not 0 <= count <= MAX_RECORDS:
         raise UndecodableError(f"a batch has {count} records, more than {MAX_RECORDS}")
-    places = []
+    places: list[Place] = []
     try:
         data = _CODECS[attributes & record_batch.CODEC_BITS](batch[record_batch.HEADER :])
         place, before = 0, -1
         for _ in range(count):
+            if len(places) == records:
+                yield data, places
+                places = []
             size, place = zigzag(data, place)
             end = place + size
             time, place = zigzag(data, place + 1)
@@ -64,7 +67,7 @@ def open_batch(batch: memoryview) -> tuple[bytes, list[Place]]:
         raise UndecodableError(f"records cannot be decoded: {error!r}") from error
     if place != len(data):
         raise UndecodableError(f"{count} records end at byte {place} of {len(data)}")
-    return data, places
+    yield data, places
 
 
 def zigzag(data: bytes, place: int) -> tuple[int, int]:

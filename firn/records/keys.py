@@ -16,6 +16,7 @@ from crc32c import crc32c
 from kio.schema.errors import ErrorCode
 
 from firn.records import record_batch
+from firn.records.contents import MAX_RECORDS as MAX_OPENED
 from firn.records.contents import MAX_TIME, UndecodableError, open_batch, zigzag
 from firn.records.cursor import varint
 from firn.records.record_batch import Batch, InvalidBatchError
@@ -53,25 +54,30 @@ class Record(NamedTuple):
 
 def decode(batch: memoryview) -> list[Record]:
     """Decode the records of a batch with an assigned base offset. Raises UndecodableError."""
-    data, places = open_batch(batch)
+    return next(decode_parts(batch, MAX_OPENED))
+
+
+def decode_parts(batch: memoryview, records: int) -> Iterator[list[Record]]:
+    """Do as `decode`, for ``records`` records at a time. The last part may be empty."""
     _, attributes, _ = record_batch.header(batch)
     appended = bool(attributes & record_batch.APPEND_TIME_BIT)
     # In a topic that was not compacted before, the bit may come from a producer.
     horizon = min(int.from_bytes(batch[27:35], "big", signed=True), MAX_TIME) if attributes & HORIZON_BIT else -1
-    decoded = []
-    for record in places:
-        try:
-            length, place = zigzag(data, record.start)
-            key = None if length < 0 else data[place : place + length]
-            value, place = zigzag(data, place + max(length, 0))
-        except IndexError:
-            place, value = record.end + 1, 0
-        if place + max(value, 0) > record.end:
-            raise UndecodableError(f"a record does not end at {record.end}")
-        rest = data[record.start : record.end]
-        own_horizon = horizon if value < 0 else -1
-        decoded.append(Record(record.offset, record.timestamp, appended, key, value < 0, own_horizon, rest))
-    return decoded
+    for data, places in open_batch(batch, records):
+        decoded = []
+        for record in places:
+            try:
+                length, place = zigzag(data, record.start)
+                key = None if length < 0 else data[place : place + length]
+                value, place = zigzag(data, place + max(length, 0))
+            except IndexError:
+                place, value = record.end + 1, 0
+            if place + max(value, 0) > record.end:
+                raise UndecodableError(f"a record does not end at {record.end}")
+            rest = data[record.start : record.end]
+            own_horizon = horizon if value < 0 else -1
+            decoded.append(Record(record.offset, record.timestamp, appended, key, value < 0, own_horizon, rest))
+        yield decoded
 
 
 def require(batch: Batch) -> None:

@@ -9,6 +9,7 @@
 """
 
 from collections import Counter
+from collections.abc import Iterator
 from functools import partial
 
 from kio.schema.errors import ErrorCode
@@ -17,7 +18,7 @@ from firn.model.errors import UnavailableError
 from firn.records import contents, record_batch
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
-from firn_broker.log.decoder import Decoder
+from firn_broker.log.decoder import TURN_RECORDS, Decoder
 from firn_broker.log.reader import UnreadableError
 from firn_broker.log_types import EARLIEST, LATEST, MAX_TIMESTAMP, LogState, Partition
 from firn_broker.network.router import Call
@@ -49,7 +50,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fie
             elif times[place] > 1:
                 error = ErrorCode.invalid_request
             else:
-                error, offset, timestamp = await _offset(broker, place, state, entry.timestamp)
+                error, offset, timestamp = await _offset(broker, call.client.address, place, state, entry.timestamp)
             partitions.append(
                 {
                     "partition_index": entry.partition_index, "error_code": error, "timestamp": timestamp, "offset": offset,
@@ -60,7 +61,9 @@ async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fie
     return {"topics": topics}
 
 
-async def _offset(broker: Broker, partition: Partition, state: LogState, timestamp: int) -> tuple[ErrorCode, int, int]:
+async def _offset(
+    broker: Broker, address: str, partition: Partition, state: LogState, timestamp: int
+) -> tuple[ErrorCode, int, int]:
     """Find (error, offset, timestamp) for a time or one of Kafka's special times."""
     if timestamp in (EARLIEST, EARLIEST_LOCAL):
         return ErrorCode.none, state.log_start, -1
@@ -69,28 +72,29 @@ async def _offset(broker: Broker, partition: Partition, state: LogState, timesta
     if timestamp == LATEST_TIERED:
         return ErrorCode.none, -1, -1
     try:
-        return ErrorCode.none, *await _by_time(broker, partition, timestamp, state.log_start)
+        return ErrorCode.none, *await _by_time(broker, address, partition, timestamp, state.log_start)
     except (UnreadableError, UnavailableError, ValueError):
         return ErrorCode.kafka_storage_error, -1, -1
 
 
-async def _by_time(broker: Broker, partition: Partition, timestamp: int, start: int) -> tuple[int, int]:
+async def _by_time(broker: Broker, address: str, partition: Partition, timestamp: int, start: int) -> tuple[int, int]:
     """Find (offset, timestamp) of the first record of that time or later; -1 each if there is none."""
     since = start
-    while (run := await broker.metadata_store.log.find_by_time(partition, timestamp, since)) is not None:
-        block = await broker.reader.read(run)
-        async with broker.decoder.searches:
-            match = await _search(
-                broker.decoder, block.slice(run, 0, len(block.data), at_least_one=True), timestamp, start
-            )
+    while True:
+        async with broker.decoder.searches.turn(address):
+            run = await broker.metadata_store.log.find_by_time(partition, timestamp, since)
+            if run is None:
+                return -1, -1
+            block = await broker.reader.read(run)
+            data = block.slice(run, 0, len(block.data), at_least_one=True)
+            match = await _search(broker.decoder, address, data, timestamp, start)
         if match[0] >= 0 or timestamp == MAX_TIMESTAMP:
             return match
         # The records of that time lie below the log start, or the batch header claims a later time than any record has.
         since = run.last_offset + 1
-    return -1, -1
 
 
-async def _search(decoder: Decoder, data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
+async def _search(decoder: Decoder, address: str, data: memoryview, timestamp: int, start: int) -> tuple[int, int]:
     best = (-1, -1)
     for place, size, offsets in record_batch.walk(data):
         batch = data[place : place + size]
@@ -98,7 +102,10 @@ async def _search(decoder: Decoder, data: memoryview, timestamp: int, start: int
         base = int.from_bytes(batch[:8], "big")
         if newest < timestamp or newest <= best[1] or base + offsets <= start:
             continue
-        match = await decoder.run(partial(search_batch, batch, timestamp, start))
+        async with decoder.opened.turn(address):
+            search = search_batch(batch, timestamp, start)
+            while (match := await decoder.run(partial(next, search), address)) is None:
+                pass
         if match[0] >= 0 and timestamp != MAX_TIMESTAMP:
             return match
         if match[1] > best[1]:
@@ -106,21 +113,26 @@ async def _search(decoder: Decoder, data: memoryview, timestamp: int, start: int
     return best
 
 
-def search_batch(batch: memoryview, timestamp: int, start: int) -> tuple[int, int]:
-    """Find (offset, timestamp) in one batch; -1 each if there is none. A batch that cannot be decoded has its first
-    offset and its greatest timestamp."""
+def search_batch(batch: memoryview, timestamp: int, start: int) -> Iterator[tuple[int, int] | None]:
+    """Find (offset, timestamp) in one batch; -1 each if there is none. Yield None after each `TURN_RECORDS` records, and
+    the result at the end.
+
+    A batch that cannot be decoded has its first offset and its greatest timestamp."""
     best = (-1, -1)
     try:
-        _, places = contents.open_batch(batch)
+        for number, (_, places) in enumerate(contents.open_batch(batch, TURN_RECORDS)):
+            if number:
+                yield None
+            for record in places:
+                if record.offset < start:
+                    continue
+                if timestamp != MAX_TIMESTAMP and record.timestamp >= timestamp:
+                    yield record.offset, record.timestamp
+                    return
+                if timestamp == MAX_TIMESTAMP and record.timestamp > best[1]:
+                    best = record.offset, record.timestamp
     except contents.UndecodableError:
         newest, _, _ = record_batch.header(batch)
         # The caller passes only batches with a header timestamp of at least ``timestamp``.
-        return max(int.from_bytes(batch[:8], "big"), start), newest
-    for record in places:
-        if record.offset < start:
-            continue
-        if timestamp != MAX_TIMESTAMP and record.timestamp >= timestamp:
-            return record.offset, record.timestamp
-        if timestamp == MAX_TIMESTAMP and record.timestamp > best[1]:
-            best = record.offset, record.timestamp
-    return best
+        best = max(int.from_bytes(batch[:8], "big"), start), newest
+    yield best

@@ -141,7 +141,8 @@ async def _append(
 ) -> tuple[Results, "asyncio.Future[list[BatchOutcome]] | None", list[tuple[int, int]]]:
     """Append the batches; return the known errors, the future outcomes, and (topic, partition) of each of those in the
     results."""
-    checked = [(name, *await _check(broker, name, partitions)) for name, partitions in request.topics]
+    address = call.client.address
+    checked = [(name, *await _check(broker, address, name, partitions)) for name, partitions in request.topics]
     # No await from here on: another request must not add an awaited batch between this check and the append.
     _note_failures(call.client)
     results: Results = []
@@ -173,7 +174,7 @@ async def _append(
 
 
 async def _check(
-    broker: Broker, name: str, partitions: Sequence[ProducePartition]
+    broker: Broker, address: str, name: str, partitions: Sequence[ProducePartition]
 ) -> tuple[Topic | None, ErrorCode, list[tuple[int, Batch | Rejection]]]:
     """Return the topic, the error for missing partitions, and for each partition its batch or the reason for its rejection."""
     try:
@@ -189,7 +190,7 @@ async def _check(
         try:
             batch = _parse(partition, max_bytes, times)
             if compacted:
-                await broker.decoder.run(partial(keys.require, batch))
+                await broker.decoder.run(partial(keys.require, batch), address)
             checked.append((partition.index, batch))
         except InvalidBatchError as error:
             # The error itself would keep the frames of its traceback in memory.

@@ -10,7 +10,7 @@ doubled. The same holds for a partition with a batch that cannot be decoded."""
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -23,7 +23,7 @@ from firn.records.contents import UndecodableError
 from firn_broker import metrics
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
-from firn_broker.log.decoder import Decoder
+from firn_broker.log.decoder import TURN_RECORDS, Decoder
 from firn_broker.log.reader import Reader, UnreadableError
 from firn_broker.log_types import RANGE_BYTES, BatchRange, Commit, LogState, Lookup, Partition, Rewrite, Topic, WalRange
 from firn_broker.ports import LogStore, ObjectStore
@@ -228,7 +228,9 @@ class Compaction:
             for place, length, _ in record_batch.walk(data):
                 batch = data[place : place + length]
                 compressed |= bool(record_batch.header(batch)[1] & record_batch.CODEC_BITS)
-                await self._decoder.run(partial(_add, newest, batch, start))
+                parts = keys.decode_parts(batch, TURN_RECORDS)
+                while await self._decoder.run(partial(_add, newest, parts, start)):
+                    pass
         retention_ms = int(self._configs.get(topic, configs.DELETE_RETENTION_MS))
         kept = await self._decoder.run(partial(newest.kept, self._identifiers.now_ms(), retention_ms))
         encoded = keys.encode(
@@ -259,8 +261,13 @@ class Compaction:
         return await self.settle()
 
 
-def _add(newest: keys.Newest, batch: memoryview, start: int) -> None:
-    newest.add(record for record in keys.decode(batch) if record.offset >= start)
+def _add(newest: keys.Newest, parts: Iterator[list[keys.Record]], start: int) -> bool:
+    """Add the next part of a batch; return False if there is none."""
+    part = next(parts, None)
+    if part is None:
+        return False
+    newest.add(record for record in part if record.offset >= start)
+    return True
 
 
 def _bytes(ranges: Sequence[BatchRange]) -> int:

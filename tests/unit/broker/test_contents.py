@@ -57,7 +57,7 @@ CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
 def test_records_of_every_codec_are_found(codec: str) -> None:
     number, compress = CODECS[codec]
     body = record(0, value=b"x" * 100_000) + record(3, time=-5, key=None, value=None)
-    data, places = contents.open_batch(batch(compress(body), 2, attributes=number, base=40, delta=7))
+    data, places = next(contents.open_batch(batch(compress(body), 2, attributes=number, base=40, delta=7)))
     assert data == body
     assert [(place.offset, place.timestamp) for place in places] == [(40, 1000), (43, 995)]
 
@@ -68,14 +68,14 @@ def test_a_batch_that_decompresses_above_the_bound_is_rejected(codec: str) -> No
     number, compress = CODECS[codec]
     fits = record(0, value=bytes(contents.MAX_BYTES - 30))
     assert len(fits) <= contents.MAX_BYTES
-    assert len(contents.open_batch(batch(compress(fits), 1, attributes=number))[1]) == 1
+    assert len(next(contents.open_batch(batch(compress(fits), 1, attributes=number)))[1]) == 1
     with pytest.raises(ValueError, match=r"records cannot be decoded|more than"):
-        contents.open_batch(batch(compress(record(0, value=bytes(contents.MAX_BYTES))), 1, attributes=number))
+        next(contents.open_batch(batch(compress(record(0, value=bytes(contents.MAX_BYTES))), 1, attributes=number)))
 
 
 def test_a_block_with_a_large_declared_size_allocates_nothing() -> None:
     with pytest.raises(ValueError, match="a block has 4294967295 bytes"):
-        contents.open_batch(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2))
+        next(contents.open_batch(batch(b"\xff\xff\xff\xff\x0fx", 1, attributes=2)))
 
 
 @pytest.mark.parametrize(
@@ -101,9 +101,11 @@ def test_a_block_with_a_large_declared_size_allocates_nothing() -> None:
 )
 def test_a_damaged_batch_raises_value_error(damaged: memoryview) -> None:
     with pytest.raises(ValueError, match=r"record|number"):
-        contents.open_batch(damaged)
+        next(contents.open_batch(damaged))
 
 
 def test_records_with_append_time_have_the_time_of_their_batch() -> None:
-    _, places = contents.open_batch(batch(record(0, time=9) + record(1), 2, attributes=record_batch.APPEND_TIME_BIT))
+    _, places = next(
+        contents.open_batch(batch(record(0, time=9) + record(1), 2, attributes=record_batch.APPEND_TIME_BIT))
+    )
     assert [place.timestamp for place in places] == [1000, 1000]

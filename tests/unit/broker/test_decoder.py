@@ -2,10 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, ThreadPoolExecutor
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from threading import Event
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -14,13 +16,16 @@ from prometheus_client import REGISTRY
 from firn.records import contents, keys, record_batch
 from firn_broker.apis import list_offsets
 from firn_broker.broker import measure_stalls
-from firn_broker.log.decoder import Decoder
+from firn_broker.log.decoder import OPENED, OWN, TURN_RECORDS, Decoder
+from firn_broker.metadata_store.sqlite.database import Inline
+from firn_broker.network.router import Client
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_contents import batch, record
 from tests.unit.broker.test_offsets_by_time import by_time
 from tests.unit.broker.test_whole_brokers import produce
-from tests.unit.broker.whole import broker, create
+from tests.unit.broker.whole import Asked, broker, create, settle
 
+T = TypeVar("T")
 SECONDS = 20
 
 
@@ -74,7 +79,7 @@ async def test_other_requests_run_while_a_partition_is_compacted(
     thread: Executor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with broker(decoder=thread, upkeep={"interval_seconds": 0.01}) as asked:
-        gate = Gate(monkeypatch, keys, "decode")
+        gate = Gate(monkeypatch, keys.Newest, "add")
         await create(asked, "t", cleanup_policy="compact")
         monkeypatch.setattr(keys, "require", lambda batch: None)
         for _ in range(2):
@@ -82,26 +87,91 @@ async def test_other_requests_run_while_a_partition_is_compacted(
         await gate.open()
 
 
-async def test_searches_for_times_run_one_at_a_time() -> None:
-    at_once = most = 0
+class Counted(Inline):
+    """Counts turns."""
+
+    def __init__(self) -> None:
+        self.turns = 0
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        self.turns += 1
+        return super().submit(fn, *args, **kwargs)
+
+
+RECORDS, QUEUE = 25_000, 12
+NEWEST = 2 * RECORDS
+"""The time of the last record. A search for it decodes all."""
+
+
+@asynccontextmanager
+async def crowded() -> AsyncIterator[tuple[Counted, Asked]]:
+    """Run a broker with a long queue of searches and produced batches of one address; also return a client of another
+    address."""
+    turns = Counted()
+    async with broker(decoder=turns) as asked:
+        await create(asked, "t")
+        await create(asked, "compacted", cleanup_policy="compact")
+        body = b"".join(record(number, time=number + 1 - RECORDS) for number in range(RECORDS))
+        await produce(asked, "t", 0, batch(body, RECORDS, time=NEWEST))
+        busy = [Asked(asked.broker, Client(f"10.0.0.1:{port}")) for port in range(QUEUE)]
+        honest = Asked(asked.broker, Client("10.0.0.2:1"))
+        tasks = [asyncio.create_task(by_time(client, NEWEST)) for client in busy]
+        tasks += [
+            asyncio.create_task(produce(client, "compacted", 0, batch(record(0), 1)))
+            for client in busy
+            for _ in range(QUEUE)
+        ]
+        await settle()
+        yield turns, honest
+        assert sum(not task.done() for task in tasks) > QUEUE, "the queue is longer than the wait"
+        await asyncio.gather(*tasks)
+
+
+async def test_a_search_waits_for_few_turns_of_another_address() -> None:
+    async with crowded() as (turns, honest):
+        before = turns.turns
+        assert await by_time(honest, NEWEST) == (ErrorCode.none, RECORDS - 1)
+        own = -(-RECORDS // TURN_RECORDS)
+        assert turns.turns - before < 4 * own, "one for each of its own, and a few while it loads the range"
+
+
+async def test_a_produced_batch_waits_for_few_turns_of_another_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns_at: list[int] = []
+    require = keys.require
+
+    async with crowded() as (turns, honest):
+
+        def noted(batch: record_batch.Batch) -> None:
+            if batch.records == 2:
+                turns_at.append(turns.turns)
+            require(batch)
+
+        monkeypatch.setattr(keys, "require", noted)
+        before = turns.turns
+        await produce(honest, "compacted", 0, batch(record(0) + record(1), 2))
+        assert turns_at[0] - before <= 3, "the one under way, and one of each other party"
+
+
+async def test_searches_of_one_address_leave_room_for_others() -> None:
+    at_once: Counter[str] = Counter()
+    most: Counter[str] = Counter()
 
     class Counting(Decoder):
-        async def run(self, work: Callable[[], Any]) -> Any:
-            nonlocal at_once, most
-            at_once += 1
-            most = max(most, at_once)
-            await asyncio.sleep(0)
-            at_once -= 1
+        async def run(self, work: Callable[[], Any], address: str = OWN) -> Any:
+            at_once[address] += 1
+            most[address] = max(most[address], at_once[address])
+            most["all"] = max(most["all"], at_once.total())
+            await settle()
+            at_once[address] -= 1
             return work()
 
     async with broker() as asked:
         await create(asked, "t")
         await produce(asked, "t", 0, batch(record(0) + record(1, time=5), 2, time=1000))
         asked.broker.decoder = Counting(None)
-        assert {await found for found in [asyncio.ensure_future(by_time(asked, 999)) for _ in range(5)]} == {
-            (ErrorCode.none, 0)
-        }
-        assert most == 1
+        clients = [Asked(asked.broker, Client(f"10.0.0.{host}:{port}")) for host in (1, 2, 3) for port in range(5)]
+        assert set(await asyncio.gather(*(by_time(client, 999) for client in clients))) == {(ErrorCode.none, 0)}
+        assert most == {"10.0.0.1": 1, "10.0.0.2": 1, "10.0.0.3": 1, "all": OPENED}
 
 
 async def test_a_compacted_topic_refuses_batches_of_many_records() -> None:
@@ -115,8 +185,8 @@ async def test_a_compacted_topic_refuses_batches_of_many_records() -> None:
 def test_an_undecodable_batch_has_its_greatest_time_at_its_first_record() -> None:
     data = raw(3, time=2000, base=7)
     assert record_batch.header(data)[0] == 2000
-    assert list_offsets.search_batch(data, 1500, 0) == (7, 2000)
-    assert list_offsets.search_batch(data, 1500, 9) == (9, 2000)
+    assert list(list_offsets.search_batch(data, 1500, 0)) == [(7, 2000)]
+    assert list(list_offsets.search_batch(data, 1500, 9)) == [(9, 2000)]
 
 
 async def test_stalls_of_the_event_loop_are_measured() -> None:

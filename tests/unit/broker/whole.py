@@ -62,9 +62,9 @@ class Silence(Exception):
 class Asked:
     """A broker, and a client of it."""
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, broker: Broker, client: Client | None = None) -> None:
         self.broker = broker
-        self.client = Client("test:1", "test")
+        self.client = client or Client("test:1", "test")
 
     async def raw(self, api: int, version: int, body: bytes) -> bytes:
         """Return the body of the reply."""
