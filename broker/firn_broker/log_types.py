@@ -50,12 +50,24 @@ class Topic:
         return Partition(self.id, index) if 0 <= index < self.partitions else None
 
 
+class TopicsVersion(NamedTuple):
+    """A version of the set of topics. A coordinator that went back may give its number to another version, but not its
+    mark."""
+
+    number: int
+    mark: str
+    """Random text; empty for a version that no change of a topic made."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """All topics at one version of their set."""
+    """All topics at one version of their set, or those that have changed since an earlier version."""
 
-    version: int
+    version: TopicsVersion
     topics: Sequence[Topic]
+    deleted: Sequence[UUID] = ()
+    whole: bool = True
+    """True if ``topics`` are all topics."""
 
 
 class Endpoint(NamedTuple):

@@ -30,6 +30,7 @@ from firn_broker.log_types import (
     Topic,
     TopicLag,
     Topics,
+    TopicsVersion,
 )
 
 
@@ -132,8 +133,12 @@ class NodeStore(Protocol):
 class TopicStore(Protocol):
     """Topics: names, partition counts and configs."""
 
-    async def load_topics(self, known_version: int = -1) -> Topics | None:
-        """Return all topics, or None when their version is ``known_version``."""
+    async def load_topics(self, known: TopicsVersion | None = None) -> Topics | None:
+        """Return the topics that were created, changed or deleted since the version ``known``, and None if there are none.
+
+        Return all topics if ``known`` is None, or if the store has no such version or no longer knows what has changed
+        since.
+        """
         ...
 
     async def create_topic(self, topic: Topic) -> bool:

@@ -10,7 +10,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -104,7 +103,7 @@ async def _search(decoder: Decoder, address: str, data: memoryview, timestamp: i
             continue
         async with decoder.opened.turn(address):
             search = search_batch(batch, timestamp, start)
-            while (match := await decoder.run(partial(next, search), address)) is None:
+            while (match := await decoder.run(search.__next__, address)) is None:
                 pass
         if match[0] >= 0 and timestamp != MAX_TIMESTAMP:
             return match

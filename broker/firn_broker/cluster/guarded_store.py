@@ -22,6 +22,7 @@ from firn_broker.log_types import (
     NodeAddress,
     NodeLease,
     Topics,
+    TopicsVersion,
 )
 from firn_broker.ports import GroupStore, LogStore, MetadataStore, NodeStore, RetentionStore, TopicStore, WentBackError
 
@@ -100,11 +101,11 @@ class _Nodes(_Port):
 
 
 class _Topics(_Port):
-    async def load_topics(self, known_version: int = -1) -> Topics | None:
+    async def load_topics(self, known: TopicsVersion | None = None) -> Topics | None:
         self._continuity.require()
-        topics: Topics | None = await self._port.load_topics(known_version)
+        topics: Topics | None = await self._port.load_topics(known)
         if topics is not None:
-            self._continuity.saw(TOPICS, topics.version)
+            self._continuity.saw(TOPICS, topics.version.number)
         return topics
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -16,7 +17,7 @@ import pytest
 from firn.model.clock import SystemClock
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.__main__ import make_ports
-from firn_broker.log_types import CommittedOffset
+from firn_broker.log_types import CommittedOffset, Topic
 from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
@@ -25,6 +26,7 @@ from firn_broker.ports import MetadataStore
 from firn_broker.settings import BrokerSettings, DirectorySettings, PostgresSettings
 from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
+from tests.contract.metadata_store.topics import whole
 from tests.servers.postgres import Postgres
 from tests.servers.proxy import Proxy
 
@@ -110,6 +112,54 @@ class TestPostgres(MetadataStoreContract):
         await log.store.topics.delete_topic(TOPIC)
         assert await db.fetchval("SELECT drop_runs($1)", 10) == 4
         assert len(await log.store.retention.dead_objects(0, 10)) == 3
+        await db.close()
+
+    async def test_a_change_that_begins_first_and_commits_last_is_not_missed(
+        self, settings: PostgresSettings, database: Postgres, log: Log
+    ) -> None:
+        known = (await whole(log.store)).version
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        async with db.transaction():
+            await db.execute(f"SET LOCAL search_path = {settings.schema_name}")
+            await db.execute("INSERT INTO topic VALUES ($1, 'slow', 1, '{}')", UUID(int=8))
+            async with asyncio.timeout(60):
+                await log.store.topics.create_topic(Topic(UUID(int=9), "fast", 1, {}))
+            loaded = await log.store.topics.load_topics(known)
+            assert loaded is not None
+            assert [topic.name for topic in loaded.topics] == ["fast"]
+        after = await log.store.topics.load_topics(loaded.version)
+        assert after is not None
+        assert ([topic.name for topic in after.topics], after.whole) == (["slow"], False)
+        await db.close()
+
+    async def test_a_topic_that_version_0_1_0_creates_is_loaded(
+        self, settings: PostgresSettings, database: Postgres, log: Log
+    ) -> None:
+        known = (await whole(log.store)).version
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        async with db.transaction():
+            await db.execute(f"SET LOCAL search_path = {settings.schema_name}")
+            await db.execute("INSERT INTO topic VALUES ($1, 'earlier', 1, '{}')", UUID(int=8))
+            await db.execute("SELECT raise_counter('topics', 1)")
+        loaded = await log.store.topics.load_topics(known)
+        assert loaded is not None
+        assert ([topic.name for topic in loaded.topics], loaded.whole) == (["earlier"], False)
+        await db.close()
+
+    async def test_a_version_with_forgotten_changes_loads_all_topics(
+        self, settings: PostgresSettings, database: Postgres, log: Log
+    ) -> None:
+        known = (await whole(log.store)).version
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"SET search_path = {settings.schema_name}")
+        for changes, is_whole in ((9_999, False), (1, True)):
+            await db.execute(
+                f"DO $$ BEGIN FOR i IN 1 .. {changes} LOOP UPDATE topic SET partitions = partitions; END LOOP; END $$"
+            )
+            loaded = await log.store.topics.load_topics(known)
+            assert loaded is not None
+            assert (loaded.whole, loaded.topics[0].partitions) == (is_whole, 2)
+        assert await db.fetchval("SELECT count(*) FROM topic_change") == 10_000
         await db.close()
 
     async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:

@@ -10,12 +10,14 @@ import pytest
 from firn.model.errors import InvalidSpecError
 from firn_broker.metadata_store.sqlite import log as sqlite_log
 from firn_broker.metadata_store.sqlite import retention as sqlite_retention
+from firn_broker.metadata_store.sqlite import topics as sqlite_topics
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.ports import MetadataStore
-from tests.contract.metadata_store.builders import FIRST, Advance, Log, batch
+from tests.contract.metadata_store.builders import FIRST, TOPIC, Advance, Log, batch
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
+from tests.contract.metadata_store.topics import whole
 from tests.fakes.clock import FakeClock
 
 
@@ -84,6 +86,17 @@ class TestSqliteInMemory(OverSqlite):
 
         await asyncio.gather(drop(), commit())
         assert order == ["committed", "dropped"]
+
+    async def test_a_version_with_forgotten_changes_loads_all_topics(
+        self, log: Log, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(sqlite_topics, "KEPT_CHANGES", 3)
+        known = (await whole(log.store)).version
+        for number, is_whole in enumerate((False, False, True, True), 3):
+            await log.store.topics.grow_topic(TOPIC, number)
+            loaded = await log.store.topics.load_topics(known)
+            assert loaded is not None
+            assert (loaded.whole, loaded.topics[0].partitions) == (is_whole, number)
 
 
 class TestSqliteOnDisk(OverSqlite):

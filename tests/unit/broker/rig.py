@@ -25,6 +25,7 @@ from firn_broker.log_types import (
     Topic,
     TopicLag,
     Topics,
+    TopicsVersion,
 )
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.groups import SqliteGroups
@@ -106,9 +107,9 @@ class TroubledTopics(SqliteTopics):
         super().__init__(store.database)
         self._store = store
 
-    async def load_topics(self, known_version: int = -1) -> Topics | None:
+    async def load_topics(self, known: TopicsVersion | None = None) -> Topics | None:
         self._store.raise_trouble()
-        return await super().load_topics(known_version)
+        return await super().load_topics(known)
 
 
 class TroubledLog(SqliteLog):

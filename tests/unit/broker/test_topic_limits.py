@@ -83,9 +83,9 @@ def test_creating_a_topic_does_not_load_all_topics(monkeypatch: pytest.MonkeyPat
         shared = Shared()
         load, loads = shared.store.topics.load_topics, 0
 
-        async def counted(known_version: int = -1) -> Any:
+        async def counted(known: Any = None) -> Any:
             nonlocal loads
-            loaded = await load(known_version)
+            loaded = await load(known)
             loads += loaded is not None
             return loaded
 

@@ -81,6 +81,19 @@ SCRIPTS = (
     ALTER TABLE grp_offset ADD COLUMN shard int;
     CREATE INDEX grp_offset_shard ON grp_offset(shard, grp);
     """,
+    """
+    CREATE TABLE topic_change(version bigint PRIMARY KEY, topic_id uuid NOT NULL, mark text NOT NULL);
+    CREATE FUNCTION note_topic_change() RETURNS trigger LANGUAGE plpgsql AS $$
+    DECLARE
+      v_version bigint := raise_counter('topics', 1) + 1;
+    BEGIN
+      INSERT INTO topic_change VALUES (v_version, coalesce(NEW.id, OLD.id), md5(random()::text || clock_timestamp()::text));
+      DELETE FROM topic_change WHERE version <= v_version - 10000;
+      RETURN NULL;
+    END $$;
+    CREATE CONSTRAINT TRIGGER topic_changed AFTER INSERT OR UPDATE OR DELETE ON topic DEFERRABLE INITIALLY DEFERRED
+      FOR EACH ROW EXECUTE FUNCTION note_topic_change();
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -88,6 +101,10 @@ SCRIPTS = (
 or with the topic. Earlier versions did not store it, so any id that they allocated counts.
 
 `time_mark` holds the marks of `metadata_store.time_marks`. Versions without it neither use nor damage it.
+
+`topic_change` has the newest changes of topics. Its version is the value of the counter "topics" after the change. The
+trigger runs when a transaction commits, and locks the counter until the commit is visible. So a transaction that sees a
+version sees all earlier ones. The trigger also notes the changes of earlier versions of the program.
 """
 
 RAISE_FORGOTTEN = (

@@ -4,11 +4,11 @@ These transactions also create and delete the topics' logs, and delete the offse
 """
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
-from firn_broker.log_types import Topic, Topics
+from firn_broker.log_types import Topic, Topics, TopicsVersion
 from firn_broker.metadata_store.postgres.database import Database, plain_uuid
 from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 
@@ -19,29 +19,38 @@ class PostgresTopics:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def load_topics(self, known_version: int = -1) -> Topics | None:
+    async def load_topics(self, known: TopicsVersion | None = None) -> Topics | None:
         async def work(db: Any) -> Topics | None:
             async with db.transaction(isolation="repeatable_read", readonly=True):
-                version = await db.fetchval("SELECT value FROM counter WHERE name = 'topics'") or 0
-                if version == known_version:
+                row = await db.fetchrow(
+                    "SELECT value, coalesce(mark, '') FROM counter LEFT JOIN topic_change ON version = value WHERE name = 'topics'"
+                )
+                version = TopicsVersion(*row) if row else TopicsVersion(0, "")
+                if version == known:
                     return None
+                if known is not None and await db.fetchval(
+                    "SELECT 1 FROM topic_change WHERE version = $1 AND mark = $2", *known
+                ):
+                    rows = await db.fetch(
+                        "SELECT topic_id, name, partitions, configs FROM (SELECT DISTINCT topic_id FROM topic_change WHERE version > $1) it"
+                        " LEFT JOIN topic ON id = topic_id ORDER BY name",
+                        known.number,
+                    )
+                    deleted = [plain_uuid(row[0]) for row in rows if row[1] is None]
+                    return Topics(version, _topics(rows), deleted, whole=False)
                 rows = await db.fetch("SELECT id, name, partitions, configs FROM topic ORDER BY name")
-            return Topics(
-                version, [Topic(plain_uuid(id), name, parts, json.loads(configs)) for id, name, parts, configs in rows]
-            )
+            return Topics(version, _topics(rows))
 
         return await self._database.use(work)
 
     async def _change(self, sql: str, *values: Any, logs: Callable[[Any, Any], Awaitable[None]] | None = None) -> bool:
-        """Run a statement. If it returns a row, it changed a topic: change its logs too, and raise the version."""
+        """Run a statement. If it returns a row, it changed a topic: change its logs too. A trigger raises the version."""
 
         async def work(db: Any) -> bool:
             async with db.transaction():
                 row = await db.fetchrow(sql, *values)
-                if row is not None:
-                    if logs is not None:
-                        await logs(db, row)
-                    await db.execute("SELECT raise_counter('topics', 1)")
+                if row is not None and logs is not None:
+                    await logs(db, row)
                 return row is not None
 
         return await self._database.use(work)
@@ -89,3 +98,10 @@ async def _add_logs(db: Any, topic: UUID, partitions: int) -> None:
         "INSERT INTO log(topic_id, part) SELECT $1, part FROM generate_series(0, $2::int - 1) part ON CONFLICT DO NOTHING",
         topic, partitions,
     )  # fmt: skip
+
+
+def _topics(rows: Iterable[Any]) -> list[Topic]:
+    """Convert rows of topics; leave out those without a name, which are deleted."""
+    return [
+        Topic(plain_uuid(id), name, parts, json.loads(configs)) for id, name, parts, configs in rows if name is not None
+    ]

@@ -69,6 +69,9 @@ MIGRATIONS = (
     ALTER TABLE grp_offset ADD COLUMN shard INTEGER;
     CREATE INDEX grp_offset_shard ON grp_offset(shard, grp);
     """,
+    """
+    CREATE TABLE topic_change(version INTEGER PRIMARY KEY, topic_id BLOB NOT NULL, mark TEXT NOT NULL);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -76,6 +79,8 @@ MIGRATIONS = (
 or with the topic. Earlier versions did not store it, so any id that they allocated counts.
 
 `time_mark` holds the marks of `metadata_store.time_marks`. Versions without it neither use nor damage it.
+
+`topic_change` has the newest changes of topics. Its version is the value of the counter "topics" after the change.
 """
 RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"

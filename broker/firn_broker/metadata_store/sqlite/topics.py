@@ -4,12 +4,16 @@ These transactions also create and delete the topics' logs, and delete the offse
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 from uuid import UUID
 
-from firn_broker.log_types import Topic, Topics
+from firn_broker.log_types import Topic, Topics, TopicsVersion
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
+
+KEPT_CHANGES = 10_000
+"""Newest changes of topics that are stored, as in PostgreSQL. A broker that knows an older version loads all topics."""
 
 
 class SqliteTopics:
@@ -18,21 +22,40 @@ class SqliteTopics:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def load_topics(self, known_version: int = -1) -> Topics | None:
+    async def load_topics(self, known: TopicsVersion | None = None) -> Topics | None:
         database = self._database
 
         def work() -> Topics | None:
-            row = database.row("SELECT value FROM counter WHERE name='topics'")
-            version = row[0] if row else 0
-            if version == known_version:
-                return None
-            rows = database.connection.execute("SELECT id, name, partitions, configs FROM topic ORDER BY name")
-            return Topics(
-                version,
-                [Topic(UUID(bytes=id), name, parts, json.loads(configs)) for id, name, parts, configs in rows],
+            row = database.row(
+                "SELECT value, coalesce(mark, '') FROM counter LEFT JOIN topic_change ON version=value WHERE name='topics'"
             )
+            version = TopicsVersion(*row) if row else TopicsVersion(0, "")
+            if version == known:
+                return None
+            if known is not None and database.row(
+                "SELECT 1 FROM topic_change WHERE version=? AND mark=?", known.number, known.mark
+            ):
+                rows = database.connection.execute(
+                    "SELECT topic_id, name, partitions, configs FROM (SELECT DISTINCT topic_id FROM topic_change WHERE version>?)"
+                    " LEFT JOIN topic ON id=topic_id ORDER BY name",
+                    (known.number,),
+                ).fetchall()
+                return Topics(
+                    version, _topics(rows), [UUID(bytes=row[0]) for row in rows if row[1] is None], whole=False
+                )
+            rows = database.connection.execute(
+                "SELECT id, name, partitions, configs FROM topic ORDER BY name"
+            ).fetchall()
+            return Topics(version, _topics(rows))
 
         return await database.run(work, write=False)
+
+    def _note_change(self, topic: UUID) -> None:
+        version = self._database.raise_counter("topics") + 1
+        self._database.connection.execute(
+            "INSERT INTO topic_change VALUES (?, ?, hex(randomblob(16)))", (version, topic.bytes)
+        )
+        self._database.connection.execute("DELETE FROM topic_change WHERE version<=?", (version - KEPT_CHANGES,))
 
     async def create_topic(self, topic: Topic) -> bool:
         database = self._database
@@ -45,7 +68,7 @@ class SqliteTopics:
                 (topic.id.bytes, topic.name, topic.partitions, json.dumps(dict(topic.configs))),
             )
             self._add_logs(topic.id, 0, topic.partitions)
-            database.raise_counter("topics")
+            self._note_change(topic.id)
             return True
 
         return await database.run(work)
@@ -65,7 +88,7 @@ class SqliteTopics:
             if row[0] < partitions:
                 database.connection.execute("UPDATE topic SET partitions=? WHERE id=?", (partitions, topic.bytes))
                 self._add_logs(topic, row[0], partitions)
-                database.raise_counter("topics")
+                self._note_change(topic)
             return True
 
         return await database.run(work)
@@ -80,7 +103,7 @@ class SqliteTopics:
             database.connection.execute(
                 "UPDATE topic SET configs=? WHERE id=?", (json.dumps(dict(configs)), topic.bytes)
             )
-            database.raise_counter("topics")
+            self._note_change(topic)
             return True
 
         return await database.run(work)
@@ -99,7 +122,14 @@ class SqliteTopics:
             )
             database.connection.execute("UPDATE log SET deleted=1 WHERE topic_id=?", (topic.bytes,))
             database.connection.execute("DELETE FROM grp_offset WHERE topic_id=?", (topic.bytes,))
-            database.raise_counter("topics")
+            self._note_change(topic)
             return True
 
         return await database.run(work)
+
+
+def _topics(rows: Iterable[Any]) -> list[Topic]:
+    """Convert rows of topics; leave out those without a name, which are deleted."""
+    return [
+        Topic(UUID(bytes=id), name, parts, json.loads(configs)) for id, name, parts, configs in rows if name is not None
+    ]
