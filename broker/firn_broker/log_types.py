@@ -185,6 +185,11 @@ class BatchOutcome(NamedTuple):
     log_start: int = -1
     duplicate: bool = False
 
+    @property
+    def changed(self) -> bool:
+        """Return whether the batch changed the log or the state of its producer. A commit with such a batch counts."""
+        return not self.duplicate and self.error in (ErrorCode.none, ErrorCode.kafka_storage_error)
+
 
 class WalRange(NamedTuple):
     """The position of whole batches in a WAL object."""

@@ -169,3 +169,8 @@ def stamp(data: memoryview, append_ms: int) -> None:
 def following_sequence(sequence: int, records: int) -> int:
     """Return the sequence number ``records`` after ``sequence``; 0 follows 2,147,483,647."""
     return (sequence + records) & 0x7FFFFFFF
+
+
+def precedes(sequence: int, other: int) -> bool:
+    """Return whether a sequence number comes before another one of the same producer; 2,147,483,647 comes before 0."""
+    return 0 < (other - sequence) & 0x7FFFFFFF < 1 << 30

@@ -215,9 +215,12 @@ def _note_failures(client: Client) -> None:
 
 
 def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:
-    """Remember that the client has to send this batch again."""
+    """Remember that the client has to send this batch again, unless it has to send an earlier one."""
     if batch.producer_id >= 0:
-        client.awaited.setdefault((topic, partition, batch.producer_id), (batch.producer_epoch, batch.base_sequence, 0))
+        key = topic, partition, batch.producer_id
+        epoch, sequence, _ = client.awaited.get(key, (-1, -1, 0))
+        if epoch != batch.producer_epoch or record_batch.precedes(batch.base_sequence, sequence):
+            client.awaited[key] = batch.producer_epoch, batch.base_sequence, 0
         if len(client.awaited) > _AWAITED:
             del client.awaited[next(iter(client.awaited))]
 
@@ -229,6 +232,8 @@ def _too_early(client: Client, topic: str, partition: int, batch: Batch) -> bool
     if awaited is None:
         return False
     epoch, sequence, rejected = awaited
+    if epoch == batch.producer_epoch and record_batch.precedes(batch.base_sequence, sequence):
+        return False
     if epoch == batch.producer_epoch and sequence != batch.base_sequence and rejected < _IN_FLIGHT:
         client.awaited[key] = epoch, sequence, rejected + 1
         return True

@@ -98,7 +98,7 @@ class Continuity:
         except WentBackError as error:
             self._stop(f"{REASON}: {error}")
             raise
-        if any(not outcome.error and not outcome.duplicate for outcome in outcomes):
+        if any(outcome.changed for outcome in outcomes):
             self._counters[name] = self._counters.get(name, 0) + 1
             self._keep(_Acknowledged(self._counters[name], asyncio.get_running_loop().time(), commit, outcomes))
         return outcomes

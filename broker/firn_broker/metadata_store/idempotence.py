@@ -2,6 +2,10 @@
 
 - A producer without stored state begins at sequence 0, unless its state may have been forgotten. Kafka lets it begin
   anywhere, because one leader orders its batches. Here a later batch may arrive first, through another broker.
+- A forgotten producer may begin anywhere, at the second attempt. The first one is rejected with a retriable error, and
+  its sequence is stored. Clients send a batch again only after all earlier ones of its partition have an answer
+  (``RecordAccumulator.shouldStopDrainBatchesForPartition``), so no earlier batch is under way then. If an earlier batch
+  comes in between, it takes the place of the later one.
 - A lower epoch than the stored one is fenced. A higher one has to begin at sequence 0.
 - The next sequence is the last one plus one; 0 follows 2,147,483,647.
 - A batch with the first and last sequence of one of the five newest is a duplicate of that batch, and has its offset.
@@ -18,8 +22,11 @@ from typing import NamedTuple
 
 from kio.schema.errors import ErrorCode
 
-from firn.records.record_batch import following_sequence
+from firn.records.record_batch import following_sequence, precedes
 
+HELD = ErrorCode.kafka_storage_error
+"""The error for a batch of a forgotten producer that has to be sent again. Every client retries it with the same
+sequence. OUT_OF_ORDER_SEQUENCE_NUMBER would be fatal for some."""
 KEPT = 5
 """Newest batches of each producer that are stored for a partition."""
 
@@ -40,20 +47,30 @@ class ProducerState:
     epoch: int
     batches: list[KnownBatch] = field(default_factory=list)
 
+    @property
+    def held(self) -> int | None:
+        """Return the sequence at which a forgotten producer may begin; None if it has begun."""
+        return self.batches[0].first_sequence if self.batches and self.batches[0].base_offset < 0 else None
+
 
 def judge(
     state: ProducerState | None, epoch: int, sequence: int, records: int, forgotten: Callable[[], bool]
 ) -> ErrorCode | KnownBatch | None:
-    """Judge a batch: None to append it, the known batch that it duplicates, or the error to answer.
+    """Judge a batch: None to append it, the known batch that it duplicates, or the error to answer. After `HELD`, the
+    caller stores what `hold` returns.
 
     ``forgotten`` returns whether the state of the producer may have been forgotten.
     """
     if state is None:
-        return None if sequence == 0 or forgotten() else ErrorCode.out_of_order_sequence_number
+        if sequence == 0:
+            return None
+        return HELD if forgotten() else ErrorCode.out_of_order_sequence_number
     if epoch < state.epoch:
         return ErrorCode.invalid_producer_epoch
     if epoch > state.epoch:
         return None if sequence == 0 else ErrorCode.out_of_order_sequence_number
+    if state.held is not None:
+        return None if sequence in (0, state.held) else HELD
     last = following_sequence(sequence, records - 1)
     for batch in state.batches:
         if batch.first_sequence == sequence and batch.last_sequence == last:
@@ -63,11 +80,20 @@ def judge(
     return None
 
 
+def hold(state: ProducerState | None, epoch: int, sequence: int) -> ProducerState:
+    """Return the state of a forgotten producer that may begin at ``sequence``, or at an earlier one that it sent
+    before."""
+    if state is not None and state.held is not None and not precedes(sequence, state.held):
+        return state
+    # A batch that ends in front of its first sequence. Earlier versions of the program let that sequence follow it.
+    return ProducerState(epoch, [KnownBatch(sequence, following_sequence(sequence, -1), -1, -1)])
+
+
 def remember(
     state: ProducerState | None, epoch: int, sequence: int, records: int, base_offset: int, append_ms: int
 ) -> ProducerState:
     """Return the producer's state after this batch was appended."""
-    if state is None or state.epoch != epoch:
+    if state is None or state.epoch != epoch or state.held is not None:
         state = ProducerState(epoch)
     state.batches.append(KnownBatch(sequence, following_sequence(sequence, records - 1), base_offset, append_ms))
     del state.batches[:-KEPT]

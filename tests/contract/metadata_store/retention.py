@@ -7,7 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import KEPT_REPLIES, Lookup, Partition, Topic
+from firn_broker.log_types import KEPT_REPLIES, Commit, Lookup, Partition, Topic
 from firn_broker.storage import wal
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -21,8 +21,18 @@ from tests.contract.metadata_store.builders import (
     StoreContract,
     batch,
     offsets,
+    placed,
     produced,
 )
+
+AGAIN = ErrorCode.kafka_storage_error
+
+
+async def forget(log: Log, advance: Advance, producer: int) -> None:
+    """Let the store forget a producer."""
+    await log.commit(produced(0, producer=producer))
+    await advance(11)
+    assert await log.store.retention.forget_producers(10_000, 10) == 1
 
 
 class RetentionContract(StoreContract):
@@ -143,7 +153,7 @@ class RetentionContract(StoreContract):
         await advance(3)
         assert await log.store.retention.forget_producers(10_000, 10) == 1
         outcomes = await log.commit(produced(7, producer=1), produced(7, producer=2))
-        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, AGAIN]
 
     async def test_only_a_producer_that_may_be_forgotten_begins_at_any_sequence(
         self, log: Log, advance: Advance
@@ -158,17 +168,74 @@ class RetentionContract(StoreContract):
             produced(8, producer=3), produced(7, producer=2, partition=SECOND),
         )  # fmt: skip
         assert [outcome.error for outcome in outcomes] == [
-            ErrorCode.out_of_order_sequence_number, ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none,
-            ErrorCode.none,
+            ErrorCode.out_of_order_sequence_number, ErrorCode.out_of_order_sequence_number, AGAIN, AGAIN, AGAIN,
         ]  # fmt: skip
+        outcomes = await log.commit(
+            produced(7, producer=3), produced(8, producer=3), produced(7, producer=2, partition=SECOND),
+            produced(7, producer=3),
+        )  # fmt: skip
+        assert [(outcome.error, outcome.base_offset, outcome.duplicate) for outcome in outcomes] == [
+            (ErrorCode.none, 1, False), (ErrorCode.none, 2, False), (ErrorCode.none, 0, False), (ErrorCode.none, 1, True),
+        ]  # fmt: skip
+
+    async def test_no_batch_of_a_forgotten_producer_overtakes_an_earlier_one(self, log: Log, advance: Advance) -> None:
+        """A client sends a batch again only after all earlier ones have an answer."""
+        await forget(log, advance, 3)
+
+        async def send(*sequences: int) -> list[ErrorCode]:
+            return [
+                outcome.error for outcome in await log.commit(*(produced(number, producer=3) for number in sequences))
+            ]
+
+        # 6 and 7 wait at another broker.
+        assert await send(8, 9) == [AGAIN] * 2
+        assert await send(7) == [AGAIN]
+        assert await send(6) == [AGAIN]
+        assert await send(7) == [AGAIN], "its client still has 6 under way"
+        assert await send(6) == [ErrorCode.none]
+        assert await send(8, 7, 8) == [ErrorCode.out_of_order_sequence_number, ErrorCode.none, ErrorCode.none]
+
+    async def test_a_forgotten_producer_may_begin_at_zero_at_once(self, log: Log, advance: Advance) -> None:
+        await forget(log, advance, 3)
+        outcomes = await log.commit(produced(8, producer=3), produced(0, producer=3), produced(1, producer=3))
+        assert [outcome.error for outcome in outcomes] == [AGAIN, ErrorCode.none, ErrorCode.none]
+        await log.commit(produced(8, producer=2))
+        outcomes = await log.commit(produced(8, producer=2, epoch=1), produced(0, producer=2, epoch=1))
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+
+    async def test_a_forgotten_producer_may_begin_at_the_last_sequence(self, log: Log, advance: Advance) -> None:
+        await forget(log, advance, 3)
+        last = (1 << 31) - 1
+        outcomes = [(await log.commit(produced(number, 2, producer=3)))[0].error for number in (1, last, 1, last, 1, 3)]
+        assert outcomes == [AGAIN, AGAIN, AGAIN, ErrorCode.none, ErrorCode.none, ErrorCode.none]
+
+    async def test_a_commit_that_only_holds_a_forgotten_producer_counts(self, log: Log, advance: Advance) -> None:
+        """After the coordinator went back, it has to be repeated too."""
+        await forget(log, advance, 3)
+        before = (await log.store.nodes.progress()).counters[log.lease.commits]
+        await log.commit(produced(8, producer=3))
+        assert (await log.store.nodes.progress()).counters[log.lease.commits] == before + 1
+
+    async def test_a_repair_accepts_a_forgotten_producer_at_once(self, log: Log, advance: Advance) -> None:
+        """No client sends the batches of a repair again."""
+        await forget(log, advance, 3)
+        await log.commit(produced(8, producer=2))
+        entries = placed([produced(8, producer=3), produced(9, producer=3), produced(9, producer=2)])
+        outcomes = await log.store.log.commit(Commit(log.lease, await log.key(), 1000, entries, repair=True))
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.none] * 3
+        (later,) = await log.commit(produced(8, producer=1))
+        assert later.error is AGAIN
 
     async def test_a_producer_goes_on_in_a_topic_that_is_created_again(self, log: Log, advance: Advance) -> None:
         again = Partition(UUID(int=8), 0)
         await log.commit(produced(0, 5, producer=3))
         await log.store.topics.delete_topic(TOPIC)
         await log.store.topics.create_topic(Topic(again.topic, "orders", 1, {}))
-        outcomes = await log.commit(produced(5, producer=4, partition=again), produced(5, producer=3, partition=again))
-        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+        for expected in (AGAIN, ErrorCode.none):
+            outcomes = await log.commit(
+                produced(5, producer=4, partition=again), produced(5, producer=3, partition=again)
+            )
+            assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, expected]
 
     async def test_deleted_names_are_forgotten_with_their_producers(self, log: Log, advance: Advance) -> None:
         again = Partition(UUID(int=8), 0)

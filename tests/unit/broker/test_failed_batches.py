@@ -53,6 +53,22 @@ def test_a_batch_is_rejected_in_the_turn_in_which_the_one_before_fails(monkeypat
     run(story())
 
 
+def test_an_earlier_batch_need_not_wait_for_a_later_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            await create(asked, "t")
+            with monkeypatch.context() as patched:
+                failing: asyncio.Future[list[BatchOutcome]] = asyncio.get_running_loop().create_future()
+                failing.set_result([BatchOutcome(AGAIN)])
+                patched.setattr(asked.broker.writer, "append", lambda _: failing)
+                assert await send(asked, 1) == (AGAIN, -1)
+            assert [await send(asked, sequence) for sequence in (2, 0, 2, 1, 2)] == [
+                (AGAIN, -1), (NONE, 0), (AGAIN, -1), (NONE, 1), (NONE, 2),
+            ]  # fmt: skip
+
+    run(story())
+
+
 def test_a_batch_waits_for_the_one_before_when_the_topic_is_created_again() -> None:
     async def story() -> None:
         shared = Shared()
@@ -66,6 +82,7 @@ def test_a_batch_waits_for_the_one_before_when_the_topic_is_created_again() -> N
             while asked.broker.topic_metadata.by_name["t"].id == known:
                 await asyncio.sleep(0.1)
             assert await send(asked, 3) == (AGAIN, -1), "the topic has no record of the producer"
+            assert await send(asked, 2) == (AGAIN, -1), "an earlier batch may be under way through another broker"
             assert [await send(asked, 2), await send(asked, 3)] == [(NONE, 0), (NONE, 1)]
 
     run(story())

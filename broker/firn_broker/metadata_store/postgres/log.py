@@ -71,6 +71,8 @@ class PostgresLog:
         if not commit.repair:
             sql += " FROM check_progress($16, $17)"
             values += [commit.lease.commits, commit.after]
+        else:
+            sql += " FROM set_config('firn.repair', 'on', true)"
         reply = await self._database.value(sql, *values, lane=self._database.lanes.commits)
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 

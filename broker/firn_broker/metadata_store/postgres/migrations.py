@@ -140,13 +140,16 @@ FUNCTIONS = """
       RETURN true;
     END $$;
 
-    -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch.
+    -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch,
+    -- 56 storage error for a batch of a forgotten producer that has to be sent again. A ring of one batch at offset -1 has
+    -- the sequence at which such a producer may begin. A repair, whose batches no client sends again, sets firn.repair.
     CREATE OR REPLACE FUNCTION commit_wal(
       p_key text, p_node int, p_epoch int, p_size bigint, p_topic uuid[], p_part int[], p_pos bigint[], p_len int[],
       p_records int[], p_max_ts bigint[], p_append boolean[], p_pid bigint[], p_pepoch int[], p_seq int[], p_run_bytes int
     ) RETURNS jsonb LANGUAGE plpgsql AS $$
     DECLARE
       w wal;
+      repair boolean := coalesce(current_setting('firn.repair', true), '') = 'on';
       now_at bigint;
       replies jsonb[] := '{}';
       r_log bigint[] := '{}'; r_base bigint[] := '{}'; r_last bigint[] := '{}'; r_pos bigint[] := '{}'; r_len int[] := '{}';
@@ -156,7 +159,7 @@ FUNCTIONS = """
       at_topic uuid; at_part int;
       log_id bigint; log_start bigint; log_hw bigint; added bigint;
       pid bigint; pid_log bigint; pid_known boolean; pid_epoch int; ring bigint[]; pid_changed boolean := false;
-      append_at bigint; last_seq bigint; newest bigint; error int; hit int;
+      append_at bigint; last_seq bigint; newest bigint; error int; hit int; held boolean := false;
     BEGIN
       SELECT * INTO w FROM wal WHERE key = p_key FOR UPDATE;
       IF NOT FOUND THEN
@@ -209,6 +212,15 @@ FUNCTIONS = """
               error := 47;
             ELSIF p_pepoch[i] > pid_epoch THEN
               error := CASE WHEN p_seq[i] = 0 THEN 0 ELSE 45 END;
+            ELSIF ring[3] < 0 THEN
+              IF p_seq[i] = 0 OR p_seq[i] = ring[1] OR repair THEN
+                ring := '{}';
+              ELSE
+                error := 56;
+                IF (ring[1] - p_seq[i]) & 2147483647 < 1073741824 THEN
+                  ring := ARRAY[p_seq[i]::bigint, (p_seq[i] - 1) & 2147483647, -1, -1];
+                END IF;
+              END IF;
             ELSE
               FOR j IN 0 .. coalesce(array_length(ring, 1), 0) / 4 - 1 LOOP
                 IF ring[4 * j + 1] = p_seq[i] AND ring[4 * j + 2] = last_seq THEN
@@ -220,10 +232,18 @@ FUNCTIONS = """
                 error := 45;
               END IF;
             END IF;
-          ELSIF p_seq[i] <> 0 AND NOT EXISTS (
-            SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic = topic.name WHERE topic.id = at_topic AND f.pid >= p_pid[i]
-          ) THEN
-            error := 45;
+          ELSIF p_seq[i] <> 0 THEN
+            IF NOT EXISTS (
+              SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic = topic.name WHERE topic.id = at_topic AND f.pid >= p_pid[i]
+            ) THEN
+              error := 45;
+            ELSIF NOT repair THEN
+              error := 56; pid_known := true; pid_epoch := p_pepoch[i];
+              ring := ARRAY[p_seq[i]::bigint, (p_seq[i] - 1) & 2147483647, -1, -1];
+            END IF;
+          END IF;
+          IF error = 56 THEN
+            pid_changed := true; held := true;
           END IF;
           IF error <> 0 THEN
             replies := replies || jsonb_build_array(error, -1, -1, log_start, false);
@@ -267,7 +287,7 @@ FUNCTIONS = """
         FROM unnest(r_log, r_last, r_base, r_pos, r_len, r_ts, r_at) AS it(log, last, base, pos, len, ts, at);
       UPDATE wal SET state = CASE WHEN n > 0 THEN 1 ELSE 2 END, size = p_size, runs = n,
         dead_ms = CASE WHEN n > 0 THEN NULL ELSE now_at END, made_ms = now_at, reply = to_jsonb(replies) WHERE id = w.id;
-      IF n > 0 THEN
+      IF n > 0 OR held THEN
         PERFORM raise_counter('commits/' || p_node || '/' || p_epoch, 1);
       END IF;
       RETURN to_jsonb(replies);

@@ -58,9 +58,11 @@ def read_log(database: Database, partition: Partition) -> PartitionLog | None:
 class Appends:
     """All that one commit appends."""
 
-    def __init__(self, database: Database, now_ms: int) -> None:
+    def __init__(self, database: Database, now_ms: int, *, repair: bool) -> None:
         self._database = database
         self._now_ms = now_ms
+        self._repair = repair
+        """True if no client sends a rejected batch again."""
         self._logs: dict[Partition, PartitionLog | None] = {}
 
     def append(self, entry: BatchEntry) -> BatchOutcome:
@@ -77,6 +79,12 @@ class Appends:
         )
         if isinstance(verdict, KnownBatch):
             return BatchOutcome(ErrorCode.none, verdict.base_offset, verdict.append_ms, log.start, duplicate=True)
+        if verdict is idempotence.HELD:
+            if self._repair:
+                verdict = None
+            else:
+                log.producers[entry.producer_id] = idempotence.hold(producer, entry.producer_epoch, entry.base_sequence)
+                log.touched.add(entry.producer_id)
         if verdict is not None:
             return BatchOutcome(verdict, log_start=log.start)
         base = log.append(entry, append_ms)
@@ -110,7 +118,7 @@ class Appends:
         """Write what was appended from the object with row id ``wal``; return its number of batch ranges."""
         ranges = 0
         for log in self._logs.values():
-            if log is not None and log.ranges:
+            if log is not None and (log.ranges or log.touched):
                 ranges += len(log.ranges)
                 self._store(log, wal)
         return ranges

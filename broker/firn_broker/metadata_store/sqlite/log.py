@@ -76,11 +76,11 @@ class SqliteLog:
         if reply is not None:
             return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
         now = self._database.now_ms()
-        appends = Appends(self._database, now)
+        appends = Appends(self._database, now, repair=commit.repair)
         outcomes = [appends.append(entry) for entry in commit.batches]
         ranges = appends.store(wal)
         self._finish(wal, now, commit.size, ranges, outcomes)
-        if ranges:
+        if any(outcome.changed for outcome in outcomes):
             self._database.raise_counter(commit.lease.commits)
         return outcomes
 
