@@ -109,6 +109,6 @@ POSTPONED_OBJECTS = Gauge(
 )
 UNCOMMITTED_OBJECTS = Gauge(
     "firn_broker_uncommitted_objects",
-    "Complete objects of stopped brokers without a commit. They may hold acknowledged records, so they stay until"
-    " firn-broker fsck --accept or --recover",
+    "Complete objects of stopped brokers without a commit, whose records are not known to be in the log. They may be"
+    " acknowledged, so the objects stay until firn-broker fsck --accept or --recover",
 )

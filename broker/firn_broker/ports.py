@@ -11,6 +11,7 @@ from uuid import UUID
 from firn.model.errors import UnavailableError
 from firn_broker.log_types import (
     LOOKUP_RANGES,
+    BatchEntry,
     BatchOutcome,
     BatchRange,
     Commit,
@@ -252,6 +253,15 @@ class RetentionStore(Protocol):
 
         Their objects are dead in ``keep_ms`` from now. With None they are kept: no step deletes them until a later call
         gives them a time.
+        """
+        ...
+
+    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> bool:
+        """Return whether the logs have the records of all these batches for certain, through other objects than ``key``,
+        which is reserved and not committed.
+
+        The answer is no for batches without a producer id, and where the store cannot tell. So it is no for a producer
+        id that the store allocated after the reservation: a store that went back would allocate it again.
         """
         ...
 

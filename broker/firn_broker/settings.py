@@ -169,8 +169,9 @@ class MaintenanceSettings(Settings):
     """Seconds after which maintenance withdraws the reservations of stopped brokers, and deletes stored answers to
     commits."""
     uncommitted_seconds: float = Field(default=604_800, ge=0)
-    """Seconds for which maintenance keeps a complete object without a commit after ``firn-broker fsck --accept``. Before,
-    it stays: if the coordinator lost the commit, the object is the only copy of its records."""
+    """Seconds for which maintenance keeps a complete object without a commit after ``firn-broker fsck --accept``, or if
+    idempotent producers have sent all its batches again. Before, it stays: if the coordinator lost the commit, the object
+    is the only copy of its records."""
 
 
 class Listener(Settings):

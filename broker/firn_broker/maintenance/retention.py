@@ -12,7 +12,7 @@ import structlog
 from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn_broker import metrics
 from firn_broker.cluster.membership import Membership
-from firn_broker.log_types import Topic
+from firn_broker.log_types import BatchEntry, Topic
 from firn_broker.maintenance.compaction import Compaction
 from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.ports import ObjectStore, RetentionStore
@@ -162,8 +162,11 @@ class Maintenance:
         end = clock() + self._settings.interval_seconds
         unused = []
         for key in await self._retention_store.stale_reservations(age, self._settings.round_runs):
-            if not await self._complete(key):
+            batches = await self._batches(key)
+            if not batches:
                 unused.append(key)
+            elif await self._retention_store.contains(key, batches):
+                await self._accept(key)
             # The coordinator may have lost the commit of a complete object.
             elif await self._retention_store.withdraw_reservations([key], None):
                 log.warning(
@@ -176,15 +179,30 @@ class Maintenance:
         withdrawn = await self._retention_store.withdraw_reservations(unused)
         metrics.MAINTENANCE.labels("withdrawn reservations").inc(withdrawn)
 
-    async def _complete(self, key: str) -> bool:
-        """Return whether the object has batches of producers and is whole. Raises UnavailableError."""
+    async def _accept(self, key: str) -> None:
+        """Give a complete object up whose batches the producers have sent again. It stays as long as after the decision
+        of an administrator."""
+        keep_ms = int(self._settings.uncommitted_seconds * 1000)
+        if await self._retention_store.withdraw_reservations([key], keep_ms):
+            log.info("an object without a commit is accepted: the producers have sent all its batches again", key=key)
+            metrics.MAINTENANCE.labels("accepted uncommitted objects").inc()
+
+    async def _batches(self, key: str) -> list[BatchEntry]:
+        """Return the batches of producers in a complete object, and none of another object. Raises UnavailableError."""
         if wal.horizon(key) is not None:
             # Compaction copied its records from committed objects.
-            return False
+            return []
         try:
-            return bool(await wal.read_batches(self._objects, key, await self._objects.size(key)))
+            indexed = await wal.read_batches(self._objects, key, await self._objects.size(key))
         except (KeyError, CorruptDataError):
-            return False
+            return []
+        return [
+            BatchEntry(
+                batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp, False, batch.producer_id,
+                batch.producer_epoch, batch.base_sequence,
+            )
+            for batch in indexed
+        ]  # fmt: skip
 
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs

@@ -80,6 +80,23 @@ def judge(
     return None
 
 
+def contains(
+    state: ProducerState | None, epoch: int, sequence: int, records: int, forgotten: Callable[[], bool]
+) -> bool:
+    """Return whether the log has the records of a batch for certain, whatever batches they came in.
+
+    A producer that was never forgotten began at sequence 0, and has no gaps. Of another one, the log has the newest
+    batches.
+    """
+    if state is None or state.epoch != epoch or state.held is not None or not state.batches:
+        return False
+    last, newest = following_sequence(sequence, records - 1), state.batches[-1].last_sequence
+    if last != newest and not precedes(last, newest):
+        return False
+    oldest = state.batches[0].first_sequence
+    return sequence == oldest or precedes(oldest, sequence) or not forgotten()
+
+
 def hold(state: ProducerState | None, epoch: int, sequence: int) -> ProducerState:
     """Return the state of a forgotten producer that may begin at ``sequence``, or at an earlier one that it sent
     before."""

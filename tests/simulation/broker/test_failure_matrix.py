@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
+import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import ExitCode, FencedError
@@ -123,14 +124,36 @@ def test_a_broker_dies_between_upload_and_commit() -> None:
             assert await numbers(world, second) == []
             assert await send(world, second, 0) == (0, 0)
             await janitors(world)
+            assert (await world.store.retention.dead_backlog()).kept == 0, "its only batch is in the log"
+            assert orphan in world.objects.objects, "a recovery may still need it"
+            await asyncio.sleep(SETTINGS.upkeep.uncommitted_seconds)
+            assert orphan not in world.objects.objects, "retention finds it by its reservation"
+            assert await numbers(world, second) == [0]
+
+    run(story())
+
+
+@pytest.mark.parametrize("producer", [PRODUCER, -1])
+def test_an_uncommitted_object_whose_batch_is_not_known_stays(producer: int) -> None:
+    """The producer did not send the batch again, or it is not idempotent."""
+
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            first.doom = ("put", AFTER)
+            assert await died(asyncio.create_task(send(world, first, 0, producer=producer)))
+            (orphan,) = world.objects.objects
+            assert await send(world, second, 0, producer=-1) == (0, 0)
+            await janitors(world)
             await asyncio.sleep(10 * SETTINGS.upkeep.uncommitted_seconds)
             assert orphan in world.objects.objects, "it may be the only copy of its records"
+            assert (await world.store.retention.dead_backlog()).kept == 1
             keep_ms = int(SETTINGS.upkeep.uncommitted_seconds * 1000)
             assert await world.store.retention.withdraw_reservations([orphan], keep_ms) == 1
             await janitors(world)
             assert orphan in world.objects.objects, "an administrator may change the decision"
             await asyncio.sleep(SETTINGS.upkeep.uncommitted_seconds)
-            assert orphan not in world.objects.objects, "retention finds it by its reservation"
+            assert orphan not in world.objects.objects
             assert await numbers(world, second) == [0]
 
     run(story())

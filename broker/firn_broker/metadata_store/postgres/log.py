@@ -42,7 +42,8 @@ class PostgresLog:
 
     async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
         await self._database.rows(
-            "INSERT INTO wal(key, node, node_epoch, state, size, runs, made_ms) SELECT key, $2, $3, 0, -1, 0, now_ms()"
+            "INSERT INTO wal(key, node, node_epoch, state, size, runs, made_ms, producers) SELECT key, $2, $3, 0, -1, 0, now_ms(),"
+            " coalesce((SELECT value FROM counter WHERE name = 'producer'), 0)"
             " FROM unnest($1::text[]) key ON CONFLICT DO NOTHING",
             list(keys), lease.node, lease.epoch, lane=self._database.lanes.commits,
         )  # fmt: skip

@@ -1,10 +1,12 @@
 """The steps that delete data in PostgreSQL."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
-from firn_broker.log_types import KEPT_REPLIES, DeadBacklog
-from firn_broker.metadata_store import time_marks
+from firn_broker.log_types import KEPT_REPLIES, BatchEntry, DeadBacklog
+from firn_broker.metadata_store import idempotence, time_marks
+from firn_broker.metadata_store.idempotence import KnownBatch, ProducerState
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
@@ -69,6 +71,25 @@ class PostgresRetention:
             list(keys), keep_ms,
         )  # fmt: skip
         return len(rows)
+
+    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> bool:
+        rows = await self._database.rows(
+            "SELECT it.n, p.epoch, p.ring, EXISTS (SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic = topic.name"
+            " WHERE topic.id = it.topic AND f.pid >= it.pid) FROM unnest($2::uuid[], $3::int[], $4::bigint[]) WITH ORDINALITY"
+            " AS it(topic, part, pid, n) JOIN wal ON wal.key = $1 AND it.pid BETWEEN 0 AND wal.producers - 1"
+            " JOIN log ON log.topic_id = it.topic AND log.part = it.part AND NOT deleted"
+            " JOIN producer p ON p.log = log.id AND p.pid = it.pid",
+            key, [entry.partition.topic for entry in batches], [entry.partition.index for entry in batches],
+            [entry.producer_id for entry in batches],
+        )  # fmt: skip
+        contained = 0
+        for number, epoch, ring, forgotten in rows:
+            entry = batches[number - 1]
+            state = ProducerState(epoch, [KnownBatch(*ring[start : start + 4]) for start in range(0, len(ring), 4)])
+            contained += idempotence.contains(
+                state, entry.producer_epoch, entry.base_sequence, entry.records, partial(bool, forgotten)
+            )
+        return contained == len(batches)
 
     async def forget_replies(self, age_ms: int, limit: int) -> int:
         # A node repeats only the newest commits of its present epoch; after its epoch has ended it repeats none.

@@ -5,6 +5,7 @@
 """
 
 import json
+from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -46,6 +47,21 @@ class PartitionLog:
         return base
 
 
+def read_producer(database: Database, log: int, pid: int) -> ProducerState | None:
+    """Read the state of a producer inside a transaction; None for an unknown one."""
+    row = database.row("SELECT epoch, batches FROM producer WHERE log=? AND pid=?", log, pid)
+    return ProducerState(row[0], [KnownBatch(*batch) for batch in json.loads(row[1])]) if row else None
+
+
+def may_be_forgotten(database: Database, entry: BatchEntry) -> bool:
+    """Return whether the state of a batch's producer may have been forgotten."""
+    row = database.row(
+        "SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic=topic.name WHERE id=? AND pid>=?",
+        entry.partition.topic.bytes, entry.producer_id,
+    )  # fmt: skip
+    return row is not None
+
+
 def read_log(database: Database, partition: Partition) -> PartitionLog | None:
     """Read a partition's log inside a transaction; None for one that does not exist."""
     row = database.row(
@@ -75,7 +91,11 @@ class Appends:
             return BatchOutcome(ErrorCode.none, log.append(entry, append_ms), append_ms, log.start)
         producer = self._producer(log, entry.producer_id)
         verdict = idempotence.judge(
-            producer, entry.producer_epoch, entry.base_sequence, entry.records, lambda: self._may_be_forgotten(entry)
+            producer,
+            entry.producer_epoch,
+            entry.base_sequence,
+            entry.records,
+            partial(may_be_forgotten, self._database, entry),
         )
         if isinstance(verdict, KnownBatch):
             return BatchOutcome(ErrorCode.none, verdict.base_offset, verdict.append_ms, log.start, duplicate=True)
@@ -101,18 +121,8 @@ class Appends:
 
     def _producer(self, log: PartitionLog, pid: int) -> ProducerState | None:
         if pid not in log.producers:
-            row = self._database.row("SELECT epoch, batches FROM producer WHERE log=? AND pid=?", log.id, pid)
-            log.producers[pid] = (
-                ProducerState(row[0], [KnownBatch(*batch) for batch in json.loads(row[1])]) if row else None
-            )
+            log.producers[pid] = read_producer(self._database, log.id, pid)
         return log.producers[pid]
-
-    def _may_be_forgotten(self, entry: BatchEntry) -> bool:
-        row = self._database.row(
-            "SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic=topic.name WHERE id=? AND pid>=?",
-            entry.partition.topic.bytes, entry.producer_id,
-        )  # fmt: skip
-        return row is not None
 
     def store(self, wal: int) -> int:
         """Write what was appended from the object with row id ``wal``; return its number of batch ranges."""

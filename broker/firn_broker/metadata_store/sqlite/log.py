@@ -49,7 +49,8 @@ class SqliteLog:
         def work() -> None:
             now = database.now_ms()
             database.connection.executemany(
-                "INSERT OR IGNORE INTO wal(key, node, node_epoch, state, size, runs, made_ms) VALUES (?,?,?,0,-1,0,?)",
+                "INSERT OR IGNORE INTO wal(key, node, node_epoch, state, size, runs, made_ms, producers) VALUES (?,?,?,0,-1,0,?,"
+                " coalesce((SELECT value FROM counter WHERE name='producer'), 0))",
                 [(key, lease.node, lease.epoch, now) for key in keys],
             )
 

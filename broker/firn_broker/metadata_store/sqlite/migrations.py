@@ -72,8 +72,14 @@ MIGRATIONS = (
     """
     CREATE TABLE topic_change(version INTEGER PRIMARY KEY, topic_id BLOB NOT NULL, mark TEXT NOT NULL);
     """,
+    """
+    ALTER TABLE wal ADD COLUMN producers INTEGER;
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
+
+`wal.producers` is the counter of producer ids at the time of the reservation; null for reservations of versions without
+the column.
 
 `forgotten_producer.pid` is the greatest producer id whose state was deleted in a topic of that name, because it was old
 or with the topic. Earlier versions did not store it, so any id that they allocated counts.

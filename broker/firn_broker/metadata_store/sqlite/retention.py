@@ -1,10 +1,12 @@
 """The steps that delete data in SQLite."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
-from firn_broker.log_types import KEPT_REPLIES, DeadBacklog
-from firn_broker.metadata_store import time_marks
+from firn_broker.log_types import KEPT_REPLIES, BatchEntry, DeadBacklog
+from firn_broker.metadata_store import idempotence, time_marks
+from firn_broker.metadata_store.sqlite.commits import may_be_forgotten, read_log, read_producer
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
@@ -133,6 +135,22 @@ class SqliteRetention:
             )
 
         return await database.run(work)
+
+    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> bool:
+        database = self._database
+
+        def known(entry: BatchEntry) -> bool:
+            log = read_log(database, entry.partition)
+            return log is not None and idempotence.contains(
+                read_producer(database, log.id, entry.producer_id),
+                entry.producer_epoch, entry.base_sequence, entry.records, partial(may_be_forgotten, database, entry),
+            )  # fmt: skip
+
+        def work() -> bool:
+            (allocated,) = database.row("SELECT coalesce(producers, 0) FROM wal WHERE key=?", key) or (0,)
+            return all(0 <= entry.producer_id < allocated and known(entry) for entry in batches)
+
+        return await database.run(work, write=False)
 
     async def forget_replies(self, age_ms: int, limit: int) -> int:
         database = self._database
