@@ -40,10 +40,26 @@ def test_the_checker_finds_a_coordinator_that_lets_producers_begin_anywhere(monk
     judge: Any = idempotence.judge
 
     def lenient(*batch: Any) -> Any:
-        return judge(*batch[:-1], lambda: True)
+        verdict = judge(*batch[:-1], lambda: True)
+        return None if verdict is idempotence.HELD else verdict
 
     monkeypatch.setattr(idempotence, "judge", lenient)
     assert "out of order after the last batch" in first_violation()
+
+
+def test_producers_keep_their_order_although_the_coordinator_forgot_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge: Any = idempotence.judge
+    held = 0
+
+    def forgetful(*batch: Any) -> Any:
+        nonlocal held
+        verdict = judge(*batch[:-1], lambda: True)
+        held += verdict is idempotence.HELD
+        return verdict
+
+    monkeypatch.setattr(idempotence, "judge", forgetful)
+    assert not first_violation()
+    assert held, "no batch overtook the first one"
 
 
 def test_the_checker_finds_a_broker_that_does_not_look_at_checksums(monkeypatch: pytest.MonkeyPatch) -> None:
