@@ -13,18 +13,19 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from kio.schema.errors import ErrorCode
 
 from firn.model.clock import SystemClock
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.__main__ import make_ports
-from firn_broker.log_types import CommittedOffset, Topic
+from firn_broker.log_types import CommittedOffset, Partition, Topic
 from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.ports import MetadataStore
 from firn_broker.settings import BrokerSettings, DirectorySettings, PostgresSettings
-from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch
+from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch, produced
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.contract.metadata_store.topics import whole
 from tests.servers.postgres import Postgres
@@ -161,6 +162,30 @@ class TestPostgres(MetadataStoreContract):
             assert (loaded.whole, loaded.topics[0].partitions) == (is_whole, 2)
         assert await db.fetchval("SELECT count(*) FROM topic_change") == 10_000
         await db.close()
+
+    async def test_producers_that_version_0_1_0_forgets_go_on(
+        self, log: Log, settings: PostgresSettings, database: Postgres, advance: Advance
+    ) -> None:
+        statements = json.loads((RELEASED / "0.1.0.json").read_text())
+        (forget,) = (statement for statement in statements if "DELETE FROM producer" in statement)
+        (delete,) = (statement for statement in statements if "DELETE FROM topic" in statement)
+        (logs,) = (statement for statement in statements if "UPDATE log SET deleted" in statement)
+        again = Partition(UUID(int=8), 0)
+        await log.commit(produced(0, producer=1), produced(0, producer=2))
+        await advance(11)
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"SET search_path = {settings.schema_name}")
+        assert (await db.fetchrow(forget, 10_000, 10, -1, -1))[2] == 2
+        assert [outcome.error for outcome in await log.commit(produced(7, producer=2), produced(7, producer=3))] == [
+            ErrorCode.none, ErrorCode.out_of_order_sequence_number,
+        ]  # fmt: skip
+        await log.commit(produced(0, producer=4))
+        await db.execute(delete, TOPIC)
+        await db.execute(logs, TOPIC)
+        await db.close()
+        await log.store.topics.create_topic(Topic(again.topic, "orders", 1, {}))
+        outcomes = await log.commit(produced(5, producer=5, partition=again), produced(5, producer=4, partition=again))
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
 
     async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:
         with pytest.raises(InvalidSpecError, match="has fsync=off"):

@@ -97,6 +97,31 @@ SCRIPTS = (
     """
     ALTER TABLE wal ADD COLUMN producers bigint;
     """,
+    """
+    CREATE FUNCTION note_forgotten_producers() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      -- The producers of a deleted topic have no row here: they were noted when it was deleted.
+      INSERT INTO forgotten_producer AS f
+        SELECT name, max(pid), now_ms() FROM gone JOIN log ON log.id = gone.log JOIN topic ON topic.id = topic_id
+        GROUP BY name ORDER BY name
+        ON CONFLICT (topic) DO UPDATE SET pid = greatest(f.pid, excluded.pid),
+          forgotten_ms = greatest(f.forgotten_ms, excluded.forgotten_ms);
+      RETURN NULL;
+    END $$;
+    CREATE TRIGGER note_forgotten_producers AFTER DELETE ON producer REFERENCING OLD TABLE AS gone
+      FOR EACH STATEMENT EXECUTE FUNCTION note_forgotten_producers();
+    CREATE FUNCTION note_producers_of_topic() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN
+      PERFORM 1 FROM log WHERE topic_id = OLD.id ORDER BY topic_id, part FOR UPDATE;
+      INSERT INTO forgotten_producer AS f
+        SELECT OLD.name, coalesce(max(pid), -1), now_ms() FROM log JOIN producer ON producer.log = log.id
+        WHERE topic_id = OLD.id
+        ON CONFLICT (topic) DO UPDATE SET pid = greatest(f.pid, excluded.pid),
+          forgotten_ms = greatest(f.forgotten_ms, excluded.forgotten_ms);
+      RETURN NULL;
+    END $$;
+    CREATE TRIGGER note_producers_of_topic AFTER DELETE ON topic FOR EACH ROW EXECUTE FUNCTION note_producers_of_topic();
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -104,7 +129,8 @@ SCRIPTS = (
 the column.
 
 `forgotten_producer.pid` is the greatest producer id whose state was deleted in a topic of that name, because it was old
-or with the topic. Earlier versions did not store it, so any id that they allocated counts.
+or with the topic. Triggers note it, because version 0.1.0 deletes states without a note. Before the triggers, any id that
+it allocated counts.
 
 `time_mark` holds the marks of `metadata_store.time_marks`. Versions without it neither use nor damage it.
 
@@ -112,12 +138,6 @@ or with the topic. Earlier versions did not store it, so any id that they alloca
 trigger runs when a transaction commits, and locks the counter until the commit is visible. So a transaction that sees a
 version sees all earlier ones. The trigger also notes the changes of earlier versions of the program.
 """
-
-RAISE_FORGOTTEN = (
-    "ON CONFLICT (topic) DO UPDATE SET pid = greatest(f.pid, excluded.pid),"
-    " forgotten_ms = greatest(f.forgotten_ms, excluded.forgotten_ms)"
-)
-"""The end of a statement that inserts into ``forgotten_producer AS f``."""
 
 COMPATIBLE_FROM = 1
 """The oldest version of the schema whose programs work correctly on this one. Raise it with a script that they would

@@ -8,7 +8,6 @@ from firn_broker.log_types import KEPT_REPLIES, BatchEntry, DeadBacklog
 from firn_broker.metadata_store import idempotence, time_marks
 from firn_broker.metadata_store.idempotence import KnownBatch, ProducerState
 from firn_broker.metadata_store.postgres.database import Database
-from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 from firn_broker.metadata_store.time_marks import Range
 
 DROPPED_RANGES = 500
@@ -114,14 +113,11 @@ class PostgresRetention:
 
     async def forget_producers(self, age_ms: int, limit: int) -> int:
         # A walk over all producers: with an index on touched_ms, every commit would write to it. SKIP LOCKED never
-        # waits for a commit: a producer that a commit has locked is not silent.
+        # waits for a commit: a producer that a commit has locked is not silent. A trigger notes the deleted ones.
         rows = await self._database.rows(
             "WITH seen AS (SELECT log, pid FROM producer WHERE (log, pid) > ($3, $4) ORDER BY log, pid LIMIT $2),"
             " gone AS (DELETE FROM producer WHERE (log, pid) IN (SELECT log, pid FROM seen JOIN producer USING (log, pid)"
-            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING log, pid),"
-            # A deleted topic has no row here: its producers were noted when it was deleted.
-            " noted AS (INSERT INTO forgotten_producer AS f SELECT name, max(pid), (SELECT now_ms()) FROM gone JOIN log ON log.id = gone.log"
-            f" JOIN topic ON topic.id = topic_id GROUP BY name ORDER BY name {RAISE_FORGOTTEN})"
+            " WHERE touched_ms <= (SELECT now_ms() - $1) FOR UPDATE OF producer SKIP LOCKED) RETURNING 1)"
             " SELECT log, pid, (SELECT count(*) FROM gone), (SELECT count(*) FROM seen) FROM seen ORDER BY log DESC, pid DESC LIMIT 1",
             age_ms, limit, *self._examined,
         )  # fmt: skip

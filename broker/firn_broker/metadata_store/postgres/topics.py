@@ -10,7 +10,6 @@ from uuid import UUID
 
 from firn_broker.log_types import Topic, Topics, TopicsVersion
 from firn_broker.metadata_store.postgres.database import Database, plain_uuid
-from firn_broker.metadata_store.postgres.migrations import RAISE_FORGOTTEN
 
 
 class PostgresTopics:
@@ -80,17 +79,12 @@ class PostgresTopics:
         )  # fmt: skip
 
     async def delete_topic(self, topic: UUID) -> bool:
-        async def logs(db: Any, row: Any) -> None:
-            await db.execute("SELECT 1 FROM log WHERE topic_id = $1 ORDER BY topic_id, part FOR UPDATE", topic)
-            await db.execute(
-                "INSERT INTO forgotten_producer AS f SELECT $1, coalesce(max(pid), -1), now_ms() FROM log JOIN producer ON producer.log = log.id"
-                f" WHERE topic_id = $2 {RAISE_FORGOTTEN}",
-                row["name"], topic,
-            )  # fmt: skip
+        async def logs(db: Any, _: Any) -> None:
+            # A trigger has locked the logs, and noted their producers.
             await db.execute("UPDATE log SET deleted = true WHERE topic_id = $1", topic)
             await db.execute("DELETE FROM grp_offset WHERE topic_id = $1", topic)
 
-        return await self._change("DELETE FROM topic WHERE id = $1 RETURNING name", topic, logs=logs)
+        return await self._change("DELETE FROM topic WHERE id = $1 RETURNING id", topic, logs=logs)
 
 
 async def _add_logs(db: Any, topic: UUID, partitions: int) -> None:
