@@ -79,7 +79,7 @@ class Broker:
             settings.topics,
             settings.upkeep.compacted_bytes,
         )
-        self.producer_ids = ProducerIds(store.nodes)
+        self.producer_ids = ProducerIds(store.nodes, ports.random)
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader)
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""

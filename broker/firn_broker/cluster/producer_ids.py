@@ -5,9 +5,13 @@ coordinator cannot be reached gets an id, with which it can produce to the leade
 librdkafka 2.16 asks the same broker again and again.
 
 Ids rise with time, over all brokers: a broker replaces its blocks after `BLOCK_SECONDS`. So the coordinator can tell a
-new producer from a producer that it has forgotten (`metadata_store.idempotence`)."""
+new producer from a producer that it has forgotten (`metadata_store.idempotence`).
+
+A coordinator that loses its last commits forgets blocks, and would give the same ids to another broker. The records of
+one producer would then pass as duplicates of the other's. So each block begins at a random distance from the last one."""
 
 import asyncio
+from random import Random
 
 import structlog
 
@@ -17,6 +21,9 @@ from firn_broker.ports import NodeStore
 log = structlog.get_logger()
 
 BLOCK = 1000
+GAP = 1 << 30
+"""Limit of the distance between two blocks. Two blocks at the same place share an id with a probability of 2 in a
+million. Ids suffice for 8 thousand million blocks."""
 BLOCK_SECONDS = 3600.0
 """Seconds after which a broker replaces its blocks. They are less than the time for which the coordinator remembers a
 silent producer (``upkeep.producerSeconds``), unless an administrator lowers that time."""
@@ -26,8 +33,9 @@ CHECK_SECONDS = 1.0
 class ProducerIds:
     """Allocates ids that no other broker allocates."""
 
-    def __init__(self, nodes: NodeStore) -> None:
+    def __init__(self, nodes: NodeStore, random: Random) -> None:
         self._nodes = nodes
+        self._random = random
         self._next = 0
         self._end = 0
         self._spare: int | None = None
@@ -53,7 +61,8 @@ class ProducerIds:
                 await self._reserve()
 
     async def _reserve(self) -> None:
-        self._spare = await self._nodes.allocate_producer_ids(BLOCK)
+        gap = self._random.randrange(GAP)
+        self._spare = gap + await self._nodes.allocate_producer_ids(gap + BLOCK)
         self._reserved = asyncio.get_running_loop().time()
 
     async def _renew(self) -> None:
