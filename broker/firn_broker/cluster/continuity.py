@@ -64,6 +64,7 @@ class Continuity:
         self._store = store
         self._lease = NO_LEASE
         self._patience = PATIENCE_SECONDS
+        self._ttl_seconds = 0.0
         self._counters: dict[str, int] = {}
         self._own: set[str] = set()
         """Counters of this process's leases, which only its own acknowledged commits raise here: the coordinator may
@@ -79,6 +80,12 @@ class Continuity:
         self._checking = asyncio.Lock()
         self.stopped = ""
         """Why this broker serves no client now; empty if it does."""
+
+    @property
+    def noticed_seconds(self) -> float:
+        """Return the time within which every live broker notices that its commits are lost; 0 for a single broker."""
+        others = {_node_of(name)[0] for name in self._counters} - {-1, self._lease.node}
+        return self._ttl_seconds if others else 0.0
 
     def require(self) -> None:
         """Raise WentBackError while this broker may not use the coordinator."""
@@ -116,7 +123,8 @@ class Continuity:
         """
         async with self._checking:
             if lease is not None:
-                self._lease, self._patience = lease, max(PATIENCE_SECONDS, PATIENCE_LEASES * ttl_ms / 1000)
+                self._lease, self._ttl_seconds = lease, ttl_ms / 1000
+                self._patience = max(PATIENCE_SECONDS, PATIENCE_LEASES * self._ttl_seconds)
                 self._own.add(lease.commits)
             fallen, stopped = await self._compare()
             if not stopped and (fallen or self._repeating or self._failure):

@@ -21,12 +21,16 @@ from firn_broker.log_types import (
     Node,
     NodeAddress,
     NodeLease,
+    Partition,
     Topics,
     TopicsVersion,
 )
 from firn_broker.ports import GroupStore, LogStore, MetadataStore, NodeStore, RetentionStore, TopicStore, WentBackError
 
 log = structlog.get_logger()
+
+AHEAD = 10_000
+"""Offsets at most for which a broker remembers that a consumer is ahead."""
 
 
 class GuardedStore:
@@ -114,6 +118,8 @@ class _Log(_Port):
         super().__init__(store, name, continuity)
         self._checking = asyncio.Lock()
         self._next_check: asyncio.Task[None] | None = None
+        self._ahead: dict[tuple[Partition, int], float] = {}
+        """Since when consumers have asked for an offset that is ahead of its partition."""
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         self._continuity.require()
@@ -122,13 +128,11 @@ class _Log(_Port):
     async def find(self, lookups: Sequence[Lookup], *max_ranges: int) -> Sequence[LookupResult]:
         self._continuity.require()
         results: Sequence[LookupResult] = await self._port.find(lookups, *max_ranges)
-        if any(
-            result.error is ErrorCode.offset_out_of_range and lookup.offset > result.high_watermark
-            for lookup, result in zip(lookups, results, strict=True)
-        ):
+        if any(map(_is_ahead, lookups, results)):
             # A consumer that reset its offset because of a lost commit would skip or repeat records.
             await self._check()
             results = await self._port.find(lookups, *max_ranges)
+            results = [self._unless_lost(lookup, result) for lookup, result in zip(lookups, results, strict=True)]
         return results
 
     async def _check(self) -> None:
@@ -144,3 +148,21 @@ class _Log(_Port):
         async with self._checking:
             self._next_check = None
             await self._continuity.check()
+
+    def _unless_lost(self, lookup: Lookup, result: LookupResult) -> LookupResult:
+        """Reject a consumer that is ahead of a partition only after every broker has had time to miss its commits."""
+        patience = self._continuity.noticed_seconds
+        if not patience or not _is_ahead(lookup, result):
+            return result
+        now, position = asyncio.get_running_loop().time(), (lookup.partition, lookup.offset)
+        # A client that asks again much later may be ahead because of another loss.
+        if now - self._ahead.get(position, now) > 10 * patience or len(self._ahead) >= AHEAD:
+            self._ahead.clear()
+        if now - self._ahead.setdefault(position, now) < patience:
+            return LookupResult(ErrorCode.kafka_storage_error)
+        del self._ahead[position]
+        return result
+
+
+def _is_ahead(lookup: Lookup, result: LookupResult) -> bool:
+    return result.error is ErrorCode.offset_out_of_range and lookup.offset > result.high_watermark
