@@ -190,6 +190,48 @@ def test_a_recovery_commits_all_lost_records_again() -> None:
     run(story())
 
 
+def test_a_recovery_keeps_the_order_of_a_producer_that_wrote_to_two_brokers() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            hosts = first, second = tuple(world.hosts)
+            backup = world.backup()
+            for number, host in enumerate((second, first, second, first)):
+                assert await send(world, host, number) == (0, number)
+            for host in hosts:
+                world.kill(host)
+            await world.restart_coordinator(backup)
+            await asyncio.sleep(2 * LEASE_SECONDS)
+            findings = await fsck.check(world.store.retention, world.objects, read=True)
+            keys = [*findings.uncommitted, *findings.newer]
+            done = await recovery.recover(world.store, world.objects, keys, TopicConfigs({}))
+            assert not done.rejected
+            assert await numbers(world, await world.start()) == [0, 1, 2, 3]
+
+    run(story())
+
+
+def test_no_broker_rejects_a_consumer_that_is_ahead_before_the_writer_noticed() -> None:
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            await asyncio.sleep(LEASE_SECONDS)
+            backup = world.backup()
+            assert [await send(world, first, number) for number in (0, 1)] == [(0, 0), (0, 1)]
+            world.freeze(first)
+            await world.restart_coordinator(backup)
+            assert (await wire.fetch(world, second, Client("reader"), TOPIC, 0, 2)).error == STORAGE_ERROR
+            world.thaw(first)
+            await asyncio.sleep(LEASE_SECONDS)
+            assert not (await wire.fetch(world, second, Client("reader"), TOPIC, 0, 2)).error
+            assert (await wire.fetch(world, second, Client("reader"), TOPIC, 0, 3)).error == STORAGE_ERROR
+            await asyncio.sleep(LEASE_SECONDS)
+            rejected = await wire.fetch(world, second, Client("reader"), TOPIC, 0, 3)
+            assert rejected.error == ErrorCode.offset_out_of_range.value, "no commit is lost"
+            quiet(world)
+
+    run(story())
+
+
 def test_no_producer_id_is_given_twice() -> None:
     async def story() -> None:
         async with brokers(1) as world:
