@@ -52,7 +52,7 @@ class _Found(NamedTuple):
     id: UUID
     key: str
     size: int
-    batches: Sequence[wal.IndexedBatch]
+    batches: list[wal.IndexedBatch]
 
 
 async def recover(
