@@ -131,7 +131,9 @@ class Producer:
             if error:
                 # Batches after one that has to be repeated are out of order. None is lost: the producer repeats them
                 # too.
-                assert error in RETRIABLE, f"error {error} for {sent}"
+                assert error in RETRIABLE or (error == OUT_OF_ORDER and self._history.lost_seconds), (
+                    f"error {error} for {sent}"
+                )
                 break
             sent.offset, sent.acknowledged = offset, world.now()
             taken += 1
@@ -160,28 +162,37 @@ class Consumer:
         while True:
             await asyncio.sleep(chance.random() * self._pace)
             wait = 500 if chance.random() < 0.5 else 0
-            await self.read(await somewhere(self._world), wait_ms=wait)
+            await self._fetch(await self._choose(), wait_ms=wait)
 
-    async def read(self, host: Host, *, wait_ms: int = 0) -> bool:
+    async def _choose(self) -> Host:
+        """Return the broker for the next fetch."""
+        return await somewhere(self._world)
+
+    async def read(self, host: Host) -> bool:
         """Fetch once, and return True if the end is reached."""
+        answer = await self._fetch(host)
+        return answer is not None and not answer.error and self._offset >= answer.high
+
+    async def _fetch(self, host: Host, *, wait_ms: int = 0) -> wire.Fetched | None:
+        """Fetch once, and return the answer; None for a broker that does not answer or has an error that may pass."""
         world, history = self._world, self._history
         began = world.now()
         try:
             answer = await wire.fetch(world, host, Client("reader"), *self._log, self._offset, wait_ms=wait_ms)
         except Dead:
-            return False
+            return None
         if answer.error == OUT_OF_RANGE:
             history.skipped.append((self._name, self._log, self._offset, answer.start))
             self._offset = answer.start
         elif answer.error:
             assert answer.error in RETRIABLE, f"error {answer.error} at {self._offset} of {self._log}"
-            return False
+            return None
         history.bounds.append(Bounds(self._log, began, world.now(), answer.start, answer.high))
         if answer.batches:
             history.seen.append((self._name, self._log, answer.batches))
             last = answer.batches[-1]
             self._offset = last.offset + last.records
-        return not answer.error and self._offset >= answer.high
+        return answer
 
 
 class Member:
@@ -243,6 +254,7 @@ class Member:
                         return
 
     async def _join(self) -> bool:
+        began = self._world.now()
         topic = self._topic.encode()
         joined: Any = await self._ask(
             11, 5, seconds=20.0, group_id=self._group, session_timeout=milliseconds(6000), rebalance_timeout=milliseconds(6000), member_id=self._id,
@@ -250,10 +262,7 @@ class Member:
         )  # fmt: skip
         self._id = joined.member_id
         if joined.error_code:
-            # No other member has its instance, and this error ends a real client.
-            assert joined.error_code != FENCED_INSTANCE
-            if joined.error_code == UNKNOWN_MEMBER:
-                self._id = ""
+            self._look_at(joined.error_code)
             return False
         self._generation = joined.generation_id
         assignments = []
@@ -266,15 +275,20 @@ class Member:
             assignments=assignments,
         )  # fmt: skip
         if synced.error_code:
-            assert synced.error_code != FENCED_INSTANCE
-            if synced.error_code == UNKNOWN_MEMBER:
-                self._id = ""
+            self._look_at(synced.error_code)
             return False
         self.mine = tuple(synced.assignment)
         self._history.assignments.append(
-            Assignment(self._group, self._generation, self._instance or self._id, self.mine)
+            Assignment(self._group, self._generation, self._instance or self._id, self.mine, began, self._world.now())
         )
         return True
+
+    def _look_at(self, error: int) -> None:
+        # No other member has its instance, and this error ends a real client. A new client takes its place if the
+        # coordinator lost its last join.
+        assert error != FENCED_INSTANCE or self._history.lost_seconds, "a static member was fenced"
+        if error in (UNKNOWN_MEMBER, FENCED_INSTANCE):
+            self._id = ""
 
     async def _beat(self) -> bool:
         answer: Any = await self._ask(
@@ -288,9 +302,12 @@ class Member:
         return self._in(answer.error_code)
 
     def _in(self, error: int) -> bool:
-        if error == UNKNOWN_MEMBER:
-            self._id = ""
-        assert not error or error in ELSEWHERE | {ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE}, error
+        self._look_at(error)
+        assert (
+            error == FENCED_INSTANCE
+            or not error
+            or error in ELSEWHERE | {ILLEGAL_GENERATION, UNKNOWN_MEMBER, REBALANCE}
+        ), error
         return not error
 
     async def _read(self, partition: int, offset: int) -> int:
@@ -350,6 +367,7 @@ class Admin:
         self._trimmed = trimmed
         self._partitions = partitions
         self._remade = remade
+        self._remaking = asyncio.Lock()
 
     async def trim(self) -> None:
         """Move log starts until cancelled."""
@@ -369,7 +387,9 @@ class Admin:
             except Dead:
                 continue
             partition_answer = answer.topics[0].partitions[0]
-            assert partition_answer.error_code in RETRIABLE | {0}, partition_answer.error_code
+            # The high watermark that is known here may be one of lost commits.
+            lost = {OUT_OF_RANGE} if self._history.lost_seconds else set()
+            assert partition_answer.error_code in RETRIABLE | {0} | lost, partition_answer.error_code
             if not partition_answer.error_code:
                 self._history.bounds.append(Bounds(log, began, self._world.now(), partition_answer.low_watermark, -1))
 
@@ -378,6 +398,10 @@ class Admin:
 
         Waits for each reply, because a late request must not take effect after the next one.
         """
+        async with self._remaking:
+            await self._remake()
+
+    async def _remake(self) -> None:
         began = self._world.now()
         await self._until(
             20, 3, {0, UNKNOWN_TOPIC}, lambda reply: reply.responses[0].error_code, topic_names=[self._remade]

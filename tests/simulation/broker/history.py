@@ -3,7 +3,7 @@
 The bytes of a batch name its producer and its number. A history is complete when the log was read to its end (`logs`)
 after all faults and all clients have ended."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -72,12 +72,14 @@ class OffsetRead(NamedTuple):
 
 
 class Assignment(NamedTuple):
-    """A member's part in a generation."""
+    """A member's part in a generation, which it asked for at ``began``."""
 
     group: str
     generation: int
     member: str
     partitions: tuple[int, ...]
+    began: float
+    ended: float
 
 
 @dataclass(slots=True)
@@ -99,12 +101,21 @@ class History:
     producer_ids: list[int] = field(default_factory=list)
     made_anew: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Topics that were deleted and created again: start of each deletion, and time at which the new topic existed."""
+    lost_seconds: list[tuple[float, float]] = field(default_factory=list)
+    """Times that the coordinator lost: from the newest change that it kept to its restart."""
+    recovered: bool = False
+    """An administrator committed lost records again, so they may have other offsets."""
     logs: dict[Log, tuple[int, list[Batch]]] = field(default_factory=dict)
     """(log start, batches) of each partition in the end."""
 
 
 def violations(history: History) -> Iterator[str]:
     """Yield every broken promise."""
+    if len(set(history.producer_ids)) < len(history.producer_ids):
+        yield "a producer id was allocated twice"
+    if history.recovered:
+        yield from _recovered(history)
+        return
     yield from _logs(history)
     yield from _acknowledged(history)
     yield from _orders(history)
@@ -113,8 +124,21 @@ def violations(history: History) -> Iterator[str]:
     yield from _bounds(history)
     yield from _offsets(history)
     yield from _groups(history)
-    if len(set(history.producer_ids)) < len(history.producer_ids):
-        yield "a producer id was allocated twice"
+
+
+def _recovered(history: History) -> Iterator[str]:
+    """The log has every acknowledged batch, at any offset, and those of idempotent producers once.
+
+    Logs from which retention or a client deletes records prove nothing, because offsets have changed.
+    """
+    for log, (start, batches) in history.logs.items():
+        count = Counter((batch.producer, batch.number) for batch in batches)
+        for sent in history.sent if start == 0 and log[0] not in history.made_anew else ():
+            copies = count[sent.producer, sent.number]
+            if sent.log == log and sent.offset is not None and not copies:
+                yield f"{log}: {sent} was acknowledged, and is lost after the recovery"
+            if sent.log == log and sent.idempotent and copies > 1:
+                yield f"{log}: {sent} exists {copies} times after the recovery"
 
 
 def _logs(history: History) -> Iterator[str]:
@@ -229,10 +253,12 @@ def _readers(history: History) -> Iterator[str]:
 
 def _bounds(history: History) -> Iterator[str]:
     """Log starts and high watermarks never go back, whichever broker reports them."""
-    by_log: dict[Log, list[Bounds]] = defaultdict(list)
+    by_log: dict[tuple[Log, int], list[Bounds]] = defaultdict(list)
     for bounds in history.bounds:
-        by_log[bounds.log].append(bounds)
-    for log, all_bounds in by_log.items():
+        # A loss takes log starts back, and high watermarks until the commits are repeated.
+        if (losses := _losses_before(history, bounds.began)) == _losses_before(history, bounds.ended):
+            by_log[bounds.log, losses].append(bounds)
+    for (log, _), all_bounds in by_log.items():
         ended = sorted(all_bounds, key=lambda bounds: bounds.ended)
         place, start, high = 0, 0, 0
         for bounds in sorted(all_bounds, key=lambda bounds: bounds.began):
@@ -243,6 +269,17 @@ def _bounds(history: History) -> Iterator[str]:
                 yield f"{log}: {bounds} after log start {start} and high watermark {high} were reported"
 
 
+def _losses_before(history: History, time: float) -> int:
+    return sum(restart <= time for _, restart in history.lost_seconds)
+
+
+def _is_lost(history: History, commit: OffsetCommit, read: OffsetRead) -> bool:
+    """Return whether the coordinator may have lost a group's commit before a read. Brokers do not repeat it."""
+    return any(
+        since <= commit.ended and commit.began <= restart <= read.ended for since, restart in history.lost_seconds
+    )
+
+
 def _offsets(history: History) -> Iterator[str]:
     """A group's offset comes from a commit that no later one has certainly replaced.
 
@@ -250,7 +287,10 @@ def _offsets(history: History) -> Iterator[str]:
     """
     for read in history.reads:
         commits = [commit for commit in history.commits if commit.log == read.log]
-        begun = max((commit.began for commit in commits if commit.ended < read.began), default=None)
+        begun = max(
+            (commit.began for commit in commits if commit.ended < read.began and not _is_lost(history, commit, read)),
+            default=None,
+        )
         if read.offset < 0:
             if begun is not None:
                 yield f"{read} although offsets were committed"
@@ -265,10 +305,12 @@ def _offsets(history: History) -> Iterator[str]:
 
 
 def _groups(history: History) -> Iterator[str]:
-    """A partition has one owner in a generation."""
-    owners: dict[tuple[str, int, int], str] = {}
+    """A partition has one owner in a generation. A lost generation may exist again."""
+    owners: dict[tuple[object, ...], str] = {}
     for assignment in history.assignments:
+        losses = _losses_before(history, assignment.began), _losses_before(history, assignment.ended)
         for partition in assignment.partitions:
-            owner = owners.setdefault((assignment.group, assignment.generation, partition), assignment.member)
+            part = assignment.group, losses, assignment.generation, partition
+            owner = owners.setdefault(part, assignment.member)
             if owner != assignment.member:
                 yield f"generation {assignment.generation}: partition {partition} belongs to {owner} and {assignment.member}"

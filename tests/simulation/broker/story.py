@@ -2,16 +2,19 @@
 
 import asyncio
 import traceback
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from firn_broker.maintenance import fsck
 from firn_broker.network.router import Client
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import history, wire
 from tests.simulation.broker.clients import RETRIABLE, Admin, Consumer, Member, Producer, somewhere
-from tests.simulation.broker.followers import Follower
+from tests.simulation.broker.followers import Follower, FollowingConsumer
 from tests.simulation.broker.history import History, Log
+from tests.simulation.broker.losses import Losses, forget_reports, how_often
 from tests.simulation.broker.world import COORDINATOR, LEASE_SECONDS, OBJECTS, OFTEN, STEPS, Dead, World, only_errors
 
 KEPT_TOPIC, TRIMMED, REMADE = "kept", "trimmed", "remade"
@@ -43,9 +46,11 @@ def run_story(seed: int) -> Outcome:
     wrong: list[str] = []
     with only_errors(world.errors):
         try:
-            run(_story(world, record))
+            run(_story(world, record, how_often(seed)))
         except Exception as error:
             wrong.append("".join(traceback.format_exception(error)[-6:]))
+    if record.lost_seconds:
+        forget_reports(world)
     wrong += [f"unexpected: {error}" for error in world.errors]
     if not wrong:
         wrong += history.violations(record)
@@ -61,10 +66,11 @@ class _Readers:
     members: list[Member]
 
 
-async def _story(world: World, record: History) -> None:
+async def _story(world: World, record: History, losses: int) -> None:
     """Let clients work during the faults and after them, then read everything.
 
-    The steps draw random numbers in this order. Another order would give each seed another story.
+    The coordinator loses commits ``losses`` times. The steps draw random numbers in this order. Another order would give
+    each seed another story.
     """
     chance = world.chance
     await world.store.start()
@@ -80,12 +86,23 @@ async def _story(world: World, record: History) -> None:
     reading = [world.later(consumer.run()) for consumer in readers.consumers] + [
         world.later(member.run()) for member in readers.members
     ]
+    loss = Losses(world, record, admin)
+    work = asyncio.gather(_remake(world, admin), *(producer.run() for producer in producers), loss.run(losses))
+    broken = [world.later(loss.broken())] if losses else []
     async with asyncio.timeout(600):
-        await asyncio.gather(_remake(world, admin), *(producer.run() for producer in producers))
-    await _stop(chaos, trimming)
-    await _settle(world, readers.members)
-    await _stop(*reading)
-    await _read_everything(world, record, readers)
+        await asyncio.wait([work, *broken], return_when=asyncio.FIRST_COMPLETED)
+    await _stop(chaos, trimming, *broken)
+    _heal(world)
+    if losses and not (work.done() and await loss.decided()):
+        await _stop(work, *reading)
+        await loss.recover()
+        await _start_missing(world)
+        await _read_logs(world, record, readers.logs)
+    else:
+        await work
+        await _settle(world, readers.members)
+        await _stop(*reading)
+        await _read_everything(world, record, readers)
     report = await fsck.check(world.store.retention, world.objects, read=True)
     assert not report.lost, f"objects are lost: {report}"
     world.end()
@@ -121,9 +138,10 @@ def _producers(world: World, record: History) -> list[Producer]:
 
 
 def _readers(world: World, record: History) -> _Readers:
-    """Return a consumer for each log, slow consumers, and the members of a group."""
+    """Return consumers of each log that use any broker or the leader, slow consumers, and the members of a group."""
     logs = [(topic, part) for topic in (KEPT_TOPIC, TRIMMED) for part in range(PARTITIONS[topic])]
     consumers = [Consumer(world, record, f"reader of {log}", log) for log in logs]
+    consumers += [FollowingConsumer(world, record, f"follower of {log}", log) for log in logs if log[0] == KEPT_TOPIC]
     # These are too slow for records that retention deletes.
     consumers += [Consumer(world, record, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]
     instances = ["static", *[None] * (MEMBERS - 1)]
@@ -134,8 +152,7 @@ def _readers(world: World, record: History) -> _Readers:
 async def _settle(world: World, members: list[Member]) -> None:
     """End all faults, and wait until every partition has a member of the group."""
     _heal(world)
-    while len(world.hosts) < BROKERS:
-        await world.start()
+    await _start_missing(world)
     everything = list(range(PARTITIONS[KEPT_TOPIC]))
     async with asyncio.timeout(PEACE_SECONDS):
         # Retention runs meanwhile, and must not delete any referenced object.
@@ -148,19 +165,29 @@ async def _settle(world: World, members: list[Member]) -> None:
         await asyncio.sleep(3)
 
 
+async def _start_missing(world: World) -> None:
+    while len(world.hosts) < BROKERS:
+        await world.start()
+
+
 async def _read_everything(world: World, record: History, readers: _Readers) -> None:
     """Read all logs and the group's offsets, and let each consumer reach the end of its log at a new broker."""
     fresh = await world.start()
     await asyncio.sleep(2)
+    await _read_logs(world, record, [*readers.logs, (REMADE, 0)])
     async with asyncio.timeout(PEACE_SECONDS):
-        for log in [*readers.logs, (REMADE, 0)]:
-            record.logs[log] = await _read_all(world, log)
         for consumer in readers.consumers:
             while not await consumer.read(fresh):
                 await asyncio.sleep(0.1)
         for partition in range(PARTITIONS[KEPT_TOPIC]):
             while not await _committed(world, readers.members[0], partition):
                 await asyncio.sleep(0.1)
+
+
+async def _read_logs(world: World, record: History, logs: Sequence[Log]) -> None:
+    async with asyncio.timeout(PEACE_SECONDS):
+        for log in logs:
+            record.logs[log] = await _read_all(world, log)
 
 
 async def _committed(world: World, member: Member, partition: int) -> bool:
@@ -176,7 +203,7 @@ async def _remake(world: World, admin: Admin) -> None:
         await admin.remake()
 
 
-async def _stop(*tasks: "asyncio.Task[None]") -> None:
+async def _stop(*tasks: "asyncio.Future[Any]") -> None:
     for task in tasks:
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -231,7 +258,7 @@ async def _kill(world: World) -> None:
     host = world.chance.choice(world.hosts)
     host.doom = world.chance.choice(STEPS[:OFTEN] if world.chance.random() < 0.7 else STEPS)
     await asyncio.sleep(4)
-    if not host.dead:
+    if not host.dead and not host.spared:
         world.faults["death at any time"] += 1
         world.kill(host)
     await asyncio.sleep(world.chance.random() * 3)

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import FencedError, UnavailableError
 from firn.records import record_batch
 from firn_broker import broker
+from firn_broker.cluster.continuity import Continuity, Fallen
 from firn_broker.groups.shards import Shard
 from firn_broker.groups.storage import GroupStorage
 from firn_broker.log.reader import Position, Reader
@@ -18,14 +20,19 @@ from firn_broker.log.watermarks import Watch
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, LookupResult, StoredGroup
 from firn_broker.metadata_store import idempotence
+from firn_broker.metadata_store.sqlite.log import SqliteLog
+from tests.simulation.broker.losses import how_often
 from tests.simulation.broker.story import run_story
 
 SEEDS = range(12)
+LOSING = [seed for seed in range(30) if how_often(seed)]
+"""Seeds of stories in which the coordinator loses commits."""
+LOSS = re.compile("no broker repeated the lost commits|has the acknowledged offset")
 
 
-def first_violation() -> str:
+def first_violation(seeds: Iterable[int] = SEEDS) -> str:
     """Return the violations of the first failing story, or an empty text."""
-    for seed in SEEDS:
+    for seed in seeds:
         if wrong := run_story(seed).wrong:
             return "\n".join(wrong)
     return ""
@@ -44,7 +51,40 @@ def test_the_checker_finds_a_coordinator_that_lets_producers_begin_anywhere(monk
         return None if verdict is idempotence.HELD else verdict
 
     monkeypatch.setattr(idempotence, "judge", lenient)
-    assert "out of order after the last batch" in first_violation()
+    assert re.search("out of order after the last batch|was never appended", first_violation())
+
+
+def test_the_checker_finds_a_coordinator_that_accepts_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge: Any = idempotence.judge
+
+    def lenient(*batch: Any) -> Any:
+        verdict = judge(*batch)
+        return None if verdict is ErrorCode.out_of_order_sequence_number else verdict
+
+    monkeypatch.setattr(idempotence, "judge", lenient)
+    assert re.search("follows number|was never appended", first_violation())
+
+
+def test_the_checker_finds_brokers_that_do_not_notice_lost_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def check(*_: Any) -> None:
+        pass
+
+    async def commit(self: Any, commit: Commit) -> Sequence[BatchOutcome]:
+        return await plain(self, replace(commit, after=0))
+
+    plain = SqliteLog.commit
+    monkeypatch.setattr(Continuity, "check", check)
+    monkeypatch.setattr(SqliteLog, "commit", commit)
+    assert LOSS.search(first_violation(LOSING))
+
+
+def test_the_checker_finds_brokers_that_do_not_repeat_lost_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def repair(self: Any, fallen: Fallen) -> None:
+        for name, (known, _) in fallen.items():
+            await self._store.nodes.raise_counter(name, known)
+
+    monkeypatch.setattr(Continuity, "_repair", repair)
+    assert LOSS.search(first_violation(LOSING))
 
 
 def test_producers_keep_their_order_although_the_coordinator_forgot_them_all(monkeypatch: pytest.MonkeyPatch) -> None:

