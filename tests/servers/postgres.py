@@ -7,9 +7,10 @@ import signal
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psycopg
 
@@ -63,21 +64,48 @@ def directory_for_postgres() -> Iterator[Path]:
         yield Path(name) / "server"
 
 
-def copy(server: Postgres, directory: Path) -> None:
-    """Copy a running server to ``directory``, as a standby that gets no later commits."""
+def copy(server: Postgres, directory: Path, *, follows: bool = False) -> None:
+    """Copy a running server to ``directory``, as a standby.
+
+    It gets later commits only if it ``follows``: then it streams them from the port of ``server`` until its promotion.
+    """
     user = "postgres" if os.geteuid() == 0 else None
     directory.mkdir()
     if user is not None:
         account = pwd.getpwnam(user)
         os.chown(directory, account.pw_uid, account.pw_gid)
     address = ["--host=127.0.0.1", f"--port={server.port}", f"--username={server.user}"]
+    more = ["--write-recovery-conf"] if follows else []
     subprocess.run(
-        [_binary("pg_basebackup"), "-D", directory / "data", "--checkpoint=fast", "--no-sync", *address],
+        [_binary("pg_basebackup"), "-D", str(directory / "data"), "--checkpoint=fast", "--no-sync", *address, *more],
         check=True,
         env={**os.environ, "PGPASSWORD": server.password},
         user=user,
         cwd="/",
     )
+
+
+def crash(directory: Path) -> None:
+    """Kill all processes of the server in ``directory``, which has no time to do anything."""
+    main = int((directory / "data" / "postmaster.pid").read_text().split()[0])
+    children = Path(f"/proc/{main}/task/{main}/children").read_text().split()
+    for process in (main, *map(int, children)):
+        with suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def query(server: Postgres, sql: str) -> Any:
+    """Run a statement and return the first value of its answer."""
+    with psycopg.connect(
+        host="127.0.0.1",
+        port=server.port,
+        user=server.user,
+        password=server.password,
+        dbname="postgres",
+        autocommit=True,
+    ) as connection:
+        row = connection.execute(sql).fetchone()
+        return row[0] if row else None
 
 
 @contextmanager

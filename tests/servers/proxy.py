@@ -52,6 +52,10 @@ class Proxy(AbstractContextManager["Proxy"]):
         """End a `cut`."""
         self._cut = False
 
+    def lead_to(self, target: int) -> None:
+        """Forward new connections to 127.0.0.1:``target``."""
+        self._target = target
+
     def silence(self) -> None:
         """Drop all traffic of the open connections without closing them: the machine of their server is gone."""
         self._silent |= self._ends
@@ -69,7 +73,11 @@ class Proxy(AbstractContextManager["Proxy"]):
             if self._cut:
                 _close(client)
                 continue
-            server = socket.create_connection(("127.0.0.1", self._target))
+            try:
+                server = socket.create_connection(("127.0.0.1", self._target))
+            except ConnectionRefusedError:
+                _close(client)
+                continue
             self._ends.add(client)
             mute = threading.Event()
             threading.Thread(target=self._forward, args=(client, server, mute), daemon=True).start()

@@ -1,21 +1,36 @@
 """PostgreSQL fails over to a standby that lacks the newest commits: no acknowledged record is lost."""
 
+import itertools
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
+from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
 
 from firn.model.errors import ExitCode
-from tests.integration.broker.test_fleet import fleet_of
+from firn_broker.cluster.continuity import REASON
+from tests.integration.broker.test_fleet import all_of, fleet_of
 from tests.integration.broker.test_librdkafka import create, produce, read
-from tests.servers.postgres import Postgres, copy, directory_for_postgres, postgres
+from tests.servers.firn_broker import FirnBroker
+from tests.servers.postgres import Postgres, copy, crash, directory_for_postgres, postgres, query
 from tests.servers.process import await_true, free_port
+from tests.servers.proxy import Proxy
 from tests.servers.s3 import S3
+
+PARTITIONS = 4
+PAUSE_SECONDS = 0.005
+"""Time between two records of a load."""
+NOTICED, REPAIRED = b"this broker serves no client", b"the coordinator has all acknowledged commits again"
+"""Messages of brokers."""
 
 
 @contextmanager
@@ -49,6 +64,140 @@ def test_the_broker_repeats_the_commits_that_the_standby_lacks(tmp_path: Path, s
             broker.stop()
 
 
+class Load:
+    """A producer in its own thread. It notes what brokers acknowledged, and goes on after errors."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        self.acknowledged: dict[int, tuple[int, int]] = {}
+        """Partition and offset by number."""
+        self._topic = topic
+        self._producer = Producer(
+            {"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "message.timeout.ms": 3_000}
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Load":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._producer.flush(30)
+
+    def _run(self) -> None:
+        for number in itertools.count():
+            if self._ended.is_set():
+                return
+            partition = number % PARTITIONS
+            self._producer.produce(
+                self._topic, b"%d" % number, partition=partition, on_delivery=partial(self._delivered, number)
+            )
+            self._producer.poll(PAUSE_SECONDS)
+
+    def _delivered(self, number: int, error: KafkaError | None, message: Message) -> None:
+        if error is None:
+            self.acknowledged[number] = message.partition() or 0, message.offset() or 0
+
+    def acknowledges(self, count: int) -> None:
+        """Wait until brokers have acknowledged ``count`` more records."""
+        enough = len(self.acknowledged) + count
+        await_true(f"{count} more records", lambda: len(self.acknowledged) >= enough)
+
+
+def promote(standby: Postgres) -> None:
+    assert query(standby, "SELECT pg_promote(true, 60)")
+
+
+def decide(decision: str, settings: Path) -> dict[str, Any]:
+    """Run fsck with --recover or --accept as soon as the leases of all brokers are over, and return its report."""
+    done: list[subprocess.CompletedProcess[str]] = []
+
+    def decided() -> bool:
+        command = [sys.executable, "-m", "firn_broker", "fsck", decision, "--config", str(settings)]
+        done.append(subprocess.run(command, capture_output=True, text=True, timeout=60))
+        return done[-1].returncode != ExitCode.TEMPORARY
+
+    await_true("the leases of the brokers are over", decided)
+    assert done[-1].returncode == ExitCode.DONE, done[-1].stderr
+    report: dict[str, Any] = json.loads(done[-1].stdout)
+    return report
+
+
+def test_a_promoted_standby_loses_no_acknowledged_record_under_load(tmp_path: Path, storage: S3, name: str) -> None:
+    """Replication is asynchronous, and the line to the standby stops before the primary dies."""
+    with ExitStack() as stack:
+        directory = stack.enter_context(directory_for_postgres())
+        primary = stack.enter_context(postgres(directory))
+        line = stack.enter_context(Proxy(primary.port))
+        copy(replace(primary, port=line.port), directory.parent / "standby", follows=True)
+        standby = stack.enter_context(postgres(directory.parent / "standby"))
+        service = stack.enter_context(Proxy(primary.port))
+        fleet = stack.enter_context(fleet_of(2, tmp_path, replace(primary, port=service.port), storage))
+        everybody = all_of(fleet)
+        create(everybody, name, PARTITIONS)
+        objects = storage.directory / "buckets" / storage.bucket
+        schema = yaml.safe_load((tmp_path / "broker-0.yaml").read_text())["coordinator"]["schemaName"]
+        mine = objects / schema.replace("_", "-")
+
+        def stopped() -> str:
+            return str(query(standby, f"SELECT stopped FROM {schema}.cluster"))
+
+        def decided() -> bool:
+            """Return whether brokers have repeated the lost commits, or have stopped."""
+            noticed = [broker.log.read_bytes() for broker in fleet]
+            return bool(stopped()) or (
+                any(NOTICED in text for text in noticed)
+                and all(text.rfind(REPAIRED) >= text.rfind(NOTICED) for text in noticed)
+            )
+
+        with Load(everybody.bootstrap, name) as load:
+            load.acknowledges(200)
+            await_true("a standby streams", lambda: query(primary, "SELECT count(*) FROM pg_stat_replication") == 1)
+            line.hold()
+            load.acknowledges(100)
+            crash(directory)
+            assert (written := stored(mine))
+            promote(standby)
+            service.lead_to(standby.port)
+            await_true("the brokers have decided", decided)
+            if not stopped():
+                load.acknowledges(100)
+        if reason := stopped():
+            assert reason.startswith(REASON)
+            for broker in fleet:
+                broker.stop()
+            assert not decide("--recover", tmp_path / "broker-0.yaml")["recovered"]["rejected"]
+            for broker in fleet:
+                broker.start()
+        assert written <= stored(mine), "objects that may hold acknowledged records stay"
+        check_acknowledged(everybody, name, load.acknowledged, same_offsets=not reason)
+
+
+def stored(directory: Path) -> set[str]:
+    """Return the keys of all WAL objects below a directory of the bucket."""
+    return {str(path) for path in directory.rglob("*") if path.is_file()}
+
+
+def check_acknowledged(
+    broker: FirnBroker, topic: str, acknowledged: dict[int, tuple[int, int]], *, same_offsets: bool
+) -> None:
+    """Check that the log has each acknowledged record, and at its offset unless offsets may have changed."""
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False})
+    ends = {
+        number: consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1] for number in range(PARTITIONS)
+    }
+    consumer.close()
+    records = read(broker, topic, sum(ends.values()))
+    places: dict[int, set[tuple[int, int]]] = {}
+    for record in records:
+        places.setdefault(int(record.value()), set()).add((record.partition(), record.offset()))
+    assert acknowledged.keys() <= places.keys()
+    if same_offsets:
+        assert all(place in places[number] for number, place in acknowledged.items())
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("decision", ["--recover", "--accept"])
 def test_an_administrator_decides_after_the_loss_of_commits_and_broker(
@@ -62,24 +211,7 @@ def test_an_administrator_decides_after_the_loss_of_commits_and_broker(
         broker.kill()
         running.close()
         with postgres(standby, primary.port):
-            done: list[subprocess.CompletedProcess[str]] = []
-
-            def decided() -> bool:
-                command = [
-                    sys.executable,
-                    "-m",
-                    "firn_broker",
-                    "fsck",
-                    decision,
-                    "--config",
-                    str(tmp_path / "broker-0.yaml"),
-                ]
-                done.append(subprocess.run(command, capture_output=True, text=True, timeout=60))
-                return done[-1].returncode != ExitCode.TEMPORARY
-
-            await_true("the lease of the broker is over", decided)
-            report = json.loads(done[-1].stdout)
-            assert done[-1].returncode == ExitCode.DONE, done[-1].stderr
+            report = decide(decision, tmp_path / "broker-0.yaml")
             assert sum(report["newer_records"].values()) + len(report["uncommitted"]) > 0
             broker.start()
             produce(broker, name, numbered(100, 110))

@@ -165,6 +165,29 @@ def test_the_checker_finds_a_reader_that_answers_from_old_lookups(monkeypatch: p
     assert "were reported" in first_violation()
 
 
+class SkippingReader(Reader):
+    """A reader that leaves out the first of several batch ranges."""
+
+    async def _find(
+        self,
+        positions: Sequence[Position],
+        max_bytes: int,
+        ahead: int,
+        results: dict[Position, LookupResult],
+        watch: Watch,
+    ) -> bool:
+        full = await super()._find(positions, max_bytes, ahead, results, watch)
+        for position in positions:
+            if len(ranges := results[position].ranges) > 1:
+                results[position] = results[position]._replace(ranges=ranges[1:])
+        return full
+
+
+def test_the_checker_finds_a_reader_that_skips_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker, "Reader", SkippingReader)
+    assert re.search(r"follower of .* got .* instead of offset", first_violation())
+
+
 def test_the_checker_finds_a_coordinator_that_does_not_store_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     async def keep(self: Any, shard: Shard, group: StoredGroup) -> bool:
         return True
