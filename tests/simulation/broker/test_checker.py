@@ -12,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import FencedError, UnavailableError
 from firn.records import record_batch
 from firn_broker import broker
+from firn_broker.cluster import guarded_store
 from firn_broker.cluster.continuity import Continuity, Fallen
 from firn_broker.groups.shards import Shard
 from firn_broker.groups.storage import GroupStorage
@@ -78,12 +79,16 @@ def test_the_checker_finds_brokers_that_do_not_notice_lost_commits(monkeypatch: 
     assert LOSS.search(first_violation(LOSING))
 
 
-def test_the_checker_finds_brokers_that_do_not_repeat_lost_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def repair(self: Any, fallen: Fallen) -> None:
+class ForgetfulContinuity(Continuity):
+    """Reports lost commits as repeated."""
+
+    async def _repair(self, fallen: Fallen) -> None:
         for name, (known, _) in fallen.items():
             await self._store.nodes.raise_counter(name, known)
 
-    monkeypatch.setattr(Continuity, "_repair", repair)
+
+def test_the_checker_finds_brokers_that_do_not_repeat_lost_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guarded_store, "Continuity", ForgetfulContinuity)
     assert LOSS.search(first_violation(LOSING))
 
 
