@@ -6,7 +6,9 @@ termination message, packed by `pack`. A run therefore writes only the leases of
 
 import base64
 import zlib
-from typing import Literal
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Literal, NamedTuple
 
 from pydantic import Field
 
@@ -18,6 +20,60 @@ MESSAGE_BYTES = 4096
 """Bytes of a termination message that Kubernetes stores."""
 TABLES_PER_RUN = 24
 """Number of tables whose reports fit a termination message, if necessary without samples."""
+MOST_RANGES = 16
+"""Number of ranges of wrong offsets in a report, for each kind of fault."""
+ANY_PARTITION = -1
+_FEWER_RANGES = (4, 1)
+"""Numbers of ranges in reports that do not fit a termination message otherwise."""
+
+
+class OffsetRange(NamedTuple):
+    """Offsets of a partition, without ``end``. With `ANY_PARTITION`: these offsets of all partitions."""
+
+    partition: int
+    start: int
+    end: int
+
+    def within(self, others: Iterable["OffsetRange"]) -> bool:
+        """Return whether one of ``others`` has all offsets of this range."""
+        return any(
+            other.partition in (self.partition, ANY_PARTITION) and other.start <= self.start and self.end <= other.end
+            for other in others
+        )
+
+
+def covering(ranges: Iterable[OffsetRange], most: int) -> tuple[OffsetRange, ...]:
+    """Return at most ``most`` ranges that have all offsets of ``ranges``, and as few others as possible.
+
+    The ranges that cover a part of ``ranges`` are within those that cover all of them. So what remains of a finding is
+    within the finding.
+    """
+    merged: list[OffsetRange] = []
+    for new in sorted(ranges):
+        last = merged[-1] if merged else None
+        if last is not None and last.partition == new.partition and new.start <= last.end:
+            merged[-1] = last._replace(end=max(last.end, new.end))
+        else:
+            merged.append(new)
+    if len(merged) <= most:
+        return tuple(merged)
+    partitions = len({own.partition for own in merged})
+    if partitions > most:
+        return (OffsetRange(ANY_PARTITION, min(own.start for own in merged), max(own.end for own in merged)),)
+    pairs = [
+        (after.start - before.end, number)
+        for number, (before, after) in enumerate(pairwise(merged))
+        if before.partition == after.partition
+    ]
+    # Of equal distances, the later stays: the start of the log removes ranges from the front.
+    joined = {number for _, number in sorted(pairs)[: len(merged) - most]}
+    result = [merged[0]]
+    for number, own in enumerate(merged[1:]):
+        if number in joined:
+            result[-1] = result[-1]._replace(end=own.end)
+        else:
+            result.append(own)
+    return tuple(result)
 
 
 class CompactionWork(Contract):
@@ -155,6 +211,12 @@ class AuditReport(Contract):
     """Offsets for which the audit cannot decide."""
     partition: int | None = None
     offset: int | None = None
+    missing_ranges: tuple[OffsetRange, ...] = ()
+    """Ranges with the missing records, at most `MOST_RANGES`."""
+    surplus_ranges: tuple[OffsetRange, ...] = ()
+    """Ranges with the doubled and stray rows, at most `MOST_RANGES`."""
+    unsearched_ranges: tuple[OffsetRange, ...] = ()
+    """If records are missing: ranges without a row in which the audit did not look for records, at most `MOST_RANGES`."""
 
     @property
     def wrong(self) -> int:
@@ -199,8 +261,8 @@ class RunReport(Contract):
 def pack(report: RunReport) -> str:
     """Return the report as a termination message of at most `MESSAGE_BYTES`.
 
-    If it does not fit, samples are left out first, then messages, then the last tables. The operator treats missing tables as
-    unfinished."""
+    If it does not fit, samples are left out first, then ranges of wrong offsets are joined, then messages are cut, and the
+    last tables are left out. The operator treats missing tables as unfinished."""
     text = _packed(report)
     if len(text) > MESSAGE_BYTES:
         parts = ("rows", "snapshots", "orphans", "metadata")
@@ -216,6 +278,10 @@ def pack(report: RunReport) -> str:
         ]
         report = report.model_copy(update={"tables": tuple(tables)})
         text = _packed(report)
+    for most in _FEWER_RANGES:
+        if len(text) > MESSAGE_BYTES:
+            report = report.model_copy(update={"tables": tuple(_joined(table, most) for table in report.tables)})
+            text = _packed(report)
     if len(text) > MESSAGE_BYTES:
         cut = [table.model_copy(update={"message": table.message[:80]}) for table in report.tables]
         report = report.model_copy(update={"tables": tuple(cut)})
@@ -224,6 +290,15 @@ def pack(report: RunReport) -> str:
         report = report.model_copy(update={"tables": report.tables[:-1]})
         text = _packed(report)
     return text
+
+
+def _joined(table: TableReport, most: int) -> TableReport:
+    """Return the report with at most ``most`` ranges of wrong offsets for each kind of fault."""
+    if table.audit is None:
+        return table
+    parts = ("missing_ranges", "surplus_ranges", "unsearched_ranges")
+    fewer = {part: covering(getattr(table.audit, part), most) for part in parts}
+    return table.model_copy(update={"audit": table.audit.model_copy(update=fewer)})
 
 
 def _packed(report: RunReport) -> str:

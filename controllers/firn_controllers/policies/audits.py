@@ -7,7 +7,7 @@ from typing import Any
 
 from firn.model import durations, names
 from firn.model.config import Config
-from firn.model.maintenance import AuditReport
+from firn.model.maintenance import ANY_PARTITION, AuditReport, OffsetRange
 from firn_controllers.cache.policies import PolicyEntry
 from firn_controllers.cache.topics import EPOCH
 from firn_controllers.specs.calendar import CronExpression, Slots, Windows
@@ -15,9 +15,14 @@ from firn_controllers.specs.terms import PolicyTerms
 
 NAME = "audit"
 RETRIES = 1
-FINDINGS = ("time", "result", "topicId", "offsets", "missing", "doubled", "stray", "unproved", "failed")
+_RANGES = {
+    "missingRanges": "missing_ranges",
+    "surplusRanges": "surplus_ranges",
+    "unsearchedRanges": "unsearched_ranges",
+}
+"""Keys of ``status.audit`` with ranges of offsets, and their fields in the report."""
+FINDINGS = ("time", "result", "topicId", "offsets", "missing", "doubled", "stray", "unproved", "failed", *_RANGES)
 """Keys of ``status.audit`` with what the audits found. The others are those of every history of runs."""
-_WRONG = ("topicId", "missing", "doubled", "stray", "partition", "offset")
 
 
 def audit_policy(config: Config) -> PolicyEntry | None:
@@ -78,19 +83,49 @@ def open_finding(status: Mapping[str, Any], annotations: Mapping[str, str]) -> M
 def findings(before: Mapping[str, Any], report: AuditReport, run: str, time: str) -> dict[str, Any]:
     """Return what ``status.audit`` shows after the audit of a ``run`` that ended at ``time``.
 
-    A failed audit stays in ``failed``. The same finding again keeps its name, so that it is acknowledged once.
+    A failed audit stays in ``failed``. The finding keeps its name until it is worse than in the audit ``before``. So
+    it is acknowledged once, although its counts fall with the start of the log.
     """
     result = "Failed" if report.wrong else "Unproved" if report.unproved else "Exact"
-    figures = report.model_dump(by_alias=False, exclude={"topic_id", "partition", "offset"})
+    figures = report.model_dump(include={"offsets", "missing", "doubled", "stray", "unproved"})
     found: dict[str, Any] = {"time": time, "result": result, "topicId": report.topic_id, **figures}
     failed = before.get("failed") or {}
-    if report.wrong:
-        wrong = {
-            "topicId": report.topic_id,
-            **report.model_dump(exclude_none=True, exclude={"topic_id", "offsets", "unproved"}),
-        }
-        same = {key: failed[key] for key in _WRONG if key in failed} == wrong
-        failed = failed if same else {"run": run, "time": time, **wrong}
+    for key, part in _RANGES.items():
+        if ranges := getattr(report, part):
+            found[key] = [_text(own) for own in ranges]
+    if report.wrong and _is_worse(before, report):
+        parts = {"missing", "doubled", "stray", "partition", "offset"}
+        wrong = report.model_dump(exclude_none=True, include=parts)
+        failed = {"run": run, "time": time, "topicId": report.topic_id, **wrong}
     if failed and failed["topicId"] == report.topic_id:
         found["failed"] = dict(failed)
     return found
+
+
+def _is_worse(before: Mapping[str, Any], report: AuditReport) -> bool:
+    """Return whether an audit found wrong offsets that the audit ``before`` neither found nor left out.
+
+    The counts show what the ranges cannot: further rows of the same offsets, and offsets within a range that covers
+    several.
+    """
+    if before.get("topicId") != report.topic_id:
+        return True
+    missing, surplus, unsearched = ([_range(text) for text in before.get(key, ())] for key in _RANGES)
+    return (
+        not all(own.within([*missing, *unsearched]) for own in report.missing_ranges)
+        or not all(own.within(surplus) for own in report.surplus_ranges)
+        or report.missing > before["missing"] + before["unproved"]
+        or report.doubled + report.stray > before["doubled"] + before["stray"]
+    )
+
+
+def _text(own: OffsetRange) -> str:
+    """Return a range as ``status.audit`` shows it: partition, first and last offset."""
+    partition = "*" if own.partition == ANY_PARTITION else own.partition
+    return f"{partition}:{own.start}-{own.end - 1}"
+
+
+def _range(text: str) -> OffsetRange:
+    partition, _, offsets = text.partition(":")
+    first, _, last = offsets.partition("-")
+    return OffsetRange(ANY_PARTITION if partition == "*" else int(partition), int(first), int(last) + 1)

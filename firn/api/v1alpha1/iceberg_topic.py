@@ -16,6 +16,7 @@ from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Adoption, Column, Epoch, RecordSchema, SchemaFormat, StartFrom, TableTarget
+from firn.model.maintenance import MOST_RANGES
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -39,6 +40,7 @@ BoundedText = Annotated[str, Field(max_length=4096)]
 Term = Annotated[str, Field(min_length=1, max_length=256)]
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=128)]
 ResourceName = Annotated[str, Field(max_length=253)]
+RangeText = Annotated[str, Field(max_length=64)]
 
 
 class FieldSpec(ApiModel):
@@ -522,6 +524,21 @@ class AuditStatus(ApiModel):
         default=None,
         description="Number of offsets for which the audit cannot decide.",
         json_schema_extra={"format": "int64"},
+    )
+    missing_ranges: list[RangeText] | None = Field(
+        default=None,
+        max_length=MOST_RANGES,
+        description="Ranges with the missing records, as PARTITION:FIRST-LAST. Close ranges may be joined, those of many partitions as *:FIRST-LAST.",
+    )
+    surplus_ranges: list[RangeText] | None = Field(
+        default=None,
+        max_length=MOST_RANGES,
+        description="Ranges with the doubled and stray rows, in the same form, and in steps of 64 offsets.",
+    )
+    unsearched_ranges: list[RangeText] | None = Field(
+        default=None,
+        max_length=MOST_RANGES,
+        description="If records are missing: ranges without a row in which the audit did not look for records, in the same form.",
     )
     failed: FailedAudit | None = Field(
         default=None,

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.maintenance import OffsetRange
 from firn_spark.kafka.clients import STALL_SECONDS, silent_logger
 from firn_spark.kafka.refusals import GRANT_HINT, denied
 
@@ -29,6 +30,20 @@ class Found:
     records: int = 0
     first: tuple[int, int] | None = None
     unknown: int = 0
+    ranges: list[OffsetRange] = field(default_factory=list)
+    """For each searched range with records: the offsets from its first to its last record."""
+    unsearched: list[OffsetRange] = field(default_factory=list)
+    """The ranges that were not searched to their ends."""
+
+    def add(self, partition: int, start: int, offset: int) -> None:
+        """Add the next record, in the range that begins at ``start``."""
+        self.records += 1
+        self.first = self.first or (partition, offset)
+        last = self.ranges[-1] if self.ranges else None
+        if last is not None and last.partition == partition and last.start >= start:
+            self.ranges[-1] = last._replace(end=offset + 1)
+        else:
+            self.ranges.append(OffsetRange(partition, offset, offset + 1))
 
 
 def find_records(
@@ -62,6 +77,7 @@ def find_records(
             if left > 0:
                 left = _search(_Partition(consumer, topic, partition, ranges), found, may, left)
             found.unknown += sum(end - start for start, end in ranges)
+            found.unsearched += [OffsetRange(partition, start, end) for start, end in ranges]
     finally:
         consumer.close()
     return found
@@ -122,8 +138,7 @@ def _search(part: _Partition, found: Found, may: Callable[[], None], left: int) 
             while part.ranges and (offset is None or part.ranges[0][1] <= offset):
                 part.ranges.pop(0)
             if offset is not None and part.ranges and part.ranges[0][0] <= offset:
-                found.records += 1
-                found.first = found.first or (part.number, offset)
+                found.add(part.number, part.ranges[0][0], offset)
         if part.ranges and offset is not None and part.ranges[0][0] - offset > JUMP:
             part.seek()
     return left

@@ -57,5 +57,6 @@ def test_an_audit_finds_missing_and_doubled_rows_and_no_others(world: World) -> 
     )
     found = audited(world, job)
     assert found is not None
-    expected = exact.model_copy(update={"missing": 2, "doubled": 1, "partition": 0, "offset": 0})
+    ranges = {"missing_ranges": ((0, 0, 1), (1, 20_000, 20_001)), "surplus_ranges": ((0, 0, 64),)}
+    expected = exact.model_copy(update={"missing": 2, "doubled": 1, "partition": 0, "offset": 0, **ranges})
     assert found.model_dump() == expected.model_dump()

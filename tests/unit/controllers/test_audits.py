@@ -8,7 +8,7 @@ import pytest
 from firn.model import names
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
-from firn.model.maintenance import AuditReport
+from firn.model.maintenance import ANY_PARTITION, AuditReport, OffsetRange
 from firn.model.progress import Losses
 from firn_controllers.cache.topics import topic_entry
 from firn_controllers.children import Owner
@@ -234,3 +234,79 @@ def test_a_finding_is_about_one_topic() -> None:
     assert (unproved["result"], unproved["failed"]) == ("Unproved", found["failed"])
     again = findings(found, AuditReport(topic_id="b"), "run-3", "2026-01-03T00:00:00Z")
     assert "failed" not in again
+
+
+def missing(count: int, *ranges: tuple[int, int, int], **more: Any) -> AuditReport:
+    found = tuple(OffsetRange(*own) for own in ranges)
+    return AuditReport(topic_id="a", offsets=1000, missing=count, missing_ranges=found, **more)
+
+
+def doubled(count: int, *ranges: tuple[int, int, int], stray: int = 0) -> AuditReport:
+    found = tuple(OffsetRange(*own) for own in ranges)
+    return AuditReport(topic_id="a", offsets=1000, doubled=count, stray=stray, surplus_ranges=found)
+
+
+DELETED = missing(1_000_000, (0, 0, 10**6), unproved=10**6, unsearched_ranges=(OffsetRange(0, 0, 2 * 10**6),))
+"""An audit that reached the limit of records to read from the log."""
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (missing(7, (0, 3, 10)), missing(7, (0, 3, 10))),
+        (missing(7, (0, 3, 10)), missing(2, (0, 8, 10))),
+        (missing(8, (0, 3, 10), (2, 4, 5)), missing(1, (2, 4, 5))),
+        (missing(30, (ANY_PARTITION, 3, 10)), missing(7, (0, 3, 10))),
+        (DELETED, missing(999_000, (0, 400_000, 1_400_000))),
+        (doubled(9, (0, 0, 128)), doubled(4, (0, 64, 128))),
+        (doubled(0, (0, 64, 128), stray=5), doubled(5, (0, 64, 128))),
+    ],
+)
+def test_a_finding_keeps_its_name_when_only_its_counts_change(before: AuditReport, after: AuditReport) -> None:
+    first = findings({}, before, "run-1", "2026-01-01T00:00:00Z")
+    later = findings(first, after, "run-2", "2026-01-02T00:00:00Z")
+    assert later["failed"] == first["failed"]
+    assert (later["missing"], later["doubled"]) == (after.missing, after.doubled)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (missing(7, (0, 3, 10)), missing(7, (0, 4, 11))),
+        (missing(7, (0, 3, 10)), missing(7, (1, 3, 10))),
+        (missing(7, (0, 3, 10)), missing(8, (0, 3, 10))),
+        (missing(7, (0, 3, 10)), missing(7, (ANY_PARTITION, 3, 10))),
+        (doubled(9, (0, 0, 64)), doubled(9, (0, 64, 128))),
+        (doubled(9, (0, 0, 64)), doubled(10, (0, 0, 64))),
+        (doubled(9, (0, 0, 64)), missing(1, (0, 3, 4))),
+        (AuditReport(topic_id="a"), missing(1, (0, 3, 4))),
+        (AuditReport(topic_id="b", missing=7, missing_ranges=(OffsetRange(0, 3, 10),)), missing(7, (0, 3, 10))),
+    ],
+)
+def test_a_finding_that_grew_worse_needs_another_acknowledgement(before: AuditReport, after: AuditReport) -> None:
+    first = findings({}, before, "run-1", "2026-01-01T00:00:00Z")
+    later = findings(first, after, "run-2", "2026-01-02T00:00:00Z")
+    assert later["failed"]["run"] == "run-2"
+
+
+def test_a_finding_that_was_mended_and_comes_back_is_another() -> None:
+    found = findings({}, missing(7, (0, 3, 10)), "run-1", "2026-01-01T00:00:00Z")
+    found = findings(found, missing(2, (0, 8, 10)), "run-2", "2026-01-02T00:00:00Z")
+    assert found["failed"]["run"] == "run-1"
+    assert found["missingRanges"] == ["0:8-9"]
+    found = findings(found, missing(7, (0, 3, 10)), "run-3", "2026-01-03T00:00:00Z")
+    assert found["failed"]["run"] == "run-3"
+
+
+async def test_an_acknowledged_finding_stays_acknowledged_while_the_log_deletes_its_records() -> None:
+    world = await world_with()
+    finds(world, {**WRONG, "missing_ranges": [(3, 40, 42)], "surplus_ranges": [(0, 0, 64)]})
+    await pass_minutes(world, 7)
+    annotate(world, names.ACKNOWLEDGE_AUDIT, audit_of(world)["failed"]["run"])
+    finds(world, {"offsets": 90, "missing": 1, "partition": 3, "offset": 41, "missing_ranges": [(3, 41, 42)]})
+    await pass_minutes(world, 5)
+    assert (audit_of(world)["result"], audit_of(world)["missingRanges"]) == ("Failed", ["3:41-41"])
+    assert world.conditions()["Complete"] == ("True", "EveryOffset")
+    finds(world, {"offsets": 90, "missing": 1, "partition": 3, "offset": 60, "missing_ranges": [(3, 60, 61)]})
+    await pass_minutes(world, 5)
+    assert world.conditions()["Complete"] == ("False", "AuditFailed")

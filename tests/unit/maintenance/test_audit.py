@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firn.model.maintenance import OffsetRange
 from firn_spark.maintenance.steps import audit
 from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, windows
 
@@ -84,6 +85,8 @@ def test_any_rows_are_compared_as_sets_of_offsets(seed: int) -> None:
     surplus = {offset: count - 1 for (_, offset), count in rows.items() if first <= offset < last and count > 1}
     assert result.doubled == sum(surplus.values())
     assert (result.doubled_at is None) == (not surplus)
+    words = {offset // WORD for offset in surplus}
+    assert {word for _, low, high in result.surplus for word in range(low // WORD, high // WORD)} == words
     assert all(low < high for low, high in result.gaps[3])
     assert all(before[1] < after[0] for before, after in zip(result.gaps[3], result.gaps[3][1:], strict=False))
 
@@ -92,6 +95,14 @@ def test_more_ranges_than_an_audit_looks_for_are_undecided(monkeypatch: pytest.M
     monkeypatch.setattr(audit, "MOST_GAPS", 2)
     result = counted({0: (0, 10)}, Tally({(0, offset): 1 for offset in (1, 3, 5, 7)}))
     assert (dict(result.gaps), result.undecided) == ({0: [(0, 1), (2, 3)]}, 1 + 1 + 2)
+    assert result.unlisted == [OffsetRange(0, 4, 10)]
+
+
+def test_many_ranges_of_surplus_rows_are_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(audit, "MOST_SURPLUS", 2)
+    words = (0, 10, 20, 21, 30, 41)
+    result = counted({0: (0, 50 * WORD)}, Tally({(0, word * WORD): 2 for word in words}))
+    assert result.surplus == [OffsetRange(0, 0, 31 * WORD), OffsetRange(0, 41 * WORD, 42 * WORD)]
 
 
 def test_the_log_from_its_start_to_the_landed_offsets_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import KafkaError
 
 from firn.model.errors import UnavailableError
+from firn.model.maintenance import OffsetRange
 from firn_spark.kafka import gaps
 from firn_spark.kafka.gaps import Found, find_records
 
@@ -55,7 +56,8 @@ def search(monkeypatch: pytest.MonkeyPatch, records: Sequence[int], ranges: Any,
 
 def test_records_in_ranges_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     found, consumer = search(monkeypatch, [1, 5, 6, 9, 20, 21], [(0, 1), (2, 4), (5, 6), (9, 21)])
-    assert (found, consumer.seeks, consumer.closed) == (Found(3, (0, 5), 0), [0], True)
+    ranges = [OffsetRange(0, 5, 6), OffsetRange(0, 9, 21)]
+    assert (found, consumer.seeks, consumer.closed) == (Found(3, (0, 5), 0, ranges), [0], True)
 
 
 def test_a_range_at_the_end_of_the_log_ends_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +67,8 @@ def test_a_range_at_the_end_of_the_log_ends_with_it(monkeypatch: pytest.MonkeyPa
 
 def test_the_search_jumps_over_what_no_range_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     found, consumer = search(monkeypatch, range(100_000), [(3, 4), (50_000, 50_002)])
-    assert (found, consumer.seeks, consumer.read) == (Found(3, (0, 3), 0), [3, 50_000], 20)
+    ranges = [OffsetRange(0, 3, 4), OffsetRange(0, 50_000, 50_002)]
+    assert (found, consumer.seeks, consumer.read) == (Found(3, (0, 3), 0, ranges), [3, 50_000], 20)
 
 
 def test_a_long_search_ends_and_leaves_the_rest_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,6 +76,7 @@ def test_a_long_search_ends_and_leaves_the_rest_unknown(monkeypatch: pytest.Monk
     found, consumer = search(monkeypatch, range(1, 1000, 2), ranges, most=50)
     assert (found.records, consumer.read) == (0, 50)
     assert found.unknown == 450
+    assert (len(found.unsearched), found.unsearched[0], found.ranges) == (450, OffsetRange(0, 100, 101), [])
 
 
 def test_no_range_needs_no_consumer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ them while the log had their records.
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from pyspark.sql import functions
 
 from firn.model import names
 from firn.model.errors import FirnError
-from firn.model.maintenance import AuditReport
+from firn.model.maintenance import MOST_RANGES, AuditReport, OffsetRange, covering
 from firn.model.progress import AuditFrom, Offsets
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
@@ -30,6 +31,8 @@ WINDOW = 2**28
 """Number of offsets that one Spark job compares. It bounds the memory for logs in which most offsets lack a row."""
 MOST_GAPS = 200_000
 """Number of ranges without a row that an audit looks for in the log. It cannot decide about further ranges."""
+MOST_SURPLUS = 10_000
+"""Number of ranges of surplus rows that an audit keeps in memory. It joins further ranges."""
 WORD = 64
 """Number of offsets whose rows are one number: a bit for each."""
 CHUNK = WORD * WORD
@@ -100,7 +103,12 @@ def _audit(
         counted.add(window, rows.chunks(window))
     may()
     found = find_records(client_config(kafka.connection), topic, counted.gaps, may)
-    stray, stray_at = rows.beyond(landed.offsets)
+    stray, stray_at, stray_ranges = rows.beyond(landed.offsets)
+    missing = {
+        "missing_ranges": covering(found.ranges, MOST_RANGES),
+        "unsearched_ranges": covering([*found.unsearched, *counted.unlisted], MOST_RANGES),
+    }
+    surplus = {"surplus_ranges": covering([*counted.surplus, *stray_ranges], MOST_RANGES)}
     report = AuditReport(
         topic_id=landed.topic_id,
         offsets=sum(end - start for start, end in bounds.values()),
@@ -108,6 +116,8 @@ def _audit(
         doubled=0 if decided.mixed else counted.doubled,
         stray=0 if decided.mixed else stray,
         unproved=counted.undecided + found.unknown + (counted.doubled + stray if decided.mixed else 0),
+        **(missing if found.records else {}),
+        **(surplus if not decided.mixed else {}),
     )
     example = found.first
     if example is None and report.doubled and counted.doubled_at is not None:
@@ -203,13 +213,17 @@ class Rows:
         rows = own.orderBy("o").limit(1).collect()
         return (partition, int(rows[0][0])) if rows else None
 
-    def beyond(self, landed: Offsets) -> tuple[int, tuple[int, int] | None]:
-        """Count rows at or beyond the landed offsets, and return the place of one."""
+    def beyond(self, landed: Offsets) -> tuple[int, tuple[int, int] | None, list[OffsetRange]]:
+        """Count rows at or beyond the landed offsets, and return the place of one, and a range of each partition."""
         bounds = {partition: (offset, 2**63 - 1) for partition, offset in landed.items()}
         if not bounds:
-            return 0, None
-        found = self._within(bounds, letters=False).selectExpr("count(*)", "min(struct(p, o))").collect()[0]
-        return int(found[0]), (int(found[1][0]), int(found[1][1])) if found[0] else None
+            return 0, None, []
+        figures = [functions.expr(text) for text in ("count(*)", "min(o)", "max(o)")]
+        found = self._within(bounds, letters=False).groupBy("p").agg(*figures).collect()
+        places = [(int(partition), int(low)) for partition, _, low, _ in found]
+        # Words as of doubled rows: a record that lands at the offset of a stray row makes it a doubled one.
+        ranges = [OffsetRange(int(part), low // WORD * WORD, (high // WORD + 1) * WORD) for part, _, low, high in found]
+        return sum(int(row[1]) for row in found), min(places, default=None), ranges
 
     def _within(self, bounds: Bounds, *, letters: bool = True) -> Any:
         """Return the rows within ``bounds``, and their bounds ``s`` and ``e``.
@@ -246,7 +260,15 @@ class Counted:
     doubled: int = 0
     doubled_at: tuple[int, int] | None = None
     """Partition and word of a surplus row."""
+    surplus: list[OffsetRange] = field(default_factory=list)
+    """Ranges of words with surplus rows."""
+    _unlisted: dict[int, tuple[int, int]] = field(default_factory=dict)
     _listed: int = 0
+
+    @property
+    def unlisted(self) -> list[OffsetRange]:
+        """For each partition, one range around all ranges without a row that are not in ``gaps``."""
+        return [OffsetRange(partition, start, end) for partition, (start, end) in sorted(self._unlisted.items())]
 
     def add(self, window: Bounds, chunks: Any) -> None:
         """Add the chunks of a window, as `Rows.chunks` returns them."""
@@ -268,12 +290,13 @@ class Counted:
     ) -> None:
         base = chunk * CHUNK
         bits = np.where(np.int64(whole) >> np.arange(WORD) & 1, np.int64(-1), np.int64(0))
-        for word in odd:
+        for word in sorted(odd, key=itemgetter("w")):
             bits[word["w"] % WORD] = word["bits"]
             surplus = word["n"] - (word["bits"] & (2**WORD - 1)).bit_count()
             if surplus:
                 self.doubled += surplus
                 self.doubled_at = self.doubled_at or (partition, word["w"])
+                self._add_surplus(OffsetRange(partition, word["w"] * WORD, (word["w"] + 1) * WORD))
         low, high = max(bounds[0], base), min(bounds[1], base + CHUNK)
         inside = np.unpackbits(bits.view(np.uint8), bitorder="little")[low - base : high - base]
         edges = np.flatnonzero(np.diff(np.concatenate(([1], inside, [1])).astype(np.int8))).tolist()
@@ -293,3 +316,13 @@ class Counted:
             self._listed += 1
         else:
             self.undecided += end - first
+            self._unlisted[partition] = (self._unlisted.get(partition, (first, end))[0], end)
+
+    def _add_surplus(self, word: OffsetRange) -> None:
+        last = self.surplus[-1] if self.surplus else None
+        if last is not None and last.partition == word.partition and last.end == word.start:
+            self.surplus[-1] = last._replace(end=word.end)
+        else:
+            self.surplus.append(word)
+        if len(self.surplus) > 2 * MOST_SURPLUS:
+            self.surplus = list(covering(self.surplus, MOST_SURPLUS))
