@@ -141,7 +141,10 @@ def _ready_lost(old: Conditions, new: Conditions) -> Announcement | None:
         return None
     if ready["reason"] == Reason.DELETING:
         return None  # its user deletes the resource
-    return Announcement("Warning", EventReason.NOT_READY, ready["message"])
+    # The user asked for a suspension.
+    return Announcement(
+        "Normal" if ready["reason"] == Reason.SUSPENDED else "Warning", EventReason.NOT_READY, ready["message"]
+    )
 
 
 def _halted(old: Conditions, new: Conditions) -> Announcement | None:

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model import names
+from firn_controllers.conditions.announcements import transitions
 from firn_controllers.ports import Manifest
 from tests import gen
 from tests.fakes.world import World
@@ -151,6 +152,15 @@ async def test_a_suspended_policy_starts_no_run_and_reports_it() -> None:
     world.cluster.edit("policy", lambda manifest: manifest["spec"].update(suspend=False), kind=COMPACTION)
     await world.settle()
     assert len(world.maintainer.done) == 1
+
+
+async def test_the_suspension_of_a_policy_is_no_warning() -> None:
+    world = await world_with(gen.policy(**ALL))
+    before = policy_status(world)
+    world.cluster.edit("policy", lambda manifest: manifest["spec"].update(suspend=True), kind=COMPACTION)
+    await world.settle()
+    after = policy_status(world)
+    assert [(event.type, event.reason) for event in transitions(before, after)] == [("Normal", "NotReady")]
 
 
 async def test_a_paused_policy_is_not_reconciled_until_it_resumes() -> None:

@@ -314,6 +314,12 @@ def test_a_deletion_is_no_warning() -> None:
     assert announcements.transitions(documented(landing()), documented(deleted)) == []
 
 
+def test_a_suspension_is_no_warning() -> None:
+    (event,) = announcements.transitions(documented(landing()), documented(spec(suspend=True)))
+    assert (event.type, event.reason) == ("Normal", "NotReady")
+    assert event.message.startswith("spec.suspend is true")
+
+
 def test_ready_names_every_cause_that_needs_another_spec() -> None:
     observed = spec(partitions=2)
     table = InvalidSpecError("table lake.demo.flights: column id is int", reason=Reason.SCHEMA_INCOMPATIBLE)
