@@ -1,7 +1,7 @@
-"""Each alert fires on series with its fault, and on no others. Prometheus's own engine evaluates the rendered rules.
+"""Alerts fire on series with their fault, and on no others. Prometheus's own engine evaluates the rendered rules.
 
 Series are in the notation of promtool: one value each minute, from minute 0. ``5x30`` is 31 times 5, ``_x9`` nine
-scrapes without the series, and ``stale`` the mark that Prometheus sets when a target goes away.
+scrapes without the series, and ``stale`` the mark that Prometheus sets when a target disappears.
 """
 
 import json
