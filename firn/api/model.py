@@ -89,6 +89,10 @@ Duration = Annotated[str, Field(max_length=10), DURATION]
 """A number and a unit, such as ``60s``."""
 
 
+Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
+"""A number that may exceed 32 bits."""
+
+
 class ObjectMeta(ApiModel):
     """The parts of ``metadata`` that Firn reads."""
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
-from firn.api.model import DURATION, ApiModel, Condition, Duration, ObjectMeta, Rule
+from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names
 from firn.model.conditions import Reason
@@ -189,7 +189,7 @@ class AdoptedOffset(ApiModel):
     """The first offset of a partition to land."""
 
     partition: int = Field(ge=0, le=2**31 - 1, description="The partition.", json_schema_extra={"format": "int32"})
-    offset: int = Field(ge=0, description="The first offset to land.", json_schema_extra={"format": "int64"})
+    offset: Int64 = Field(ge=0, description="The first offset to land.")
 
 
 class AdoptSpec(ApiModel):
@@ -359,7 +359,7 @@ class HaltedAt(ApiModel):
     """The record at which ingestion stopped."""
 
     partition: int = Field(description="Partition of the record.")
-    offset: int = Field(description="Offset of the record.", json_schema_extra={"format": "int64"})
+    offset: Int64 = Field(description="Offset of the record.")
 
 
 class IngestionStatus(ApiModel):
@@ -369,10 +369,8 @@ class IngestionStatus(ApiModel):
     last_commit_time: datetime | None = Field(
         default=None, description="Time of the last commit to the table. Updated at most once a minute."
     )
-    dead_letters: int | None = Field(
-        default=None,
-        description="Number of records that have landed as dead letters. Updated at most once a minute.",
-        json_schema_extra={"format": "int64"},
+    dead_letters: Int64 | None = Field(
+        default=None, description="Number of records that have landed as dead letters. Updated at most once a minute."
     )
     halted_at: HaltedAt | None = Field(default=None, description="The record at which ingestion stopped.")
 
@@ -396,10 +394,9 @@ class PolicyBinding(ApiModel):
         description="uid of the policy to which failures, lastScheduleTime, lastRequest and failedRequest belong.",
     )
     failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
-    failed_generation: int | None = Field(
+    failed_generation: Int64 | None = Field(
         default=None,
         description="Generation of the policy's spec at the last failed run. After a change of the spec, the next run starts without a pause.",
-        json_schema_extra={"format": "int64"},
     )
     schedule: str | None = Field(
         default=None,
@@ -426,38 +423,28 @@ class PolicyBinding(ApiModel):
 class MaintenanceStatus(ApiModel):
     """Policies of the table, and its pending maintenance. Figures are updated at most once a minute. Metrics have live figures."""
 
-    data_files: int | None = Field(
-        default=None,
-        description="Number of data files of the table and its dead-letter table.",
-        json_schema_extra={"format": "int64"},
+    data_files: Int64 | None = Field(
+        default=None, description="Number of data files of the table and its dead-letter table."
     )
-    data_bytes: int | None = Field(
-        default=None, description="Bytes of the data files of both tables.", json_schema_extra={"format": "int64"}
+    data_bytes: Int64 | None = Field(default=None, description="Bytes of the data files of both tables.")
+    small_files: Int64 | None = Field(
+        default=None, description="Number of data files below three quarters of the target size, of both tables."
     )
-    small_files: int | None = Field(
-        default=None,
-        description="Number of data files below three quarters of the target size, of both tables.",
-        json_schema_extra={"format": "int64"},
-    )
-    due_files: int | None = Field(
+    due_files: Int64 | None = Field(
         default=None,
         description="Number of data files of both tables that a compaction would rewrite now. It leaves out small files that wait for others to"
         " be merged with.",
-        json_schema_extra={"format": "int64"},
     )
-    delete_files: int | None = Field(
-        default=None,
-        description="Number of delete files and deletion vectors of both tables.",
-        json_schema_extra={"format": "int64"},
+    delete_files: Int64 | None = Field(
+        default=None, description="Number of delete files and deletion vectors of both tables."
     )
     manifests: int | None = Field(
         default=None, description="Number of Iceberg manifests of the newest snapshots of both tables."
     )
     snapshots: int | None = Field(default=None, description="Number of snapshots of both tables.")
-    metadata_bytes: int | None = Field(
+    metadata_bytes: Int64 | None = Field(
         default=None,
         description="Bytes of the metadata files and of the newest snapshots' Iceberg manifests, of both tables.",
-        json_schema_extra={"format": "int64"},
     )
     oldest_uncompacted_time: datetime | None = Field(
         default=None,
@@ -475,23 +462,11 @@ class FailedAudit(ApiModel):
     run: str = Field(max_length=63, description="Name of its run, which acknowledges the finding.")
     time: datetime = Field(description="End of the run that found them first.")
     topic_id: str = Field(max_length=64, description="Kafka's id of the audited topic.")
-    missing: int = Field(
-        default=0,
-        description="Number of records without a row and without a dead letter.",
-        json_schema_extra={"format": "int64"},
-    )
-    doubled: int = Field(
-        default=0,
-        description="Number of surplus rows of offsets that have several.",
-        json_schema_extra={"format": "int64"},
-    )
-    stray: int = Field(
-        default=0, description="Number of rows beyond the landed offsets.", json_schema_extra={"format": "int64"}
-    )
+    missing: Int64 = Field(default=0, description="Number of records without a row and without a dead letter.")
+    doubled: Int64 = Field(default=0, description="Number of surplus rows of offsets that have several.")
+    stray: Int64 = Field(default=0, description="Number of rows beyond the landed offsets.")
     partition: int | None = Field(default=None, description="Partition of one of the wrong offsets.")
-    offset: int | None = Field(
-        default=None, description="One of the wrong offsets.", json_schema_extra={"format": "int64"}
-    )
+    offset: Int64 | None = Field(default=None, description="One of the wrong offsets.")
 
 
 class AuditStatus(ApiModel):
@@ -504,27 +479,13 @@ class AuditStatus(ApiModel):
         " Failed: offsets are wrong.",
     )
     topic_id: str | None = Field(default=None, max_length=64, description="Kafka's id of the audited topic.")
-    offsets: int | None = Field(
-        default=None, description="Number of compared offsets.", json_schema_extra={"format": "int64"}
+    offsets: Int64 | None = Field(default=None, description="Number of compared offsets.")
+    missing: Int64 | None = Field(
+        default=None, description="Number of records without a row and without a dead letter."
     )
-    missing: int | None = Field(
-        default=None,
-        description="Number of records without a row and without a dead letter.",
-        json_schema_extra={"format": "int64"},
-    )
-    doubled: int | None = Field(
-        default=None,
-        description="Number of surplus rows of offsets that have several.",
-        json_schema_extra={"format": "int64"},
-    )
-    stray: int | None = Field(
-        default=None, description="Number of rows beyond the landed offsets.", json_schema_extra={"format": "int64"}
-    )
-    unproved: int | None = Field(
-        default=None,
-        description="Number of offsets for which the audit cannot decide.",
-        json_schema_extra={"format": "int64"},
-    )
+    doubled: Int64 | None = Field(default=None, description="Number of surplus rows of offsets that have several.")
+    stray: Int64 | None = Field(default=None, description="Number of rows beyond the landed offsets.")
+    unproved: Int64 | None = Field(default=None, description="Number of offsets for which the audit cannot decide.")
     missing_ranges: list[RangeText] | None = Field(
         default=None,
         max_length=MOST_RANGES,
@@ -546,9 +507,7 @@ class AuditStatus(ApiModel):
     )
     last_run: RunStatus | None = Field(default=None, description="The last run, with its result for this topic.")
     failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
-    failed_generation: int | None = Field(
-        default=None, description="Always 1 if failures is set.", json_schema_extra={"format": "int64"}
-    )
+    failed_generation: Int64 | None = Field(default=None, description="Always 1 if failures is set.")
     policy_uid: str | None = Field(default=None, max_length=64, description="Always audit.")
     schedule: str | None = Field(
         default=None,
@@ -564,10 +523,8 @@ class AuditStatus(ApiModel):
 class IcebergTopicStatus(ApiModel):
     """Observed state."""
 
-    observed_generation: int | None = Field(
-        default=None,
-        description="Generation of the spec that this status describes.",
-        json_schema_extra={"format": "int64"},
+    observed_generation: Int64 | None = Field(
+        default=None, description="Generation of the spec that this status describes."
     )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from firn.api.model import DURATION, ApiModel, Condition, Duration, Form, Rule
+from firn.api.model import DURATION, ApiModel, Condition, Duration, Form, Int64, Rule
 
 ConfiguredName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 LabelText = Annotated[str, Field(max_length=317)]
@@ -160,11 +160,9 @@ class TopicSelection(ApiModel):
 class RemovedStatus(ApiModel):
     """Items of one kind that a retention run removed, or would remove with mode DryRun."""
 
-    items: int = Field(
-        default=0, description="Number of rows, snapshots or files.", json_schema_extra={"format": "int64"}
-    )
-    files: int = Field(default=0, description="Number of files.", json_schema_extra={"format": "int64"})
-    bytes: int = Field(default=0, description="Size of the files in bytes.", json_schema_extra={"format": "int64"})
+    items: Int64 = Field(default=0, description="Number of rows, snapshots or files.")
+    files: Int64 = Field(default=0, description="Number of files.")
+    bytes: Int64 = Field(default=0, description="Size of the files in bytes.")
     sample: Annotated[tuple[Annotated[str, Field(max_length=1024)], ...], Field(max_length=5)] = Field(
         default=(),
         description="Up to five examples: paths of files, or ids of snapshots.",
@@ -176,26 +174,14 @@ class RunFigures(ApiModel):
     """Figures of a run."""
 
     commits: int | None = Field(default=None, description="Number of commits to tables.")
-    files_before: int | None = Field(
-        default=None, description="Number of data files before the run.", json_schema_extra={"format": "int64"}
+    files_before: Int64 | None = Field(default=None, description="Number of data files before the run.")
+    files_after: Int64 | None = Field(default=None, description="Number of data files after the run.")
+    bytes_rewritten: Int64 | None = Field(default=None, description="Size of the rewritten files in bytes.")
+    delete_files_removed: Int64 | None = Field(
+        default=None, description="Number of removed delete files that no longer applied to any data file."
     )
-    files_after: int | None = Field(
-        default=None, description="Number of data files after the run.", json_schema_extra={"format": "int64"}
-    )
-    bytes_rewritten: int | None = Field(
-        default=None, description="Size of the rewritten files in bytes.", json_schema_extra={"format": "int64"}
-    )
-    delete_files_removed: int | None = Field(
-        default=None,
-        description="Number of removed delete files that no longer applied to any data file.",
-        json_schema_extra={"format": "int64"},
-    )
-    manifests_before: int | None = Field(
-        default=None, description="Number of Iceberg manifests before the run.", json_schema_extra={"format": "int64"}
-    )
-    manifests_after: int | None = Field(
-        default=None, description="Number of Iceberg manifests after the run.", json_schema_extra={"format": "int64"}
-    )
+    manifests_before: Int64 | None = Field(default=None, description="Number of Iceberg manifests before the run.")
+    manifests_after: Int64 | None = Field(default=None, description="Number of Iceberg manifests after the run.")
     rows: RemovedStatus | None = Field(
         default=None, description="Rows that the run removed, or with mode DryRun would remove."
     )
@@ -240,10 +226,8 @@ class Governed(ApiModel):
 class PolicyStatus(ApiModel):
     """Observed state."""
 
-    observed_generation: int | None = Field(
-        default=None,
-        description="Generation of the spec that this status describes.",
-        json_schema_extra={"format": "int64"},
+    observed_generation: Int64 | None = Field(
+        default=None, description="Generation of the spec that this status describes."
     )
     conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
         default=(),
