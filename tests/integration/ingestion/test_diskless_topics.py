@@ -8,7 +8,7 @@ from confluent_kafka import Producer
 
 from firn.model.jobs import GroupSettings, KafkaConnection
 from firn_spark.ingestion.rounds import landing_job
-from tests.integration.ingestion.world import Record, World, exactly, places, value
+from tests.integration.ingestion.world import Record, World, exactly, places, value, varied_records
 from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.kafka import Kafka
 
@@ -35,16 +35,7 @@ def test_both_readers_land_diskless_records(
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)
     job = world.job(topic)
-    sent = [
-        Record(
-            value(n),
-            key=None if n % 7 == 0 else f"k{n}".encode(),
-            partition=n % 3,
-            headers=[("h", b"%d" % n)] * (n % 3),
-            timestamp=1_700_000_000_000 + n,
-        )
-        for n in range(300)
-    ]
+    sent = varied_records(300)
     world.produce(topic, sent)
     world.apply(job)
     world.start()

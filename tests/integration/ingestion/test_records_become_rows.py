@@ -11,7 +11,7 @@ from firn.model.jobs import Column, RecordSchema, StartFrom
 from firn.tables import table_properties
 from firn_spark.ingestion.rounds import landing_job
 from firn_spark.tables.java_tables import partition_terms, sort_terms
-from tests.integration.ingestion.world import Record, World, exactly, places, value
+from tests.integration.ingestion.world import Record, World, exactly, places, value, varied_records
 
 
 def test_records_written_before_and_after_the_driver_started_are_rows(world: World) -> None:
@@ -53,16 +53,7 @@ def test_both_readers_land_the_same_rows(world: World, reader: str, monkeypatch:
     monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
     topic = world.topic(partitions=3)
     job = world.job(topic)
-    sent = [
-        Record(
-            value(n),
-            key=None if n % 7 == 0 else f"k{n}".encode(),
-            partition=n % 3,
-            headers=[("h", b"%d" % n)] * (n % 3),
-            timestamp=1_700_000_000_000 + n,
-        )
-        for n in range(300)
-    ]
+    sent = varied_records(300)
     world.produce(topic, sent)
     world.apply(job)
     world.start()

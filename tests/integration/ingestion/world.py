@@ -57,6 +57,20 @@ class Record:
     timestamp: int = 0
 
 
+def varied_records(count: int) -> list[Record]:
+    """Return records of three partitions, some without a key or without headers, each with its own timestamp."""
+    return [
+        Record(
+            value(n),
+            key=None if n % 7 == 0 else f"k{n}".encode(),
+            partition=n % 3,
+            headers=[("h", b"%d" % n)] * (n % 3),
+            timestamp=1_700_000_000_000 + n,
+        )
+        for n in range(count)
+    ]
+
+
 class World(AbstractContextManager["World"]):
     """All state of one test. At the end it stops the drivers, and fails if a driver failed."""
 

@@ -40,6 +40,16 @@ async def refused(world: World, host: Host, number: int) -> bool:
         return True
 
 
+async def lose_commits(world: World, host: Host, count: int = 1, *, killed: bool = False) -> None:
+    """Commit so many records, and restore the coordinator to the time before. ``killed``: the broker ends first."""
+    backup = world.backup()
+    assert [await send(world, host, number) for number in range(count)] == [(0, number) for number in range(count)]
+    if killed:
+        await asyncio.sleep(LEASE_SECONDS)
+        world.kill(host)
+    await world.restart_coordinator(backup)
+
+
 def quiet(world: World) -> None:
     """Drop the errors that brokers have to report: that the coordinator went back, and that they stop."""
     world.errors[:] = [
@@ -69,9 +79,7 @@ def test_a_broker_that_writes_nothing_more_repeats_its_lost_commits() -> None:
     async def story() -> None:
         async with brokers() as world:
             first, second = world.hosts
-            backup = world.backup()
-            assert await send(world, first, 0) == (0, 0)
-            await world.restart_coordinator(backup)
+            await lose_commits(world, first)
             await asyncio.sleep(LEASE_SECONDS)
             assert await numbers(world, second) == [0]
             quiet(world)
@@ -83,9 +91,7 @@ def test_a_consumer_ahead_of_the_log_is_not_told_to_reset_its_offset() -> None:
     async def story() -> None:
         async with brokers(1) as world:
             (host,) = world.hosts
-            backup = world.backup()
-            assert [await send(world, host, number) for number in (0, 1)] == [(0, 0), (0, 1)]
-            await world.restart_coordinator(backup)
+            await lose_commits(world, host, 2)
             answer = await wire.fetch(world, host, Client("reader"), TOPIC, 0, 2)
             assert answer.error in (0, STORAGE_ERROR)
             await asyncio.sleep(LEASE_SECONDS)
@@ -99,9 +105,7 @@ def test_the_cluster_stops_if_another_record_has_the_acknowledged_offset() -> No
     async def story() -> None:
         async with brokers() as world:
             first, second = world.hosts
-            backup = world.backup()
-            assert await send(world, first, 0) == (0, 0)
-            await world.restart_coordinator(backup)
+            await lose_commits(world, first)
             # The second broker finds nothing wrong: the first has not renewed its lease since.
             assert await send(world, second, 7, producer=-1) == (0, 0)
             assert "acknowledged at offset 0, and are at 1 now" in await stops(world)
@@ -123,11 +127,7 @@ def test_the_cluster_stops_if_the_broker_of_the_lost_commits_is_gone() -> None:
     async def story() -> None:
         async with brokers() as world:
             first, second = world.hosts
-            backup = world.backup()
-            assert await send(world, first, 0) == (0, 0)
-            await asyncio.sleep(LEASE_SECONDS)
-            world.kill(first)
-            await world.restart_coordinator(backup)
+            await lose_commits(world, first, killed=True)
             assert "no broker repeated them" in await stops(world)
             assert await refused(world, second, 1)
             await asyncio.sleep(SETTINGS.upkeep.uncommitted_seconds + 10 * LEASE_SECONDS)
@@ -160,9 +160,7 @@ def test_a_recovery_commits_all_lost_records_again() -> None:
     async def story() -> None:
         async with brokers() as world:
             first, second = world.hosts
-            backup = world.backup()
-            assert [await send(world, first, number) for number in range(5)] == [(0, number) for number in range(5)]
-            await world.restart_coordinator(backup)
+            await lose_commits(world, first, 5)
             assert await send(world, second, 7, producer=-1) == (0, 0)
             reason = await stops(world)
             for host in (first, second):

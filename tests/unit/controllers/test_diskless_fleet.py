@@ -24,6 +24,7 @@ from firn_controllers.ingestion_group import settings as group_settings
 from firn_controllers.ports import FleetState, Manifest
 from tests import gen
 from tests.fakes.world import World
+from tests.unit.controllers.fleet_addresses import OF_BROKER_1
 
 OWNER = Owner("firn-system", "config-uid")
 STATEFUL_SET = "firn-broker-waves"
@@ -206,15 +207,7 @@ def test_the_start_script_sets_the_zone_of_the_pod(tmp_path: Path) -> None:
     assert zone["valueFrom"]["fieldRef"]["fieldPath"] == "metadata.labels['topology.kubernetes.io/zone']"
 
 
-@pytest.mark.parametrize(
-    ("external", "advertised"),
-    [
-        ({"host": "kafka.example", "port": 31000}, "kafka.example:31002"),
-        ({"port": 31000}, "10.0.0.9:31002"),
-        ({"type": "LoadBalancer", "hosts": ["a.example", "b.example", "c.example"]}, "b.example:9094"),
-    ],
-    ids=["a node port", "a node port on the broker's own node", "a load balancer"],
-)
+@pytest.mark.parametrize(("external", "advertised"), OF_BROKER_1.values(), ids=OF_BROKER_1)
 def test_the_start_script_sets_the_external_address(tmp_path: Path, external: dict[str, Any], advertised: str) -> None:
     managed = fleet(external=external)
     assert yaml.safe_load(start(managed, tmp_path, 1)["FIRN_BROKER_EXTERNAL__ADVERTISED"]) == advertised

@@ -21,6 +21,7 @@ from firn_controllers.fleet.kafka.layout import KafkaFleet
 from firn_controllers.ports import FleetState, Manifest, PodState, StatefulSetState
 from tests import gen
 from tests.fakes.world import World
+from tests.unit.controllers.fleet_addresses import OF_BROKER_1
 
 OWNER = Owner("firn-system", "config-uid")
 
@@ -230,18 +231,10 @@ def test_a_volume_is_formatted_with_the_configured_metadata_version(tmp_path: Pa
     assert calls[0].endswith("--release-version 4.1")
 
 
-@pytest.mark.parametrize(
-    ("external", "advertised"),
-    [
-        ({"host": "kafka.example", "port": 31000}, "EXTERNAL://kafka.example:31002"),
-        ({"port": 31000}, "EXTERNAL://10.0.0.9:31002"),
-        ({"type": "LoadBalancer", "hosts": ["a.example", "b.example", "c.example"]}, "EXTERNAL://b.example:9094"),
-    ],
-    ids=["a node port", "a node port on the broker's own node", "a load balancer"],
-)
+@pytest.mark.parametrize(("external", "advertised"), OF_BROKER_1.values(), ids=OF_BROKER_1)
 def test_the_start_script_sets_the_external_address(tmp_path: Path, external: dict[str, Any], advertised: str) -> None:
     properties, _ = start(fleet(external=external), tmp_path, 1)
-    assert properties["advertised.listeners"].split(",")[1] == advertised
+    assert properties["advertised.listeners"].split(",")[1] == f"EXTERNAL://{advertised}"
     assert "EXTERNAL:PLAINTEXT" in properties["listener.security.protocol.map"]
 
 
