@@ -575,6 +575,8 @@ class Audit(Settings):
     """Time zone of ``schedule``: a name of the IANA database, such as Europe/Berlin."""
     spread: Duration = "4h"
     """Time over which the audits of one scheduled time are spread."""
+    max_concurrent: int = Field(default=2, ge=1, le=100)
+    """Highest number of audit runs at the same time. They count for ``maintenance.maxRuns``, too."""
     size: Name = "small"
     """Resources of a run: a name in ``sizes``."""
     deadline: Duration = "1h"

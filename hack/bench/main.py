@@ -24,6 +24,7 @@ BENCHMARKS = (
     "follow",
     "debt",
     "compaction",
+    "audit",
     "sustained",
     "broker",
     "limits",

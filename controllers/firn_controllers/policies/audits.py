@@ -15,6 +15,8 @@ from firn_controllers.specs.terms import PolicyTerms
 
 NAME = "audit"
 RETRIES = 1
+_GATHERINGS = 16
+"""Number of times to gather topics in the time over which audits are spread."""
 _RANGES = {
     "missingRanges": "missing_ranges",
     "surplusRanges": "surplus_ranges",
@@ -26,10 +28,7 @@ FINDINGS = ("time", "result", "topicId", "offsets", "missing", "doubled", "stray
 
 
 def audit_policy(config: Config) -> PolicyEntry | None:
-    """Return the policy of the audits; None without a schedule. Raises InvalidSpecError if the schedule is not valid.
-
-    One run audits at a time, because it has up to ``tablesPerRun`` topics and leaves room for the runs of policies.
-    """
+    """Return the policy of the audits; None without a schedule. Raises InvalidSpecError if the schedule is not valid."""
     audit = config.maintenance.audit
     if not audit.schedule.strip():
         return None
@@ -39,7 +38,7 @@ def audit_policy(config: Config) -> PolicyEntry | None:
         slots=Slots(cron, spread, NAME),
         windows=Windows(),
         triggers=None,
-        max_concurrent=1,
+        max_concurrent=audit.max_concurrent,
         deadline=timedelta(milliseconds=durations.milliseconds(audit.deadline)),
         retries=RETRIES,
         size=audit.size,
@@ -70,6 +69,12 @@ def spread_over_topics(policy: PolicyEntry, uid: str) -> PolicyEntry:
     if policy.kind != "Audit" or terms is None or terms.slots is None:
         return policy
     return replace(policy, terms=replace(terms, slots=replace(terms.slots, seed=uid)))
+
+
+def gathering(policy: PolicyEntry) -> timedelta:
+    """Return the time that a due topic may wait for others with which it can share a run."""
+    terms = policy.terms
+    return terms.slots.jitter / _GATHERINGS if terms is not None and terms.slots is not None else timedelta()
 
 
 def open_finding(status: Mapping[str, Any], annotations: Mapping[str, str]) -> Mapping[str, Any] | None:

@@ -80,9 +80,21 @@ def planned_runs(
     if terms is None or not decision.due:
         return []
     at_work = making.union(run.name for run in observed.active)
+    planned = plan.planned_runs(observed.policy, decision.due, config, len(decision.due))
+    if observed.policy.kind == "Audit":
+        planned = [run for run in planned if audit_start(observed.policy, run) <= observed.now]
     own_room = terms.max_concurrent - sum(run.active for run in observed.runs)
     room = min(own_room, config.maintenance.max_runs - len(at_work))
-    return plan.planned_runs(observed.policy, decision.due, config, room)
+    return planned[: max(0, room)]
+
+
+def audit_start(policy: PolicyEntry, run: PlannedRun) -> datetime:
+    """Return when a run of audits may start: at once if it is full, else when its topics had time to gather.
+
+    Audits are not urgent, and topics are due one after the other. Without a pause each topic would have its own JVM.
+    """
+    since = min(table.due.since for table in run.tables)
+    return since + audits.gathering(policy) if run.room else since
 
 
 def is_unwanted(policy: PolicyEntry, run: PolicyRun, workable: frozenset[str]) -> bool:

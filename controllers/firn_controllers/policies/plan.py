@@ -53,6 +53,8 @@ class PlannedRun:
 
     tables: tuple[DueTable, ...]
     size: str
+    room: int = 0
+    """Number of further small tables that could share the run."""
 
 
 def planned_runs(policy: PolicyEntry, waiting: Sequence[DueTable], config: Config, free: int) -> list[PlannedRun]:
@@ -78,7 +80,7 @@ def planned_runs(policy: PolicyEntry, waiting: Sequence[DueTable], config: Confi
             runs.insert(place, PlannedRun(tuple(small), policy.terms.size))
             small = []
     if small:
-        runs.insert(place, PlannedRun(tuple(small), policy.terms.size))
+        runs.insert(place, PlannedRun(tuple(small), policy.terms.size, maintenance.tables_per_run - len(small)))
     return runs[: max(0, free)]
 
 

@@ -5,11 +5,12 @@ runs with the policies, and a table has one run at a time. Their results go to t
 """
 
 from collections.abc import Collection, Sequence
+from datetime import datetime
 
 from firn.model.errors import FirnError
 from firn_controllers.cache.policies import PolicyEntry
 from firn_controllers.cache.topics import TopicEntry
-from firn_controllers.policies.audits import NAME, audit_policy
+from firn_controllers.policies.audits import NAME, audit_policy, gathering
 from firn_controllers.policies.decision import PolicyDecision, decide_topics, planned_runs
 from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
 from firn_controllers.policies.runs import PolicyRun
@@ -19,6 +20,8 @@ from firn_controllers.reconcilers.policy.reconciler import LISTEN
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
 from firn_controllers.reconcilers.policy.subjects import in_turns, target_table
 
+LEAST = 15.0
+"""Least seconds until the next topic is due. In a large installation a topic is due each second."""
 BLOCKED = 30.0
 """Seconds until the next attempt to start runs that the runs of policies hold back. Each attempt looks at all topics."""
 
@@ -47,7 +50,10 @@ class AuditReconciler:
             return Outcome(after=LISTEN)  # a policy may work on the same tables now
         planned = planned_runs(observed, decision, self._runs.making, self._context.config)
         await self._runs.start(self._policy, planned)
-        return self._next_look(decision, runs, waiting=sum(len(run.tables) for run in planned) < len(decision.due))
+        started = {table.topic.uid for run in planned for table in run.tables}
+        left = [table.due.since for table in decision.due if table.topic.uid not in started]
+        free = sum(run.active for run in runs) + len(planned) < self._context.config.maintenance.audit.max_concurrent
+        return self._next_look(self._policy, decision, runs, retry=free, oldest=min(left, default=None))
 
     async def _observe(self, policy: PolicyEntry, runs: Sequence[PolicyRun]) -> ObservedPolicy:
         ours = await self._own_namespaces({entry.name[0] for entry in self._context.topics.all()})
@@ -96,13 +102,25 @@ class AuditReconciler:
                 outcomes[entry.uid, "Audit"] = topic.outcome
                 self._context.wake_topic(entry.name, Lane.DEPENDENCY)
 
-    def _next_look(self, decision: PolicyDecision, runs: Sequence[PolicyRun], *, waiting: bool) -> Outcome:
+    def _next_look(
+        self,
+        policy: PolicyEntry,
+        decision: PolicyDecision,
+        runs: Sequence[PolicyRun],
+        *,
+        retry: bool,
+        oldest: datetime | None,
+    ) -> Outcome:
+        """Return when to look again. ``oldest``: since when a topic has waited that no run has yet."""
         now = self._context.ports.clock.now()
         times = [self._context.resync().after or 0.0]
         if decision.next is not None:
             # Clocks differ, so a reconcile at the exact time could be too early.
-            times.append(max(0.0, (decision.next - now).total_seconds()) + 0.1)
-        if (waiting or decision.held) and not any(run.active for run in runs):
+            times.append(max(LEAST, (decision.next - now).total_seconds() + 0.1))
+        if oldest is not None and retry:
+            gathered = oldest + gathering(policy)
+            times.append(BLOCKED if gathered <= now else max(LEAST, (gathered - now).total_seconds() + 0.1))
+        elif decision.held and retry:
             times.append(BLOCKED)
         if any(run.job.finished is not None and not run.settled(now) for run in runs):
             times.append(LISTEN)

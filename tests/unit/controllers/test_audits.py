@@ -13,7 +13,8 @@ from firn.model.progress import Losses
 from firn_controllers.cache.topics import topic_entry
 from firn_controllers.children import Owner
 from firn_controllers.policies import plan
-from firn_controllers.policies.audits import audit_policy, findings
+from firn_controllers.policies.audits import audit_policy, findings, spread_over_topics
+from firn_controllers.policies.decision import audit_start
 from firn_controllers.policies.due import Due
 from firn_controllers.policies.plan import DueTable, PlannedRun
 from firn_controllers.ports import Manifest, TableDebt
@@ -23,6 +24,9 @@ from tests.unit.controllers.policy_stage import ALL, COMPACTION, MANY, UID, acti
 
 EVERY_FIVE: dict[str, Any] = {"audit": {"schedule": "*/5 * * * *", "spread": "30s"}}
 EXACT: dict[str, Any] = {"offsets": 100}
+SECONDS_PER_RUN = 30.0
+"""Seconds of a run without tables: pod, JVM and Spark. `hack/bench/run audit` measures 22 s without a pod."""
+SECONDS_PER_TABLE = 1.5
 WRONG: dict[str, Any] = {"offsets": 100, "missing": 2, "doubled": 1, "partition": 3, "offset": 40}
 
 
@@ -196,6 +200,67 @@ async def test_topics_share_a_run_up_to_the_limit() -> None:
     world = await world_with(*topics, audit={"schedule": "*/5 * * * *", "spread": "1ms"}, tablesPerRun=3)
     await pass_minutes(world, 9)
     assert sorted(len(run.tables) for run in world.maintainer.done) == [2, 3]
+
+
+async def test_topics_that_are_due_one_after_the_other_share_a_run() -> None:
+    topics = [gen.topic(f"t{number}") for number in range(12)]
+    world = await world_with(*topics, audit={"schedule": "0 * * * *", "spread": "40m"})
+    await pass_minutes(world, 60)
+    sizes = [len(run.tables) for run in world.maintainer.done]
+    assert sum(sizes) == 12
+    assert 4 <= len(sizes) <= 10, "some topics are due within 2.5 minutes of each other"
+
+
+async def test_as_many_audit_runs_are_active_as_the_configuration_allows() -> None:
+    topics = [gen.topic(f"t{number}") for number in range(5)]
+    audit = {"schedule": "*/5 * * * *", "spread": "1ms", "maxConcurrent": 2}
+    world = await world_with(*topics, audit=audit, tablesPerRun=1)
+    world.maintainer.hold = True
+    await pass_minutes(world, 7)
+    assert len(active(world)) == 2
+    world.maintainer.hold = False
+    await pass_minutes(world, 4)
+    assert len(world.maintainer.done) >= 5
+
+
+@pytest.mark.parametrize("topics", [10_000, 100])
+def test_a_night_is_enough_for_ten_thousand_small_topics(topics: int) -> None:
+    """Check the default configuration with the figures of `hack/bench/run audit`, on docs/performance.md."""
+    config = gen.config(maintenance={"audit": {"schedule": "0 1 * * *"}})
+    policy = audit_policy(config)
+    assert policy is not None
+    assert policy.terms is not None
+    assert policy.terms.slots is not None
+    slot = policy.terms.slots.cron.next(gen.NOW)
+    entry, target = topic_entry(gen.topic(), config), TableTarget(catalog="lake", namespace="demo", name="t")
+    coming = []
+    for number in range(topics):
+        slots = spread_over_topics(policy, f"uid-{number}").terms
+        assert slots is not None
+        assert slots.slots is not None
+        coming.append(DueTable(entry, target, "u", None, Due(slots.slots.due(slot), "schedule", slot), ""))
+    coming.sort(key=lambda table: table.due.since)
+    now, free = slot, [slot] * policy.terms.max_concurrent
+    waiting: list[DueTable] = []
+    ends, runs = [], 0
+    while coming or waiting:
+        due = [table for table in coming[:500] if table.due.since <= now]
+        waiting, coming = waiting + due, coming[len(due) :]
+        ready = [
+            run for run in plan.planned_runs(policy, waiting, config, len(waiting)) if audit_start(policy, run) <= now
+        ]
+        for run in ready:
+            free.sort()
+            if free[0] > now:
+                break
+            free[0] = now + timedelta(seconds=SECONDS_PER_RUN + SECONDS_PER_TABLE * len(run.tables))
+            started = {id(table) for table in run.tables}
+            waiting = [table for table in waiting if id(table) not in started]
+            ends.append(free[0])
+            runs += 1
+        now += timedelta(seconds=15)
+    assert max(ends) <= slot + policy.terms.slots.jitter + timedelta(minutes=30)
+    assert runs <= topics / config.maintenance.tables_per_run + 2 * 16 * policy.terms.max_concurrent
 
 
 async def test_an_audit_that_cannot_run_is_retried_and_keeps_the_last_result() -> None:
