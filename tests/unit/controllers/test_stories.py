@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.errors import AccessDeniedError, CommitConflictError, UnavailableError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.ports import FoundTable, Manifest
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Key, Outcome
 from firn_controllers.reconcilers.topic import restored as found_data
 from tests import gen
 from tests.fakes.world import World
@@ -921,6 +921,52 @@ async def test_no_topic_is_reconciled_before_the_first_full_list() -> None:
 
 
 # Events
+
+
+async def conflicting(world: World, write: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Step the world. A user edits the topic just before each of the first three calls of ``write``."""
+    real, reconcile = getattr(world.cluster, write), world.operator.reconcile
+    conflicts = 3
+
+    async def edited_meanwhile(*arguments: Any) -> Any:
+        nonlocal conflicts
+        if conflicts:
+            conflicts -= 1
+            world.cluster.edit(
+                "flights", lambda live: live["metadata"].update(labels={"n": str(conflicts)}), spec=False
+            )
+        return await real(*arguments)
+
+    async def retried(key: Key) -> Outcome:
+        try:
+            return await reconcile(key)
+        except CommitConflictError:
+            return Outcome(failed=True)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(world.cluster, write, edited_meanwhile)
+        patch.setattr(world.operator, "reconcile", retried)
+        for _ in range(40):
+            await world.step()
+            world.clock.advance(5.0)
+    assert not conflicts
+
+
+async def test_the_event_of_a_creation_survives_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await conflicting(world, "patch_status", monkeypatch)
+    created = [message for _, reason, message in world.cluster.events if reason == "Created"]
+    assert sorted(message.split()[1] for message in created) == ["Kafka", "table"]
+
+
+async def test_the_event_of_a_deletion_survives_a_conflict(monkeypatch: pytest.MonkeyPatch) -> None:
+    world = await settled(deletionPolicy={"topic": "Delete", "table": "Delete"})
+    world.cluster.remove("flights")
+    await conflicting(world, "set_finalizers", monkeypatch)
+    assert not world.cluster.topics()
+    deleted = [message for _, reason, message in world.cluster.events if reason == "DataDeleted"]
+    assert len(deleted) == 1
 
 
 async def test_events_report_each_transition_once() -> None:

@@ -69,9 +69,10 @@ class TopicDeletion:
             waiting = await self._delete_data(observed, done)
             if waiting is not None:
                 return waiting
+        # After a conflict, the next reconcile finds no data to delete and does not announce it.
+        await self._reports.announce(entry, done)
         others = tuple(finalizer for finalizer in finalizers if finalizer != names.FINALIZER)
         await self._reports.set_finalizers(entry, others)
-        await self._reports.announce(entry, done)
         return Outcome()
 
     async def advance_unreadable(self, entry: TopicEntry, problem: InvalidSpecError) -> Outcome | None:

@@ -27,18 +27,18 @@ class TopicReports:
         context = self._context
         now = context.ports.clock.monotonic()
         resync = context.resync()
+        # They are true whether or not the status can be written, and the next reconcile does not find them again.
+        await self.announce(entry, done)
         if document == entry.status:
-            await self.announce(entry, done)
             return resync
         if status.significant(document) == status.significant(entry.status):
             wait = self._refreshed.setdefault(entry.uid, now) + context.refresh_interval - now
             if wait > 0:
-                await self.announce(entry, done)
                 return Outcome(after=min(wait, resync.after or wait))
         live = await context.ports.cluster.patch_status(*entry.name, document, entry.resource_version)
         self._refreshed[entry.uid] = now
         self._put(live)
-        await self.announce(entry, [*done, *announcements.transitions(entry.status, document)])
+        await self.announce(entry, announcements.transitions(entry.status, document))
         return resync
 
     async def set_finalizers(self, entry: TopicEntry, finalizers: tuple[str, ...]) -> TopicEntry | None:

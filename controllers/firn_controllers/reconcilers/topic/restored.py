@@ -1,9 +1,9 @@
 """Refuses a new resource whose data exists already and is not its own.
 
 A table may belong to an older resource, under another name of its catalog, to another Kubernetes cluster, or to another
-namespace. And data may be under another profile or
-catalog than the defaults. The status has the defaults that were chosen at the creation of a resource. A resource that is restored from Git has no
-status, so after a change of the defaults it would get an empty topic or table elsewhere.
+namespace. And data may be under another profile or catalog than the defaults. The status has the defaults that were
+chosen at the creation of a resource. A resource that is restored from Git has no status, so after a change of the
+defaults it would get an empty topic or table elsewhere.
 """
 
 import asyncio
