@@ -319,6 +319,17 @@ async def test_a_fleet_grows_and_shrinks_without_restarts() -> None:
     assert stage.conditions()["Ready"] == ("True", "AllReady")
 
 
+async def test_a_new_operator_starts_brokers_that_an_administrator_stopped() -> None:
+    stage = world()
+    await stage.settle()
+    place = ("apps/v1", "StatefulSet", "firn-system", "firn-broker-waves")
+    wanted = stage.cluster.objects[place]["spec"]["replicas"]
+    stage.cluster.objects[place]["spec"]["replicas"] = 0
+    stage.start()
+    await stage.settle()
+    assert stage.cluster.objects[place]["spec"]["replicas"] == wanted > 0
+
+
 async def test_services_of_removed_brokers_are_deleted() -> None:
     stage = world(replicas=3, external={"host": "h"})
     await stage.settle()
