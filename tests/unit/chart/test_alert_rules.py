@@ -18,6 +18,7 @@ from tests.chart import find_object, manifests, render
 
 pytestmark = pytest.mark.slow
 
+Results = list[list[dict[str, Any]]]
 START, END = 90, 400
 """Minutes of the first and the last evaluation. Windows of the rules end after an hour of samples."""
 INGEST = 'namespace="shop", topic="orders", pod="firn-ingest-default-0"'
@@ -334,15 +335,18 @@ def rules() -> list[dict[str, Any]]:
     return [alert for group in rule["spec"]["groups"] for alert in group["rules"]]
 
 
-@cache
-def evaluated() -> list[list[dict[str, Any]]]:
-    """Return the firing alerts of all cases, of the healthy release, and without any series."""
+@pytest.fixture(scope="module")
+def evaluated() -> Results:
+    """Return the firing alerts of all cases, of the healthy release, and without any series.
+
+    The program is built once. The limit of time for a test does not include a fixture.
+    """
     cases = [{"alerts": [own.alert], "series": own.series, "start": START, "end": END} for own in CASES]
     cases += [{"alerts": [], "series": series, "start": START, "end": END} for series in (HEALTHY, ())]
     document = json.dumps({"rules": rules(), "cases": cases})
     done = subprocess.run([tools.build("alertrules")], input=document, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    results: list[list[dict[str, Any]]] = json.loads(done.stdout)
+    results: Results = json.loads(done.stdout)
     return results
 
 
@@ -353,8 +357,8 @@ def test_each_alert_has_a_case_that_fires_and_a_silent_one() -> None:
 
 
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[f"{own.alert}: {own.name}" for own in CASES])
-def test_an_alert_fires_on_its_fault_only(number: int) -> None:
-    own, found = CASES[number], evaluated()[number]
+def test_an_alert_fires_on_its_fault_only(number: int, evaluated: Results) -> None:
+    own, found = CASES[number], evaluated[number]
     if own.fires is None:
         assert found == []
         return
@@ -364,9 +368,9 @@ def test_an_alert_fires_on_its_fault_only(number: int) -> None:
     assert "<no value>" not in found[0]["summary"]
 
 
-def test_a_release_without_a_fault_has_no_alert() -> None:
-    assert evaluated()[len(CASES)] == []
+def test_a_release_without_a_fault_has_no_alert(evaluated: Results) -> None:
+    assert evaluated[len(CASES)] == []
 
 
-def test_without_any_series_the_operator_is_down() -> None:
-    assert [alert["alert"] for alert in evaluated()[len(CASES) + 1]] == ["FirnOperatorDown"]
+def test_without_any_series_the_operator_is_down(evaluated: Results) -> None:
+    assert [alert["alert"] for alert in evaluated[len(CASES) + 1]] == ["FirnOperatorDown"]
