@@ -7,19 +7,17 @@ import sys
 import threading
 import uuid
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import structlog
 from confluent_kafka import KafkaException
 from kubernetes import client
 from kubernetes import config as kube
-from pydantic import ValidationError
 
 from firn.model import names
 from firn.model.errors import ExitCode, InvalidSpecError
 from firn.model.jobs import GroupSettings
-from firn_spark import failpoints, logs, session
+from firn_spark import documents, failpoints, logs, session
 from firn_spark.credentials import Credentials
 from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
 from firn_spark.ingestion.lease import LEASE_SECONDS, LeasedJobs
@@ -128,22 +126,11 @@ def job_source(settings: GroupSettings) -> JobSource:
     return LeasedJobs(jobs, leases, names.ingestion(settings.group))
 
 
-def load_settings(path: str) -> GroupSettings:
-    """Load the settings from the file at ``path``. Raises InvalidSpecError, which names the file and the key."""
-    try:
-        return GroupSettings.model_validate_json(Path(path).read_text())
-    except OSError as error:
-        raise InvalidSpecError(f"settings {path}: {error}") from error
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise InvalidSpecError(f"settings {path}: {problems}") from error
-
-
 def run(path: str) -> int:
     """Run the process from start to end and return its exit code."""
     logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
-        settings = load_settings(path)
+        settings = documents.load(GroupSettings, "settings", path)
         points = failpoints.from_environment()
         credentials = Credentials(settings.secret_files)
         spark = session.start(settings)

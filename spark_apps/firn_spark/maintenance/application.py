@@ -23,7 +23,6 @@ from typing import Any
 import structlog
 from kubernetes import client
 from kubernetes import config as kube
-from pydantic import ValidationError
 
 from firn.model import names
 from firn.model.conditions import Reason
@@ -48,7 +47,7 @@ from firn.model.maintenance import (
     TableWork,
     pack,
 )
-from firn_spark import failpoints, logs, session
+from firn_spark import documents, failpoints, logs, session
 from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
 from firn_spark.kafka.admin import Kafka
@@ -311,17 +310,6 @@ def following(work: TableWork) -> tuple[CompactionWork | None, RetentionWork | N
     return compact, retain
 
 
-def load(path: str) -> MaintenanceRun:
-    """Load the contract from the file at ``path``. Raises InvalidSpecError, which names the file and the key."""
-    try:
-        return MaintenanceRun.model_validate_json(Path(path).read_text())
-    except OSError as error:
-        raise InvalidSpecError(f"run {path}: {error}") from error
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
-        raise InvalidSpecError(f"run {path}: {problems}") from error
-
-
 def leases_of(run: MaintenanceRun) -> Leases:
     """Return the leases that the contract names. Each attempt of a run is a holder of its own. Raises
     InvalidSpecError if it names none."""
@@ -339,7 +327,7 @@ def main(path: str, message: str) -> int:
     """Run the process from start to end and return its exit code. The report goes to the file ``message``."""
     logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
-        contract = load(path)
+        contract = documents.load(MaintenanceRun, "run", path)
         points = failpoints.from_environment()
         leases = leases_of(contract)
         spark = session.start(contract)

@@ -9,8 +9,8 @@ from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import CompactionWork, MaintenanceRun, RetentionWork, RowsWork, TableWork
-from firn_spark import session
-from firn_spark.maintenance.application import following, leases_of, load
+from firn_spark import documents, session
+from firn_spark.maintenance.application import following, leases_of
 
 WORK = TableWork(
     uid="u",
@@ -27,7 +27,7 @@ RUN = MaintenanceRun(name="firn-run-nightly-0a1b2c", tables=(WORK,), namespace="
 def test_a_contract_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(RUN.model_dump_json())
-    assert load(str(file)) == RUN
+    assert documents.load(MaintenanceRun, "run", str(file)) == RUN
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"name": "r", "tables": [{"uid": 3}]}'])
@@ -36,7 +36,7 @@ def test_an_error_names_the_file_of_an_invalid_contract(tmp_path: Path, text: st
     if text is not None:
         file.write_text(text)
     with pytest.raises(InvalidSpecError, match=r"run\.json"):
-        load(str(file))
+        documents.load(MaintenanceRun, "run", str(file))
 
 
 def test_a_run_requires_the_location_of_leases() -> None:

@@ -7,9 +7,8 @@ from py4j.protocol import Py4JJavaError
 from firn.model.config import Executors
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
-from firn_spark import session
+from firn_spark import documents, session
 from firn_spark.credentials import read_secret, without_secrets
-from firn_spark.ingestion.driver import load_settings
 from firn_spark.kafka import clients
 from firn_spark.tables.catalogs import Catalogs, catalog_conf, catalog_properties
 
@@ -153,7 +152,7 @@ def test_an_error_names_the_file_of_unreadable_settings(tmp_path: Path, text: st
     file = tmp_path / "group.json"
     file.write_text(text)
     with pytest.raises(InvalidSpecError, match=r"group\.json"):
-        load_settings(str(file))
+        documents.load(GroupSettings, "settings", str(file))
 
 
 class Refusal(Py4JJavaError):  # type: ignore[misc]
