@@ -130,7 +130,7 @@ def run(path: str) -> int:
     """Run the process from start to end and return its exit code."""
     logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
-        settings = documents.load(GroupSettings, "settings", path)
+        settings = documents.load(GroupSettings, path)
         points = failpoints.from_environment()
         credentials = Credentials(settings.secret_files)
         spark = session.start(settings)

@@ -327,7 +327,7 @@ def main(path: str, message: str) -> int:
     """Run the process from start to end and return its exit code. The report goes to the file ``message``."""
     logs.configure(os.environ.get("FIRN_LOG_LEVEL", "INFO").upper())
     try:
-        contract = documents.load(MaintenanceRun, "run", path)
+        contract = documents.load(MaintenanceRun, path)
         points = failpoints.from_environment()
         leases = leases_of(contract)
         spark = session.start(contract)

@@ -27,7 +27,7 @@ RUN = MaintenanceRun(name="firn-run-nightly-0a1b2c", tables=(WORK,), namespace="
 def test_a_contract_is_read_back(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(RUN.model_dump_json())
-    assert documents.load(MaintenanceRun, "run", str(file)) == RUN
+    assert documents.load(MaintenanceRun, str(file)) == RUN
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"name": "r", "tables": [{"uid": 3}]}'])
@@ -36,7 +36,7 @@ def test_an_error_names_the_file_of_an_invalid_contract(tmp_path: Path, text: st
     if text is not None:
         file.write_text(text)
     with pytest.raises(InvalidSpecError, match=r"run\.json"):
-        documents.load(MaintenanceRun, "run", str(file))
+        documents.load(MaintenanceRun, str(file))
 
 
 def test_a_run_requires_the_location_of_leases() -> None:

@@ -152,7 +152,7 @@ def test_an_error_names_the_file_of_unreadable_settings(tmp_path: Path, text: st
     file = tmp_path / "group.json"
     file.write_text(text)
     with pytest.raises(InvalidSpecError, match=r"group\.json"):
-        documents.load(GroupSettings, "settings", str(file))
+        documents.load(GroupSettings, str(file))
 
 
 class Refusal(Py4JJavaError):  # type: ignore[misc]
