@@ -14,7 +14,7 @@ from xdist.scheduler import LoadScopeScheduling
 
 from tests import apiserver, skips
 from tests.apiserver import ApiServer
-from tests.servers.iceberg_rest import ACCOUNTS, IcebergRest, iceberg_rest
+from tests.servers.iceberg_rest import ACCOUNTS, IcebergRest, behind_proxies, iceberg_rest
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.nessie import Nessie, nessie
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
@@ -135,4 +135,13 @@ def rest_catalog(tmp_path_factory: pytest.TempPathFactory, storage: S3) -> Itera
 def iceberg_catalog(tmp_path_factory: pytest.TempPathFactory, storage: S3) -> Iterator[IcebergRest]:
     """Run Iceberg's own REST catalog, with the rules of its proxies."""
     with iceberg_rest(tmp_path_factory.mktemp("iceberg-rest"), storage) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def proxied_nessie(
+    tmp_path_factory: pytest.TempPathFactory, storage: S3, rest_catalog: Nessie
+) -> Iterator[IcebergRest]:
+    """Run Nessie behind the same proxies."""
+    with behind_proxies(tmp_path_factory.mktemp("nessie-proxies"), storage, rest_catalog.connection) as running:
         yield running

@@ -1,4 +1,4 @@
-"""Run Iceberg's own REST catalog on loopback, behind a proxy that hands out tokens and credentials, and lets them expire."""
+"""Run a REST catalog on loopback, behind a proxy that hands out tokens and credentials, and lets them expire."""
 
 import json
 import time
@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pyspark
@@ -18,7 +19,7 @@ from tests.servers.process import cache, free_port, running
 from tests.servers.s3 import S3
 
 LIFE_SECONDS = 30
-ACCOUNTS = tuple(f"firn-key-{number}" for number in range(20))
+ACCOUNTS = tuple(f"firn-key-{number}" for number in range(80))
 """Access keys of the S3 server that the catalog hands out, one after the other."""
 
 
@@ -28,13 +29,19 @@ class Rules:
 
     s3: S3
     expired_status: int = 401
-    tokens: set[str] = field(default_factory=set)
-    """Tokens that the catalog accepts."""
+    life_seconds: int = LIFE_SECONDS
+    """Life of tokens and credentials from now on."""
+    tokens: dict[str, float] = field(default_factory=dict)
+    """Tokens that the catalog accepts, and when they expire (monotonic seconds)."""
     keys: list[str] = field(default_factory=lambda: list(ACCOUNTS))
     """Access keys of the store that have not expired. The catalog hands out the first."""
     issued: int = 0
     refuse: bool = False
     """Accept no token for tables."""
+    away: bool = False
+    """Hand out no token."""
+    store_uri: str = ""
+    """The proxy of the store."""
 
     def expire(self) -> None:
         """Let everything that was handed out expire."""
@@ -44,14 +51,18 @@ class Rules:
     def catalog(self, request: Request) -> Answer | None:
         """Answer a request for a token, and reject requests without a valid one and requests to purge a table."""
         if request.path.endswith("/v1/oauth/tokens"):
+            if self.away:
+                error = {"message": "the token endpoint is down", "type": "ServiceUnavailableException", "code": 503}
+                return Answer.of(503, {"error": error})
             self.issued += 1
             token = f"token-{self.issued}"
-            self.tokens.add(token)
-            life = {"access_token": token, "token_type": "bearer", "expires_in": LIFE_SECONDS}
+            self.tokens[token] = time.monotonic() + self.life_seconds
+            life = {"access_token": token, "token_type": "bearer", "expires_in": self.life_seconds}
             kind = {"issued_token_type": "urn:ietf:params:oauth:token-type:access_token"}
             return Answer.of(200, life | kind)
-        accepted = set() if self.refuse and "/tables" in request.path else self.tokens
-        if request.headers.get("authorization", "").removeprefix("Bearer ") not in accepted:
+        token = request.headers.get("authorization", "").removeprefix("Bearer ")
+        refused = self.refuse and "/tables" in request.path
+        if refused or self.tokens.get(token, 0.0) < time.monotonic():
             error = {"message": "the token has expired", "type": "AuthorizationExpiredException"}
             return Answer.of(self.expired_status, {"error": {**error, "code": self.expired_status}})
         if request.method == "DELETE" and "purgerequested=true" in request.path.lower():
@@ -69,8 +80,11 @@ class Rules:
         config = {
             "s3.access-key-id": self.keys[0],
             "s3.secret-access-key": self.s3.secret_key,
-            "s3.session-token-expires-at-ms": str(int((time.time() + LIFE_SECONDS) * 1000)),
+            "s3.session-token-expires-at-ms": str(int((time.time() + self.life_seconds) * 1000)),
         }
+        if "s3.endpoint" in document.get("config", {}):
+            # A catalog that names the store itself must not lead around the proxy.
+            document["config"]["s3.endpoint"] = self.store_uri
         document["storage-credentials"] = [
             {"prefix": "s3://elsewhere", "config": {**config, "s3.access-key-id": "wrong"}},
             {"prefix": f"s3://{self.s3.bucket}", "config": config},
@@ -88,26 +102,45 @@ class Rules:
 
 @dataclass(frozen=True)
 class IcebergRest:
-    """The catalog."""
+    """A REST catalog behind its proxies. ``direct`` is a connection around them."""
 
     uri: str
     store: str
     s3: S3
     rules: Rules
     secret: Path
+    direct: CatalogConnection
 
     @property
     def connection(self) -> CatalogConnection:
         """Return a connection with credentials for the catalog, and none for the files of tables."""
         keys = ("s3.access-key-id",)
         files = {key: value for key, value in self.s3.properties.items() if key not in keys}
+        tokens = f"{self.uri.rstrip('/')}/v1/oauth/tokens"
         return CatalogConnection(
             type="rest",
             uri=self.uri,
-            warehouse=f"s3://{self.s3.bucket}/iceberg-rest",
-            properties={**files, "s3.endpoint": self.store, "oauth2-server-uri": f"{self.uri}/v1/oauth/tokens"},
+            warehouse=self.direct.warehouse,
+            properties={**files, "s3.endpoint": self.store, "oauth2-server-uri": tokens},
             secret_properties={"credential": str(self.secret)},
         )
+
+
+@contextmanager
+def behind_proxies(directory: Path, s3: S3, direct: CatalogConnection) -> Iterator[IcebergRest]:
+    """Put proxies in front of the REST catalog ``direct``, which accepts any request, and of its store."""
+    directory.mkdir(parents=True, exist_ok=True)
+    secret = directory / "credential"
+    secret.write_text("firn:secret")
+    rules = Rules(s3)
+    uri = urlsplit(direct.uri)
+    assert uri.port is not None
+    with (
+        HttpProxy(uri.port, rules.catalog, rules.vend) as catalog,
+        HttpProxy(int(s3.endpoint.rpartition(":")[2]), rules.store) as store,
+    ):
+        rules.store_uri = store.url
+        yield IcebergRest(f"{catalog.url}{uri.path}", store.url, s3, rules, secret, direct)
 
 
 def _environment(directory: Path, s3: S3, port: int) -> Mapping[str, str]:
@@ -142,14 +175,15 @@ def iceberg_rest(directory: Path, s3: S3) -> Iterator[IcebergRest]:
         except httpx.TransportError:
             return False
 
-    secret = directory / "credential"
-    secret.write_text("firn:secret")
-    rules = Rules(s3)
-    environment = _environment(directory, s3, port)
-    store_port = int(s3.endpoint.rpartition(":")[2])
+    direct = CatalogConnection(
+        type="rest",
+        uri=f"http://127.0.0.1:{port}",
+        warehouse=f"s3://{s3.bucket}/iceberg-rest",
+        properties=s3.properties,
+        secret_properties=s3.secret_properties,
+    )
     with (
-        running(command, ready, directory / "server.log", environment=environment),
-        HttpProxy(port, rules.catalog, rules.vend) as catalog,
-        HttpProxy(store_port, rules.store) as store,
+        running(command, ready, directory / "server.log", environment=_environment(directory, s3, port)),
+        behind_proxies(directory, s3, direct) as catalog,
     ):
-        yield IcebergRest(catalog.url, store.url, s3, rules, secret)
+        yield catalog

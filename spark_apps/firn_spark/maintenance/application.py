@@ -34,6 +34,7 @@ from firn.model.errors import (
     FencedError,
     FirnError,
     InvalidSpecError,
+    UnavailableError,
 )
 from firn.model.jobs import TableTarget
 from firn.model.maintenance import (
@@ -84,6 +85,8 @@ class Run:
             for work in run.tables
         }
         self._errors: list[Exception] = []
+        self._loaded: set[str] = set()
+        """Resources (uid) whose table was loaded, so that the catalog has accepted the credentials."""
         executors = run.executors
         self._tasks = run.cores if executors is None else executors.instances * executors.cores
 
@@ -177,9 +180,13 @@ class Run:
     def _failed(self, work: TableWork, errors: Sequence[Exception]) -> tuple[str, str]:
         """Return the reason of the first error and the messages of all."""
         reasons, messages = [], []
+        expires = work.uid in self._loaded and self.run.catalogs[work.table.catalog].type == "rest"
         for error in errors:
             if isinstance(error, JAVA_ERRORS):
                 error = translate(error, f"table {work.table.identifier}")
+            if isinstance(error, AccessDeniedError) and expires:
+                # The credentials worked before. Those of REST catalogs expire, and the next attempt gets new ones.
+                error = UnavailableError(str(error), reason=error.reason)
             self._errors.append(error)
             if isinstance(error, FirnError):
                 log.warning("table failed", error=str(error)[:1000])
@@ -224,18 +231,23 @@ class Run:
         table = self._tables.load(target.catalog, target.namespace, target.name)
         if gone := _another(table, work.table_uuid):
             return "Gone", gone
+        self._loaded.add(work.uid)
         if work.audit is not None:
             done.audit = self._audit(work.audit, target, table, may)
             return ("Done", "") if done.audit is not None else ("Nothing", "no record of the topic has landed yet")
-        subject = self._subject(table, target.catalog, work.table_uuid, workers, done, may)
+        guard = Guard(self._spark._jvm, table, work.table_uuid, may)
+        subject = self._subject(guard, target, target.name, workers, done)
         parts = self._parts(subject, work.compaction, work.retention)
         dead = self._dead_letters(target) if work.dead_letters else None
         if dead is not None:
-            subject = self._subject(dead, target.catalog, str(dead.operations().current().uuid()), workers, done, may)
+            guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
+            subject = self._subject(guard, target, names.dead_letters(target.name), workers, done)
             parts += self._parts(subject, *following(work))
         failures: list[FirnError] = []
-        for part in parts:
+        for subject, part in parts:
             try:
+                # After a failure, the credentials may have expired before their time.
+                subject.renew(always=bool(failures))
                 part()
             except (StoppedError, FencedError):
                 raise
@@ -268,7 +280,7 @@ class Run:
 
     def _parts(
         self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None
-    ) -> list[Callable[[], None]]:
+    ) -> list[tuple[Subject, Callable[[], None]]]:
         # Each step leaves less to the next: dropped rows need no rewriting, and expiry drops the files that compaction replaced.
         parts: list[Callable[[], None]] = []
         if retain is not None:
@@ -281,15 +293,17 @@ class Run:
                 partial(retention.drop_metadata_files, subject, retain),
                 partial(retention.drop_orphans, subject, retain),
             ]
-        return parts
+        return [(subject, part) for part in parts]
 
     def _subject(
-        self, table: Any, catalog: str, uuid: str, workers: ThreadPoolExecutor, done: Done, may: Callable[[], None]
+        self, guard: Guard, target: TableTarget, name: str, workers: ThreadPoolExecutor, done: Done
     ) -> Subject:
-        guard = Guard(self._spark._jvm, table, uuid, may)
+        load = partial(self._tables.load, target.catalog, target.namespace, name)
         rewriter = Rewriter(self._spark, self._points)
-        own = self.run.catalogs[catalog].has_own_references
-        return Subject(self._spark, table, catalog, self.run.name, guard, self._points, rewriter, workers, done, own)
+        own = self.run.catalogs[target.catalog].has_own_references
+        return Subject(
+            self._spark, load, target.catalog, self.run.name, guard, self._points, rewriter, workers, done, own
+        )
 
 
 def _another(table: Any | None, uuid: str) -> str:

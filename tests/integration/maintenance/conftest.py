@@ -1,4 +1,4 @@
-"""Run PostgreSQL, S3 and a Spark session for all tests of this folder. Each test has its own tables."""
+"""Run a Spark session for all tests of this folder. Each test has its own tables."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,21 +11,9 @@ from firn_spark import session
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_tables import Tables
 from tests.integration.maintenance.lake import CATALOG, Lake
-from tests.servers.postgres import Postgres, directory_for_postgres, postgres
-from tests.servers.s3 import S3, s3
+from tests.servers.postgres import Postgres
+from tests.servers.s3 import S3
 from tests.servers.spark import spark_conf
-
-
-@pytest.fixture(scope="session")
-def database() -> Iterator[Postgres]:
-    with directory_for_postgres() as directory, postgres(directory) as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def storage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3]:
-    with s3(tmp_path_factory.mktemp("s3")) as server:
-        yield server
 
 
 @pytest.fixture(scope="session")

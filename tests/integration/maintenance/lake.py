@@ -46,7 +46,7 @@ class Topic:
 
     def __init__(self, lake: "Lake", **changes: Any) -> None:
         name = f"t_{uuid.uuid4().hex[:8]}"
-        table = {"catalog": CATALOG, "namespace": f"ns_{lake.suffix}", "name": name, **changes}
+        table = {"catalog": lake.catalog, "namespace": f"ns_{lake.suffix}", "name": name, **changes}
         self.job = IngestJob(
             uid=f"uid-{name}", namespace="tests", name=name, generation=1, group="test", profile="classic", topic="t",
             record_schema=RecordSchema(format="Json", fields=FIELDS), table=TableTarget(**table), freshness_ms=1000,
@@ -61,7 +61,8 @@ class Topic:
 
     @property
     def identifier(self) -> str:
-        return self.job.table.identifier
+        """Return the name under which Spark reads the table for the test."""
+        return f"{self.lake.reader}.{self.job.table.namespace}.{self.job.table.name}"
 
     @property
     def uuid(self) -> str:
@@ -95,7 +96,7 @@ class Topic:
             )
 
     def fresh(self) -> Any:
-        table = self.tables.load(CATALOG, self.job.table.namespace, self.job.table.name)
+        table = self.tables.load(self.lake.catalog, self.job.table.namespace, self.job.table.name)
         assert table is not None
         return table
 
@@ -161,9 +162,19 @@ class Topic:
 
 
 class Lake:
-    """The lake of one test."""
+    """The lake of one test. Runs use the catalog ``catalog``, and Spark reads the tables through ``reader``."""
 
-    def __init__(self, contract: MaintenanceRun, spark: Any, tables: Tables, storage: S3, directory: Path) -> None:
+    def __init__(
+        self,
+        contract: MaintenanceRun,
+        spark: Any,
+        tables: Tables,
+        storage: S3,
+        directory: Path,
+        catalog: str = CATALOG,
+        reader: str = CATALOG,
+    ) -> None:
+        self.catalog, self.reader = catalog, reader
         self.contract = contract.model_copy(
             update={"name": f"run-{uuid.uuid4().hex[:8]}", "leases_directory": str(directory / "leases")}
         )
@@ -187,9 +198,10 @@ class Lake:
             self.contract.lease_seconds,
         )
 
-    def prepare(self, *works: TableWork, failpoints: str = "", **changes: Any) -> Run:
+    def prepare(self, *works: TableWork, failpoints: str | Failpoints = "", **changes: Any) -> Run:
         run = self.contract.model_copy(update={"tables": works, **changes})
-        return Run(run, self.spark, self.leases(), Failpoints(failpoints))
+        points = Failpoints(failpoints) if isinstance(failpoints, str) else failpoints
+        return Run(run, self.spark, self.leases(), points)
 
     def run(self, *works: TableWork, failpoints: str = "", **changes: Any) -> TableReport:
         """Run work in this process to a good end, and return the first table's report."""

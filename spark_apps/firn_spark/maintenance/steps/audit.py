@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from pyspark.sql import functions
+from pyspark.sql import DataFrame, functions
 
 from firn.model import names
 from firn.model.errors import FirnError
@@ -245,7 +245,9 @@ class Rows:
 
 def _read(spark: Any, source: Source, snapshot: Any, condition: str = "true") -> Any:
     partition, offset = source.columns
-    frame = spark.read.format("iceberg").option("versionAsOf", str(int(snapshot.snapshotId()))).load(source.name)
+    # Not by name: the catalog of Spark's session keeps a token that it could not renew.
+    utilities = spark._jvm.org.apache.iceberg.spark.SparkTableUtil
+    frame = DataFrame(utilities.loadTable(spark._jsparkSession, source.table, int(snapshot.snapshotId())), spark)
     return frame.where(condition).selectExpr(f"{partition} AS p", f"{offset} AS o")
 
 

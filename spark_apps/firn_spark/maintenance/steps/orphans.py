@@ -204,11 +204,12 @@ def _uuid(subject: Subject, path: str) -> str | None:
 
 def delete(subject: Subject, paths: Sequence[str]) -> None:
     """Delete files, and check regularly that the run may still do so. A file that cannot be deleted stays an orphan."""
-    io = subject.table.io()
-    bulk = implements(subject.jvm, io, "SupportsBulkOperations")
     failed = 0
     for part in _batches(paths):
         subject.guard.check()
+        subject.renew()
+        io = subject.table.io()
+        bulk = implements(subject.jvm, io, "SupportsBulkOperations")
         if bulk:
             try:
                 io.deleteFiles(subject.jvm.java.util.ArrayList(list(part)))

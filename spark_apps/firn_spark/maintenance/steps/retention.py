@@ -194,7 +194,8 @@ def _rows(subject: Subject, work: RowsWork, enforce: bool) -> None:
         rows = 0
         for group in batch:
             # Bounds may be missing or wide. Files without a past row stay as they are.
-            count = subject.rewriter.count(table, group, limit.drop)
+            subject.renew()
+            count = subject.rewriter.count(subject.table, group, limit.drop)
             rows += count
             if count and count == sum(int(task.file().recordCount()) for task in group):
                 gone += group

@@ -1,17 +1,19 @@
 """An Iceberg table under maintenance: the Java table, the conditions for changing it, and the work done so far."""
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from typing import Any
 
-from firn.model.errors import CommitConflictError, FirnError
+from firn.model.errors import CommitConflictError, FirnError, NotReadyError
 from firn.model.maintenance import AuditReport, Removed
 from firn_spark.failpoints import Failpoints
 from firn_spark.maintenance.steps.changes import Guard, NewSnapshot
 from firn_spark.maintenance.steps.rewriting import Arrangement, Rewriter
 from firn_spark.tables.swaps import PATIENT, certain, swap
+from firn_spark.tables.vended import io_properties, needs_renewal
 
 SAMPLE = 3
 """Number of names of removed items in a report."""
@@ -48,7 +50,8 @@ class Subject:
     """A table under maintenance. ``run`` is the run's name."""
 
     spark: Any
-    table: Any
+    load: Callable[[], Any | None]
+    """Loads the table from its catalog, which hands out new credentials for its files."""
     catalog: str
     run: str
     guard: Guard
@@ -60,6 +63,27 @@ class Subject:
     own_references: bool = False
     """True if the catalog may need files that the table's metadata no longer refers to."""
     now_ms: Callable[[], int] = lambda: int(time.time() * 1000)
+    _renewing: threading.Lock = field(default_factory=threading.Lock)
+
+    @property
+    def table(self) -> Any:
+        """The Java table. `renew` replaces it."""
+        return self.guard.table
+
+    def renew(self, *, always: bool = False) -> None:
+        """Load the table again if the catalog's credentials for its files expire soon, or ``always``.
+
+        Raises NotReadyError if the table no longer exists, and the errors of `Tables.load`.
+        """
+        with self._renewing:
+            io = io_properties(self.jvm, self.table.io(), str(self.table.location()))
+            if not always and not needs_renewal(io, self.now_ms()):
+                return
+            table = self.load()
+            if table is None:
+                raise NotReadyError(f"table {self.name}: it no longer exists")
+            self.guard.table = table
+        self.guard.check()
 
     @property
     def jvm(self) -> Any:
@@ -87,6 +111,7 @@ class Subject:
 
         def rewrite_group(tasks: Sequence[Any], outputs: int) -> list[Any]:
             self.guard.check()
+            self.renew()
             return self.rewriter.rewrite(self.table, self.catalog, tasks, outputs, target_bytes, arrangement, keep)
 
         futures = [self.workers.submit(rewrite_group, *group) for group in groups]
@@ -120,6 +145,7 @@ class Subject:
         change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, drops_rows=drops_rows)
         try:
             self.guard.check()
+            self.renew()
             swap(self.table, change, self.failpoints, PATIENT)
         except FirnError as error:
             if isinstance(error, CommitConflictError) or certain(error):
