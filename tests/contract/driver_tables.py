@@ -1,5 +1,6 @@
 """A contract suite for Iceberg's tables as the driver uses them: real Java, and the lake in memory of the simulation."""
 
+import time
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +13,9 @@ from firn_spark.tables import claims
 from firn_spark.tables.commits import Committer, Landed, newest, read_claim, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, java_class
 from firn_spark.tables.java_tables import Tables
-from firn_spark.tables.swaps import read_back, refused
+from firn_spark.tables.swaps import in_order, read_back, refused
+
+HOUR_MS = 3_600_000
 
 
 def committer(tables: Tables, writer: str = "one") -> Committer:
@@ -38,6 +41,17 @@ class DriverTablesContract:
     def drop(self, tables: Tables, job: IngestJob) -> None:
         """Drop the table as another engine does."""
         raise NotImplementedError
+
+    def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
+        """Commit an empty snapshot as an engine does whose clock shows ``time_ms``, which is later than now."""
+        raise NotImplementedError
+
+    def ahead(self, tables: Tables, table: Any) -> int:
+        """Commit an empty snapshot under a clock that is an hour ahead. Return its time."""
+        time_ms = int(time.time() * 1000) + HOUR_MS
+        self.commit_ahead(tables, table, time_ms)
+        table.refresh()
+        return time_ms
 
     def test_a_missing_table_is_none_and_is_created_once(self, tables: Tables, job: IngestJob) -> None:
         assert self.load(tables, job) is None
@@ -135,3 +149,36 @@ class DriverTablesContract:
         cause = unknown.value.__cause__
         assert isinstance(cause, Exception)
         assert java_class(cause) == "java.lang.IllegalStateException"
+
+    def test_a_change_that_is_older_than_the_newest_snapshot_is_refused(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        self.ahead(tables, table)
+        base, snapshot = appended(table)
+        builder = tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        with pytest.raises(JAVA_ERRORS, match="snapshot log"):
+            builder.setBranchSnapshot(snapshot, "main").build()
+        properties = tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setProperties({"a": "1"})
+        with pytest.raises(JAVA_ERRORS, match="before last snapshot log entry"):
+            properties.build()
+
+    def test_a_driver_continues_after_a_snapshot_from_a_clock_that_is_ahead(
+        self, tables: Tables, job: IngestJob
+    ) -> None:
+        table = tables.ensure(job)
+        first = commit(tables, table, None, 5)
+        ahead = self.ahead(tables, table)
+        work = claims.Work("topic-1", first, lambda: "cluster-1")
+        assert claims.take(committer(tables, "two"), table, None, 1, work) == 2
+        assert read_landed(table) == first, "the claim is no ingestion commit"
+        second = commit(tables, table, first, 6, epoch=2, writer="two")
+        assert second.offsets == {0: 6}
+        assert second.committed_ms == ahead
+        third = commit(tables, self.load(tables, job), second, 7, epoch=2, writer="two")
+        assert (third.offsets, third.committed_ms) == ({0: 7}, ahead)
+        times = [int(each.timestampMillis()) for each in self.load(tables, job).snapshots()]
+        assert times == sorted(times)
+
+    def test_a_snapshot_keeps_its_time_if_the_clocks_agree(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        base, snapshot = appended(table)
+        assert in_order(tables.jvm, base, snapshot) is snapshot

@@ -47,7 +47,7 @@ from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.old_snapshots import old_snapshots
-from firn_spark.tables.swaps import short, swap
+from firn_spark.tables.swaps import builder_on, in_order, short, swap
 
 log = structlog.get_logger()
 
@@ -320,9 +320,9 @@ class Committer:
 
         With ``keep_ms``, without old snapshots.
         """
-        builder = self._tables.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        builder = builder_on(self._tables.jvm, base, self.now_ms())
         if snapshot is not None:
-            builder = builder.setBranchSnapshot(snapshot, "main")
+            builder = builder.setBranchSnapshot(in_order(self._tables.jvm, base, snapshot), "main")
         builder.setProperties(dict(values))
         old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
         if old:

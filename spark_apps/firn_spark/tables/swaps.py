@@ -11,6 +11,7 @@ require the same table: such a request may still land after other commits. If an
 expired snapshot in that moment, the reference is removed with it.
 """
 
+import json
 import random
 import time
 from typing import Any, Protocol
@@ -27,6 +28,9 @@ ATTEMPTS = 12
 """Attempts of a change while other commits come first."""
 PATIENT = 60
 """Attempts for changes that are expensive to prepare and may wait."""
+SKEW_MS = 30_000
+"""How far metadata may be ahead of this process's clock. Iceberg rejects changes that are over a minute older than the
+metadata or its newest snapshot (constructor of TableMetadata)."""
 
 
 class OutdatedError(CommitConflictError):
@@ -47,6 +51,35 @@ class Change(Protocol):
         Raises CommitConflictError if the table has moved since, and Java's exceptions if Iceberg refuses the change.
         """
         ...
+
+
+def builder_on(jvm: Any, base: Any, now_ms: int) -> Any:
+    """Return a ``TableMetadata.Builder`` for a change of ``base``. Its time does not go back.
+
+    If ``base`` is ahead of ``now_ms``, because another process with a wrong clock has changed the table, the change
+    takes the time of ``base``. Give snapshots their time with `in_order`.
+    """
+    builder = jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+    ahead = int(base.lastUpdatedMillis()) - now_ms
+    if ahead <= SKEW_MS:
+        return builder
+    log.warning(
+        "a clock is wrong: the table is ahead of this clock, so the change takes the time of the table",
+        table=str(base.location()),
+        seconds=ahead // 1000,
+    )
+    # The first call takes the time of ``base``, and drops the entry of its metadata log, which the second call restores.
+    return builder.withMetadataLocation(None).setPreviousFileLocation(base.metadataFileLocation())
+
+
+def in_order(jvm: Any, base: Any, snapshot: Any) -> Any:
+    """Return ``snapshot`` (Java) for a commit on top of ``base``, with a time that is not before the newest snapshot's."""
+    newest = base.currentSnapshot()
+    if newest is None or snapshot.timestampMillis() >= newest.timestampMillis():
+        return snapshot
+    parser = jvm.org.apache.iceberg.SnapshotParser
+    fields = json.loads(parser.toJson(snapshot))
+    return parser.fromJson(json.dumps({**fields, "timestamp-ms": int(newest.timestampMillis())}))
 
 
 def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATTEMPTS) -> None:

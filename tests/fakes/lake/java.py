@@ -5,14 +5,15 @@ Only what `firn_spark.tables` calls is here. `Gateway` makes every request of a 
 
 import json
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
-from tests.fakes.lake.memory import MAIN, Lake, Metadata, RefusedError, Snapshot
+from tests.fakes.lake.memory import MAIN, SKEW_MS, Lake, Metadata, RefusedError, Snapshot
 
 T = TypeVar("T")
 
@@ -60,7 +61,7 @@ class DirectGateway:
         return effect()
 
     def now_ms(self) -> int:
-        return 0
+        return int(time.time() * 1000)
 
 
 @dataclass(frozen=True)
@@ -129,12 +130,31 @@ class JavaMetadata:
     def formatVersion(self) -> int:
         return self.metadata.format
 
+    def location(self) -> str:
+        return self.metadata.location
+
+    def metadataFileLocation(self) -> str:
+        return f"{self.metadata.location}/metadata"
+
+    def lastUpdatedMillis(self) -> int:
+        head = self.metadata.head
+        return 0 if head is None else head.at_ms
+
 
 class _Builder:
     """``org.apache.iceberg.TableMetadata.Builder``."""
 
-    def __init__(self, base: JavaMetadata) -> None:
+    def __init__(self, base: JavaMetadata, gateway: Gateway) -> None:
         self._metadata = base.metadata
+        self._base = base
+        self._time_ms = gateway.now_ms()
+
+    def withMetadataLocation(self, location: None) -> "_Builder":
+        self._time_ms = self._base.lastUpdatedMillis()
+        return self
+
+    def setPreviousFileLocation(self, location: str) -> "_Builder":
+        return self
 
     def setBranchSnapshot(self, snapshot: JavaSnapshot, branch: str) -> "_Builder":
         assert branch == MAIN
@@ -157,7 +177,27 @@ class _Builder:
         return self
 
     def build(self) -> JavaMetadata:
+        head = self._metadata.head
+        if head is not None and self._time_ms < head.at_ms - SKEW_MS:
+            raise error(
+                "java.lang.IllegalArgumentException", "Invalid update timestamp: before last snapshot log entry"
+            )
         return JavaMetadata(self._metadata)
+
+
+class _SnapshotParser:
+    """``org.apache.iceberg.SnapshotParser``."""
+
+    @staticmethod
+    def toJson(snapshot: JavaSnapshot) -> str:
+        fields = {**asdict(snapshot.snapshot), "timestamp-ms": snapshot.snapshot.at_ms}
+        return json.dumps({key: value for key, value in fields.items() if key != "at_ms"})
+
+    @staticmethod
+    def fromJson(text: str) -> JavaSnapshot:
+        fields = json.loads(text)
+        at_ms, files, added = fields.pop("timestamp-ms"), fields.pop("files"), fields.pop("added")
+        return JavaSnapshot(Snapshot(**fields, at_ms=at_ms, files=tuple(files), added=tuple(added)))
 
 
 class _Operations:
@@ -226,7 +266,8 @@ class _Append:
     def commit(self) -> None:
         snapshot = self.apply()
         base = self._table.operations().current()
-        self._table.operations().commit(base, _Builder(base).setBranchSnapshot(snapshot, MAIN).build())
+        builder = _Builder(base, self._table.session.gateway).setBranchSnapshot(snapshot, MAIN)
+        self._table.operations().commit(base, builder.build())
 
 
 class JavaTable:
@@ -385,7 +426,8 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
     as_json = SimpleNamespace(toJson=lambda item: item.json, fromJson=schema)
     thread = SimpleNamespace(getContextClassLoader=lambda: SimpleNamespace(loadClass=loaded))
     iceberg = SimpleNamespace(
-        TableMetadata=SimpleNamespace(buildFrom=_Builder),
+        TableMetadata=SimpleNamespace(buildFrom=lambda base: _Builder(base, gateway)),
+        SnapshotParser=_SnapshotParser,
         SnapshotRef=SimpleNamespace(tagBuilder=lambda id: SimpleNamespace(build=lambda: id)),
         CatalogUtil=SimpleNamespace(buildIcebergCatalog=open_catalog),
         SchemaParser=as_json,

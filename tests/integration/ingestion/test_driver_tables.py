@@ -1,7 +1,9 @@
 """Iceberg's Java keeps the contract that the lake in memory keeps (tests/contract/test_driver_tables.py)."""
 
 import itertools
+import json
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -25,6 +27,18 @@ class TestIceberg(DriverTablesContract):
         self._catalogs = Catalogs(spark, settings)
         yield Tables(self._catalogs)
         self._catalogs.close()
+
+    def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
+        iceberg = tables.jvm.org.apache.iceberg
+        made, base = table.newAppend().apply(), table.operations().current()
+        fields = {**json.loads(iceberg.SnapshotParser.toJson(made)), "timestamp-ms": time_ms}
+        builder = iceberg.TableMetadata.buildFrom(base)
+        # What System.currentTimeMillis() sets under such a clock.
+        field = builder.getClass().getDeclaredField("lastUpdatedMillis")
+        field.setAccessible(True)
+        field.set(builder, time_ms)
+        snapshot = iceberg.SnapshotParser.fromJson(json.dumps(fields))
+        table.operations().commit(base, builder.setBranchSnapshot(snapshot, "main").build())
 
     def drop(self, tables: Tables, job: IngestJob) -> None:
         name = tables._strings(job.table.namespace, job.table.name)

@@ -16,8 +16,6 @@ from tests.simulation.product.world import LETTERS, TABLE, TOPIC, World
 HOUR = 3600.0
 KEPT_SECONDS = 20.0
 """Time after a rollback without expiry. Until the next commit, the history completes the offsets of the snapshot."""
-MOST_AHEAD = 50.0
-"""By how many seconds a driver's clock may be ahead. Iceberg refuses snapshots that are over a minute older than the newest."""
 
 
 def produce(world: World, partition: int, count: int, bad: bool) -> None:
@@ -74,7 +72,7 @@ def clock(world: World, process: str, seconds: float) -> None:
     host = world.find(process)
     if host is not None:
         world.happened["clock moved"] += 1
-        host.skew = seconds if process == "operator" else min(seconds, MOST_AHEAD)
+        host.skew = seconds
 
 
 def outage(world: World, system: str, seconds: float) -> None:
@@ -240,7 +238,7 @@ ARGUMENTS: dict[str, Callable[[Random], tuple[Any, ...]]] = {
     "kill": lambda chance: (chance.choice(("driver", "driver", "rival", "operator")), chance.choice((0.0, 0.0, 40.0))),
     "freeze": lambda chance: (chance.choice(("driver", "rival", "operator")), round(20 * chance.random(), 2)),
     "second_driver": lambda chance: (),
-    "clock": lambda chance: (chance.choice(("driver", "rival", "operator")), chance.choice((-HOUR, MOST_AHEAD, HOUR))),
+    "clock": lambda chance: (chance.choice(("driver", "rival", "operator")), chance.choice((-HOUR, 50.0, HOUR))),
     "outage": lambda chance: (chance.choice(("catalog", "store", "kafka", "cluster")), chance.choice((3.0, 45.0, 45.0))),
     "retention": lambda chance: (chance.randrange(3), chance.choice((0.5, 1.0, 1.0))),
     "cut_back": lambda chance: (chance.randrange(3), chance.randint(1, 6)),

@@ -13,17 +13,27 @@ from firn_spark.tables import claims
 from firn_spark.tables.commits import CLAIM, Committer, Landed, read_claim
 
 
+class Properties(dict[str, str]):
+    """Metadata without a snapshot."""
+
+    def currentSnapshot(self) -> None:
+        return None
+
+    def lastUpdatedMillis(self) -> int:
+        return 0
+
+
 class Builder:
     """Iceberg's ``TableMetadata.Builder`` for properties."""
 
     def __init__(self, base: Mapping[str, str]) -> None:
-        self.values: Mapping[str, str] = dict(base)
+        self.values = Properties(base)
 
     def setProperties(self, values: Mapping[str, str]) -> "Builder":
-        self.values = {**self.values, **values}
+        self.values = Properties({**self.values, **values})
         return self
 
-    def build(self) -> Mapping[str, str]:
+    def build(self) -> Properties:
         return self.values
 
 
@@ -31,8 +41,8 @@ class Table:
     """A table without snapshots whose properties any writer can swap. ``first`` acts before the next swap."""
 
     def __init__(self, claim: str | None = None) -> None:
-        self.stored: Mapping[str, str] = {} if claim is None else {CLAIM: claim}
-        self.read: Mapping[str, str] = self.stored
+        self.stored = Properties({} if claim is None else {CLAIM: claim})
+        self.read = self.stored
         self.first: list[Callable[[], None]] = []
         self.swaps = 0
 
@@ -42,7 +52,7 @@ class Table:
     def refresh(self) -> None:
         self.read = self.stored
 
-    def properties(self) -> Mapping[str, str]:
+    def properties(self) -> Properties:
         return self.read
 
     def currentSnapshot(self) -> None:
@@ -54,10 +64,10 @@ class Table:
     def operations(self) -> "Table":
         return self
 
-    def current(self) -> Mapping[str, str]:
+    def current(self) -> Properties:
         return self.read
 
-    def commit(self, base: Mapping[str, str], updated: Mapping[str, str]) -> None:
+    def commit(self, base: Properties, updated: Properties) -> None:
         self.swaps += 1
         if self.first:
             self.first.pop(0)()
@@ -126,7 +136,7 @@ def landed(topic_id: str) -> dict[str, str]:
 
 def test_a_claim_does_not_move_a_table_of_another_topic_to_this_cluster() -> None:
     table = Table()
-    table.stored = table.read = landed("topic-2")
+    table.stored = table.read = Properties(landed("topic-2"))
     base = Landed("topic-2", 7, {0: 5})
     assert claims.take(committer("a"), table, None, 0, claims.Work("topic-1", base, lambda: "kafka-1")) == 8
     assert table.stored[names.TABLE_KAFKA_CLUSTER] == "kafka-2"
@@ -136,7 +146,7 @@ def test_a_claim_does_not_move_a_table_of_another_topic_to_this_cluster() -> Non
 def test_a_commit_of_another_topic_refuses_the_claim(base: Landed | None) -> None:
     """Another control plane adopted the table while this driver was idle."""
     table = Table()
-    table.stored = table.read = landed("topic-2")
+    table.stored = table.read = Properties(landed("topic-2"))
     with pytest.raises(CommitConflictError, match="a commit of topic topic-2 came first"):
         claims.take(committer("a"), table, None, 0, claims.Work("topic-1", base, lambda: "kafka-1"))
     assert table.swaps == 0

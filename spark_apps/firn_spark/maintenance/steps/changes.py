@@ -1,5 +1,6 @@
 """Changes that maintenance makes to a table: snapshots beside ingestion's, and metadata without a new snapshot."""
 
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -7,7 +8,7 @@ from firn.model import names
 from firn.model.errors import CommitConflictError, NotReadyError
 from firn.model.progress import AuditFrom
 from firn_spark.tables.commits import carried, newest
-from firn_spark.tables.swaps import OutdatedError
+from firn_spark.tables.swaps import OutdatedError, builder_on, in_order
 
 RUN = "firn.run"
 """Summary key: name of the run that made the snapshot."""
@@ -94,7 +95,8 @@ class NewSnapshot:
                 )
         self._guard.check()
         self._id = int(snapshot.snapshotId())
-        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base).setBranchSnapshot(snapshot, "main")
+        builder = builder_on(self._guard.jvm, base, int(time.time() * 1000))
+        builder = builder.setBranchSnapshot(in_order(self._guard.jvm, base, snapshot), "main")
         return base, builder.setProperties(self._audit_from(table)).build()
 
     def _audit_from(self, table: Any) -> dict[str, str]:
@@ -130,7 +132,7 @@ class NewMetadata:
     def build(self, table: Any) -> tuple[Any, Any]:
         """Implement `Change.build`."""
         base = table.operations().current()
-        builder = self._guard.jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
+        builder = builder_on(self._guard.jvm, base, int(time.time() * 1000))
         self._edit(builder, base)
         self._guard.check()
         self.before = base
