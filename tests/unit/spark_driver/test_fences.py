@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 
 from firn.model.errors import FencedError
-from firn_spark.ingestion.topics.state import FENCED_LOOK, FENCED_MEMORY
+from firn_spark.ingestion.topics.state import FENCED_IDLE, FENCED_LOOK, FENCED_MEMORY
 from firn_spark.ingestion.topics.topic import Topic
 from tests.unit.spark_driver.topic import topic
-
-HOUR = 3600.0
 
 
 def fenced(at: float = 0.0, **state: Any) -> Topic:
@@ -46,12 +44,21 @@ def test_a_topic_is_taken_back_within_40_s_after_the_other_driver_stops(freshnes
     assert waiting.epoch is None, "the next round takes a new epoch"
 
 
-def test_a_topic_without_waiting_records_stays_with_the_other_driver() -> None:
+def test_a_topic_without_waiting_records_stays_with_the_other_driver_while_that_one_commits() -> None:
     waiting = fenced(lag=0)
-    assert not any(waiting.lift_fence(now, "commit") for now in (100.0, HOUR))
-    waiting.observe(HOUR, {0: 0})
-    waiting.observe(HOUR + 1, {0: 1})
-    assert not waiting.lift_fence(HOUR + 2, "commit"), "the other driver has had no time for this record"
+    looks = [FENCED_IDLE / 2 * number for number in range(1, 10)]
+    assert not any(waiting.lift_fence(now, f"commit at {now}") for now in looks)
+    now = looks[-1] + FENCED_IDLE / 2
+    waiting.observe(now, {0: 0})
+    waiting.observe(now + 1, {0: 1})
+    assert not waiting.lift_fence(now + 2, f"commit at {looks[-1]}"), "the other driver has had no time for this record"
+
+
+def test_a_topic_without_waiting_records_is_taken_back_after_ten_minutes_without_a_commit() -> None:
+    waiting = fenced(lag=0)
+    lifted = until_lifted(waiting, 100.0)
+    assert FENCED_IDLE <= lifted - 100 <= FENCED_IDLE + FENCED_LOOK
+    assert not waiting.fenced
 
 
 def test_two_live_drivers_disturb_each_other_less_and_less() -> None:

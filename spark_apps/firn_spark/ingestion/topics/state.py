@@ -35,6 +35,9 @@ for the first time is taken back. In between, the time is twice the freshness.""
 FENCED_QUIET_MOST = 300.0
 """Longest quiet time of a topic that is fenced again and again, unless twice its freshness is longer: a driver that
 lands in time is then never disturbed."""
+FENCED_IDLE = 600.0
+"""Seconds without a commit of the other driver after which a topic without waiting records is taken back. Until then, its
+state is ``Fenced``, and no commit records losses of its log."""
 FENCED_MEMORY = 3600.0
 """Seconds without a fence after which earlier fences no longer count."""
 
@@ -184,13 +187,16 @@ class Fence:
         return float(min(first * 2 ** min(self.times - 1, 12), max(FENCED_QUIET_MOST, 2 * freshness)))
 
     def lifts(self, now: float, seen: object, waiting_since: float | None, freshness: float) -> bool:
-        """Return True if the other driver has not moved the table for the quiet time, although records wait.
+        """Return True if the other driver has not moved the table for the quiet time, although records wait, or for
+        `FENCED_IDLE`.
 
         ``seen`` identifies the newest commit and claim, ``waiting_since`` is `Topic.waiting_since`.
         """
         if seen != self.seen:
             self.seen, self.seen_since = seen, now
-        return waiting_since is not None and now - max(self.seen_since, waiting_since) >= self.quiet(freshness)
+        if waiting_since is None:
+            return now - self.seen_since >= FENCED_IDLE
+        return now - max(self.seen_since, waiting_since) >= self.quiet(freshness)
 
 
 @dataclass(slots=True)
