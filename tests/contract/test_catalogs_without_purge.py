@@ -30,6 +30,25 @@ async def with_history(port: CatalogTables, catalog: Catalog, target: TableTarge
         )
 
 
+async def test_a_topic_created_again_after_a_drop_without_a_purge_has_a_new_table(iceberg_catalog: IcebergRest) -> None:
+    connection = iceberg_catalog.connection.model_copy(update={"own_references": True})
+    target = TableTarget(catalog="lake", namespace="purge_again", name="orders")
+    port, catalog = CatalogTables({"lake": connection}), open_catalog("lake", connection)
+    try:
+        await with_history(port, catalog, target)
+        old = catalog.load_table((target.namespace, target.name)).metadata
+        assert await port.drop(target, "uid-1") == Dropped(files_kept=True)
+        assert await port.drop(target, "uid-1") is None, "nothing is left to drop"
+        await port.ensure(target, SCHEMA, Claimant("uid-2"))
+    finally:
+        port.close()
+    table = catalog.load_table((target.namespace, target.name))
+    assert table.metadata.table_uuid != old.table_uuid
+    assert table.current_snapshot() is None
+    table.append(pa.table({"id": pa.array([1], pa.int64())}))
+    assert table.scan().to_arrow().num_rows == 1
+
+
 @pytest.mark.parametrize("own_references", [False, True], ids=["deleted", "kept"])
 async def test_a_drop_without_a_purge_deletes_the_files_of_all_snapshots(
     iceberg_catalog: IcebergRest, own_references: bool

@@ -136,6 +136,39 @@ def test_early_writes_bound_the_memory(tmp_path: Path) -> None:
     assert sorted(row["_kafka"]["offset"] for row in tables.read(results["data"])) == list(range(10))
 
 
+def test_thousands_of_partitions_need_one_open_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer with an open file for each partition runs out of memory while it reads a backlog of years."""
+    count, now, most = 3000, 0, 0
+
+    class Counted:
+        def __init__(self, *args: Any, **options: Any) -> None:
+            nonlocal now, most
+            now += 1
+            most = max(most, now)
+            self._opened = opened(*args, **options)
+
+        def __enter__(self) -> Any:
+            return self._opened.__enter__()
+
+        def __exit__(self, *error: object) -> None:
+            nonlocal now
+            now -= 1
+            self._opened.__exit__(*error)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._opened, name)
+
+    opened: Any = pq.ParquetWriter
+    monkeypatch.setattr(pq, "ParquetWriter", Counted)
+    given = job(("a", "long"))
+    spec = '{"spec-id": 0, "fields": [{"source-id": 1, "field-id": 1000, "name": "a", "transform": "identity"}]}'
+    table = tables.table_of(given, tmp_path, partition_spec=spec)
+    values = [json.dumps({"a": number}).encode() for number in range(count)]
+    files = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]["data"]
+    assert sorted(file["partition"][0] for file in files) == list(range(count))
+    assert (most, now) == (1, 0)
+
+
 def test_table_properties_shape_the_file(tmp_path: Path) -> None:
     given = job(("a", "int"))
     properties = {
