@@ -27,7 +27,7 @@ from firn.tables.table_properties import PLACES
 from firn_spark.maintenance.steps.reachable import Places, Reachable, place
 from firn_spark.maintenance.steps.rewriting import elements
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
-from firn_spark.tables.java_errors import JAVA_ERRORS
+from firn_spark.tables.java_errors import JAVA_ERRORS, causes
 from firn_spark.tables.swaps import short
 from firn_spark.tables.vended import implements
 
@@ -37,6 +37,19 @@ PAGE = 10_000
 """Number of objects that cross from Java at once."""
 DELETE_BATCH = 1_000
 _NO_NAME = frozenset("?#")
+_NO_METADATA = (
+    "NotFoundException",
+    "NoSuchKeyException",
+    "FileNotFoundException",
+    "IllegalArgumentException",
+    "ValidationException",
+    "JsonParseException",
+    "MismatchedInputException",
+    "JsonEOFException",
+    "ZipException",
+    "EOFException",
+)
+"""Java exceptions that show that a file is gone or is not the metadata of a table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,11 +206,16 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
 
 
 def _uuid(subject: Subject, path: str) -> str | None:
-    """Return the uuid of a metadata file's table; None if the file is gone or is not metadata."""
+    """Return the uuid of a metadata file's table; None if the file is gone or is not metadata.
+
+    Raises `JAVA_ERRORS` if the file cannot be read now: it may be metadata of another table.
+    """
     try:
         parser = subject.jvm.org.apache.iceberg.TableMetadataParser
         return str(parser.read(subject.table.io(), path).uuid())
     except JAVA_ERRORS as error:
+        if not any(cause.name.endswith(_NO_METADATA) for cause in causes(error)):
+            raise
         log.info("metadata file not read", path=path, error=short(error))
         return None
 
