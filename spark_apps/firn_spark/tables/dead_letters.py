@@ -26,7 +26,7 @@ from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets, decode_offsets
 from firn.tables import rows, table_properties
 from firn_spark.tables.commits import INGEST, Committer, Extras, Landed, read_landed
-from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, causes, translate
 from firn_spark.tables.java_tables import Tables, quoted
 
 log = structlog.get_logger()
@@ -152,6 +152,9 @@ def offsets_between(
     try:
         return _offsets_between(spark, job, table, dead, landed, beyond)
     except JAVA_ERRORS as error:
+        if any(cause.token_expired for cause in causes(error)):
+            # The session's catalog keeps a token that it could not renew. The next query opens the catalog again.
+            spark._jsparkSession.sessionState().catalogManager().reset()
         raise translate(error, f"table {table.name()}") from error
 
 

@@ -448,8 +448,10 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
         ),
     )
     jvm = SimpleNamespace(org=SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg)), java=java)
+    session = SimpleNamespace(catalogManager=lambda: SimpleNamespace(reset=lambda: None))
     return SimpleNamespace(
         _jvm=jvm,
+        _jsparkSession=SimpleNamespace(sessionState=lambda: session),
         _jsc=SimpleNamespace(hadoopConfiguration=lambda: None),
         read=SimpleNamespace(format=lambda _: _Reader(lake, gateway)),
     )

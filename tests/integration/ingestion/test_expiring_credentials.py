@@ -8,6 +8,7 @@ import pytest
 from firn.model.errors import ExitCode
 from firn.model.jobs import IngestJob
 from firn.model.maintenance import AuditWork, MaintenanceRun, TableReport, TableWork
+from firn_spark.failpoints import FailpointError, Failpoints
 from firn_spark.leases import Files, Leases
 from firn_spark.maintenance.application import Run
 from firn_spark.maintenance.steps.audit import Rows
@@ -94,6 +95,30 @@ def test_rounds_continue_after_an_outage_of_the_token_endpoint(world: World, ice
         rules.away = False
     lands(world, seen, 20)
     world.await_state(job, "CaughtUp")
+
+
+def test_dead_letters_are_read_back_after_the_token_of_sparks_session_has_expired(
+    world: World, iceberg_catalog: IcebergRest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing: list[str] = []
+
+    def reach(_: Failpoints, name: str) -> None:
+        if name in failing:
+            failing.remove(name)
+            raise FailpointError(name)
+
+    monkeypatch.setattr(Failpoints, "reach", reach)
+    # Spark's session renews no token by itself during the test.
+    monkeypatch.setattr(iceberg_catalog.rules, "life_seconds", 3600)
+    job, seen = stage(world, iceberg_catalog)
+    world.start()
+    for end in (10, 20):
+        # The dead letters are ahead of the table. The next attempt asks Spark for them.
+        failing.append("after-dlq-commit")
+        world.produce(job.topic, ten(end - 10))
+        lands(world, seen, end)
+        assert not failing
+        iceberg_catalog.rules.expire()
 
 
 def audited(world: World, job: IngestJob, directory: Path) -> tuple[ExitCode, TableReport]:
