@@ -1,5 +1,6 @@
 """A contract suite for Iceberg's tables as the driver uses them: real Java, and the lake in memory of the simulation."""
 
+import json
 import time
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,20 @@ def appended(table: Any) -> tuple[Any, Any]:
     """Return the metadata of a table, and it with an empty snapshot."""
     snapshot = table.newAppend().apply()
     return table.operations().current(), snapshot
+
+
+def commit_ahead(jvm: Any, table: Any, time_ms: int) -> None:
+    """Commit an empty snapshot with Iceberg's Java, as under a clock that shows ``time_ms``."""
+    iceberg = jvm.org.apache.iceberg
+    made, base = table.newAppend().apply(), table.operations().current()
+    fields = {**json.loads(iceberg.SnapshotParser.toJson(made)), "timestamp-ms": time_ms}
+    builder = iceberg.TableMetadata.buildFrom(base)
+    # The builder takes the time of the clock, unless the field is set.
+    field = builder.getClass().getDeclaredField("lastUpdatedMillis")
+    field.setAccessible(True)
+    field.set(builder, time_ms)
+    snapshot = iceberg.SnapshotParser.fromJson(json.dumps(fields))
+    table.operations().commit(base, builder.setBranchSnapshot(snapshot, "main").build())
 
 
 class DriverTablesContract:

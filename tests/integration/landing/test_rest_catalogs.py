@@ -16,9 +16,11 @@ from firn_operator.cli import audit
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer, read_landed
+from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import RENEW_MS, expires_ms, needs_renewal
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
+from tests.contract.driver_tables import commit_ahead
 from tests.servers.iceberg_rest import ACCOUNTS, IcebergRest, iceberg_rest
 from tests.servers.s3 import s3
 from tests.unit.spark import records
@@ -136,6 +138,15 @@ def test_the_audit_sees_the_whole_history(catalog: IcebergRest, rest: Tables, op
     everything = open_catalog("rest", catalog.connection, snapshots="all").load_table((NAMESPACE, "long_history"))
     assert len(everything.metadata.snapshots) == 3
     assert audit.before(everything, "id") == (None, True)
+
+
+def test_the_catalog_rejects_a_snapshot_that_is_ahead_of_its_clock(rest: Tables) -> None:
+    table = ingest(rest, "ahead")
+    with pytest.raises(JAVA_ERRORS, match="Invalid update timestamp"):
+        commit_ahead(rest.jvm, table, int(time.time() * 1000) + 3_600_000)
+    landed = read_landed(ingest(rest, "ahead"))
+    assert landed is not None
+    assert landed.offsets == {0: 4}
 
 
 def test_a_table_may_have_the_name_of_a_metadata_table(rest: Tables) -> None:

@@ -17,6 +17,7 @@ from firn_spark import failpoints
 from firn_spark.leases import Files, Lease, Leases, Record
 from firn_spark.maintenance.steps import retention
 from firn_spark.tables.commits import newest
+from tests.contract.driver_tables import commit_ahead
 from tests.integration.maintenance.equality_deletes import delete_values
 from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic, ago
 from tests.integration.maintenance.test_compaction import while_rewriting
@@ -64,6 +65,17 @@ def test_a_failure_at_each_place_loses_no_row(lake: Lake, place: str) -> None:
     else:
         assert (code, report.outcome, report.reason) == (ExitCode.TEMPORARY, "Failed", "RunFailed")
     goes_on(lake, topic)
+
+
+def test_a_run_and_ingestion_continue_on_a_table_that_is_ahead_of_the_clock(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest(4)
+    ahead = int(time.time() * 1000) + 3_600_000
+    commit_ahead(lake.spark._jvm, topic.table, ahead)
+    report = lake.run(topic.work(**ALL))
+    assert (report.outcome, report.files_after) == ("Done", 1)
+    goes_on(lake, topic)
+    assert max(int(each.timestampMillis()) for each in topic.fresh().snapshots()) == ahead
 
 
 def killed(lake: Lake, place: str) -> None:
