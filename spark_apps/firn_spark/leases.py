@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -29,6 +30,10 @@ log = structlog.get_logger()
 
 SOON = 10
 """Retries of a failed renewal within the usual pause between two renewals."""
+
+
+STORED_PRECISION = 1e-4
+"""Seconds by which a store may round the time of a renewal. Kubernetes keeps microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +197,8 @@ class Lease:
         self._clock = clock
         self._until = asked + record.seconds * 2 / 3
         self._lost = ""
+        self._unanswered: deque[float] = deque(maxlen=100)
+        """Times of the renewals since ``record`` whose outcome is unknown."""
         self._stop = threading.Event()
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"lease-{name}", daemon=True)
@@ -233,18 +240,30 @@ class Lease:
                 written = self._store.write(self.name, record, self._record.version)
                 if written is None:
                     stored = self._store.read(self.name)
-                    if stored is not None and stored.holder == record.holder:
-                        # The answer to a renewal was lost. Only the next renewal shows until when the lease holds.
+                    if stored is not None and self._wrote(stored):
+                        # Only the next renewal shows until when the lease holds.
                         self._record = stored
+                        self._unanswered.clear()
                         return False
                     self._lost = f"{stored.holder if stored is not None else 'no process'} holds it now"
                     log.error("lease lost", lease=self.name, why=self._lost)
                     return True
             except UnavailableError as error:
+                self._unanswered.append(record.renewed)
                 log.warning("lease could not be renewed", lease=self.name, error=str(error))
                 return False
             self._record, self._until = written, asked + record.seconds * 2 / 3
+            self._unanswered.clear()
             return True
+
+    def _wrote(self, stored: Record) -> bool:
+        """Return True if ``stored`` is a renewal of this process whose answer was lost.
+
+        The holder alone proves nothing: a later process may have the same one.
+        """
+        return stored.holder == self._record.holder and any(
+            abs(stored.renewed - renewed) < STORED_PRECISION for renewed in self._unanswered
+        )
 
     def _run(self) -> None:
         usual = self._record.seconds / 3

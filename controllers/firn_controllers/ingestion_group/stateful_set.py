@@ -89,7 +89,10 @@ def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -
 
 
 def _environment(group: str, more: dict[str, str]) -> list[dict[str, Any]]:
-    fields = {"POD_NAME": "metadata.name", "POD_NAMESPACE": "metadata.namespace", "POD_IP": "status.podIP"}
+    fields = {
+        "POD_NAME": "metadata.name", "POD_UID": "metadata.uid", "POD_NAMESPACE": "metadata.namespace",
+        "POD_IP": "status.podIP",
+    }  # fmt: skip
     ours = {"FIRN_GROUP": group, "HOME": "/tmp", "SPARK_LOCAL_DIRS": "/tmp"} | more
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),

@@ -20,7 +20,7 @@ from firn.model.jobs import GroupSettings
 from firn_spark import documents, failpoints, logs, session
 from firn_spark.credentials import Credentials
 from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
-from firn_spark.ingestion.lease import LEASE_SECONDS, LeasedJobs
+from firn_spark.ingestion.lease import LEASE_SECONDS, LeasedJobs, holder
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics, Server
 from firn_spark.ingestion.rounds.committing import TopicCommits
@@ -121,8 +121,7 @@ def job_source(settings: GroupSettings) -> JobSource:
     kube.load_incluster_config()
     jobs = KubernetesJobs(client.CoreV1Api(), settings.namespace, settings.group)
     store = KubernetesLeases(client.CoordinationV1Api(), settings.namespace, {names.LABEL_GROUP: settings.group})
-    # The pod's name: a container that starts again still has the lease.
-    leases = Leases(store, socket.gethostname(), LEASE_SECONDS)
+    leases = Leases(store, holder(os.environ, socket.gethostname()), LEASE_SECONDS)
     return LeasedJobs(jobs, leases, names.ingestion(settings.group))
 
 

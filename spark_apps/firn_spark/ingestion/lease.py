@@ -23,6 +23,16 @@ UNANSWERED_SECONDS = 30.0
 """Time without an answer about the lease after which the driver serves without it."""
 
 
+def holder(environment: Mapping[str, str], host: str) -> str:
+    """Return the holder of leases that this process is; ``host`` is its host name.
+
+    A container that starts again in its pod still has the lease. A new pod of the same name waits: the old one may
+    still run on a node that does not answer.
+    """
+    uid = environment.get("POD_UID")
+    return f"{host}/{uid}" if uid else host
+
+
 class LeasedJobs:
     """The contracts of ``jobs`` while this driver holds the lease ``name``. Implements `JobSource`."""
 

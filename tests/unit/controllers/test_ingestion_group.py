@@ -44,6 +44,15 @@ def pod_spec(manifest: Manifest) -> Manifest:
     return spec
 
 
+def test_the_driver_knows_the_identity_of_its_pod() -> None:
+    fields = {
+        variable["name"]: variable["valueFrom"]["fieldRef"]["fieldPath"]
+        for variable in pod_spec(rendered())["containers"][0]["env"]
+        if "valueFrom" in variable
+    }
+    assert fields["POD_UID"] == "metadata.uid"
+
+
 def test_settings_have_every_profile_and_catalog_with_secret_paths() -> None:
     config = gen.config(profiles={"classic": {}, **SECURE})
     contents = settings.group_settings(config, "default")

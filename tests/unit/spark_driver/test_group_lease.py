@@ -8,7 +8,7 @@ import pytest
 
 from firn.model.errors import UnavailableError
 from firn.model.jobs import IngestJob
-from firn_spark.ingestion.lease import UNANSWERED_SECONDS, LeasedJobs
+from firn_spark.ingestion.lease import UNANSWERED_SECONDS, LeasedJobs, holder
 from firn_spark.leases import Files, Leases, Record
 from tests.fakes.clock import FakeClock
 from tests.unit.spark_driver.topic import job
@@ -49,6 +49,11 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path))
 
 
+def identity(uid: str) -> str:
+    """Return the holder of a pod of the group's StatefulSet, whose pods always have the same name."""
+    return holder({"POD_UID": uid}, "firn-ingest-g-0")
+
+
 def driver(store: Store, pod: str, clock: FakeClock | None = None) -> LeasedJobs:
     return LeasedJobs(Contracts(), Leases(store, pod, 3600), NAME, clock=(clock or FakeClock()).monotonic)
 
@@ -66,11 +71,41 @@ def test_a_second_driver_has_no_jobs_until_the_first_one_stops(store: Store) -> 
 
 
 def test_a_container_that_starts_again_still_has_the_lease(store: Store) -> None:
-    killed, started = driver(store, "pod-0"), driver(store, "pod-0")
+    pod = identity("uid-1")
+    killed, started = driver(store, pod), driver(store, pod)
     killed.look()
     started.look()
     assert started.current() == JOBS
     started.stop()
+
+
+def test_a_new_pod_of_the_same_name_waits_for_the_old_one(store: Store) -> None:
+    old, new = driver(store, identity("uid-1")), driver(store, identity("uid-2"))
+    old.look()
+    new.look()
+    assert old.current() == JOBS
+    assert new.current() is None, "the old pod may still run on a node that does not answer"
+    old.stop()
+    new.look()
+    assert new.current() == JOBS
+    new.stop()
+
+
+def test_a_process_does_not_take_the_lease_of_a_later_process_for_its_own(store: Store) -> None:
+    pod = identity("uid-1")
+    earlier, later = driver(store, pod), driver(store, pod)
+    earlier.look()
+    later.look()
+    assert earlier._lease is not None
+    earlier._lease.renew()
+    assert earlier._lease.lost
+    earlier.stop()
+    assert store.read(NAME) is not None, "the later process still holds the lease"
+    later.stop()
+
+
+def test_outside_of_kubernetes_the_host_holds_the_lease() -> None:
+    assert holder({}, "pod-0") == "pod-0"
 
 
 def test_a_driver_whose_lease_another_one_has_taken_serves_no_topic(store: Store) -> None:
