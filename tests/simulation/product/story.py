@@ -16,8 +16,9 @@ from tests.simulation.product.threads import Scheduler, virtual
 from tests.simulation.product.world import Options, World, quiet
 
 CHAOS_SECONDS = 60.0
-PEACE_SECONDS = 480.0
-"""Longest time for recovery. A driver that was fenced several times waits up to 300 s before it takes a topic back."""
+PEACE_SECONDS = 150.0
+"""Longest time for recovery. A fenced topic is taken back within 60 s; a backoff, or records that halt the topic one
+after another, take longer."""
 QUIET_SECONDS = 12.0
 """Time in which a record lands in peace, and the status shows it."""
 CALLS = {

@@ -1,12 +1,15 @@
 """A fenced topic watches its table, and takes the topic back after the other driver has stopped."""
 
+import time
 from typing import Any
 
 import pytest
 
 from firn.model.errors import FencedError
-from firn_spark.ingestion.topics.state import FENCED_IDLE, FENCED_LOOK, FENCED_MEMORY
+from firn_spark.ingestion.rounds import planning
+from firn_spark.ingestion.topics.state import FENCED_IDLE, FENCED_LOOK, FENCED_MEMORY, FENCED_QUIET
 from firn_spark.ingestion.topics.topic import Topic
+from tests.unit.spark_driver.losing import Brokers
 from tests.unit.spark_driver.topic import topic
 
 
@@ -61,33 +64,46 @@ def test_a_topic_without_waiting_records_is_taken_back_after_ten_minutes_without
     assert not waiting.fenced
 
 
-def test_two_live_drivers_disturb_each_other_less_and_less() -> None:
-    pair = [fenced(at=0.0), topic(lag=1, waiting_since=0.0, epoch=2)]
-    now, pauses = 0.0, []
-    for turn in range(8):
-        loser, winner = pair[turn % 2], pair[1 - turn % 2]
-        lifted = until_lifted(loser, now, turn)
-        pauses.append(lifted - now)
-        loser.prepared = winner.prepared = True
-        winner.failed(FencedError("taken back"), lifted)
-        now = lifted
-    assert pauses[0] < 45
-    assert all(pause > 200 for pause in pauses[-2:])
+@pytest.mark.parametrize("freshness_ms", [1000, 10_000, 60_000, 3_600_000])
+def test_a_topic_that_was_fenced_many_times_is_taken_back_within_50_s(freshness_ms: int) -> None:
+    waiting = fenced(at=1000.0, freshness_ms=freshness_ms)
+    for _ in range(10):
+        waiting.failed(FencedError("again"), until_lifted(waiting, waiting.attempts.next_at))
+    stopped = waiting.attempts.next_at
+    assert stopped < until_lifted(waiting, stopped + FENCED_LOOK, "the last commit") <= stopped + 50
 
 
-def test_a_driver_that_lands_within_its_freshness_is_disturbed_only_a_few_times() -> None:
-    waiting = fenced(freshness_ms=600_000)
-    taken = 0
-    for commit in range(100):
-        produced = commit * 700.0
-        waiting.reading.position, waiting.log.ends = {0: commit}, {0: commit + 1}
-        waiting.log.seen = ((produced, {0: commit}),)
-        for now in range(int(produced), int(produced) + 600, 5):
-            if waiting.lift_fence(float(now), commit):
-                taken += 1
-                waiting.failed(FencedError("the other driver landed the record"), now + 100.0)
-                break
-    assert taken <= 6
+def contested(**state: Any) -> Topic:
+    """Return a topic that this driver has taken back twice."""
+    made = fenced(**state)
+    for at in (100.0, 200.0):
+        made.lift_fence(at, "commit")
+        made.lift_fence(at + 50.0, "commit")
+        made.failed(FencedError("again"), at + 60.0)
+    made.lift_fence(300.0, "commit")
+    made.lift_fence(400.0, "commit")
+    assert not made.fenced
+    made.prepared = True
+    return made
+
+
+def test_a_contested_topic_lands_soon_so_that_the_other_driver_sees_it_work() -> None:
+    waiting = contested(freshness_ms=3_600_000)
+    waiting.observe(500.0, {0: 0})
+    waiting.observe(501.0, {0: 1})
+    due = waiting.due(2**30)
+    assert due is not None
+    assert due < 500 + FENCED_QUIET[0] + FENCED_LOOK
+    waiting.fence.lifted_at = -FENCED_MEMORY
+    assert (waiting.due(2**30) or 0) > 500 + FENCED_MEMORY - 60
+
+
+def test_a_contested_topic_reads_less_in_a_round() -> None:
+    usual, disputed = topic(lag=1), contested()
+    disputed.fence.lifted_at = time.monotonic()
+    brokers: Any = Brokers(0, 40_000)
+    whole, part = (planning.plan([each], brokers, 2**23)[each][0][1] for each in (usual, disputed))
+    assert part * 4 == whole == 8192
 
 
 def test_an_old_fence_does_not_delay_the_next_one() -> None:

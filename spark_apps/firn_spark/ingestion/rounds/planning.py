@@ -42,7 +42,7 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
             continue
         _skip_deleted(topic, first)
         topic.observe(now, {part: end.offset for part, end in last.items()})
-        ranges = _ranges(topic, room)
+        ranges = _ranges(topic, room * topic.fence.share(now))
         if ranges:
             planned[topic] = ranges
     return planned

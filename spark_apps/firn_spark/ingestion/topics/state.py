@@ -32,14 +32,19 @@ FENCED_LOOK = 5.0
 FENCED_QUIET = (10.0, 30.0)
 """Least and most seconds without a commit of the other driver, although records wait, before a topic that was fenced
 for the first time is taken back. In between, the time is twice the freshness."""
-FENCED_QUIET_MOST = 300.0
-"""Longest quiet time of a topic that is fenced again and again, unless twice its freshness is longer: a driver that
-lands in time is then never disturbed."""
 FENCED_IDLE = 600.0
 """Seconds without a commit of the other driver after which a topic without waiting records is taken back. Until then, its
 state is ``Fenced``, and no commit records losses of its log."""
+FENCED_QUIET_MOST = 40.0
+"""Longest quiet time of a topic that is fenced again and again. With the looks and a round, its records land within
+60 seconds after the other driver stops."""
 FENCED_MEMORY = 3600.0
 """Seconds without a fence after which earlier fences no longer count."""
+CONTESTED_FRESHNESS = 15.0
+"""Longest freshness, in seconds, of a contested topic. Its commits are the only sign for the other driver that this one
+is alive, so they must be more frequent than the quiet time allows."""
+CONTESTED_SHARE = 16
+"""Rounds of a contested topic may become smaller by this factor, so that they end within the other's quiet time."""
 
 
 @dataclass(slots=True)
@@ -166,7 +171,7 @@ class Fence:
     """The commits of the other driver that fenced a topic, as the topic sees them."""
 
     times: int = 0
-    """How often the topic was fenced in a row. Two live drivers that fence each other wait longer each time."""
+    """How often the topic was fenced in a row."""
     lifted_at: float | None = None
     """When the topic was taken back last (monotonic seconds)."""
     seen: object = None
@@ -184,7 +189,16 @@ class Fence:
         """Return the quiet time of a topic with this freshness, in seconds."""
         least, most = FENCED_QUIET
         first = min(most, max(least, 2 * freshness))
-        return float(min(first * 2 ** min(self.times - 1, 12), max(FENCED_QUIET_MOST, 2 * freshness)))
+        return float(min(first * 2 ** min(self.times - 1, 12), FENCED_QUIET_MOST))
+
+    def contested(self, at: float) -> bool:
+        """Return True if another live driver probably waits for the topic at ``at`` (monotonic seconds): each of the
+        two has fenced the other."""
+        return self.times > 1 and self.lifted_at is not None and at - self.lifted_at < FENCED_MEMORY
+
+    def share(self, now: float) -> float:
+        """Return the part of its usual bytes that a round of the topic may read."""
+        return 1 / min(CONTESTED_SHARE, 2 ** (self.times - 1)) if self.contested(now) else 1.0
 
     def lifts(self, now: float, seen: object, waiting_since: float | None, freshness: float) -> bool:
         """Return True if the other driver has not moved the table for the quiet time, although records wait, or for
@@ -196,7 +210,15 @@ class Fence:
             self.seen, self.seen_since = seen, now
         if waiting_since is None:
             return now - self.seen_since >= FENCED_IDLE
-        return now - max(self.seen_since, waiting_since) >= self.quiet(freshness)
+        return now >= self._lifts_at(waiting_since, freshness)
+
+    def next_look(self, now: float, waiting_since: float | None, freshness: float) -> float:
+        """Return when to look at the table again (monotonic seconds)."""
+        latest = now + FENCED_LOOK
+        return latest if waiting_since is None else max(now, min(latest, self._lifts_at(waiting_since, freshness)))
+
+    def _lifts_at(self, waiting_since: float, freshness: float) -> float:
+        return max(self.seen_since, waiting_since) + self.quiet(freshness)
 
 
 @dataclass(slots=True)

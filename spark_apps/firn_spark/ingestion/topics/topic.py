@@ -6,7 +6,7 @@ from firn.model.errors import FencedError, FirnError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Cause, Gap, HaltedAt, Offsets
 from firn_spark.ingestion.topics.state import (
-    FENCED_LOOK,
+    CONTESTED_FRESHNESS,
     Attempts,
     DeadLetters,
     Fence,
@@ -175,7 +175,8 @@ class Topic:
             return None
         due = self.waiting_since or 0.0
         if self.lag_bytes < bytes_per_commit:
-            due += self._freshness - min(self._freshness / 2, 1.0 + 1.5 * self.reading.round_seconds)
+            freshness = min(self._freshness, CONTESTED_FRESHNESS) if self.fence.contested(due) else self._freshness
+            due += freshness - min(freshness / 2, 1.0 + 1.5 * self.reading.round_seconds)
         return max(due, self.attempts.next_at)
 
     def was_prepared(self, *, complete: bool = True) -> None:
@@ -200,7 +201,7 @@ class Topic:
     def lift_fence(self, now: float, seen: object) -> bool:
         """Take the topic back if the other driver is quiet; ``Fence.lifts`` says when. Otherwise plan the next look."""
         if not self.fence.lifts(now, seen, self.waiting_since, self._freshness):
-            self.attempts.next_at = now + FENCED_LOOK
+            self.attempts.next_at = self.fence.next_look(now, self.waiting_since, self._freshness)
             return False
         self.fenced, self.epoch, self.fence.lifted_at = False, None, now
         self.attempts.succeeded()
