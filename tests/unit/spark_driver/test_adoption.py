@@ -48,7 +48,13 @@ def test_an_adoption_of_another_topic_is_no_approval() -> None:
         first(Adoption(topic_id="id-older", offsets={0: 400, 1: 400}))
 
 
-@pytest.mark.parametrize(("recorded", "present"), [("kafka-1", "kafka-1"), ("kafka-1", "")])
+def test_a_topic_whose_cluster_is_unknown_does_not_take_a_table_that_names_one() -> None:
+    with pytest.raises(ConflictError, match="does not report its cluster id.* Describe on the cluster"):
+        first(recorded="kafka-1", present="")
+    assert first(Adoption(topic_id="id-old"), recorded="kafka-1", present="") == {0: 10, 1: 20}
+
+
+@pytest.mark.parametrize(("recorded", "present"), [("kafka-1", "kafka-1"), (None, ""), ("", "")])
 def test_a_topic_that_was_recreated_begins_at_its_start(recorded: str | None, present: str) -> None:
     assert first(recorded=recorded, present=present) is None
 

@@ -24,13 +24,15 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
     """
     if job.adopt is None or job.adopt.topic_id != landed.topic_id:
         recorded, present = table.properties().get(names.TABLE_KAFKA_CLUSTER), kafka.cluster_id()
-        if present and recorded != present:
+        if (recorded or "") != present:
             # A table names no cluster if no driver has prepared it since an upgrade from version 0.1.0 or 0.2.0.
             where = f"Kafka cluster {recorded}" if recorded else "an unknown Kafka cluster"
+            here = f"is Kafka cluster {present}" if present else "does not report its cluster id"
+            right = "" if present else "; or grant the driver's user Describe on the cluster"
             raise ConflictError(
                 f"table {job.table.identifier}: its records are of topic {landed.topic_id} in {where}, and profile "
-                f"{job.profile} is Kafka cluster {present}; to continue the table from this cluster, set spec.ingestion.adopt "
-                "with this topicId and the first offsets to land"
+                f"{job.profile} {here}; to continue the table from this cluster, set spec.ingestion.adopt "
+                f"with this topicId and the first offsets to land{right}"
             )
         return None
     parts = {job.topic: live.partitions}
