@@ -207,7 +207,6 @@ class Loop:
             if not topic.prepared:
                 if (
                     now >= topic.attempts.next_at
-                    and not topic.job.suspended
                     and topic.halted is None
                     and (topic.log.live is not None or topic.table.uuid is None)
                 ):

@@ -17,6 +17,10 @@ METADATA_SECONDS = 5.0
 RETRY_SECONDS = 0.5
 """Seconds between two requests for a topic that did not exist."""
 
+AGE_SECONDS = 60.0
+"""Seconds between two searches for the age of records that waited before the driver first saw the ends."""
+FIRST_AGE, LAST_AGE, AGE_STEP = 60.0, 400 * 86_400.0, 1.25
+
 
 class Watcher:
     """Follows the ends of one profile's topics."""
@@ -69,6 +73,28 @@ class Watcher:
                 topic.log.error = offsets
             elif not topic.busy:
                 topic.observe(now, offsets)
+        self._find_ages(kafka, due, now)
+
+    def _find_ages(self, kafka: Kafka, topics: Sequence[Topic], now: float) -> None:
+        """Ask how old the records are that waited before the driver first saw the ends. Ages grow by steps."""
+        asked = {topic: topic.behind() for topic in topics if _age_is_due(topic, now)}
+        for topic in asked:
+            topic.log.aged_at, topic.log.oldest_at = now, None
+        wall, age = time.time(), FIRST_AGE
+        while asked and age < LAST_AGE:
+            found = kafka.since(
+                {topic.job.topic: tuple(parts) for topic, parts in asked.items()}, int((wall - age) * 1000)
+            )
+            older = {}
+            for topic, parts in asked.items():
+                offsets = found[topic.job.topic]
+                # Without an answer, the age stays unknown until the next search.
+                if not isinstance(offsets, FirnError) and any(
+                    not 0 <= offsets.get(part, 0) <= start for part, (start, _) in parts.items()
+                ):
+                    older[topic] = parts
+                    topic.log.oldest_at = now - age * AGE_STEP
+            asked, age = older, age * AGE_STEP
 
     def _describe(self, kafka: Kafka, topics: Sequence[Topic], now: float) -> None:
         due = [
@@ -101,6 +127,10 @@ def _follow(topic: Topic, answer: TopicInfo | FirnError) -> None:
         if not topic.fenced:
             topic.attempts.next_at = 0.0
     topic.log.live = answer
+
+
+def _age_is_due(topic: Topic, now: float) -> bool:
+    return topic.waits_since_before and (topic.log.aged_at is None or now - topic.log.aged_at >= AGE_SECONDS)
 
 
 def _ends_are_due(topic: Topic, now: float) -> bool:

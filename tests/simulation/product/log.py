@@ -10,6 +10,7 @@ from firn.model.jobs import KafkaConnection
 from firn_spark.kafka.admin import LogEnd, TopicInfo
 from tests.fakes.lake.java import Gateway
 from tests.fakes.topics import FakeTopics
+from tests.simulation.product.threads import NOW
 
 PROFILE = "classic"
 T = TypeVar("T")
@@ -39,6 +40,10 @@ class Partition:
     looks at the log."""
     epochs: list[int] = field(default_factory=lambda: [0])
     """First offset of each leader epoch. Every cut elects a new leader."""
+
+    def first_since(self, at: float) -> int:
+        """Return the first offset whose record was written at ``at`` or later; -1 if there is none."""
+        return min((offset for offset, record in self.records.items() if record.at >= at), default=-1)
 
     def diverges(self, end: LogEnd) -> int | None:
         """Return the first offset before ``end`` at which the log differs from that of the epoch of ``end``."""
@@ -137,6 +142,11 @@ class LogClient:
     def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the log starts of partitions."""
         return self._offsets("kafka.starts", topics, lambda part: part.start)
+
+    def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int] | FirnError]:
+        """Return the first offsets of partitions with a record that is not older than ``timestamp_ms``."""
+        at = timestamp_ms / 1000 - NOW.timestamp()
+        return self._offsets("kafka.ends", topics, lambda part: part.first_since(at))
 
     def log_ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, LogEnd] | FirnError]:
         """Return the ends of partitions with the epochs of their leaders."""

@@ -15,11 +15,18 @@ from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
 
 
+DAY = 86_400.0
+WALL = 1_700_000_000.0
+
+
 class Brokers:
     """A Kafka of one topic."""
 
     def __init__(self) -> None:
         self.end = 10
+        self.written: dict[int, float] = {}
+        """Offset -> when its record was written (Unix seconds). Other records are new."""
+        self.searches = 0
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo]:
         return dict.fromkeys(names, TopicInfo("id", (0,)))
@@ -27,11 +34,17 @@ class Brokers:
     def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int]]:
         return {name: {0: self.end} for name in topics}
 
+    def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int]]:
+        self.searches += 1
+        later = (offset for offset in range(self.end) if self.written.get(offset, WALL) * 1000 >= timestamp_ms)
+        return {name: {0: next(later, -1)} for name in topics}
+
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [1000.0]
     monkeypatch.setattr("firn_spark.ingestion.watcher.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("firn_spark.ingestion.watcher.time.time", lambda: WALL)
     return now
 
 
@@ -63,6 +76,42 @@ def test_records_seen_after_an_empty_check_arrived_since_then(
     brokers.end = 11
     watcher.check([topic])
     assert topic.waiting_since == 1000
+
+
+def test_records_that_waited_before_the_driver_started_have_their_age(
+    watcher: Watcher, brokers: Brokers, clock: list[float]
+) -> None:
+    brokers.written = {0: WALL - 30 * DAY, 1: WALL - 4 * DAY, 2: WALL - 2 * DAY}
+    topic = prepared()
+    topic.reading.position = {0: 1}
+    watcher.check([topic])
+    lag = progress_of(topic, clock[0], WALL).lag_seconds
+    assert lag is not None
+    assert 4 * DAY <= lag <= 5 * DAY
+    topic.reading.position = {0: 2}
+    clock[0] += 60
+    watcher.check([topic])
+    lag = progress_of(topic, clock[0], WALL).lag_seconds
+    assert lag is not None
+    assert 2 * DAY <= lag <= 2.5 * DAY, "a part of the backlog has landed"
+    topic.reading.position = {0: 10}
+    clock[0] += 6
+    watcher.check([topic])
+    searches, brokers.end = brokers.searches, 11
+    clock[0] += 60
+    watcher.check([topic])
+    assert topic.waiting_since == clock[0] - 60, "the driver has seen how long it waits"
+    assert brokers.searches == searches
+
+
+def test_records_whose_age_cannot_be_read_are_due_at_once(
+    watcher: Watcher, brokers: Brokers, clock: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(brokers, "since", lambda topics, at: dict.fromkeys(topics, UnavailableError("no answer")))
+    topic = prepared()
+    watcher.check([topic])
+    assert topic.log.error is None
+    assert topic.waiting_since == clock[0] - 60
 
 
 def test_records_left_by_a_round_keep_their_age(watcher: Watcher, brokers: Brokers, clock: list[float]) -> None:

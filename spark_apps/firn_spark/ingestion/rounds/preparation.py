@@ -23,6 +23,9 @@ from firn_spark.tables.vended import needs_renewal
 
 log = structlog.get_logger()
 
+LOOK_SECONDS = 5.0
+"""Seconds between two looks for the table or the brokers of a suspended topic."""
+
 
 class Preparation:
     """Prepares topics for their rounds. A topic has one worker at a time."""
@@ -44,14 +47,30 @@ class Preparation:
     def prepare(self, topic: Topic) -> None:
         """Load or create the table and read what landed. Never raises: a failure is recorded on the topic.
 
-        A topic that another driver has fenced is only looked at until that driver is quiet.
+        A topic that another driver has fenced is only looked at until that driver is quiet. Of a suspended topic, the
+        driver only reads what it reports.
         """
         try:
+            if topic.job.suspended:
+                self._look(topic)
+                return
             if topic.fenced and not self._take_back(topic):
                 return
             topic.was_prepared(complete=self._prepare(topic))
         except Exception as error:
             fail(topic, error)
+
+    def _look(self, topic: Topic) -> None:
+        """Read what landed and what was lost, without a change of the table."""
+        target = topic.job.table
+        _, landed = self._read(topic, lambda: self._tables.load(target.catalog, target.namespace, target.name))
+        if topic.log.live is None or topic.table.uuid is None:
+            topic.was_prepared(complete=False)
+            topic.attempts.next_at = time.monotonic() + LOOK_SECONDS
+            return
+        topic.table.landed = landed
+        position(topic, topic.log.live)
+        topic.was_prepared()
 
     def _prepare(self, topic: Topic) -> bool:
         """Return False if the brokers were not asked yet: only the table is ready then."""
@@ -68,8 +87,6 @@ class Preparation:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
         topic.table.landed = landed
-        if topic.totals.last_commit is None and landed is not None and landed.committed_ms is not None:
-            topic.totals.last_commit = landed.committed_ms / 1000
         if landed is None and topic.job.start_from.kind != "Earliest":
             self._commit_start(topic, live)
         elif landed is not None and landed.topic_id != live.topic_id:
@@ -83,19 +100,30 @@ class Preparation:
         return True
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
-        job = topic.job
+        return self._read(topic, lambda: self._tables.ensure(topic.job))
+
+    def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:
+        """Load the table, and store what the topic reports of it. Returns the table and the newest ingestion commit.
+
+        Both are None if the table does not exist. Raises FirnError.
+        """
         try:
-            table = self._tables.ensure(job)
+            table = load()
+            if table is None:
+                topic.table.uuid = topic.table.location = None
+                return None, None
             landed = read_landed(table)
             topic.table.uuid, topic.table.location, topic.table.error = str(table.uuid()), str(table.location()), None
             # Those of another driver count, too: a fenced topic still reports on its table.
             topic.table.losses = read_losses(table)
         except JAVA_ERRORS as error:
-            topic.table.error = translate(error, f"table {job.table.identifier}")
+            topic.table.error = translate(error, f"table {topic.job.table.identifier}")
             raise topic.table.error from error
         except FirnError as error:
             topic.table.error = error
             raise
+        if topic.totals.last_commit is None and landed is not None and landed.committed_ms is not None:
+            topic.totals.last_commit = landed.committed_ms / 1000
         return table, landed
 
     def _take_back(self, topic: Topic) -> bool:

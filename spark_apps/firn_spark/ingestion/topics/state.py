@@ -65,6 +65,11 @@ class Log:
     `SEEN_MOST`."""
     seen_since: float | None = None
     """When the ends were first asked for (monotonic seconds)."""
+    oldest_at: float | None = None
+    """When the oldest record was written that waited before ``seen_since`` (monotonic seconds, at most a quarter of its
+    age too early), None if it is not known."""
+    aged_at: float | None = None
+    """When ``oldest_at`` was asked for last (monotonic seconds)."""
     cut_back: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Partition -> lowest end, and the position above it: the brokers lost records that the table has. A later leader
     may have written other records with these offsets."""
@@ -74,7 +79,7 @@ class Log:
     def forget(self) -> None:
         """Forget the ends: the log is another log, or no longer exists."""
         self.ends, self.ends_at, self.seen, self.seen_since, self.cut_back = {}, 0.0, (), None, {}
-        self.told = {}
+        self.told, self.oldest_at, self.aged_at = {}, None, None
 
     def observe(self, now: float, ends: Offsets, position: Offsets | None) -> None:
         """Store the ends that were asked for at ``now``. An answer older than the newest is ignored.

@@ -148,10 +148,21 @@ class Topic:
         """
         if not self.lag_records:
             return None
-        landed = [moment for moment, then in self.log.seen if covered(then, self.reading.position)]
-        if landed:
-            return landed[-1]
-        return (self.log.ends_at if self.log.seen_since is None else self.log.seen_since) - self._freshness
+        landed = self._landed_at
+        if landed is not None:
+            return landed
+        due = (self.log.ends_at if self.log.seen_since is None else self.log.seen_since) - self._freshness
+        return due if self.log.oldest_at is None else min(due, self.log.oldest_at)
+
+    @property
+    def waits_since_before(self) -> bool:
+        """True if records wait that waited already when the driver first asked for the ends."""
+        return self._same_topic and bool(self.lag_records) and self._landed_at is None
+
+    @property
+    def _landed_at(self) -> float | None:
+        """When the newest ends were seen that have landed completely."""
+        return next((at for at, then in reversed(self.log.seen) if covered(then, self.reading.position)), None)
 
     @property
     def _freshness(self) -> float:
