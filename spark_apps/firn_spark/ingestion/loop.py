@@ -67,6 +67,8 @@ class Loop:
         self._running_large: Counter[tuple[str, str]] = Counter()
         self._preparing: Counter[tuple[str, str]] = Counter()
         self._lock = threading.Lock()
+        self._reporting = threading.Lock()
+        """Keeps a report from creating the series of a topic again that is removed at the same time."""
         self._stopping = threading.Event()
         self._seen: object = None
         self._failures: dict[str, int] = {}
@@ -88,13 +90,15 @@ class Loop:
         """Return the `/progress` document, and set the lag metrics."""
         now, wall = time.monotonic(), time.time()
         topics: list[TopicProgress] = []
-        for topic in list(self._topics.values()):
+        for uid, topic in list(self._topics.items()):
             document = progress_of(topic, now, wall)
             topics.append(document)
-            self._metrics.reported(topic, document, wall)
-            if topic.attempts.failures > self._failures.get(topic.job.uid, 0):
-                self._metrics.failed(topic)
-            self._failures[topic.job.uid] = topic.attempts.failures
+            with self._reporting:
+                if self._topics.get(uid) is not topic:
+                    continue
+                self._metrics.reported(topic, document, wall)
+                self._metrics.failed(topic, topic.attempts.total - self._failures.get(uid, 0))
+                self._failures[uid] = topic.attempts.total
         return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
 
     def ready(self) -> str | None:
@@ -169,9 +173,10 @@ class Loop:
             if topic.busy:
                 complete = False
                 continue
-            del self._topics[uid]
-            self._failures.pop(uid, None)
-            self._metrics.forget(topic)
+            with self._reporting:
+                del self._topics[uid]
+                self._failures.pop(uid, None)
+                self._metrics.forget(topic)
             log.info("topic removed", topic=topic.job.topic, namespace=topic.job.namespace)
             complete = False
         if complete:

@@ -105,9 +105,9 @@ class Metrics:
         self._empty.labels(*labels).inc(empty)
         self._disagreements.labels(*labels).inc(not agrees)
 
-    def failed(self, topic: Topic) -> None:
-        """Count a failure."""
-        self._failures.labels(topic.job.namespace, topic.job.name).inc()
+    def failed(self, topic: Topic, times: int) -> None:
+        """Count failures."""
+        self._failures.labels(topic.job.namespace, topic.job.name).inc(times)
 
     def reported(self, topic: Topic, progress: TopicProgress, wall: float) -> None:
         """Set the gauges of a topic from its report at ``wall`` (Unix seconds).
@@ -123,6 +123,10 @@ class Metrics:
             self._lag_seconds.labels(*labels).set(progress.lag_seconds or 0.0)
             self._lag_bytes.labels(*labels).set(progress.lag_bytes or 0.0)
             self._uncommitted.labels(*labels).set(min(topic.reading.uncommitted, progress.lag_records))
+        else:
+            # The last known value would hide that the lag is not known.
+            for gauge in (self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted):
+                gauge.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
         if progress.last_commit is not None:
             self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
 

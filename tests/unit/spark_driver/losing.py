@@ -33,6 +33,8 @@ class Committer:
         self.made: list[tuple[Mapping[int, int], list[Gap]]] = []
         self.leader_epochs: list[dict[int, int]] = []
         self.failure: Exception | None = None
+        self.writer = "ours"
+        self.landed: Landed | None = None
 
     def commit(
         self, table: Table, files: object, base: object, topic_id: str, epoch: int, offsets: Any, extras: Extras
@@ -43,7 +45,11 @@ class Committer:
         self.leader_epochs.append(dict(extras.leader_epochs))
         table.losses = table.losses.plus(extras.gaps, topic_id, "3fa9c1d2", 0.0)
         commit_id = str(len(self.made))
-        return Landed(topic_id, epoch, dict(offsets), commit_id=commit_id, leader_epochs=dict(extras.leader_epochs))
+        epochs = dict(extras.leader_epochs)
+        self.landed = Landed(
+            topic_id, epoch, dict(offsets), commit_id=commit_id, writer=self.writer, leader_epochs=epochs
+        )
+        return self.landed
 
 
 class Brokers:

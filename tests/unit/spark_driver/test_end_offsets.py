@@ -14,7 +14,6 @@ from firn_spark.ingestion.watcher import Watcher
 from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
 
-
 DAY = 86_400.0
 WALL = 1_700_000_000.0
 

@@ -3,6 +3,7 @@
 import re
 import time
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
@@ -16,7 +17,7 @@ from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.client_reader import Ranges
 from firn_spark.tables import dead_letters
-from firn_spark.tables.commits import Committer, Extras, read_losses
+from firn_spark.tables.commits import Committer, Extras, Landed, read_losses
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.landing import HaltPlace
 
@@ -43,6 +44,23 @@ class Meter(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A commit that was asked for, and what to count if it happened."""
+
+    base: str
+    """Id of the commit before it."""
+    topic_id: str
+    offsets: Offsets
+    result: TopicResult
+    lost: int
+    started: float
+
+    def made(self, landed: Landed) -> bool:
+        """Return True if ``landed``, of the same writer, is this commit."""
+        return landed.commit_id != self.base and (landed.topic_id, landed.offsets) == (self.topic_id, self.offsets)
+
+
 class TopicCommits:
     """Commits the results of rounds, one topic at a time."""
 
@@ -54,6 +72,8 @@ class TopicCommits:
         self._preparation = preparation
         self._failpoints = failpoints
         self._meter = meter
+        self._unanswered: dict[str, _Asked] = {}
+        """Resource (uid) -> its newest commit, if that has no answer."""
 
     def create_dead_letters(self, topic: Topic) -> None:
         """Create the dead-letter table and announce it in the topic's table; `firn_spark.tables.dead_letters` says why. Raises FirnError."""
@@ -80,16 +100,9 @@ class TopicCommits:
 
     def commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
         """Commit what the tasks wrote of ``ranges`` in the round that began at ``started`` (monotonic seconds). Raises FirnError."""
-        topic.reading.uncommitted = sum(end - start for start, end in ranges.values())
-        try:
-            self._commit(topic, ranges, result, started)
-        finally:
-            topic.reading.uncommitted = 0
-
-    def _commit(self, topic: Topic, ranges: Ranges, result: TopicResult, started: float) -> None:
         halts = first_halts(result.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
-        self._audit(topic, ranges, reached, result)
+        empty = self._audit(topic, ranges, reached, result)
         if result.records:
             topic.reading.record_bytes = max(16.0, result.bytes / result.records + 32)
             topic.reading.largest_bytes = max(result.largest, (topic.reading.largest_bytes or 0) * 3 // 4)
@@ -97,9 +110,17 @@ class TopicCommits:
         if result.dead:
             self._commit_dead(topic, result, offsets)
         if result.landed or topic.gaps or _empty_is_due(topic, ranges, reached):
-            self._commit_rows(topic, result, offsets, reached if result.skipped else {})
+            self._commit_rows(topic, result, offsets, reached if result.skipped else {}, started)
+        self._meter.audited(topic, empty, agrees=True)
         self._preparation.follow_table(topic)
         topic.reading.position.update(reached)
+        self._count(topic, result, started)
+        if topic.reading.client_reader and not result.halts:
+            topic.reading.client_reader = False
+        if halts:
+            halt(topic, *min(halts.items()))
+
+    def _count(self, topic: Topic, result: TopicResult, started: float) -> None:
         topic.totals.rows += result.rows
         topic.totals.dead += result.dead_rows
         topic.totals.skipped += result.skipped
@@ -108,19 +129,29 @@ class TopicCommits:
         if result.landed:
             topic.totals.last_commit = time.time()
             self._meter.landed(topic, result, time.monotonic() - started)
-        if topic.reading.client_reader and not result.halts:
-            topic.reading.client_reader = False
-        if halts:
-            halt(topic, *min(halts.items()))
 
-    def _audit(self, topic: Topic, ranges: Ranges, reached: Offsets, result: TopicResult) -> None:
-        """Refuse to commit files that do not agree with the offsets of the round. Raises CorruptDataError."""
+    def settle(self, topic: Topic) -> None:
+        """Count a commit whose outcome was unknown, if the table that was read since then has it."""
+        asked, landed = self._unanswered.get(topic.job.uid), topic.table.landed
+        if asked is None or landed is None or not topic.prepared:
+            return
+        if landed.writer == self._committer.writer and asked.made(landed):
+            del self._unanswered[topic.job.uid]
+            if asked.lost:
+                self._meter.lost(topic, asked.lost)
+            self._count(topic, asked.result, asked.started)
+
+    def _audit(self, topic: Topic, ranges: Ranges, reached: Offsets, result: TopicResult) -> int:
+        """Refuse to commit files that do not agree with the offsets of the round. Raises CorruptDataError.
+
+        Returns the number of offsets without a record.
+        """
         passed = {part: (start, reached[part]) for part, (start, _) in ranges.items()}
         schemas = [spec.schema if spec is not None else "" for spec in (topic.table.spec, topic.letters.spec)]
         problem = auditing.disagreement(ranges, passed, result, *schemas)
-        self._meter.audited(topic, 0 if problem else auditing.empty_offsets(passed, result), agrees=not problem)
         if not problem:
-            return
+            return auditing.empty_offsets(passed, result)
+        self._meter.audited(topic, 0, agrees=False)
         self.discard(topic, result)
         log.error(
             "a round does not agree with its offsets",
@@ -135,7 +166,8 @@ class TopicCommits:
 
     def record_gaps(self, topic: Topic) -> None:
         """Commit the gaps of a topic that has no records to land. Raises FirnError."""
-        self._commit_rows(topic, TopicResult(), {**topic.landed_offsets, **topic.reading.position}, {})
+        offsets = {**topic.landed_offsets, **topic.reading.position}
+        self._commit_rows(topic, TopicResult(), offsets, {}, time.monotonic())
 
     def _commit_dead(self, topic: Topic, result: TopicResult, offsets: Offsets) -> None:
         self._failpoints.reach("before-dlq-commit")
@@ -155,9 +187,15 @@ class TopicCommits:
         topic.letters.unsettled = False
         self._failpoints.reach("after-dlq-commit")
 
-    def _commit_rows(self, topic: Topic, result: TopicResult, offsets: Offsets, skipped: Offsets) -> None:
+    def _commit_rows(
+        self, topic: Topic, result: TopicResult, offsets: Offsets, skipped: Offsets, started: float
+    ) -> None:
         assert topic.epoch is not None
         gaps = topic.gaps
+        lost = sum(gap.end - gap.start for gap in gaps)
+        base = topic.table.landed.commit_id if topic.table.landed is not None else ""
+        # It stays if the commit has no answer.
+        self._unanswered[topic.job.uid] = _Asked(base, topic.topic_id, offsets, result, lost, started)
         topic.table.landed = self._committer.commit(
             topic.table.java,
             result.data,
@@ -173,12 +211,13 @@ class TopicCommits:
                 schema=topic.table.spec.schema if result.data and topic.table.spec is not None else "",
             ),
         )
+        del self._unanswered[topic.job.uid]
         # The table records all of it now. A range that stays would become one with that of a later loss.
         topic.log.told |= topic.log.cut_back
         topic.reading.deleted, topic.log.cut_back = {}, {}
         if gaps:
             topic.table.losses = read_losses(topic.table.java)
-            self._meter.lost(topic, sum(gap.end - gap.start for gap in gaps))
+            self._meter.lost(topic, lost)
         topic.reading.empty_since, topic.reading.empty_records = None, 0
         topic.letters.exclude = {
             part: left

@@ -52,6 +52,7 @@ class Rounds:
     def prepare(self, topic: Topic) -> None:
         """Prepare a topic for its rounds. Never raises: a failure is recorded on the topic."""
         self._preparation.prepare(topic)
+        self._commits.settle(topic)
 
     def run(self, topics: Sequence[Topic]) -> None:
         """Run a round over ``topics``, which share brokers and catalog. Never raises: a failure is recorded on its topic."""
@@ -121,8 +122,16 @@ class Rounds:
             else:
                 commits.append((topic, ranges, result))
         pool = self._pool(next(iter(planned)).job.table.catalog)
-        for future in [pool.submit(self._commit, topic, ranges, result, started) for topic, ranges, result in commits]:
-            future.result()
+        for topic, ranges, _ in commits:
+            # Before they wait for a thread of the pool: other commits of a slow catalog may come first.
+            topic.reading.uncommitted = sum(end - start for start, end in ranges.values())
+        try:
+            futures = [pool.submit(self._commit, topic, ranges, result, started) for topic, ranges, result in commits]
+            for future in futures:
+                future.result()
+        finally:
+            for topic, _, _ in commits:
+                topic.reading.uncommitted = 0
         for topic in again:
             self._run([topic], started)
 
@@ -147,6 +156,8 @@ class Rounds:
             topic.attempts.succeeded()
         except Exception as error:
             fail(topic, error)
+        finally:
+            topic.reading.uncommitted = 0
 
     def _job_failed(self, topics: Sequence[Topic], error: Exception, started: float) -> None:
         """Retry the topics with the other reader, or in halves, so that one topic does not fail the others."""

@@ -231,6 +231,9 @@ class Attempts:
     """Failures of the topic and its backoff."""
 
     failures: int = 0
+    """Failures since the last success."""
+    total: int = 0
+    """Failures since the process started."""
     next_at: float = 0.0
     """No attempt is made before this time (monotonic seconds)."""
     error: FirnError | None = None
@@ -243,7 +246,7 @@ class Attempts:
 
     def failed(self, error: FirnError, now: float, *, in_round: bool) -> None:
         """Count a failure and back off."""
-        self.failures += 1
+        self.failures, self.total = self.failures + 1, self.total + 1
         most = NOT_READY_MOST if isinstance(error, NotReadyError) else BACKOFF_MOST
         delay = min(most, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
         if isinstance(error, FencedError):
