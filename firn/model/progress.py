@@ -187,6 +187,11 @@ class Losses(BaseModel):
     """Offsets of the ranges that are no longer listed."""
     dropped_id: int = 0
     """Newest id of these."""
+    cut_topic: str = ""
+    """Topic id of ``cuts``."""
+    cuts: tuple[tuple[int, int, int], ...] = ()
+    """Partition, start and end of the highest range that is no longer listed and that the log lost at its end, of each
+    partition. Without it, a driver that restarts records the range again, because the log is still shorter."""
 
     @property
     def newest(self) -> int:
@@ -216,14 +221,20 @@ class Losses(BaseModel):
 
     def _rest(self, gap: Gap, topic_id: str) -> list[Gap]:
         parts = [(gap.start, gap.end)]
-        for loss in self.ranges:
-            if (loss.topic_id, loss.partition) == (topic_id, gap.partition):
-                parts = [
-                    part
-                    for start, end in parts
-                    for part in ((start, min(end, loss.start)), (max(start, loss.end), end))
-                    if part[0] < part[1]
-                ]
+        known = [
+            (loss.start, loss.end)
+            for loss in self.ranges
+            if (loss.topic_id, loss.partition) == (topic_id, gap.partition)
+        ]
+        if self.cut_topic == topic_id:
+            known += [(start, end) for part, start, end in self.cuts if part == gap.partition]
+        for low, high in known:
+            parts = [
+                part
+                for start, end in parts
+                for part in ((start, min(end, low)), (max(start, high), end))
+                if part[0] < part[1]
+            ]
         return [gap.model_copy(update={"start": start, "end": end}) for start, end in parts]
 
     def plus(self, gaps: Sequence[Gap], topic_id: str, table_uuid: str, now: float) -> "Losses":
@@ -239,7 +250,18 @@ class Losses(BaseModel):
             ranges=kept,
             dropped=self.dropped + sum(loss.end - loss.start for loss in gone),
             dropped_id=gone[-1].id if gone else self.dropped_id,
+            cut_topic=topic_id,
+            cuts=self._cuts(gone, topic_id),
         )
+
+    def _cuts(self, gone: Sequence[Loss], topic_id: str) -> tuple[tuple[int, int, int], ...]:
+        highest = {part: (start, end) for part, start, end in self.cuts} if self.cut_topic == topic_id else {}
+        for loss in gone:
+            if loss.cause is Cause.CUT_BACK and loss.topic_id == topic_id:
+                highest[loss.partition] = max(
+                    (loss.start, loss.end), highest.get(loss.partition, (0, 0)), key=lambda known: known[1]
+                )
+        return tuple((part, *highest[part]) for part in sorted(highest))
 
     @classmethod
     def read(cls, text: str | None) -> "Losses":

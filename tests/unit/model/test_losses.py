@@ -57,6 +57,23 @@ def test_the_list_is_bounded_and_no_offset_is_forgotten() -> None:
     assert len(losses.model_dump_json()) < 150 * RANGES
 
 
+def cut(start: int, end: int, partition: int) -> Gap:
+    return Gap(partition=partition, start=start, end=end, cause=Cause.CUT_BACK)
+
+
+def test_cuts_of_more_partitions_than_are_listed_are_recorded_once() -> None:
+    cuts = [cut(7, 10, part) for part in range(2 * RANGES)]
+    known = Losses.read(recorded(*cuts).model_dump_json())
+    assert known.missing(cuts, "id-1") == []
+    assert known.missing(cuts, "id-2") == cuts, "another topic has these offsets again"
+    assert known.missing([cut(5, 12, 0)], "id-1") == [cut(5, 7, 0), cut(10, 12, 0)]
+    later = recorded(*(cut(20, 22, part) for part in range(2 * RANGES)), known=known)
+    assert later.missing([cut(19, 25, 0)], "id-1") == [cut(19, 20, 0), cut(22, 25, 0)]
+    recreated = recorded(*cuts, topic_id="id-2", known=later)
+    assert recreated.missing(cuts, "id-2") == []
+    assert len(recreated.model_dump_json()) < 150 * RANGES + 20 * RANGES, "the cuts of the earlier topic are gone"
+
+
 def test_a_description_names_the_first_ranges() -> None:
     losses = recorded(*(gap(number * 10, number * 10 + 3, number) for number in range(5)))
     text = described(losses.ranges)

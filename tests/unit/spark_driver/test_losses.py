@@ -100,6 +100,11 @@ def test_a_log_of_many_partitions_that_was_cut_back_is_recorded_once(
     cut.observe(2.0, dict.fromkeys(parts, 7))
     assert cut.gaps == []
     assert counted == [3 * len(parts)]
+    restarted = topic(epoch=2)
+    restarted.table.java, restarted.table.losses = cut.table.java, cut.table.java.losses
+    restarted.reading.position = dict.fromkeys(parts, 10)
+    restarted.observe(1.0, dict.fromkeys(parts, 7))
+    assert restarted.gaps == []
 
 
 def test_a_log_that_was_cut_back_is_recorded_once(commits: TopicCommits, committer: Committer) -> None:
