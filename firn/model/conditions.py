@@ -136,7 +136,8 @@ If the heap is exhausted, raise heap and memory by the same amount."""
     EVERY_OFFSET = "EveryOffset"
     """Complete: No offset of the Kafka topic passed without landing, or every such loss is acknowledged."""
     RECORDS_LOST = "RecordsLost"
-    """Complete: The log deleted records before they landed, or lost its end. Read the message, then acknowledge the loss."""
+    """Complete: The log deleted records before they landed or before a new table had them, or lost its end. Read the message, then
+    acknowledge the loss."""
     AUDIT_FAILED = "AuditFailed"
     """Complete: An audit found records without a row, surplus rows, or rows beyond the landed offsets. Read the message,
     then acknowledge the finding."""

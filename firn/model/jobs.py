@@ -109,6 +109,8 @@ class IngestJob(Contract):
     """Time for which ingestion keeps snapshots in the table's metadata after newer ones replaced them. None: it removes none."""
     restart: str | None = None
     """Value of the restart annotation. On a new value the driver drops its state of the topic and starts again."""
+    first_table: str | None = None
+    """UUID of the first table that the resource had. A table with another UUID replaced it; None if it is not known."""
 
 
 class KafkaConnection(Contract):

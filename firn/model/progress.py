@@ -155,6 +155,8 @@ class Cause(StrEnum):
     """The log deleted the records before they landed."""
     CUT_BACK = "CutBack"
     """The log lost landed offsets at its end. Records that are then written with these offsets do not land."""
+    REPLACED = "TableReplaced"
+    """The records are before the first offset of a table that replaced an earlier table of the same resource."""
 
 
 class Gap(BaseModel):
@@ -174,6 +176,13 @@ class Loss(Gap):
     id: int
     topic_id: str
     at: int
+
+
+def is_part_of(name: str, later: str) -> bool:
+    """Return True if ``name`` is that of the loss ``later`` or of an earlier loss of the same table."""
+    number, _, table = name.partition("-")
+    newest, _, present = later.partition("-")
+    return number.isdecimal() and newest.isdecimal() and table == present and int(number) <= int(newest)
 
 
 class Losses(BaseModel):
@@ -205,9 +214,11 @@ class Losses(BaseModel):
 
     def acknowledged(self, name: str | None) -> int:
         """Return the id up to which the losses are acknowledged by ``name``; 0 for a name of no loss of this table."""
-        number, _, table = (name or "").partition("-")
-        known = number.isdecimal() and table == self.table and int(number) <= self.newest
-        return int(number) if known else 0
+        return int(name.partition("-")[0]) if name is not None and self.covers(name) else 0
+
+    def covers(self, name: str) -> bool:
+        """Return True if ``name`` is the name of a loss of this table."""
+        return is_part_of(name, self.name)
 
     def since(self, acknowledged: int) -> tuple[int, tuple[Loss, ...]]:
         """Return how many offsets were lost after the loss with this id, and the listed ranges of these."""
@@ -286,6 +297,7 @@ def described(losses: Sequence[Loss], most: int = 3) -> str:
 _CAUSES = {
     Cause.DELETED: "deleted from the log before they landed",
     Cause.CUT_BACK: "missing at the end of the log after they had landed, so that later records with these offsets do not land",
+    Cause.REPLACED: "before the first offset of this table, which replaced an earlier one",
 }
 
 

@@ -3,19 +3,22 @@
 from collections.abc import Mapping
 
 from firn.model import names
-from firn.model.conditions import ConditionType, Reason
+from firn.model.conditions import Reason
 from firn.model.errors import FirnError
-from firn.model.progress import described
+from firn.model.progress import described, is_part_of
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.policies.audits import open_finding
 from firn_controllers.policies.outcome import audit_section
-from firn_controllers.ports import TopicState
+from firn_controllers.ports import Manifest, TopicState
 
 KEPT = -1
 """Value of retention.ms and retention.bytes of a log that does not delete records for their age or size."""
 WARNED_AT = 0.5
 """Share of the log's retention from which waiting records are near their deletion."""
+
+LISTED = 8
+"""Number of tables whose losses the status lists. The offsets of earlier ones are added to the next."""
 
 
 def complete(observed: ObservedTopic) -> Verdict:
@@ -45,33 +48,52 @@ def _failed_audit(observed: ObservedTopic) -> Verdict | None:
     )
 
 
-def _landed(observed: ObservedTopic) -> Verdict:
+def unacknowledged(observed: ObservedTopic) -> list[Manifest]:
+    """Return the losses that no annotation acknowledges, by table, oldest first, as the status keeps them.
+
+    A table that was dropped or replaced took its record of losses with it. So the status keeps them.
+    """
+    name = observed.annotations.get(names.ACKNOWLEDGE_LOSS)
+    kept: list[Manifest] = list(observed.entry.status.get("losses") or [])
+    # A name acknowledges all earlier losses, too.
+    kept = kept[next((number for number, item in enumerate(kept, 1) if item["name"] == name), 0) :]
     losses = observed.progress.losses if observed.progress is not None else None
     if losses is None:
-        before = next(
-            (item for item in observed.entry.status.get("conditions") or [] if item["type"] == ConditionType.COMPLETE),
-            None,
-        )
-        if before is not None and before["reason"] == Reason.RECORDS_LOST:
-            return Verdict("False", Reason.RECORDS_LOST, before["message"])
-        return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver has not reported on the table yet")
-    acknowledged = losses.acknowledged(observed.annotations.get(names.ACKNOWLEDGE_LOSS))
+        return kept
+    acknowledged = losses.acknowledged(name)
+    if acknowledged:
+        kept = []
     offsets, ranges = losses.since(acknowledged)
-    if not offsets:
-        if losses.newest:
+    kept = [item for item in kept if not losses.covers(item["name"])]
+    # If a user restores earlier metadata, the table does not have its newest losses.
+    restored = any(is_part_of(losses.name, item["name"]) for item in kept)
+    if offsets and not restored:
+        kept.append({"name": losses.name, "offsets": offsets, "ranges": described(ranges)})
+    while len(kept) > LISTED:
+        kept[:2] = [{**kept[1], "offsets": kept[0]["offsets"] + kept[1]["offsets"]}]
+    return kept
+
+
+def _landed(observed: ObservedTopic) -> Verdict:
+    found = unacknowledged(observed)
+    progress, annotation = observed.progress, observed.annotations.get(names.ACKNOWLEDGE_LOSS)
+    if not found:
+        if progress is None or progress.losses is None:
+            return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver has not reported on the table yet")
+        if progress.losses.newest or annotation is not None:
             return Verdict(
                 "True", Reason.EVERY_OFFSET, "no offset has passed without landing since the acknowledged loss"
             )
         return Verdict("True", Reason.EVERY_OFFSET, "no offset of the Kafka topic has passed without landing")
     namespace, name = observed.entry.name
-    command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.ACKNOWLEDGE_LOSS}={losses.name}"
-    if names.ACKNOWLEDGE_LOSS in observed.annotations and not acknowledged:
+    command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.ACKNOWLEDGE_LOSS}={found[-1]['name']}"
+    if annotation is not None and not any(is_part_of(annotation, item["name"]) for item in found):
         command += f"; annotation {names.ACKNOWLEDGE_LOSS} names no loss of this table"
     return Verdict(
         "False",
         Reason.RECORDS_LOST,
-        f"{offsets} offsets are lost: {described(ranges)}; if the log deleted records, raise its retention.ms or the resources of the group,"
-        f" then acknowledge the loss: {command}",
+        f"{sum(item['offsets'] for item in found)} offsets are lost: {'; '.join(item['ranges'] for item in found)}; if the log deleted"
+        f" records, raise its retention.ms or the resources of the group, then acknowledge the loss: {command}",
     )
 
 

@@ -144,10 +144,12 @@ def contract(
     table_agreed: bool,
     topic_origin: str | None,
     table_origin: str | None,
+    table_uuid: str | None = None,
 ) -> LiveJob | None:
     """Return the job contract to put into force, or None if there can be none yet.
 
-    The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). Until then, and while the
+    The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). ``table_uuid`` is the present
+    table, if it is known. Until then, and while the
     spec is refused, ingestion continues under the contract in force, but obeys suspend, resume and restart.
     """
     live = observed.job
@@ -187,10 +189,17 @@ def contract(
         resume=marked,
         keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),
         restart=restart,
+        first_table=(live.job.first_table if live else None) or _table_before(observed) or table_uuid,
     )
     config = resource.spec.config
     of_policy = observed.log_retention.owned(config, live.policy_config if live else frozenset())
     return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy)
+
+
+def _table_before(observed: ObservedTopic) -> str | None:
+    """Return the UUID of the table that the resource had at its last reconcile."""
+    found = (observed.entry.status.get("table") or {}).get("uuid")
+    return str(found) if found else None
 
 
 def _keep_snapshots_ms(observed: ObservedTopic, target: TableTarget) -> int | None:

@@ -23,7 +23,7 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
-from firn_controllers.iceberg_topic.completeness import complete, near_retention
+from firn_controllers.iceberg_topic.completeness import complete, near_retention, unacknowledged
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.policies.outcome import (
@@ -93,6 +93,9 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     audit = audit_section(observed.maintenance, previous.get("audit") or {})
     if audit:
         status["audit"] = audit
+    losses = unacknowledged(observed)
+    if losses:
+        status["losses"] = losses
     return status
 
 

@@ -520,6 +520,17 @@ class AuditStatus(ApiModel):
     next_run_time: datetime | None = Field(default=None, description="Time of the next audit, or of the next retry.")
 
 
+class UnacknowledgedLoss(ApiModel):
+    """Lost offsets of a table that no annotation acknowledges."""
+
+    name: str = Field(
+        max_length=64,
+        description="Value of the annotation firn.dev/acknowledge-loss that acknowledges this loss and all losses before it in the list.",
+    )
+    offsets: int = Field(description="Number of lost offsets.", json_schema_extra={"format": "int64"})
+    ranges: str = Field(max_length=1024, description="The first ranges of these offsets, each with the cause.")
+
+
 class IcebergTopicStatus(ApiModel):
     """Observed state."""
 
@@ -544,6 +555,10 @@ class IcebergTopicStatus(ApiModel):
         default=None, description="Policies of the table, and its pending maintenance."
     )
     audit: AuditStatus | None = Field(default=None, description="Result of the last audit, and its runs.")
+    losses: Annotated[tuple[UnacknowledgedLoss, ...], Field(max_length=8)] = Field(
+        default=(),
+        description="Lost offsets that no annotation acknowledges, by table, oldest first. They stay after their table was dropped or replaced.",
+    )
 
 
 class IcebergTopic(ApiModel):

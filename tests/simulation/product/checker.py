@@ -24,13 +24,15 @@ Place = tuple[str, int, int]
 class _Seen:
     """The checker's memory of a table with one UUID."""
 
+    name: str
     added: set[str] = field(default_factory=set)
     epoch: tuple[int, str] = (0, "")
     topics: list[str] = field(default_factory=list)
     """Topic ids in the order of their first commits."""
     landed: dict[str, dict[int, int]] = field(default_factory=dict)
     began: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Topic id -> partition -> log start when the table got its first offsets: earlier records never belonged to it."""
+    """Topic id -> partition -> log start when the first table of the resource got its first offsets: earlier records
+    never belonged to it."""
     losses: Losses = field(default_factory=Losses)
 
 
@@ -53,7 +55,7 @@ class Checker:
         """Check the state after a change of a table."""
         self.commits += 1
         if after is not None:
-            seen = self._seen.setdefault(after.uuid, _Seen())
+            seen = self._seen.setdefault(after.uuid, _Seen(name))
             known = {each.id for each in before.all_snapshots} if before is not None else set()
             for snapshot in after.all_snapshots:
                 if snapshot.id not in known:
@@ -93,7 +95,10 @@ class Checker:
         if topic_id not in seen.topics:
             seen.topics.append(topic_id)
             parts = self._log.partitions.get(topic_id, [])
-            seen.began[topic_id] = {number: part.start for number, part in enumerate(parts)}
+            # A table that replaced another begins at 0: what the log deleted in between is a loss.
+            tables = [other for other in self._seen.values() if other is not seen and other.name == name]
+            earlier = any(topic_id in other.landed for other in tables)
+            seen.began[topic_id] = {} if earlier else {number: part.start for number, part in enumerate(parts)}
         elif topic_id != seen.topics[-1]:
             self.wrong.append(f"9: {name}: went back to topic {topic_id}")
         before = seen.landed.get(topic_id, {})

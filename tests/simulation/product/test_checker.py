@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from firn.model.conditions import ConditionType
+from firn.model.progress import described
 from firn_controllers.conditions.render import Verdict
-from firn_controllers.iceberg_topic import status
+from firn_controllers.iceberg_topic import completeness, status
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.rounds.rounds import Rounds
@@ -153,6 +154,24 @@ def stale_reports(patch: Patch) -> None:
     always(patch, ConditionType.FRESH, "Unknown")
 
 
+def forgotten_tables(patch: Patch) -> None:
+    """The driver takes a table that replaced another for the first one."""
+    patch.setattr(Topic, "replaced_table", False)
+
+
+def forgotten_losses(patch: Patch) -> None:
+    """The status reports the losses of the present table only."""
+    patch.setattr(completeness, "unacknowledged", _of_present_table)
+
+
+def _of_present_table(observed: Any) -> list[Any]:
+    losses = observed.progress.losses if observed.progress is not None else None
+    if losses is None:
+        return []
+    offsets, ranges = losses.since(0)
+    return [{"name": losses.name, "offsets": offsets, "ranges": described(ranges)}] if offsets else []
+
+
 def always_complete(patch: Patch) -> None:
     """The status ignores losses."""
     always(patch, ConditionType.COMPLETE, "False")
@@ -198,3 +217,35 @@ def test_the_checker_finds_a_round_that_read_another_topic(monkeypatch: Patch) -
         Step(22.0, "produce", (0, 3, False)),
     )
     assert any(problem.startswith("8:") for problem in tell(Story(Options(partitions=1), steps)).wrong)
+
+
+REPLACED = (
+    Step(10.0, "produce", (0, 6, False)),
+    Step(40.0, "suspend", (30.0,)),
+    Step(45.0, "produce", (0, 2, False)),
+    Step(60.0, "drop_table"),
+    Step(62.0, "retention", (0, 1.0)),
+    Step(64.0, "produce", (0, 3, False)),
+)
+"""The log deletes records after their table was dropped, and before the next table has them."""
+LOST_THEN_REPLACED = (
+    Step(10.0, "produce", (0, 6, False)),
+    Step(25.0, "cut_back", (0, 2)),
+    Step(45.0, "replace_table"),
+    Step(50.0, "produce", (0, 5, False)),
+)
+"""The table that records a loss is dropped after the status has shown the loss."""
+
+
+@pytest.mark.parametrize(
+    ("mutant", "steps", "found"),
+    [(forgotten_tables, REPLACED, "8"), (forgotten_losses, LOST_THEN_REPLACED, "liveness")],
+    ids=["driver", "status"],
+)
+def test_the_checker_finds_a_loss_that_a_replaced_table_hides(
+    mutant: Callable[[Patch], None], steps: tuple[Step, ...], found: str, monkeypatch: Patch
+) -> None:
+    story = Story(Options(partitions=1), steps)
+    assert tell(story).wrong == []
+    mutant(monkeypatch)
+    assert found in {problem.partition(":")[0] for problem in tell(story).wrong}

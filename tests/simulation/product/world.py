@@ -135,6 +135,8 @@ class World:
         """Until when the kubelet starts no driver again."""
         self._fresh_since: float | None = None
         self._complete_since: float | None = None
+        self._incomplete = False
+        """True after the status showed a loss."""
         self.cluster.watch = [self._watched]
         spec: dict[str, Any] = {"freshness": f"{FRESHNESS:.0f}s", "onBadRecord": options.on_bad_record}
         self.cluster.create(gen.topic(RESOURCE, namespace=NAMESPACE, partitions=options.partitions, ingestion=spec))
@@ -238,8 +240,8 @@ class World:
         now, found = self.scheduler.now, self.conditions()
         waiting = self.checker.unlanded(TOPIC)
         behind = bool(waiting) and now - waiting[0][2] > FRESHNESS
-        losses = self.checker.losses()
-        lost = losses is not None and bool(losses.ranges)
+        self._incomplete = self._incomplete or found.get("Complete") == "False"
+        lost = self._lost()
         self._fresh_since = self._since(self._fresh_since, found.get("Fresh") == "True" and behind)
         self._complete_since = self._since(self._complete_since, found.get("Complete") == "True" and lost)
         for name, since in (("Fresh", self._fresh_since), ("Complete", self._complete_since)):
@@ -250,8 +252,7 @@ class World:
     def unsettled(self) -> list[str]:
         """Return what is not yet as it must be in peace."""
         problems = [f"{part}:{offset} has not landed" for part, offset, _ in self.checker.unlanded(TOPIC)[:3]]
-        losses, found = self.checker.losses(), self.conditions()
-        complete = "False" if losses is not None and losses.ranges else "True"
+        found, complete = self.conditions(), "False" if self._lost() else "True"
         # A topic that was re-created may have no record.
         wanted = {"Ready": ("True",), "Fresh": ("True", "Unknown"), "Complete": (complete,)}
         return problems + [
@@ -259,6 +260,11 @@ class World:
             for name, status in wanted.items()
             if found.get(name) not in status
         ]
+
+    def _lost(self) -> bool:
+        """Return whether a loss has to be visible. No user acknowledges one, so it stays after its table is gone."""
+        losses = self.checker.losses()
+        return self._incomplete or (losses is not None and bool(losses.ranges))
 
     def message(self, name: str) -> str:
         """Return the message of a condition."""

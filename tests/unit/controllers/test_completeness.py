@@ -66,6 +66,62 @@ def test_a_loss_stays_reported_while_the_driver_does_not_know_the_table(progress
     assert conditions_of(landing(progress=progress))["Complete"] == ("Unknown", "Unknown")
 
 
+REPLACED = Gap(partition=1, start=0, end=7, cause=Cause.REPLACED)
+OF_ANOTHER = NONE.plus([REPLACED], "id-1", "77aa0000-0000", 0.0)
+
+
+def after(earlier: Any, losses: Losses | None, acknowledge: str | None = None) -> Any:
+    """Return the state after the status ``earlier``, when the driver reports these losses."""
+    manifest = gen.topic("flights", gen.with_status(earlier)) if acknowledge is None else acknowledging(acknowledge)
+    manifest["status"] = earlier
+    return reporting(losses, manifest=manifest)
+
+
+def test_a_loss_stays_reported_after_its_table_was_replaced() -> None:
+    replaced = after(documented(reporting(LOST)), NONE)
+    assert conditions_of(replaced)["Complete"] == ("False", "RecordsLost")
+    text = message(replaced, ConditionType.COMPLETE)
+    assert "100 offsets are lost: partition 0, offsets 100 to 199" in text
+    assert text.endswith("firn.dev/acknowledge-loss=1-3fa9c1d2")
+    again = after(documented(replaced), None)
+    assert message(again, ConditionType.COMPLETE) == text
+
+
+def test_a_loss_of_a_replaced_table_is_acknowledged_by_its_name_for_good() -> None:
+    replaced = after(documented(reporting(LOST)), NONE, LOST.name)
+    assert conditions_of(replaced)["Complete"] == ("True", "EveryOffset")
+    assert "losses" not in documented(replaced)
+    assert conditions_of(after(documented(replaced), NONE))["Complete"] == ("True", "EveryOffset")
+
+
+def test_losses_of_several_tables_are_reported_together_and_the_newest_name_acknowledges_all() -> None:
+    both = after(documented(reporting(LOST)), OF_ANOTHER)
+    text = message(both, ConditionType.COMPLETE)
+    assert text.startswith("107 offsets are lost: partition 0, offsets 100 to 199, deleted from the log")
+    assert "partition 1, offsets 0 to 6, before the first offset of this table, which replaced an earlier one" in text
+    assert text.endswith("firn.dev/acknowledge-loss=1-77aa0000")
+    assert [item["name"] for item in documented(both)["losses"]] == ["1-3fa9c1d2", "1-77aa0000"]
+    assert conditions_of(after(documented(both), OF_ANOTHER, LOST.name))["Complete"] == ("False", "RecordsLost")
+    acknowledged = after(documented(both), OF_ANOTHER, OF_ANOTHER.name)
+    assert conditions_of(acknowledged)["Complete"] == ("True", "EveryOffset")
+    assert conditions_of(after(documented(acknowledged), NONE, OF_ANOTHER.name))["Complete"][0] == "True"
+
+
+def test_a_table_without_its_record_of_a_loss_does_not_end_the_report() -> None:
+    """A user removed the property, or restored an earlier version of the metadata."""
+    known = LOST.plus([GAP.model_copy(update={"start": 300, "end": 301})], "id-1", "3fa9c1d2-0000", 0.0)
+    restored = after(documented(reporting(known)), LOST)
+    assert message(restored, ConditionType.COMPLETE).startswith("101 offsets are lost")
+
+
+def test_the_status_lists_a_bounded_number_of_losses_and_forgets_no_offset() -> None:
+    state = documented(reporting(LOST))
+    for number in range(20):
+        state = documented(after(state, NONE.plus([REPLACED], "id-1", f"{number:08}-0000", 0.0)))
+    assert len(state["losses"]) == 8
+    assert sum(item["offsets"] for item in state["losses"]) == 100 + 20 * 7
+
+
 def test_a_loss_is_an_event() -> None:
     [event] = transitions(documented(reporting(NONE)), documented(reporting(LOST)))
     assert (event.type, event.reason) == ("Warning", EventReason.RECORDS_LOST)

@@ -1,5 +1,6 @@
 """The steps to the desired Kafka topic, and the holder of a claim."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -7,6 +8,7 @@ import pytest
 from firn.model.jobs import Adoption
 from firn_controllers.cache.topics import TopicCache, topic_entry
 from firn_controllers.iceberg_topic import plan
+from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.plan import AlterConfigs, CreateTopic, GrowTopic
 from firn_controllers.ports import Manifest, TopicState
 from tests import gen
@@ -127,6 +129,29 @@ def test_a_recreated_resource_leaves_the_old_uid_to_be_cleared() -> None:
     assert index.deleted_uids(("demo", "a")) == {"uid-demo-a"}
     index.clear_deleted(("demo", "a"), "uid-demo-a")
     assert index.deleted_uids(("demo", "a")) == frozenset()
+
+
+def test_the_contract_names_the_first_table_of_the_resource_after_another_replaced_it() -> None:
+    def first(observed: ObservedTopic, table_uuid: str | None) -> str | None:
+        wanted = plan.contract(
+            observed, "topic-id", table_agreed=True, topic_origin=None, table_origin=None, table_uuid=table_uuid
+        )
+        assert wanted is not None
+        return wanted.job.first_table
+
+    assert first(gen.observed(), None) is None, "the driver creates the table"
+    assert first(gen.observed(), "a") == "a"
+    assert first(gen.observed(gen.topic("flights", with_table("a"))), "b") == "a", (
+        "the contract is lost, or of an earlier version"
+    )
+    observed = gen.observed(gen.topic("flights", with_table("b")), job=True)
+    assert observed.job is not None
+    kept = replace(observed.job, job=observed.job.job.model_copy(update={"first_table": "a"}))
+    assert first(replace(observed, job=kept), "c") == "a"
+
+
+def with_table(uuid: str) -> gen.Modifier:
+    return lambda manifest: manifest["status"].update(table={"uuid": uuid})
 
 
 def test_the_contract_carries_the_adoption_of_the_spec() -> None:

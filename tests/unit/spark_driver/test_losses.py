@@ -1,16 +1,22 @@
 """Offsets that pass without landing are part of the next commit."""
 
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from firn.model.jobs import StartFrom
 from firn.model.progress import RANGES, Cause, Gap, Losses
+from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.planning import plan
+from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from tests.unit.spark_driver.losing import Brokers, Committer, Table, landed_to, topic_commits
 from tests.unit.spark_driver.results import landed
-from tests.unit.spark_driver.topic import topic
+from tests.unit.spark_driver.topic import job, topic
 
 
 @pytest.fixture
@@ -65,6 +71,90 @@ def test_the_offsets_before_the_first_landing_are_no_loss(commits: TopicCommits,
     planned = plan([new], cast(Any, Brokers(25, 40)), 2**30)
     commits.commit(new, planned[new], landed({0: (25, 40)}), 0.0)
     assert committer.made == [({0: 40}, [])]
+
+
+def of_replaced_table(**changes: Any) -> Topic:
+    """Return a topic without offsets in its table, which is not the first one of the resource."""
+    made = landed_to(0)
+    made.job = job(topic_id="id-1", first_table="table-1", **changes)
+    made.table.landed, made.table.uuid = None, "table-2"
+    return made
+
+
+def before_replaced(start: int, end: int) -> Gap:
+    return Gap(partition=0, start=start, end=end, cause=Cause.REPLACED)
+
+
+def test_the_offsets_before_the_first_landing_of_a_replaced_table_are_lost(
+    commits: TopicCommits, committer: Committer
+) -> None:
+    again = of_replaced_table()
+    planned = plan([again], cast(Any, Brokers(25, 40)), 2**30)
+    assert planned[again] == {0: (25, 40)}
+    commits.commit(again, planned[again], landed({0: (25, 40)}), 0.0)
+    assert committer.made == [({0: 40}, [before_replaced(0, 25)])]
+    assert again.gaps == []
+
+
+@pytest.mark.parametrize("first", [None, "table-2"])
+def test_a_table_that_replaced_no_other_loses_nothing_before_its_first_landing(first: str | None) -> None:
+    adopting = of_replaced_table()
+    adopting.job = job(first_table=first)
+    plan([adopting], cast(Any, Brokers(25, 40)), 2**30)
+    assert adopting.gaps == []
+
+
+def test_a_topic_that_was_recreated_loses_nothing_before_its_first_landing() -> None:
+    again = of_replaced_table()
+    again.table.landed = Landed("id-0", 1, {0: 1000}, commit_id="of the earlier topic")
+    plan([again], cast(Any, Brokers(25, 40)), 2**30)
+    assert again.gaps == []
+
+
+def test_the_commit_that_announces_dead_letters_records_the_gaps_that_it_passes(
+    commits: TopicCommits, committer: Committer, counted: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its offsets are the positions of partitions that have not landed: the next plan would not find their gaps."""
+    monkeypatch.setattr("firn_spark.tables.dead_letters.create", lambda *_: Table())
+    again, grown = of_replaced_table(), landed_to(10)
+    grown.table.landed = Landed("id-1", 1, {1: 10}, commit_id="before")
+    grown.reading.position = {0: 0, 1: 10}
+    plan([again, grown], cast(Any, Brokers(25, 40)), 2**30)
+    for each in (again, grown):
+        commits.create_dead_letters(each)
+    assert committer.made == [({0: 25}, [before_replaced(0, 25)]), ({0: 25, 1: 10}, [deleted(0, 25)])]
+    assert counted == [25, 25]
+
+
+START = TopicInfo("id-1", (0,))
+
+
+@pytest.mark.parametrize(
+    ("kind", "since", "begin", "lost"),
+    [
+        ("Latest", -1, 40, before_replaced(0, 40)),
+        ("Timestamp", 30, 30, None),
+        ("Timestamp", 25, 25, before_replaced(0, 25)),
+        ("Timestamp", -1, 40, None),
+    ],
+)
+def test_a_replaced_table_that_begins_later_than_the_log(
+    kind: Any, since: int, begin: int, lost: Gap | None, committer: Committer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = of_replaced_table(start_from=StartFrom(kind=kind, timestamp_ms=1))
+    brokers = SimpleNamespace(
+        starts=lambda topics: {"orders": {0: 25}},
+        ends=lambda topics: {"orders": {0: 40}},
+        since=lambda topics, _: {"orders": {0: since}},
+        cluster_id=lambda: "",
+    )
+    nothing: Any = None
+    preparation = Preparation(nothing, nothing, cast(Any, lambda _: brokers), cast(Any, committer), Failpoints())
+    monkeypatch.setattr("firn_spark.tables.claims.take", lambda *_: 1)
+    preparation.begin_table(again, START)
+    assert committer.made == [({0: begin}, [lost] if lost is not None else [])]
+    assert again.table.losses is not None
+    assert again.table.losses.since(0)[0] == (lost.end if lost is not None else 0)
 
 
 def test_a_new_partition_loses_its_records_from_offset_0_on() -> None:

@@ -203,6 +203,7 @@ class TopicAgreement:
             table_agreed=findings.failure is None and agreed,
             topic_origin=findings.topic_origin,
             table_origin=findings.table_origin,
+            table_uuid=findings.table.uuid if isinstance(findings.table, TableState) else None,
         )
         if wanted is None:
             await self._remember_topic(observed, findings)

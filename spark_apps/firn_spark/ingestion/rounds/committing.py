@@ -2,14 +2,14 @@
 
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import structlog
 
 from firn.model.errors import CorruptDataError
-from firn.model.progress import HaltedAt, Offsets
+from firn.model.progress import Gap, HaltedAt, Offsets
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds import auditing
 from firn_spark.ingestion.rounds.landing_job import TopicResult
@@ -85,6 +85,8 @@ class TopicCommits:
         epochs = topic.landed.leader_epochs if topic.landed is not None else {}
         # With the positions of partitions that have not landed: the log may delete their records before the next commit.
         offsets = {**topic.reading.position, **topic.landed_offsets}
+        # Partitions that have landed stay where they are: the next plan finds their gaps again.
+        gaps = [gap for gap in topic.gaps if gap.partition not in topic.landed_offsets]
         topic.table.landed = self._committer.commit(
             topic.table.java,
             (),
@@ -92,8 +94,9 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            Extras(leader_epochs=epochs),
+            Extras(leader_epochs=epochs, gaps=gaps),
         )
+        self._count_lost(topic, gaps)
         self._failpoints.reach("after-dlq-create")
         topic.letters.claimed = False
         self._preparation.begin(topic)
@@ -215,15 +218,18 @@ class TopicCommits:
         # The table records all of it now. A range that stays would become one with that of a later loss.
         topic.log.told |= topic.log.cut_back
         topic.reading.deleted, topic.log.cut_back = {}, {}
-        if gaps:
-            topic.table.losses = read_losses(topic.table.java)
-            self._meter.lost(topic, lost)
+        self._count_lost(topic, gaps)
         topic.reading.empty_since, topic.reading.empty_records = None, 0
         topic.letters.exclude = {
             part: left
             for part, gone in topic.letters.exclude.items()
             if (left := frozenset(offset for offset in gone if offset >= offsets.get(part, 0)))
         }
+
+    def _count_lost(self, topic: Topic, gaps: Sequence[Gap]) -> None:
+        if gaps:
+            topic.table.losses = read_losses(topic.table.java)
+            self._meter.lost(topic, sum(gap.end - gap.start for gap in gaps))
 
     def discard(self, topic: Topic, result: TopicResult) -> None:
         """Delete the files of a result that is not committed."""

@@ -53,7 +53,8 @@ def _skip_deleted(topic: Topic, first: Offsets) -> None:
     for part, start in first.items():
         if topic.reading.position.get(part, start) >= start:
             continue
-        if topic.landed_offsets:
+        if topic.landed_offsets or topic.replaced_table:
+            # An earlier table of the resource may have had the records before a new table's first offset.
             # Every partition of a landed topic has an offset, unless it is new: then its records from 0 on are lost, too.
             position = topic.reading.position[part]
             topic.reading.deleted[part] = (topic.reading.deleted.get(part, (position, start))[0], start)

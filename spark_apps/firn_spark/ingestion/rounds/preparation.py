@@ -9,6 +9,7 @@ import structlog
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
+from firn.model.progress import Cause, Gap, Offsets
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
@@ -88,7 +89,7 @@ class Preparation:
         live = _live(topic)
         topic.table.landed = landed
         if landed is None and topic.job.start_from.kind != "Earliest":
-            self._commit_start(topic, live)
+            self.begin_table(topic, live)
         elif landed is not None and landed.topic_id != live.topic_id:
             self._adopt(topic, landed, live)
         elif landed is not None and not table.properties().get(names.TABLE_KAFKA_CLUSTER):
@@ -160,16 +161,34 @@ class Preparation:
         self._failpoints.reach("after-claim")
         return topic.epoch
 
-    def _commit_start(self, topic: Topic, live: TopicInfo) -> None:
+    def begin_table(self, topic: Topic, live: TopicInfo) -> None:
         """Commit the offsets at which a new table begins, if not at the log's start, so that a restart begins there too."""
         kafka, name, start = self._kafkas(topic.job.profile), topic.job.topic, topic.job.start_from
         offsets = offsets_of(kafka.ends({name: live.partitions})[name])
         if start.kind == "Timestamp":
             since = offsets_of(kafka.since({name: live.partitions}, start.timestamp_ms or 0)[name])
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
+        gaps = self._passed_over(topic, offsets) if topic.replaced_table else []
+        epoch = self._claim(topic, live.topic_id)
         topic.table.landed = self._committer.commit(
-            topic.table.java, (), None, live.topic_id, self._claim(topic, live.topic_id), offsets
+            topic.table.java, (), None, live.topic_id, epoch, offsets, Extras(gaps=gaps)
         )
+        if gaps:
+            topic.table.losses = read_losses(topic.table.java)
+
+    def _passed_over(self, topic: Topic, offsets: Offsets) -> list[Gap]:
+        """Return the offsets before the first ones of a table that replaced another, if that one may have had them.
+
+        Records before ``startFrom.timestamp`` do not belong to the table, unless the log deleted them: then it is not known.
+        """
+        kafka, name = self._kafkas(topic.job.profile), topic.job.topic
+        latest = topic.job.start_from.kind == "Latest"
+        starts = offsets if latest else offsets_of(kafka.starts({name: tuple(offsets)})[name])
+        return [
+            Gap(partition=part, start=0, end=offset, cause=Cause.REPLACED)
+            for part, offset in offsets.items()
+            if 0 < offset <= starts[part]
+        ]
 
     def _adopt(self, topic: Topic, landed: Landed, live: TopicInfo) -> None:
         """Commit the offsets at which the topic continues a table of another topic, unless it begins at its start."""

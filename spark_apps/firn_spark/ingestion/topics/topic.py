@@ -69,6 +69,12 @@ class Topic:
         return self.landed.offsets if self.landed is not None else {}
 
     @property
+    def replaced_table(self) -> bool:
+        """True if the table has no offsets yet, and replaced an earlier table of the resource."""
+        first = self.job.first_table
+        return self.table.landed is None and first is not None and first != self.table.uuid
+
+    @property
     def active(self) -> bool:
         """True while its records should land."""
         return not (self.job.suspended or self.removed or self.fenced or self.halted is not None)
@@ -78,9 +84,10 @@ class Topic:
         """Offsets that the next commit passes without landing them, and that the table does not record yet."""
         if self.table.losses is None or not (self.reading.deleted or self.log.cut_back):
             return []
+        cause = Cause.REPLACED if self.replaced_table else Cause.DELETED
         gaps = [
             *(
-                Gap(partition=part, start=start, end=end, cause=Cause.DELETED)
+                Gap(partition=part, start=start, end=end, cause=cause)
                 for part, (start, end) in self.reading.deleted.items()
             ),
             *(
