@@ -15,7 +15,7 @@ from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import TableTarget
-from firn.model.progress import HaltedAt, RecentRecords, TopicProgress
+from firn.model.progress import HaltedAt, RecentRecords, SuspiciousTimes, TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.annotations import ON_TOPICS, misread, remarks
@@ -44,7 +44,7 @@ _REPAIRS = {
     "MissingRequired": "set required: false of the field, which you cannot undo",
     "Tombstone": "set required: false of every field, which you cannot undo",
     "UnknownField": "add the field to the schema",
-    "OutOfRange": "give the field a wider type if it is int, float or decimal",
+    "OutOfRange": "give the field a wider type if it is int, float or decimal, or another epoch if its integers are times",
 }
 """Changes of the spec, by the code of the record at which ingestion stopped. No change helps with other codes."""
 
@@ -439,14 +439,9 @@ def _records_accepted(observed: ObservedTopic) -> Verdict:
     recent, reason = progress.recent, _acceptance(progress.recent)
     if reason == Reason.ALL_ACCEPTED:
         return Verdict("True", reason, "the newest records are in the table")
-    if reason == Reason.SUSPICIOUS_TIMES and recent.times is not None:
-        times = recent.times
-        return Verdict(
-            "True",
-            reason,
-            f"column {times.column} has times such as {times.sample}, because its integers count in another unit; if they count in"
-            f" {times.epoch}, set epoch: {times.epoch} of the field in spec.schema.fields, which applies to later records",
-        )
+    suspicion = _suspicion(recent.times) if recent.times is not None else ""
+    if reason == Reason.SUSPICIOUS_TIMES:
+        return Verdict("True", reason, suspicion)
     dropped = observed.resource.spec.ingestion.on_bad_record == "Skip" or progress.dead_letter_table is None
     place = (
         "they are dropped, because onBadRecord is Skip"
@@ -456,7 +451,16 @@ def _records_accepted(observed: ObservedTopic) -> Verdict:
     share = f"{recent.rejected} of the last {recent.records} records did not fit the schema, the last one with {recent.code} at {recent.path}"
     if reason == Reason.SOME_REJECTED:
         return Verdict("True", reason, f"{share}; {place}")
+    if suspicion:
+        return Verdict("False", reason, f"{share}; {place}; {suspicion}")
     return Verdict("False", reason, f"{share}; {place}; correct the producer or the schema")
+
+
+def _suspicion(times: SuspiciousTimes) -> str:
+    return (
+        f"column {times.column} has times such as {times.sample}, because its integers count in another unit; if they count in"
+        f" {times.epoch}, set epoch: {times.epoch} of the field in spec.schema.fields, which applies to later records"
+    )
 
 
 def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:

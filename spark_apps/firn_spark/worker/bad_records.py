@@ -55,6 +55,8 @@ class BadRecordError(ValueError):
         self.code = code
         self.stage = stage
         self.detail = _bounded(detail, DETAIL_LIMIT)
+        self.instant: int | None = None
+        """The integer time that is too large in the epoch of its field. It may be sensible in another epoch."""
         self._segments: list[str] = []
         self._named: list[str] = []
         super().__init__(self.detail)
@@ -64,6 +66,11 @@ class BadRecordError(ValueError):
         self._segments.append(segment)
         self._named.append(".*" if from_record else segment)
         return self
+
+    @property
+    def field(self) -> str:
+        """The field of the record with the error; empty if the error is the record's own."""
+        return self._segments[-1].removeprefix(".") if self._segments else ""
 
     @property
     def path(self) -> str:

@@ -522,6 +522,15 @@ def test_the_message_about_rejected_records_has_code_count_and_place() -> None:
     assert message(skipping, ConditionType.RECORDS_ACCEPTED).endswith("; they are dropped, because onBadRecord is Skip")
 
 
+def test_rejected_records_with_times_of_another_unit_name_column_sample_and_option() -> None:
+    text = message(suspicious(501), ConditionType.RECORDS_ACCEPTED)
+    assert text.startswith("501 of the last 1000 records did not fit the schema")
+    assert "column at has times such as 1970-01-21, because its integers count in another unit" in text
+    assert text.endswith(
+        "if they count in s, set epoch: s of the field in spec.schema.fields, which applies to later records"
+    )
+
+
 def test_the_message_about_suspicious_times_has_column_sample_and_option() -> None:
     text = message(suspicious(3), ConditionType.RECORDS_ACCEPTED)
     assert text.startswith("column at has times such as 1970-01-21, because its integers count in another unit")

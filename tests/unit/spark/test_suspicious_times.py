@@ -6,10 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from firn.model.jobs import Column
+from firn.model.jobs import Column, RecordSchema
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.json.blocks import BlockDecoder
+from firn_spark.worker.formats.json.decoding import JsonFormat
 from firn_spark.worker.formats.json.times import read_times
+from tests.unit.spark.records import fetched
 
 NOW = 1_760_000_000
 
@@ -51,6 +53,35 @@ def test_integers_of_another_unit_are_found(kind: str, epoch: str, number: int, 
 def test_sensible_and_hopeless_times_are_not_found(epoch: str, values: Any) -> None:
     found = times("timestamptz", epoch, *values)
     assert (found.values, found.wrong) == (len(values), 0)
+
+
+@pytest.mark.parametrize("kind", ["timestamp", "timestamptz", "list<timestamptz>", "struct<at: timestamp>"])
+@pytest.mark.parametrize(
+    ("epoch", "number", "better"),
+    [("ms", NOW * 10**9, "ns"), ("s", NOW * 10**6, "us"), ("s", NOW * 10**9, "ns")],
+)
+def test_integers_that_are_refused_count_too(kind: str, epoch: str, number: int, better: str) -> None:
+    wrap = {"list<timestamptz>": lambda n: [n], "struct<at: timestamp>": lambda n: {"at": n}}.get(kind, lambda n: n)
+    fields = [Column.model_validate({"name": "at", "type": kind, "epoch": epoch})]
+    values = [{"at": wrap(number)}, {"at": wrap(number + 1000)}, {"at": None}, {"at": "no time"}]
+    found = JsonFormat(RecordSchema(format="Json", fields=fields)).decode(
+        fetched([json.dumps(value).encode() for value in values])
+    )
+    assert {index: str(error.code) for index, error in found.errors.items() if index < 3} == dict.fromkeys(
+        (0, 1), "OutOfRange"
+    )
+    times = found.times["at"]
+    factor = {"ms": 1000, "s": 10**6}[epoch]
+    assert (times.values, times.wrong, times.epoch, times.sample) == (2, 2, better, number * factor)
+
+
+def test_refused_and_decoded_integers_of_one_column_are_counted_together() -> None:
+    fields = [Column(name="at", type="timestamptz")]
+    values = [{"at": number} for number in (NOW * 1000, NOW * 10**6, 3 * NOW * 10**6, NOW * 10**9, 9 * 10**18)]
+    found = JsonFormat(RecordSchema(format="Json", fields=fields)).decode(
+        fetched([json.dumps(value).encode() for value in values])
+    )
+    assert found.times["at"] == (5, 1, "us", NOW * 10**9), "3 * NOW and 9 * 10**18 are not sensible in any epoch"
 
 
 def test_times_inside_other_types_are_counted() -> None:

@@ -57,6 +57,7 @@ def test_nothing_is_reported_before_a_record_lands() -> None:
         ([Times(9, 9, "s", 0), Times(9, 0, "ms", 0)], None),
         ([Times(9, 9, "us", 1_760_000_000_000_000_000)], SuspiciousTimes(column="at", epoch="us", sample="the year 57742")),
         ([Times(5000, 5000, "s", 0), Times(501, 0, "ms", 0)], None),
+        ([Times(9, 9, "ns", 1_760_000_000_000_000_000_000)], SuspiciousTimes(column="at", epoch="ns", sample="the year 55774149")),
         ([Times(5000, 0, "ms", 0), Times(501, 501, "s", 0)], SuspiciousTimes(column="at", epoch="s", sample="1970-01-01")),
     ],
 )  # fmt: skip

@@ -1,5 +1,7 @@
 """JSON values to columns: compiled where the block decoder vouches for its answer, else strictly, record by record."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 
@@ -39,7 +41,7 @@ class JsonFormat:
             pa.concat_arrays([ours, theirs]).take(indices) for ours, theirs in zip(fast, strict.arrays, strict=True)
         ]
         errors = {int(doubted[index]): error for index, error in strict.errors.items()}
-        return Columns(merged, errors, read_times(self._fields, merged))
+        return Columns(merged, errors, read_times(self._fields, merged, _refused_times(strict.errors)))
 
     def _strict(self, values: Places) -> Columns:
         errors: dict[int, BadRecordError] = {}
@@ -56,3 +58,12 @@ class JsonFormat:
             for place, field in enumerate(self._columns)
         ]
         return Columns(arrays, errors)
+
+
+def _refused_times(errors: Mapping[int, BadRecordError]) -> dict[str, list[int]]:
+    """Return the integers, by field, that are no times because their field has another epoch."""
+    refused: dict[str, list[int]] = {}
+    for error in errors.values():
+        if error.instant is not None:
+            refused.setdefault(error.field, []).append(error.instant)
+    return refused

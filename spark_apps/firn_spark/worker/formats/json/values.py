@@ -264,7 +264,11 @@ def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
     def convert(value: Any) -> int:
         number: int = integer(value)
         if abs(number) > MAX_MICROSECONDS // factor:
-            raise _bad(Code.OUT_OF_RANGE, kind, value, f"too large for a time in epoch {epoch}; see epoch of the field")
+            error = _bad(
+                Code.OUT_OF_RANGE, kind, value, f"too large for a time in epoch {epoch}; see epoch of the field"
+            )
+            error.instant = number
+            raise error
         if number % divisor:
             raise _bad(Code.INEXACT, kind, value, "finer than a microsecond")
         return number // divisor * factor
