@@ -81,7 +81,7 @@ class Controllers:
         self._catalog_reconciler = CatalogReconciler(context)
         self._group_reconciler = GroupReconciler(context)
         self._orphan_reconciler = OrphanReconciler(context, self._policy_reconciler.runs)
-        self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs)
+        self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs, run_meter)
 
     # What the watches show
 

@@ -138,6 +138,7 @@ def iceberg_topics() -> Manifest:
         ),
         _column("Complete", _condition("Complete", "status"), "Condition Complete.", wide=True),
         _column("Audit", ".status.audit.result", "Result of the last audit.", wide=True),
+        _column("Audited", ".status.audit.time", "Time since the last audit.", kind="date", wide=True),
         _column(
             "Last-Commit",
             ".status.ingestion.lastCommitTime",

@@ -107,13 +107,17 @@ def transitions(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[Ann
     old = {item["type"]: item for item in before.get("conditions") or []}
     new = {item["type"]: item for item in after.get("conditions") or []}
     announcements = [item for rule in _RULES if (item := rule(old, new)) is not None]
-    for section in ("compaction", "retention"):
-        last, earlier = (
-            ((status.get("maintenance") or {}).get(section) or {}).get("lastRun") for status in (after, before)
-        )
+    for section in ("compaction", "retention", "audit"):
+        last, earlier = (_last_run(status, section) for status in (after, before))
         if last is not None and (earlier is None or earlier["name"] != last["name"]):
             announcements += run_ended(last)
     return announcements
+
+
+def _last_run(status: Mapping[str, Any], section: str) -> Mapping[str, Any] | None:
+    sections = status if section == "audit" else status.get("maintenance") or {}
+    last: Mapping[str, Any] | None = (sections.get(section) or {}).get("lastRun")
+    return last
 
 
 def _turns(

@@ -14,7 +14,7 @@ from typing import Any
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import TableTarget
+from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, RecentRecords, SuspiciousTimes, TopicProgress
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
@@ -35,6 +35,7 @@ from firn_controllers.policies.outcome import (
     significant_section,
 )
 from firn_controllers.ports import Manifest, TableState, TopicState
+from firn_controllers.specs.policy_fit import time_column
 
 ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
 BACK_IN_TIME = 0.8
@@ -90,7 +91,7 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     maintenance = maintenance_section(observed.maintenance, previous.get("maintenance") or {})
     if maintenance:
         status["maintenance"] = maintenance
-    audit = audit_section(observed.maintenance, previous.get("audit") or {})
+    audit = audit_section(observed.maintenance, previous.get("audit") or {}) | _excluded(observed)
     if audit:
         status["audit"] = audit
     losses = unacknowledged(observed)
@@ -624,6 +625,17 @@ def _table(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[s
     if progress is not None and progress.dead_letter_table is not None:
         section["deadLetters"] = progress.dead_letter_table
     return section
+
+
+def _excluded(observed: ObservedTopic) -> Manifest:
+    """Return why no run audits the topic, for ``status.audit``."""
+    column = time_column(observed.schema.fields) if isinstance(observed.schema, RecordSchema) else None
+    if column is None:
+        return {}
+    namespace, name = observed.entry.name
+    return {
+        "excluded": f"column {column} has type time, which Spark cannot read, so no run audits the topic; run firn audit {namespace}/{name}"
+    }
 
 
 def _ingestion(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[str, Any]) -> Manifest:

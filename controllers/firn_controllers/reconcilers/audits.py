@@ -8,17 +8,22 @@ from collections.abc import Collection, Sequence
 from datetime import datetime
 
 from firn.model.errors import FirnError
+from firn.model.jobs import RecordSchema
 from firn_controllers.cache.policies import PolicyEntry
 from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.iceberg_topic.observed import schema_of
 from firn_controllers.policies.audits import NAME, audit_policy, gathering
 from firn_controllers.policies.decision import PolicyDecision, decide_topics, planned_runs
 from firn_controllers.policies.observed import GovernedTopic, ObservedPolicy
 from firn_controllers.policies.runs import PolicyRun
+from firn_controllers.ports import NoRunMeter, RunMeter
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.policy.reconciler import LISTEN
+from firn_controllers.reconcilers.policy.reporting import EndedRuns
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
 from firn_controllers.reconcilers.policy.subjects import in_turns, target_table
+from firn_controllers.specs.policy_fit import time_column
 
 LEAST = 15.0
 """Least seconds until the next topic is due. In a large installation a topic is due each second."""
@@ -29,9 +34,10 @@ BLOCKED = 30.0
 class AuditReconciler:
     """Starts the audits of all topics. Raises InvalidSpecError if their schedule is not valid."""
 
-    def __init__(self, context: Context, runs: PolicyRuns) -> None:
+    def __init__(self, context: Context, runs: PolicyRuns, meter: RunMeter | None = None) -> None:
         self._context = context
         self._runs = runs
+        self._ended = EndedRuns(context, meter or NoRunMeter())
         self._policy = audit_policy(context.config)
         self._name = (context.config.namespace, NAME)
 
@@ -42,6 +48,9 @@ class AuditReconciler:
             for run in runs:
                 await self._runs.stop(run)
             return self._context.resync()
+        now = self._context.ports.clock.now()
+        self._ended.note_policy(self._policy)
+        self._ended.count(self._policy, [run for run in runs if not run.active and run.settled(now)])
         begun = self._runs.begun
         observed = await self._observe(self._policy, runs)
         decision = PolicyDecision(tuple([topic async for topic in in_turns(decide_topics(observed))]))
@@ -62,6 +71,7 @@ class AuditReconciler:
             async for entry in in_turns(list(self._context.topics.all()))
             if entry.name[0] in ours
             and self._has_landed(entry)
+            and not self._excluded(entry)
             and (table := target_table(self._context, entry)) is not None
         ]
         return ObservedPolicy(
@@ -89,6 +99,11 @@ class AuditReconciler:
         return entry.profile in self._context.config.profiles and bool(
             (entry.status.get("ingestion") or {}).get("lastCommitTime")
         )
+
+    def _excluded(self, entry: TopicEntry) -> bool:
+        """Return whether no run can read the table. The status of the topic says so."""
+        schema = schema_of(entry.resource) if entry.resource is not None else None
+        return isinstance(schema, RecordSchema) and time_column(schema.fields) is not None
 
     async def _publish(self, decision: PolicyDecision) -> None:
         """Put the results on the board, and wake the topics whose results changed."""

@@ -58,12 +58,17 @@ def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tu
 
 def _check_readable(field: str, columns: tuple[Column, ...]) -> None:
     """Raise InvalidSpecError for a column that Spark cannot read. Spark rewrites files."""
-    for column in columns:
-        if _has_time(types.parse(column.type)):
-            raise InvalidSpecError(
-                f"{field}: column {column.name} has type time, which Spark cannot read, so no run can rewrite files of the table;"
-                " change the selector or the topic's labels, so that this policy does not govern the topic"
-            )
+    column = time_column(columns)
+    if column is not None:
+        raise InvalidSpecError(
+            f"{field}: column {column} has type time, which Spark cannot read, so no run can rewrite files of the table;"
+            " change the selector or the topic's labels, so that this policy does not govern the topic"
+        )
+
+
+def time_column(columns: tuple[Column, ...]) -> str | None:
+    """Return a column whose type is or has a time, so that Spark refuses the whole table; None without one."""
+    return next((column.name for column in columns if _has_time(types.parse(column.type))), None)
 
 
 def _has_time(kind: Type) -> bool:

@@ -505,6 +505,9 @@ class AuditStatus(ApiModel):
         default=None,
         description="The newest finding of wrong offsets. It stays after later audits, so that it is not overlooked.",
     )
+    excluded: str | None = Field(
+        default=None, max_length=1024, description="The reason why no run audits the topic, if there is one."
+    )
     last_run: RunStatus | None = Field(default=None, description="The last run, with its result for this topic.")
     failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
     failed_generation: Int64 | None = Field(default=None, description="Always 1 if failures is set.")

@@ -248,7 +248,7 @@ class AuditMetrics(Collector):
         labels = ["namespace", "topic"]
         age = GaugeMetricFamily(
             "firn_audit_age_seconds",
-            "Seconds since the last audit of the topic, or, before the first, since its audits began; absent before records land",
+            "Seconds since the last audit that compared offsets, or, before the first, since its audits began; absent before records land",
             labels=labels,
         )
         wrong = GaugeMetricFamily(
@@ -258,20 +258,23 @@ class AuditMetrics(Collector):
         )
         now = self._now()
         for entry in self._topics():
-            last = _last_audit(entry.status.get("audit") or {})
+            audit = entry.status.get("audit") or {}
+            last = _last_audit(audit)
             if last is None or entry.metadata.annotations.get(names.PAUSE) == "true":
                 continue
-            age.add_metric(entry.name, max(0.0, (now - last).total_seconds()))
+            if "excluded" not in audit:
+                age.add_metric(entry.name, max(0.0, (now - last).total_seconds()))
             failed = open_finding(entry.status, entry.metadata.annotations) or {}
             wrong.add_metric(entry.name, sum(failed.get(part, 0) for part in ("missing", "doubled", "stray")))
         return [age, wrong]
 
 
 def _last_audit(audit: Mapping[str, Any]) -> datetime | None:
-    """Return the time of the last audit in a status, or of the last schedule before the first audit."""
-    run = audit.get("lastRun") or {}
-    text = run.get("finishTime") if run.get("result") == "Succeeded" else audit.get("time")
-    text = text or audit.get("lastScheduleTime")
+    """Return the time of the last audit in a status, or of the last schedule before the first audit.
+
+    A run that succeeded may have compared nothing, so its time says nothing.
+    """
+    text = audit.get("time") or audit.get("lastScheduleTime")
     return datetime.fromisoformat(text) if text else None
 
 

@@ -233,6 +233,9 @@ class Run:
             return "Gone", gone
         self._loaded.add(work.uid)
         if work.audit is not None:
+            schema = str(self._spark._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
+            if (column := audit.time_column(schema)) is not None:
+                return "Nothing", f"column {column} has type time, which Spark cannot read; use firn audit instead"
             done.audit = self._audit(work.audit, target, table, may)
             return ("Done", "") if done.audit is not None else ("Nothing", "no record of the topic has landed yet")
         guard = Guard(self._spark._jvm, table, work.table_uuid, may)

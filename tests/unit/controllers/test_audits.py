@@ -17,7 +17,7 @@ from firn_controllers.policies.audits import audit_policy, findings, spread_over
 from firn_controllers.policies.decision import audit_start
 from firn_controllers.policies.due import Due
 from firn_controllers.policies.plan import DueTable, PlannedRun
-from firn_controllers.ports import Manifest, TableDebt
+from firn_controllers.ports import Manifest, NoRunMeter, TableDebt
 from tests import gen
 from tests.fakes.world import World
 from tests.unit.controllers.policy_stage import ALL, COMPACTION, MANY, UID, active, jobs
@@ -289,6 +289,38 @@ def test_topics_have_their_own_times() -> None:
 def test_a_schedule_that_is_not_valid_is_named(audit: dict[str, str]) -> None:
     with pytest.raises(InvalidSpecError, match=r"maintenance\.audit\."):
         audit_policy(gen.config(maintenance={"audit": audit}))
+
+
+async def test_a_table_with_times_is_not_audited_and_its_status_says_why() -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "at", "type": "list<time>"}]
+    world = await world_with(gen.topic(schema={"format": "Json", "fields": fields}))
+    await pass_minutes(world, 7)
+    assert world.maintainer.done == []
+    assert audit_of(world) == {
+        "excluded": "column at has type time, which Spark cannot read, so no run audits the topic; run firn audit demo/flights"
+    }
+
+
+async def test_a_run_that_fails_is_an_event_and_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[Any] = []
+    registered: set[Any] = set()
+    monkeypatch.setattr(NoRunMeter, "register", lambda _, *policy: registered.add(policy))
+    monkeypatch.setattr(
+        NoRunMeter, "ended", lambda _, kind, namespace, policy, run: counted.append((kind, policy, run["result"]))
+    )
+    world = await world_with()
+    world.maintainer.report_fields[UID] = {"outcome": "Failed", "reason": "CatalogUnreachable", "message": "no answer"}
+    await pass_minutes(world, 7)
+    assert ("Audit", "firn-system", "audit") in registered
+    assert counted[0] == ("Audit", "audit", "Failed")
+    assert len(counted) == len(world.maintainer.done)
+    events = [(name, message) for name, reason, message in world.cluster.events if reason == "RunFailed"]
+    assert len(events) == len(world.maintainer.done)
+    assert {name for name, _ in events} == {"flights"}
+    assert all("CatalogUnreachable: no answer" in message for _, message in events)
+    world.start()
+    await pass_minutes(world, 1)
+    assert len(events) == len([reason for _, reason, _ in world.cluster.events if reason == "RunFailed"])
 
 
 def test_a_finding_is_about_one_topic() -> None:

@@ -1,16 +1,20 @@
 """The comparison of an audit: words of rows become ranges without a row, and surplus rows are counted."""
 
+import json
 import random
 from collections import Counter as Tally
 from collections import defaultdict
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
-from firn.model.maintenance import OffsetRange
+from firn.model.maintenance import AuditReport, OffsetRange
+from firn_spark.kafka.admin import TopicInfo
 from firn_spark.maintenance.steps import audit
-from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, windows
+from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, time_column, windows
+from firn_spark.tables.commits import Landed
 
 ODD = pa.list_(pa.struct([("w", pa.int64()), ("n", pa.int64()), ("bits", pa.int64())]))
 SCHEMA = pa.schema([("p", pa.int32()), ("c", pa.int64()), ("whole", pa.int64()), ("odd", ODD)])
@@ -117,3 +121,48 @@ def test_windows_cover_the_bounds_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list(windows(bounds))
     assert made == [{0: (0, 10)}, {0: (10, 20)}, {0: (20, 25), 1: (100, 103), 2: (5, 7)}, {2: (7, 9)}]
     assert list(windows({})) == []
+
+
+def column(number: int, kind: Any) -> dict[str, Any]:
+    return {"id": number, "name": f"c{number}", "required": False, "type": kind}
+
+
+TIMES = [
+    "time",
+    {"type": "list", "element-id": 9, "element": "time", "element-required": False},
+    {"type": "map", "key-id": 8, "key": "string", "value-id": 9, "value": "time", "value-required": False},
+    {"type": "struct", "fields": [column(8, "string"), column(9, "time")]},
+]
+
+
+@pytest.mark.parametrize("kind", TIMES, ids=lambda kind: kind if isinstance(kind, str) else kind["type"])
+def test_a_column_with_times_is_named(kind: Any) -> None:
+    assert time_column(json.dumps({"type": "struct", "fields": [column(1, "long"), column(2, kind)]})) == "c2"
+
+
+def test_a_schema_without_times_has_no_such_column() -> None:
+    nested = {"type": "struct", "fields": [{**column(3, "timestamp"), "name": "time"}]}
+    named = {"type": "struct", "fields": [{**column(1, "long"), "name": "time"}, column(2, nested)]}
+    assert time_column(json.dumps(named)) is None
+
+
+class Brokers:
+    """A topic that was created again, whose log has these starts and ends."""
+
+    def __init__(self, start: int, end: int) -> None:
+        self.starts = lambda topics: {name: dict.fromkeys(parts, start) for name, parts in topics.items()}
+        self.ends = lambda topics: {name: dict.fromkeys(parts, end) for name, parts in topics.items()}
+
+    def topics(self, names: list[str]) -> dict[str, TopicInfo]:
+        return {name: TopicInfo("id-2", (0, 1)) for name in names}
+
+
+@pytest.mark.parametrize(("end", "report"), [(7, AuditReport(topic_id="id-2", offsets=0)), (8, None)])
+def test_a_topic_that_has_landed_nothing_is_exact_only_without_records(
+    end: int, report: AuditReport | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(audit, "read_landed", lambda _: Landed("id-1", 1, {0: 40}))
+    table = SimpleNamespace(currentSnapshot=lambda: None, name=lambda: "lake.shop.orders")
+    nothing: Any = None
+    kafka: Any = Brokers(7, end)
+    assert audit.audit(nothing, audit.Source(table, "orders"), lambda: None, kafka, "orders", lambda: None) == report

@@ -76,16 +76,17 @@ def values(collector: Collector) -> dict[str, list[float]]:
     return {family.name: [sample.value for sample in family.samples] for family in collector.collect()}
 
 
-def test_the_age_of_an_audit_counts_from_the_last_run_that_worked() -> None:
+def test_the_age_of_an_audit_counts_from_the_last_run_that_compared_offsets() -> None:
     ended, earlier = ((gen.NOW - timedelta(hours=hours)).isoformat() for hours in (1, 25))
     table = {"table": {"uuid": "u"}, "topicId": "id-1"}
     failed = {"run": "run-1", "time": earlier, "topicId": "id-1", "missing": 2, "doubled": 1, "stray": 0}
     statuses: list[Any] = [
         {**table, "audit": {"time": ended, "lastRun": {"result": "Succeeded", "finishTime": ended}}},
         {**table, "audit": {"time": earlier, "lastRun": {"result": "Failed", "finishTime": ended}, "failed": failed}},
-        {**table, "audit": {"lastRun": {"result": "Succeeded", "finishTime": ended}}},
+        {**table, "audit": {"time": earlier, "lastRun": {"result": "Succeeded", "finishTime": ended}}},
         {**table, "audit": {"lastScheduleTime": earlier}},
         table,
+        {**table, "audit": {"excluded": "column at has type time", "lastScheduleTime": earlier, "failed": failed}},
     ]
     config = gen.config()
     topics = [topic_entry(gen.topic(f"t{n}", gen.with_status(status)), config) for n, status in enumerate(statuses)]
@@ -93,8 +94,8 @@ def test_the_age_of_an_audit_counts_from_the_last_run_that_worked() -> None:
     paused = gen.topic("p", gen.with_status(statuses[1]), gen.annotated("firn.dev/pause-reconciliation", "true"))
     topics += [topic_entry(manifest, config) for manifest in (acknowledged, paused)]
     assert values(telemetry.AuditMetrics(lambda: topics, lambda: gen.NOW)) == {
-        "firn_audit_age_seconds": [3600.0, 90_000.0, 3600.0, 90_000.0, 90_000.0],
-        "firn_audit_wrong_offsets": [0.0, 3.0, 0.0, 0.0, 0.0],
+        "firn_audit_age_seconds": [3600.0, 90_000.0, 90_000.0, 90_000.0, 90_000.0],
+        "firn_audit_wrong_offsets": [0.0, 3.0, 0.0, 0.0, 3.0, 0.0],
     }
 
 

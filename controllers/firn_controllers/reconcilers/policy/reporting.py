@@ -14,18 +14,49 @@ from firn_controllers.ports import Manifest, RunMeter
 from firn_controllers.reconcilers.context import Context
 
 
+class EndedRuns:
+    """Counts each run that ended since this process started once."""
+
+    def __init__(self, context: Context, meter: RunMeter) -> None:
+        self._meter = meter
+        self._started = context.ports.clock.now()
+        self._counted: dict[tuple[Kind, Name], frozenset[str]] = {}
+
+    def note_policy(self, policy: PolicyEntry) -> None:
+        """Make the policy's metrics exist before its first run ends."""
+        self._meter.register(policy.kind, *policy.name)
+
+    def count(self, policy: PolicyEntry, ended: Sequence[PolicyRun]) -> list[PolicyRun]:
+        """Count runs of a policy. Returns those that were not among the runs of the call before."""
+        key = (policy.kind, policy.name)
+        counted = self._counted.get(key, frozenset())
+        self._counted[key] = frozenset(run.name for run in ended)
+        new = [run for run in ended if run.name not in counted]
+        for run in new:
+            if self.is_ours(run):
+                self._meter.ended(policy.kind, *policy.name, ended_run_status(run))
+        return new
+
+    def is_ours(self, run: PolicyRun) -> bool:
+        """Return whether the run ended since this process started."""
+        return run.job.finished is not None and run.job.finished >= self._started
+
+    def forget(self, kind: Kind, name: Name) -> None:
+        """Forget a deleted policy, and remove its metrics."""
+        self._counted.pop((kind, name), None)
+        self._meter.forget(kind, *name)
+
+
 class PolicyReports:
     """Reports each change once: to the API server, in Events and in metrics."""
 
     def __init__(self, context: Context, meter: RunMeter) -> None:
         self._context = context
-        self._meter = meter
-        self._started = context.ports.clock.now()
-        self._counted: dict[tuple[Kind, Name], frozenset[str]] = {}  # names of runs that ended and were counted
+        self._runs = EndedRuns(context, meter)
 
     def note_policy(self, policy: PolicyEntry) -> None:
         """Make the policy's metrics exist before its first run ends."""
-        self._meter.register(policy.kind, *policy.name)
+        self._runs.note_policy(policy)
 
     async def report(
         self, observed: ObservedPolicy, decision: PolicyDecision, runs: Sequence[PolicyRun], started: Sequence[str]
@@ -59,25 +90,18 @@ class PolicyReports:
 
     def forget(self, kind: Kind, name: Name) -> None:
         """Forget a deleted policy, and remove its metrics."""
-        self._counted.pop((kind, name), None)
-        self._meter.forget(kind, *name)
+        self._runs.forget(kind, name)
 
     def _ended(self, policy: PolicyEntry, ended: Sequence[PolicyRun]) -> list[Announcement]:
         """Count the runs that ended since this process started, and return the Events of those that neither status
         shows nor this process has announced.
         """
         last = policy.status.get("lastRun") or {}
-        key = (policy.kind, policy.name)
-        counted = self._counted.get(key, frozenset())
-        self._counted[key] = frozenset(run.name for run in ended)
         done = []
-        for run in ended:
+        for run in self._runs.count(policy, ended):
             status = ended_run_status(run)
             # Runs may end in the second of the last one, or be settled only after a run that ended later.
-            ours = run.job.finished is not None and run.job.finished >= self._started
-            late = ours or status["finishTime"] >= last.get("finishTime", "")
-            if late and run.name not in counted and run.name != last.get("name"):
+            late = self._runs.is_ours(run) or status["finishTime"] >= last.get("finishTime", "")
+            if late and run.name != last.get("name"):
                 done += announcements.run_ended(status)
-            if run.name not in counted and ours:
-                self._meter.ended(policy.kind, *policy.name, status)
         return done
