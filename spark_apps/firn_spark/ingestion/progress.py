@@ -63,6 +63,9 @@ class Metrics:
         self._freshness = Gauge(
             "firn_ingest_freshness_seconds", "Freshness that the spec states", LABELS, registry=self.registry
         )
+        self._suspended = Gauge(
+            "firn_ingest_suspended", "1 while spec.suspend stops the topic, else 0", LABELS, registry=self.registry
+        )
         self._commit_age = Gauge(
             "firn_ingest_last_commit_age_seconds",
             "Seconds since the newest commit of records; absent before the first",
@@ -118,6 +121,7 @@ class Metrics:
         for counter in self._counters:
             counter.labels(*labels)
         self._freshness.labels(*labels).set(topic.job.freshness_ms / 1000)
+        self._suspended.labels(*labels).set(topic.job.suspended)
         if progress.lag_records is not None:
             self._lag_records.labels(*labels).set(progress.lag_records)
             self._lag_seconds.labels(*labels).set(progress.lag_seconds or 0.0)
@@ -134,7 +138,7 @@ class Metrics:
         """Remove the series of a topic that left the group."""
         for metric in (
             *self._counters, self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted,
-            self._freshness, self._commit_age, self._seconds,
+            self._freshness, self._suspended, self._commit_age, self._seconds,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 
