@@ -10,12 +10,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model import names
-from firn.model.progress import Losses
+from firn.model.progress import Losses, decode_leader_epochs
 from firn_spark.tables.commits import Landed
-from tests.fakes.lake.memory import Lake, Metadata
+from tests.fakes.lake.memory import Lake, Metadata, Snapshot
 from tests.simulation.product.log import Partition, SimulatedLog
 
 INGEST, REPLACE = "ingest", "replace"
+CHECKS = frozenset(("8", "9", "10", "11", "12", "14", "15", "16", "liveness"))
+"""Numbers of the invariants, and the recovery after the last fault."""
 Place = tuple[str, int, int]
 """Topic id, partition and offset."""
 
@@ -34,59 +36,86 @@ class _Seen:
     """Topic id -> partition -> log start when the first table of the resource got its first offsets: earlier records
     never belonged to it."""
     losses: Losses = field(default_factory=Losses)
+    replaced: set[Place] = field(default_factory=set)
+    """Landed places that the log had given to other records at the last ingestion commit, without a recorded loss."""
+    hidden: set[Place] = field(default_factory=set)
+    """Replaced places that no driver can find, because a rollback left leader epochs of another commit."""
+    rolled_back: bool = False
+    """True after a rollback, until a commit writes leader epochs again."""
+
+    @property
+    def lost(self) -> set[Place]:
+        """Every place that the table records as lost."""
+        return {
+            (loss.topic_id, loss.partition, offset)
+            for loss in self.losses.ranges
+            for offset in range(loss.start, loss.end)
+        }
 
 
 class Checker:
-    """Collects what is ``wrong``."""
+    """Collects what is ``wrong``. Only the invariants of ``checks`` count."""
 
-    def __init__(self, log: SimulatedLog, lake: Lake, table: str, *, skips: bool) -> None:
+    def __init__(self, log: SimulatedLog, lake: Lake, table: str, *, skips: bool, checks: Set[str] = CHECKS) -> None:
+        self._checks = checks
         self._log = log
         self._lake = lake
         self._table = table
         self._letters = table + names.DEAD_LETTER_SUFFIX
         self._skips = skips
         self._seen: dict[str, _Seen] = {}
+        self._rolling = False
+        """True while a user rolls the table back."""
         self.wrong: list[str] = []
         self.commits = 0
         self.landed = 0
         """Most records that were in both tables at once."""
+
+    def report(self, number: str, problem: str) -> None:
+        """Record that the invariant with this number is broken."""
+        if number in self._checks:
+            self.wrong.append(f"{number}: {problem}")
 
     def changed(self, name: str, before: Metadata | None, after: Metadata | None) -> None:
         """Check the state after a change of a table."""
         self.commits += 1
         if after is not None:
             seen = self._seen.setdefault(after.uuid, _Seen(name))
-            known = {each.id for each in before.all_snapshots} if before is not None else set()
-            for snapshot in after.all_snapshots:
-                if snapshot.id not in known:
-                    self._files_once(name, seen, snapshot.added)
-                    if snapshot.properties.get(names.SUMMARY_KIND) == INGEST:
-                        self._fenced(name, seen, snapshot.properties)
-                        self._forward(name, seen, after)
-                    if snapshot.operation == REPLACE and before is not None:
-                        self._same_rows(name, before, after)
+            for snapshot in _new(before, after):
+                self._files_once(name, seen, snapshot.added)
+                if _is_ingest(snapshot):
+                    self._fenced(name, seen, snapshot.properties)
+                    self._forward(name, seen, after)
             seen.losses = Losses.read(after.properties.get(names.TABLE_LOST))
+            if before is not None:
+                self._keeps_rows(name, before, after)
         self._files_exist(name, after)
         self._once()
+        if after is not None and name == self._table and any(map(_is_ingest, _new(before, after))):
+            self._replaced_again(seen, after)
 
     # Each snapshot
 
     def _files_once(self, name: str, seen: _Seen, added: tuple[str, ...]) -> None:
         for path in added:
             if path in seen.added:
-                self.wrong.append(f"10: file {path} was added to {name} twice")
+                self.report("10", f"file {path} was added to {name} twice")
             seen.added.add(path)
 
     def _fenced(self, name: str, seen: _Seen, summary: Mapping[str, str]) -> None:
         epoch, writer = int(summary[names.SUMMARY_EPOCH]), summary["firn.writer"]
         before, earlier = seen.epoch
         if epoch < before or (epoch == before and writer != earlier):
-            self.wrong.append(f"14: {name}: {writer} committed with epoch {epoch} after {earlier} with epoch {before}")
+            self.report("14", f"{name}: {writer} committed with epoch {epoch} after {earlier} with epoch {before}")
         seen.epoch = max(seen.epoch, (epoch, writer))
 
-    def _same_rows(self, name: str, before: Metadata, after: Metadata) -> None:
-        if Counter(self._lake.rows(before.head)) != Counter(self._lake.rows(after.head)):
-            self.wrong.append(f"12: maintenance changed rows of {name}")
+    def _keeps_rows(self, name: str, before: Metadata, after: Metadata) -> None:
+        rows, rows_after = Counter(self._lake.rows(before.head)), Counter(self._lake.rows(after.head))
+        replaces = any(snapshot.operation == REPLACE for snapshot in _new(before, after))
+        if (name != self._table or not self._rolling) and (rows - rows_after or (replaces and rows != rows_after)):
+            self.report("12", f"a commit changed or removed rows of {name}")
+        if name == self._table:
+            self._rolling = False
 
     def _forward(self, name: str, seen: _Seen, after: Metadata) -> None:
         # An ingestion commit sets all offsets in the properties. A rollback does not change them.
@@ -100,22 +129,24 @@ class Checker:
             earlier = any(topic_id in other.landed for other in tables)
             seen.began[topic_id] = {} if earlier else {number: part.start for number, part in enumerate(parts)}
         elif topic_id != seen.topics[-1]:
-            self.wrong.append(f"9: {name}: went back to topic {topic_id}")
+            self.report("9", f"{name}: went back to topic {topic_id}")
         before = seen.landed.get(topic_id, {})
         if any(offsets.get(part, -1) < offset for part, offset in before.items()):
-            self.wrong.append(f"9: {name}: offsets {offsets} after {before}")
+            self.report("9", f"{name}: offsets {offsets} after {before}")
         seen.landed[topic_id] = offsets
 
     def _files_exist(self, name: str, after: Metadata | None) -> None:
         files = {path for snapshot in after.all_snapshots for path in snapshot.files} if after is not None else set()
         missing = files - self._lake.objects.keys()
         if missing:
-            self.wrong.append(f"11: {name}: files {sorted(missing)} are missing")
+            self.report("11", f"{name}: files {sorted(missing)} are missing")
 
     def rolled_back(self, landed: Landed | None) -> None:
         """Expect that the table's offsets are those of an earlier snapshot, because a user rolled it back."""
         live = self._lake.tables[self._table]
         seen = self._seen[live.uuid]
+        self._rolling = seen.rolled_back = True
+        seen.replaced = set()
         while seen.topics and (landed is None or seen.topics[-1] != landed.topic_id):
             del seen.landed[seen.topics.pop()]
         if landed is not None:
@@ -137,23 +168,58 @@ class Checker:
         self.landed = max(self.landed, len(rows) + len(dead))
         both = rows.keys() & dead.keys()
         if both:
-            self.wrong.append(f"15: {_texts(both)} are rows and dead letters")
+            self.report("15", f"{_texts(both)} are rows and dead letters")
         twice = {place for count in (rows, dead) for place, number in count.items() if number > 1}
         if twice:
-            self.wrong.append(f"8: {_texts(twice)} landed twice")
+            self.report("8", f"{_texts(twice)} landed twice")
         missing = set(self._missing(live, rows.keys() | dead.keys()))
         if missing:
-            self.wrong.append(f"8: {_texts(missing)} lost")
+            self.report("8", f"{_texts(missing)} lost")
+
+    def _replaced_again(self, seen: _Seen, live: Metadata) -> None:
+        """Check that landed offsets which the log has given to other records are recorded as lost.
+
+        The round of this commit may have begun before the log did so. The round of the next commit begins after it.
+        """
+        replaced = set(self._replaced(seen, live))
+        if seen.rolled_back:
+            seen.hidden |= replaced
+            commit = live.properties.get(names.SUMMARY_COMMIT_ID, "")
+            seen.rolled_back = not decode_leader_epochs(live.properties.get(names.TABLE_LEADER_EPOCHS), commit)
+        if missed := (replaced & seen.replaced) - seen.hidden:
+            self.report("8", f"{_texts(missed)} replaced by another record, and not recorded as lost")
+        seen.replaced = replaced
+
+    def _replaced(self, seen: _Seen, live: Metadata) -> Iterator[Place]:
+        """Yield the places of records of the log that do not land, because another record has, and that are not lost."""
+        topic_id = seen.topics[-1] if seen.topics else ""
+        if not self._log.exists(topic_id):
+            return
+        letters = self._lake.tables.get(self._letters)
+        dead = self._lake.rows(letters.head) if letters is not None else []
+        serials = {row.serial for row in (*self._lake.rows(live.head), *dead)}
+        # A dead letter whose rows were not committed keeps a later record with its offset from landing.
+        settled = seen.lost | {self._log.places[row.serial] for row in dead}
+        for number, end in seen.landed[topic_id].items():
+            began = seen.began[topic_id].get(number, 0)
+            for offset, record in self._partition(topic_id, number).records.items():
+                place = (topic_id, number, offset)
+                if offset < began or offset >= end or (self._skips and record.bad):
+                    continue
+                if record.serial not in serials and place not in settled:
+                    yield place
+
+    def replaced(self) -> list[Place]:
+        """Return the landed offsets that the log has given to other records, and that are not recorded as lost."""
+        live = self._lake.tables.get(self._table)
+        seen = self._seen.get(live.uuid) if live is not None else None
+        return [] if live is None or seen is None else sorted(set(self._replaced(seen, live)) - seen.hidden)
 
     def _missing(self, live: Metadata, there: Set[Place]) -> Iterator[Place]:
         seen = self._seen.get(live.uuid)
         if seen is None:
             return
-        lost = {
-            (loss.topic_id, loss.partition, offset)
-            for loss in seen.losses.ranges
-            for offset in range(loss.start, loss.end)
-        }
+        lost = seen.lost
         for topic_id, landed in seen.landed.items():
             for number, end in landed.items():
                 began = seen.began[topic_id].get(number, 0)
@@ -191,6 +257,15 @@ class Checker:
             ),
             key=lambda item: item[2],
         )
+
+
+def _new(before: Metadata | None, after: Metadata) -> list[Snapshot]:
+    known = {each.id for each in before.all_snapshots} if before is not None else set()
+    return [snapshot for snapshot in after.all_snapshots if snapshot.id not in known]
+
+
+def _is_ingest(snapshot: Snapshot) -> bool:
+    return snapshot.properties.get(names.SUMMARY_KIND) == INGEST
 
 
 def _texts(places: Set[Place]) -> str:

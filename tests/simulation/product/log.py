@@ -34,10 +34,10 @@ class Partition:
     records: dict[int, Record] = field(default_factory=dict)
     """Records that readers get."""
     ever: dict[int, Record] = field(default_factory=dict)
-    """The records that have to land."""
+    """The records that have to be in the table when their offsets have landed."""
     cut_from: int = 0
-    """Highest end from which the log was cut back. Whether another record below it lands depends on when the driver
-    looks at the log."""
+    """Highest end from which the log was cut back. Another record below it lands, or a later commit records it as lost:
+    that depends on when the driver looks at the log."""
     epochs: list[int] = field(default_factory=lambda: [0])
     """First offset of each leader epoch. Every cut elects a new leader."""
 
@@ -61,6 +61,10 @@ class SimulatedLog:
         self.partitions: dict[str, list[Partition]] = {}
         self.places: dict[int, tuple[str, int, int]] = {}
         """Serial number -> topic id, partition and offset."""
+
+    def exists(self, topic_id: str) -> bool:
+        """Return whether a topic has this id now."""
+        return any(state.topic_id == topic_id for state in self.topics.topics.values())
 
     def of(self, topic: str) -> tuple[str, list[Partition]] | None:
         """Return id and partitions of a topic that exists."""

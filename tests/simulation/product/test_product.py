@@ -1,7 +1,8 @@
 """The whole product in a world that fails by a seed: drivers, commits, dead letters, operator and status.
 
-Every offset below the landed ones is in the table or its dead letters, or recorded as lost, exactly once. The status
-says so, and after the last fault everything lands.
+Every offset below the landed ones is in the table or its dead letters, or recorded as lost, exactly once. A record
+that the log wrote in place of a landed one is recorded as lost. The status says so, and after the last fault
+everything lands.
 """
 
 import os

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from random import Random
@@ -19,7 +19,7 @@ from firn_controllers.reconcile import Controllers
 from tests import gen
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.lake.memory import Lake, LakeTables
-from tests.simulation.product.checker import Checker, conditions
+from tests.simulation.product.checker import CHECKS, Checker, conditions
 from tests.simulation.product.driver import GROUP, Driver
 from tests.simulation.product.faults import Host, Outages, Port
 from tests.simulation.product.log import PROFILE, SimulatedLog
@@ -111,7 +111,7 @@ class Operator:
 class World:
     """Everything that a story needs. Use it inside `quiet` and `threads.virtual`."""
 
-    def __init__(self, options: Options, scheduler: Scheduler) -> None:
+    def __init__(self, options: Options, scheduler: Scheduler, checks: Set[str] = CHECKS) -> None:
         self.options = options
         self.scheduler = scheduler
         self.chance = Random(options.seed)
@@ -122,7 +122,8 @@ class World:
         self.operator_tables = LakeTables(self.lake)
         self.log = SimulatedLog()
         self.cluster = FakeCluster(clock=self.clock)  # type: ignore[arg-type]
-        self.checker = Checker(self.log, self.lake, TABLE, skips=options.on_bad_record == "Skip")
+        skips = options.on_bad_record == "Skip"
+        self.checker = Checker(self.log, self.lake, TABLE, skips=skips, checks=checks)
         self.lake.watch = self._changed
         self.every_host: list[Host] = []
         self.drivers: list[Driver] = []
@@ -133,8 +134,8 @@ class World:
         """Until when no engine expires snapshots."""
         self.down_until = 0.0
         """Until when the kubelet starts no driver again."""
-        self._fresh_since: float | None = None
-        self._complete_since: float | None = None
+        self._true_since: dict[str, float] = {}
+        """Condition -> since when it is True, and must not be."""
         self._incomplete = False
         """True after the status showed a loss."""
         self.cluster.watch = [self._watched]
@@ -236,22 +237,33 @@ class World:
         return conditions(self.cluster.topic(RESOURCE, NAMESPACE))
 
     def _check_status(self) -> None:
-        """Invariant 16: Fresh and Complete are not True for long while that is wrong."""
+        """Invariant 16: Ready, Fresh and Complete are not True for long while that is wrong."""
         now, found = self.scheduler.now, self.conditions()
         waiting = self.checker.unlanded(TOPIC)
-        behind = bool(waiting) and now - waiting[0][2] > FRESHNESS
         self._incomplete = self._incomplete or found.get("Complete") == "False"
-        lost = self._lost()
-        self._fresh_since = self._since(self._fresh_since, found.get("Fresh") == "True" and behind)
-        self._complete_since = self._since(self._complete_since, found.get("Complete") == "True" and lost)
-        for name, since in (("Fresh", self._fresh_since), ("Complete", self._complete_since)):
+        wrong = {
+            "Ready": self._stopped(),
+            "Fresh": bool(waiting) and now - waiting[0][2] > FRESHNESS,
+            "Complete": self._lost(),
+        }
+        for name, reason in wrong.items():
+            if not reason or found.get(name) != "True":
+                self._true_since.pop(name, None)
+                continue
+            since = self._true_since.setdefault(name, now)
             # An operator that is dead, frozen or without the API server cannot write the status.
-            if since is not None and now - max(since, self.operator.host.troubled_at) > TOLERANCE:
-                self.checker.wrong.append(f"16: {name} is True since {since:.0f} s, and must not be")
+            if now - max(since, self.operator.host.troubled_at) > TOLERANCE:
+                self.checker.report("16", f"{name} is True since {since:.0f} s, and must not be")
+
+    def _stopped(self) -> bool:
+        """Return whether no driver runs, or a system that it needs answers no process."""
+        gone = any(self.outages.holds(system, self.scheduler.now) for system in ("catalog", "store", "kafka"))
+        return gone or self.pod is None or self.pod.host.dead
 
     def unsettled(self) -> list[str]:
         """Return what is not yet as it must be in peace."""
         problems = [f"{part}:{offset} has not landed" for part, offset, _ in self.checker.unlanded(TOPIC)[:3]]
+        problems += [f"{part}:{offset} is not recorded as lost" for _, part, offset in self.checker.replaced()[:3]]
         found, complete = self.conditions(), "False" if self._lost() else "True"
         # A topic that was re-created may have no record.
         wanted = {"Ready": ("True",), "Fresh": ("True", "Unknown"), "Complete": (complete,)}
@@ -270,9 +282,6 @@ class World:
         """Return the message of a condition."""
         items = self.cluster.topic(RESOURCE, NAMESPACE)["status"].get("conditions", [])
         return next((str(item["message"]) for item in items if item["type"] == name), "")
-
-    def _since(self, since: float | None, wrong: bool) -> float | None:
-        return (since if since is not None else self.scheduler.now) if wrong else None
 
 
 def gen_config() -> Any:
