@@ -315,6 +315,8 @@ class AuditFrom(BaseModel):
     """Of partitions that are not listed, 0."""
     mixed: bool = False
     """True if the table may have rows of an earlier topic, whose offsets mean other records."""
+    commit: str = ""
+    """Id of the table's last ingestion commit when the value was written."""
 
     @classmethod
     def first(
@@ -331,6 +333,15 @@ class AuditFrom(BaseModel):
         return cls(
             topic_id=topic_id, offsets={part: offset for part, offset in landed.items() if offset}, mixed=has_rows
         )
+
+    def as_of(self, commit: str | None, landed: Offsets) -> "AuditFrom":
+        """Return the value as it counts for a table that received the ingestion commit ``commit`` last, and landed these
+        offsets.
+
+        Another commit than that of the value is by an earlier version of Firn, which skips records without noting it. The
+        id is that of the table's properties, because a rollback does not change it.
+        """
+        return self if self.commit == commit else self.raised(landed)
 
     def raised(self, offsets: Offsets) -> "AuditFrom":
         """Return the offsets, but at least these."""

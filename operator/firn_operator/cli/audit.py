@@ -162,17 +162,19 @@ def _undecided(decided: AuditFrom) -> list[str]:
     return lines
 
 
-def decided_from(table: Table, dead: Table | None, topic_id: str, *, has_history: bool) -> AuditFrom:
+def decided_from(table: Table, dead: Table | None, topic_id: str, landed: Offsets, *, has_history: bool) -> AuditFrom:
     """Return the offsets from which every record of the topic has to be a row or a dead letter.
 
-    ``has_history``: the history shows which rows are of an earlier topic.
+    ``landed`` are the offsets that the table has landed. ``has_history``: the history shows which rows are of an earlier topic.
     """
     decided = AuditFrom(topic_id=topic_id)
     for each in (table, dead):
         known = AuditFrom.read(each.properties.get(names.TABLE_AUDIT_FROM)) if each is not None else None
         if known is not None and known.topic_id == topic_id:
-            # Retention of dead letters says nothing about rows of the table.
+            # Retention of dead letters says nothing about rows of the table, and no commit of dead letters changes it.
             mixed = known.mixed and not has_history and each is table
+            if each is table:
+                known = known.as_of(table.properties.get(names.SUMMARY_COMMIT_ID), landed)
             decided = decided.raised(known.offsets).model_copy(update={"mixed": decided.mixed or mixed})
     return decided
 
@@ -522,7 +524,7 @@ def audit_tables(
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
     )
     drops = drops or any(rows_removed(each) for each in (table, dead) if each is not None)
-    decided = decided_from(table, dead, live.topic_id, has_history=history and dead_history)
+    decided = decided_from(table, dead, live.topic_id, landed, has_history=history and dead_history)
     partitions = compare(
         landed,
         starts,

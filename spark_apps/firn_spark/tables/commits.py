@@ -487,19 +487,22 @@ class _Append:
         return {names.TABLE_LOST: known.plus(gaps, topic_id, str(table.uuid()), time.time()).model_dump_json()}
 
     def _audit_from(self, table: Any) -> dict[str, str]:
-        """Return the property for audits, if this commit changes it. Dead-letter tables have it only after retention."""
+        """Return the property for audits after this commit. Dead-letter tables have it only after retention."""
         if self._extras.letters is not None:
             return {}
         topic_id = self._values[names.SUMMARY_TOPIC_ID]
-        known = AuditFrom.read(table.properties().get(names.TABLE_AUDIT_FROM))
-        new = known
-        if new is None or new.topic_id != topic_id:
+        properties = table.properties()
+        known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
+        landed = self._base.offsets if self._base is not None and self._base.topic_id == topic_id else None
+        if known is not None and known.topic_id == topic_id:
+            new = known.as_of(properties.get(COMMIT_ID), landed or {})
+        else:
             new = AuditFrom.first(
                 topic_id,
-                self._base.offsets if self._base is not None and self._base.topic_id == topic_id else None,
+                landed,
                 decode_offsets(self._values[names.SUMMARY_OFFSETS]),
                 has_files=bool(self._files),
                 has_rows=table.currentSnapshot() is not None,
             )
-        new = new.raised(dict(self._extras.skipped))
-        return {} if new == known else {names.TABLE_AUDIT_FROM: new.model_dump_json()}
+        new = new.raised(dict(self._extras.skipped)).model_copy(update={"commit": self._values[COMMIT_ID]})
+        return {names.TABLE_AUDIT_FROM: new.model_dump_json()}

@@ -36,3 +36,10 @@ def test_a_value_that_is_not_valid_counts_as_missing(text: str | None) -> None:
 def test_the_value_is_read_as_written() -> None:
     known = AuditFrom(topic_id="id-1", offsets={0: 5, 11: 7}, mixed=True)
     assert AuditFrom.read(known.model_dump_json()) == known
+
+
+def test_the_value_of_another_commit_decides_about_nothing_that_has_landed() -> None:
+    known = AuditFrom(topic_id="id-1", offsets={0: 5}, commit="c1")
+    assert known.as_of("c1", {0: 9, 1: 2}) is known
+    assert known.as_of("c2", {0: 9, 1: 2}).offsets == {0: 9, 1: 2}
+    assert AuditFrom(topic_id="id-1").as_of(None, {0: 9}).offsets == {0: 9}

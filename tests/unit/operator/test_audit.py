@@ -135,12 +135,21 @@ def test_surplus_rows_that_may_be_of_an_earlier_topic_are_unproved() -> None:
     ids=["rows may be of an earlier topic", "the history shows rows of an earlier topic", "not of this topic"],
 )
 def test_the_table_says_from_where_an_audit_decides(topic_id: str, history: bool, expected: AuditFrom) -> None:
-    def written(offsets: dict[int, int], *, mixed: bool) -> Table:
-        value = AuditFrom(topic_id="new", offsets=offsets, mixed=mixed).model_dump_json()
-        return cast(Table, SimpleNamespace(properties={"firn.audit-from": value}))
+    table, dead = with_audit_from({0: 5, 1: 2}, mixed=True), with_audit_from({0: 7}, mixed=False)
+    found = audit.decided_from(table, dead, topic_id, {0: 9, 1: 9}, has_history=history)
+    assert found == expected
 
-    table, dead = written({0: 5, 1: 2}, mixed=True), written({0: 7}, mixed=False)
-    assert audit.decided_from(table, dead, topic_id, has_history=history) == expected
+
+def test_an_audit_cannot_decide_about_the_commits_of_an_earlier_version() -> None:
+    table = with_audit_from({0: 5}, mixed=False, last_commit="of-0.1.0")
+    decided = audit.decided_from(table, None, "new", {0: 9, 1: 4}, has_history=True)
+    assert decided.offsets == {0: 9, 1: 4}
+
+
+def with_audit_from(offsets: dict[int, int], *, mixed: bool, last_commit: str = "c1") -> Table:
+    value = AuditFrom(topic_id="new", offsets=offsets, mixed=mixed, commit="c1").model_dump_json()
+    properties = {"firn.audit-from": value, "firn.commit-id": last_commit}
+    return cast(Table, SimpleNamespace(properties=properties))
 
 
 def test_rows_of_an_earlier_topic_are_ignored() -> None:

@@ -158,9 +158,10 @@ def windows(bounds: Bounds) -> Iterator[dict[int, tuple[int, int]]]:
 
 
 def _audit_from(table: Any, landed: Landed) -> AuditFrom:
-    known = AuditFrom.read(table.properties().get(names.TABLE_AUDIT_FROM))
+    properties = table.properties()
+    known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
     if known is not None and known.topic_id == landed.topic_id:
-        return known
+        return known.as_of(properties.get(names.SUMMARY_COMMIT_ID), landed.offsets)
     # No commit of this version yet: an earlier version may have skipped records, or removed rows.
     return AuditFrom(topic_id=landed.topic_id, offsets=landed.offsets, mixed=True)
 

@@ -104,10 +104,13 @@ class NewSnapshot:
         landed = newest(table) if self._drops_rows else None
         if landed is None:
             return {}
-        known = AuditFrom.read(table.properties().get(names.TABLE_AUDIT_FROM))
+        properties = table.properties()
+        known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
         if known is None or known.topic_id != landed.topic_id:
             known = AuditFrom(topic_id=landed.topic_id, mixed=True)
-        return {names.TABLE_AUDIT_FROM: known.raised(landed.offsets).model_dump_json()}
+        commit = properties.get(names.SUMMARY_COMMIT_ID) or ""
+        raised = known.raised(landed.offsets).model_copy(update={"commit": commit})
+        return {names.TABLE_AUDIT_FROM: raised.model_dump_json()}
 
 
 class NewMetadata:
