@@ -222,11 +222,12 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
         if options.recover and not await store.nodes.stop_idle(RECOVERING):
             return _live()
         findings = await fsck.check(store.retention, ports.objects, read=options.read)
-        report = {**findings.report(), "stopped": stopped}
+        report, complete = {**findings.report(), "stopped": stopped}, not findings.lost
         if options.recover:
             keys = [*findings.uncommitted, *findings.newer]
             configs = TopicConfigs(settings.topics.configs)
-            report["recovered"] = (await recovery.recover(store, ports.objects, keys, configs)).report()
+            recovered = await recovery.recover(store, ports.objects, keys, configs)
+            report["recovered"], complete = recovered.report(), complete and recovered.complete
         if options.accept:
             keep_ms = int(settings.upkeep.uncommitted_seconds * 1000)
             report["accepted"] = await store.retention.withdraw_reservations(findings.uncommitted, keep_ms)
@@ -237,7 +238,7 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
         await store.close()
         await ports.objects.close()
     if options.recover or options.accept:
-        return ExitCode.CORRUPT if findings.lost else ExitCode.DONE
+        return ExitCode.DONE if complete else ExitCode.CORRUPT
     if stopped or findings.newer:
         print(
             f"brokers stopped: {stopped}"

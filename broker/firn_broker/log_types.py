@@ -173,7 +173,23 @@ class Commit:
     """The commits with batches that the coordinator has acknowledged to this lease. A coordinator that knows fewer of
     them has lost some."""
     repair: bool = False
-    """Commit although the coordinator is stopped. Only a repair does so, while no broker is live."""
+    """Commit although the coordinator is stopped. Only a repair does so, while no broker is live.
+
+    A repair rejects no batch for its producer: a batch with a wrong sequence or epoch is appended as if it had no
+    producer, and the first batch of a producer may have any sequence."""
+    required: Sequence[int] = ()
+    """The batches, by index, without which nothing is committed. They were acknowledged before the coordinator lost
+    them. An object with a commit is no longer there for a repair."""
+
+    def rejected(self, outcomes: "Sequence[BatchOutcome]") -> str | None:
+        """Return which required batch is rejected; None if all have an offset."""
+        for index in self.required:
+            if error := outcomes[index].error:
+                topic, part = self.batches[index].partition
+                return (
+                    f"records of topic {topic}, partition {part}, were acknowledged, and are rejected now: {error.name}"
+                )
+        return None
 
 
 class BatchOutcome(NamedTuple):

@@ -189,7 +189,8 @@ class Continuity:
                 if self._failure is not None:
                     return
                 await self._store.log.reserve(kept.commit.lease, [kept.commit.key])
-                outcomes = await self._store.log.commit(replace(kept.commit, after=number - 1))
+                required = [index for index, outcome in enumerate(kept.outcomes) if not outcome.error]
+                outcomes = await self._store.log.commit(replace(kept.commit, after=number - 1, required=required))
                 self._failure = _difference(kept, outcomes)
                 if self._failure is None:
                     del self._repeating[number]

@@ -4,20 +4,23 @@ Each object explains itself: its head names its writer, and its index all its ba
 offsets, so they may have other offsets than the acknowledged ones, and another order between brokers. Records that were
 uploaded and never acknowledged are committed too; a producer that sent them again may have them twice, as after any
 retry of a producer that is not idempotent.
+
+No record leaves the bucket: records of partitions that the coordinator does not know stay in objects without a commit,
+which maintenance keeps.
 """
 
-import heapq
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import groupby
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import CorruptDataError
-from firn_broker.log_types import BatchEntry, Commit, NodeAddress, Partition, Topic
+from firn.records import record_batch
+from firn_broker.log_types import BatchEntry, Commit, NodeAddress, NodeLease, Topic
+from firn_broker.maintenance.commit_order import Written, commit_order
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
@@ -35,24 +38,20 @@ class Recovered:
     duplicates: int = 0
     """Records that the log had already, because their producer had sent them again."""
     rejected: dict[str, int] = field(default_factory=dict)
-    """Records without an offset, by Kafka's error: their topic does not exist, or a later batch of their producer is in
-    the log."""
+    """Records without an offset, by Kafka's error: their topic or partition does not exist."""
     skipped: list[str] = field(default_factory=list)
     """Objects that are damaged or gone."""
+    kept: list[str] = field(default_factory=list)
+    """Objects without a commit that have the rejected records or are damaged. Maintenance keeps them."""
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all records have an offset."""
+        return not self.rejected and not self.skipped
 
     def report(self) -> dict[str, object]:
         """Return the result for printing as JSON."""
         return asdict(self)
-
-
-class _Found(NamedTuple):
-    """An object to commit again."""
-
-    writer: tuple[int, int]
-    id: UUID
-    key: str
-    size: int
-    batches: list[wal.IndexedBatch]
 
 
 async def recover(
@@ -62,89 +61,126 @@ async def recover(
 
     Raises FencedError, UnavailableError.
     """
-    recovered = Recovered()
-    found: list[_Found] = []
-    for key in keys:
-        # Compaction copied the records of such an object from committed objects.
-        if wal.horizon(key) is not None:
-            continue
+    recovery = _Recovery(store, objects, topic_configs)
+    return await recovery.run(keys)
+
+
+class _Recovery:
+    """One recovery."""
+
+    def __init__(self, store: MetadataStore, objects: ObjectStore, topic_configs: TopicConfigs) -> None:
+        self._store = store
+        self._objects = objects
+        self._configs = topic_configs
+        self._topics: dict[UUID, Topic] = {}
+        self._rejected: Counter[str] = Counter()
+        self._result = Recovered()
+
+    async def run(self, keys: Sequence[str]) -> Recovered:
+        found = await self._read(keys)
+        loaded = await self._store.topics.load_topics()
+        self._topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
+        # A recovery that did not end left copies of records that the objects still have.
+        copies = {_copy_key(item) for item in found}
+        lease = await self._store.nodes.join(NodeAddress("", 0), TTL_MS)
         try:
-            size = await objects.size(key)
-            batches = await wal.read_batches(objects, key, size)
-            (head,) = await objects.get_ranges(key, [(0, wal.HEAD)])
-            found.append(_Found(wal.writer(head), wal.id_of(key), key, size, batches))
-        except (KeyError, CorruptDataError):
-            recovered.skipped.append(key)
-    loaded = await store.topics.load_topics()
-    topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
-    lease = await store.nodes.join(NodeAddress("", 0), TTL_MS)
-    rejected: Counter[str] = Counter()
-    try:
-        for _, _, key, size, batches in _in_order(found):
-            await store.nodes.renew(lease, TTL_MS)
-            await store.log.adopt(lease, [key])
-            entries = [_entry(batch, topics.get(batch.partition.topic), topic_configs) for batch in batches]
-            outcomes = await store.log.commit(Commit(lease, key, size, entries, repair=True))
-            recovered.objects += 1
-            for entry, outcome in zip(entries, outcomes, strict=True):
-                if outcome.error is not ErrorCode.none:
-                    rejected[outcome.error.name] += entry.records
-                elif outcome.duplicate:
-                    recovered.duplicates += entry.records
-                else:
-                    recovered.records += entry.records
-    finally:
-        await store.nodes.leave(lease)
-    recovered.rejected = dict(rejected)
-    return recovered
+            await self._store.log.adopt(lease, self._result.kept)
+            for item in commit_order([item for item in found if item.key not in copies]):
+                await self._store.nodes.renew(lease, TTL_MS)
+                await self._commit(lease, item)
+        finally:
+            await self._store.nodes.leave(lease)
+        await self._store.retention.withdraw_reservations(self._result.kept, None)
+        self._result.rejected = dict(self._rejected)
+        return self._result
+
+    async def _read(self, keys: Sequence[str]) -> list[Written]:
+        found = []
+        for key in keys:
+            # Compaction copied the records of such an object from committed objects.
+            if wal.horizon(key) is not None:
+                continue
+            try:
+                found.append(await self._read_twice(key))
+            except KeyError:
+                self._result.skipped.append(key)
+            except CorruptDataError:
+                self._result.skipped.append(key)
+                self._result.kept.append(key)
+        return found
+
+    async def _read_twice(self, key: str) -> Written:
+        """Read an object, and again if the first read is damaged. Raises CorruptDataError, KeyError."""
+        try:
+            return await self._read_one(key)
+        except CorruptDataError:
+            return await self._read_one(key)
+
+    async def _read_one(self, key: str) -> Written:
+        size = await self._objects.size(key)
+        batches = await wal.read_batches(self._objects, key, size)
+        (head,) = await self._objects.get_ranges(key, [(0, wal.HEAD)])
+        return Written(*wal.writer(head), wal.id_of(key), key, size, batches)
+
+    async def _commit(self, lease: NodeLease, item: Written) -> None:
+        """Commit the batches of partitions that exist, after a copy of the others."""
+        await self._store.log.adopt(lease, [item.key])
+        unknown = self._unknown(item)
+        left_out = set(unknown)
+        for batch in unknown:
+            self._rejected[ErrorCode.unknown_topic_or_partition.name] += batch.records
+        if unknown:
+            copy = _copy_key(item) if len(unknown) < len(item.batches) else item.key
+            self._result.kept.append(copy)
+            if copy == item.key:
+                return
+            await self._store.log.adopt(lease, [copy])
+            await self._objects.put(copy, await self._copied(item, unknown))
+        entries = [self._entry(batch) for batch in item.batches if batch not in left_out]
+        outcomes = await self._store.log.commit(Commit(lease, item.key, item.size, entries, repair=True))
+        self._result.objects += 1
+        for entry, outcome in zip(entries, outcomes, strict=True):
+            if outcome.error is not ErrorCode.none:
+                self._rejected[outcome.error.name] += entry.records
+            elif outcome.duplicate:
+                self._result.duplicates += entry.records
+            else:
+                self._result.records += entry.records
+
+    def _unknown(self, item: Written) -> Sequence[wal.IndexedBatch]:
+        """Return the batches of partitions that do not exist."""
+        return [
+            batch
+            for batch in item.batches
+            if (topic := self._topics.get(batch.partition.topic)) is None
+            or topic.partition(batch.partition.index) is None
+        ]
+
+    async def _copied(self, item: Written, batches: Sequence[wal.IndexedBatch]) -> memoryview:
+        """Return an object of the same writer with these batches only."""
+        data = await self._objects.get_ranges(
+            item.key, [(batch.position, batch.position + batch.length) for batch in batches]
+        )
+        pairs = zip(batches, data, strict=True)
+        segments = [
+            (partition, [record_batch.rewritten(data) for _, data in group])
+            for partition, group in groupby(pairs, key=lambda pair: pair[0].partition)
+        ]
+        copy, _ = wal.assemble(_copy_id(item), item.node, item.epoch, segments)
+        return memoryview(copy)
+
+    def _entry(self, batch: wal.IndexedBatch) -> BatchEntry:
+        return BatchEntry(
+            batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp,
+            self._configs.append_time(self._topics[batch.partition.topic]), batch.producer_id, batch.producer_epoch,
+            batch.base_sequence,
+        )  # fmt: skip
 
 
-def _in_order(found: Sequence[_Found]) -> Iterator[_Found]:
-    """Yield objects by writer and age, but those with earlier batches of a producer first.
-
-    A producer may have sent its batches to several brokers. The coordinator rejects a batch before its predecessor.
-    """
-    objects = sorted(found, key=lambda object: (object.writer, object.id))
-    before = _predecessors(objects)
-    after: dict[int, list[int]] = {number: [] for number in before}
-    for number, earlier in before.items():
-        for other in earlier:
-            after[other].append(number)
-    ready = [number for number, earlier in before.items() if not earlier]
-    while before:
-        # Objects wait for one another only if no broker acknowledged some of their batches.
-        number = heapq.heappop(ready) if ready else min(before)
-        del before[number]
-        yield objects[number]
-        for other in after[number]:
-            if other in before:
-                before[other].discard(number)
-                if not before[other]:
-                    heapq.heappush(ready, other)
+def _copy_id(item: Written) -> UUID:
+    # The same one for a repeated recovery, and next to the object in the order of ids.
+    return UUID(int=item.id.int ^ 1)
 
 
-def _predecessors(objects: Sequence[_Found]) -> dict[int, set[int]]:
-    """Return the numbers of the objects with the next earlier batch of a producer, by the number of each object."""
-    sequences: dict[tuple[Partition, int, int], list[tuple[int, int]]] = {}
-    for number, object in enumerate(objects):
-        for batch in object.batches:
-            if batch.producer_id >= 0:
-                producer = batch.partition, batch.producer_id, batch.producer_epoch
-                sequences.setdefault(producer, []).append((batch.base_sequence, number))
-    before: dict[int, set[int]] = {number: set() for number in range(len(objects))}
-    for sent in sequences.values():
-        newest = max(sent)[0]
-        # 0 follows 2,147,483,647.
-        sent.sort(key=lambda batch: (batch[0] + (1 << 31 if newest - batch[0] > 1 << 30 else 0), batch[1]))
-        for (_, earlier), (_, later) in pairwise(sent):
-            if earlier != later:
-                before[later].add(earlier)
-    return before
-
-
-def _entry(batch: wal.IndexedBatch, topic: Topic | None, topic_configs: TopicConfigs) -> BatchEntry:
-    return BatchEntry(
-        batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp,
-        topic is not None and topic_configs.append_time(topic), batch.producer_id, batch.producer_epoch,
-        batch.base_sequence,
-    )  # fmt: skip
+def _copy_key(item: Written) -> str:
+    return wal.key(_copy_id(item))

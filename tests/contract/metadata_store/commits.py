@@ -6,7 +6,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import Commit, Lookup
+from firn_broker.log_types import BatchEntry, Commit, Lookup
 from firn_broker.ports import WentBackError
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -63,6 +63,27 @@ class CommitContract(StoreContract):
             assert offsets(await log.store.log.commit(Commit(other, key, 1000, placed([batch()])))) == [offset]
         assert offsets(await log.store.log.commit(Commit(other, committed, 1000, placed([batch()])))) == [0]
         assert await log.store.retention.dead_objects(-1, 10) == []
+
+    async def test_a_repair_appends_batches_that_are_out_of_order(self, log: Log) -> None:
+        async def repair(*batches: BatchEntry) -> list[tuple[int, bool]]:
+            commit = Commit(log.lease, await log.key(), 1000, placed(batches), repair=True)
+            return [(outcome.base_offset, outcome.duplicate) for outcome in await log.store.log.commit(commit)]
+
+        assert await repair(produced(3), produced(4)) == [(0, False), (1, False)]
+        assert await repair(produced(0), produced(4), produced(1)) == [(2, False), (1, True), (3, False)]
+        assert await repair(produced(0, epoch=1), produced(5), produced(1, epoch=1)) == [
+            (4, False),
+            (5, False),
+            (6, False),
+        ]
+        assert offsets(await log.commit(produced(2, epoch=1))) == [7], "its producer goes on"
+        assert (await log.commit(produced(9, epoch=1)))[0].error is ErrorCode.out_of_order_sequence_number
+
+    async def test_without_a_required_batch_nothing_is_committed(self, log: Log) -> None:
+        key, batches = await log.key(), placed([produced(0), produced(7), produced(1)])
+        with pytest.raises(WentBackError, match="out_of_order_sequence_number"):
+            await log.store.log.commit(Commit(log.lease, key, 1000, batches, required=[0, 1]))
+        assert offsets(await log.store.log.commit(Commit(log.lease, key, 1000, batches, required=[0, 2]))) == [0, -1, 1]
 
     async def test_a_commit_of_an_unreserved_object_is_rejected(self, log: Log) -> None:
         with pytest.raises(FencedError):

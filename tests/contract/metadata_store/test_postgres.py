@@ -19,6 +19,7 @@ from firn.model.clock import SystemClock
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.__main__ import make_ports
 from firn_broker.log_types import CommittedOffset, Partition, Topic
+from firn_broker.metadata_store import idempotence
 from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
@@ -177,7 +178,7 @@ class TestPostgres(MetadataStoreContract):
         await db.execute(f"SET search_path = {settings.schema_name}")
         assert (await db.fetchrow(forget, 10_000, 10, -1, -1))[2] == 2
         assert [outcome.error for outcome in await log.commit(produced(7, producer=2), produced(7, producer=3))] == [
-            ErrorCode.none, ErrorCode.out_of_order_sequence_number,
+            idempotence.HELD, ErrorCode.out_of_order_sequence_number,
         ]  # fmt: skip
         await log.commit(produced(0, producer=4))
         await db.execute(delete, TOPIC)
@@ -185,7 +186,7 @@ class TestPostgres(MetadataStoreContract):
         await db.close()
         await log.store.topics.create_topic(Topic(again.topic, "orders", 1, {}))
         outcomes = await log.commit(produced(5, producer=5, partition=again), produced(5, producer=4, partition=again))
-        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, ErrorCode.none]
+        assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, idempotence.HELD]
 
     async def test_a_server_that_loses_commits_in_a_crash_is_refused(self, settings: PostgresSettings) -> None:
         with pytest.raises(InvalidSpecError, match="has fsync=off"):

@@ -1,6 +1,7 @@
 """Brokers serve no client from the first to the last commit of a recovery, whether it ends or not."""
 
 import argparse
+import asyncio
 import json
 from collections.abc import Sequence
 from random import Random
@@ -9,16 +10,27 @@ from typing import Any
 import pytest
 
 from firn.model.errors import ExitCode, UnavailableError
+from firn.records import record_batch
 from firn_broker import __main__ as process
 from firn_broker.broker import Ports
 from firn_broker.log_types import BatchOutcome, Commit
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
+from firn_broker.storage import wal
 from tests.fakes.virtual_time import LoopClock, run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_whole_brokers import produce
-from tests.unit.broker.whole import Shared, broker, create
+from tests.unit.broker.whole import Asked, Shared, broker, create, zero
 
 RECORDS = 3
+UPKEEP = {"interval_seconds": 10, "grace_seconds": 5, "abandon_seconds": 60, "uncommitted_seconds": 300}
+SETTINGS: dict[str, Any] = {"upkeep": UPKEEP}
+LONG = 3 * UPKEEP["uncommitted_seconds"]
+LOSE = (
+    "DELETE FROM wal",
+    "DELETE FROM run",
+    "DELETE FROM producer",
+    "UPDATE log SET hw = 0, bytes = 0",
+)
 WHY = "CoordinatorWentBack: some commits are lost"
 
 
@@ -28,8 +40,30 @@ async def lose_commits(shared: Shared) -> None:
         await create(asked, "t")
         for _ in range(RECORDS):
             await produce(asked, "t", 0, batch().data)
-    for sql in ("DELETE FROM wal", "DELETE FROM run", "UPDATE log SET hw = 0, bytes = 0"):
+    lose(shared)
+
+
+def lose(shared: Shared, *more: str) -> None:
+    """Take all commits from the coordinator."""
+    for sql in (*LOSE, *more):
         shared.store.database.connection.execute(sql)
+
+
+def printed_report(capsys: pytest.CaptureFixture[str]) -> Any:
+    """Return what fsck has printed. In front of it are lines of the log."""
+    return json.loads("{" + f"\n{capsys.readouterr().out}".rpartition("\n{")[2])
+
+
+async def read(asked: Asked, topic: str) -> list[int]:
+    """Return the sequence numbers of the batches in partition 0."""
+    answer = await asked.ask(
+        1, 11, replica_id=-1, max_wait=zero(), min_bytes=0, max_bytes=1 << 20, session_epoch=-1,
+        topics=[{"topic": topic, "partitions": [{"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1 << 20}]}],
+    )  # fmt: skip
+    data = memoryview(answer.responses[0].partitions[0].records)
+    return [
+        record_batch.rewritten(data[place : place + size]).base_sequence for place, size, _ in record_batch.walk(data)
+    ]
 
 
 async def fsck(shared: Shared, monkeypatch: pytest.MonkeyPatch, option: str = "recover", **upkeep: Any) -> int:
@@ -71,9 +105,7 @@ def test_brokers_stay_stopped_until_the_recovery_has_ended(
         assert await fsck(shared, monkeypatch) == ExitCode.DONE
         assert len(reasons) == RECORDS
         assert all(reasons)
-        # In front of the report are lines of the log.
-        _, _, printed = capsys.readouterr().out.rpartition("\n{")
-        report = json.loads("{" + printed)
+        report = printed_report(capsys)
         assert report["recovered"]["records"] == RECORDS
         assert report["stopped"] == reason
         assert (await shared.store.nodes.progress()).stopped == ""
@@ -110,5 +142,93 @@ def test_a_repair_does_nothing_while_a_broker_is_live(
             await shared.store.nodes.stop_serving(reason)
             assert await fsck(shared, monkeypatch, option) == ExitCode.TEMPORARY
             assert (reasons, (await shared.store.nodes.progress()).stopped) == ([], reason)
+
+    run(story())
+
+
+def test_the_batches_of_a_producer_that_moved_keep_their_order(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, seed=1) as first, broker(shared, seed=2) as second:
+            await create(first, "t", retention_ms="-1")
+            for sequence, asked in enumerate([second, first, second, second, first, first]):
+                sent = batch(producer=9, epoch=0, sequence=sequence).data
+                assert (await produce(asked, "t", 0, sent)).base_offset == sequence
+        lose(shared)
+        assert await fsck(shared, monkeypatch) == ExitCode.DONE
+        assert printed_report(capsys)["recovered"]["records"] == 6
+        async with broker(shared, seed=3, **SETTINGS) as asked:
+            await asyncio.sleep(LONG)
+            assert await read(asked, "t") == [0, 1, 2, 3, 4, 5]
+            next_batch = batch(producer=9, epoch=0, sequence=6).data
+            assert (await produce(asked, "t", 0, next_batch)).base_offset == 6, "the producer continues"
+
+    run(story())
+
+
+@pytest.mark.parametrize("beside", ["t", None], ids=["beside records of a known topic", "alone"])
+def test_records_of_an_unknown_topic_stay_until_they_are_accepted(
+    beside: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The topic was created after the backup."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, seed=1) as asked:
+            for name in ("t", "created-later"):
+                await create(asked, name, retention_ms="-1")
+            wanted = [name for name in (beside, "created-later") if name is not None]
+            await asyncio.gather(*(produce(asked, name, 0, batch().data) for name in wanted))
+        assert len(shared.objects.objects) == 1
+        lose(
+            shared,
+            "DELETE FROM topic WHERE name = 'created-later'",
+            "DELETE FROM log WHERE topic_id NOT IN (SELECT id FROM topic)",
+        )
+        for _ in range(2):
+            assert await fsck(shared, monkeypatch) == ExitCode.CORRUPT
+            report = printed_report(capsys)["recovered"]
+            assert report["rejected"] == {"unknown_topic_or_partition": 1}
+            (kept,) = report["kept"]
+        async with broker(shared, seed=2, **SETTINGS) as asked:
+            if beside is not None:
+                assert await read(asked, beside) == [-1]
+                await asked.broker.metadata_store.topics.delete_topic(asked.broker.topic_metadata.by_name[beside].id)
+            await asyncio.sleep(LONG)
+            assert list(shared.objects.objects) == [kept]
+            batches = await wal.read_batches(shared.objects, kept, await shared.objects.size(kept))
+            assert [found.records for found in batches] == [1]
+            assert await fsck(shared, monkeypatch, "accept", **SETTINGS) == ExitCode.DONE
+            await asyncio.sleep(LONG)
+            assert not shared.objects.objects
+
+    run(story())
+
+
+def test_a_recovery_without_an_end_leaves_no_second_copy_of_rejected_records(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, seed=1) as asked:
+            for name in ("t", "created-later"):
+                await create(asked, name, retention_ms="-1")
+            await asyncio.gather(*(produce(asked, name, 0, batch().data) for name in ("t", "created-later")))
+        lose(
+            shared,
+            "DELETE FROM topic WHERE name = 'created-later'",
+            "DELETE FROM log WHERE topic_id NOT IN (SELECT id FROM topic)",
+        )
+        with monkeypatch.context() as patched:
+            watch_commits(shared, patched, failing=0)
+            with pytest.raises(UnavailableError):
+                await fsck(shared, patched)
+        assert len(shared.objects.objects) == 2, "the copy comes first"
+        assert await fsck(shared, monkeypatch) == ExitCode.CORRUPT
+        report = printed_report(capsys)["recovered"]
+        assert (report["records"], report["rejected"]) == (1, {"unknown_topic_or_partition": 1})
+        assert len(shared.objects.objects) == 2
 
     run(story())

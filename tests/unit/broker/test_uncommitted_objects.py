@@ -1,8 +1,6 @@
 """A complete object without a commit may hold acknowledged records: it stays until an administrator decides."""
 
 import asyncio
-import json
-from typing import Any
 
 import pytest
 from prometheus_client import REGISTRY
@@ -10,13 +8,10 @@ from prometheus_client import REGISTRY
 from firn.model.errors import ExitCode
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
-from tests.unit.broker.test_recovery import fsck
+from tests.unit.broker.test_recovery import LONG, SETTINGS, UPKEEP, fsck, printed_report
 from tests.unit.broker.test_whole_brokers import produce
 from tests.unit.broker.whole import Shared, broker, create
 
-UPKEEP = {"interval_seconds": 10, "grace_seconds": 5, "abandon_seconds": 60, "uncommitted_seconds": 300}
-SETTINGS: dict[str, Any] = {"upkeep": UPKEEP}
-LONG = 3 * UPKEEP["uncommitted_seconds"]
 LOSE_COMMIT = (
     "DELETE FROM run",
     "UPDATE log SET hw = 0, bytes = 0",
@@ -50,7 +45,7 @@ def test_it_stays_and_is_counted_until_it_is_accepted(
             assert (key in shared.objects.objects, kept()) == (True, 1)
             assert REGISTRY.get_sample_value("firn_broker_dead_objects") == 0, "no backlog of deletions"
             assert await fsck(shared, monkeypatch, "accept", **SETTINGS) == ExitCode.DONE, "brokers need not stop"
-            report = json.loads("{" + capsys.readouterr().out.rpartition("\n{")[2])
+            report = printed_report(capsys)
             assert (report["uncommitted"], report["accepted"]) == ([key], 1)
             await asyncio.sleep(UPKEEP["uncommitted_seconds"] - 30)
             assert (key in shared.objects.objects, kept()) == (True, 0), "the decision can still be changed"
@@ -71,5 +66,24 @@ def test_a_recovery_commits_a_kept_object(monkeypatch: pytest.MonkeyPatch) -> No
             assert (await produce(asked, "t", 0, batch().data)).base_offset == 1
             await asyncio.sleep(60)
             assert (key in shared.objects.objects, kept()) == (True, 0)
+
+    run(story())
+
+
+def test_a_damaged_object_stays_and_is_reported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        key = await leave_uncommitted(shared)
+        data = bytearray(shared.objects.objects[key])
+        data[-1] ^= 1
+        shared.objects.objects[key] = bytes(data)
+        assert await fsck(shared, monkeypatch) == ExitCode.CORRUPT
+        report = printed_report(capsys)["recovered"]
+        assert (report["skipped"], report["kept"]) == ([key], [key])
+        async with broker(shared, seed=2, **SETTINGS):
+            await asyncio.sleep(LONG)
+            assert key in shared.objects.objects
 
     run(story())

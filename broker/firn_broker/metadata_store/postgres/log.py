@@ -30,6 +30,9 @@ from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.time_marks import Mark
+from firn_broker.ports import WentBackError
+
+AFTER_CHECK = "FROM check_progress($16, $17)"
 
 
 class PostgresLog:
@@ -69,13 +72,27 @@ class PostgresLog:
                 column.append(value)
         sql = "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
         values = [commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES]
-        if not commit.repair:
-            sql += " FROM check_progress($16, $17)"
-            values += [commit.lease.commits, commit.after]
-        else:
-            sql += " FROM set_config('firn.repair', 'on', true)"
-        reply = await self._database.value(sql, *values, lane=self._database.lanes.commits)
-        return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
+        if commit.repair or commit.required:
+            return await self._commit_or_roll_back(commit, sql, values)
+        reply = await self._database.value(
+            f"{sql} {AFTER_CHECK}", *values, commit.lease.commits, commit.after, lane=self._database.lanes.commits
+        )
+        return _outcomes(reply)
+
+    async def _commit_or_roll_back(self, commit: Commit, sql: str, values: Sequence[Any]) -> Sequence[BatchOutcome]:
+        async def work(db: Any) -> Sequence[BatchOutcome]:
+            async with db.transaction():
+                if commit.repair:
+                    await db.execute("SET LOCAL firn_broker.repair = 'on'")
+                    reply = await db.fetchval(sql, *values)
+                else:
+                    reply = await db.fetchval(f"{sql} {AFTER_CHECK}", *values, commit.lease.commits, commit.after)
+                outcomes = _outcomes(reply)
+                if (rejected := commit.rejected(outcomes)) is not None:
+                    raise WentBackError(rejected)
+                return outcomes
+
+        return await self._database.use(work, self._database.lanes.commits)
 
     async def rewrite(self, rewrite: Rewrite) -> bool:
         async def work(db: Any) -> bool:
@@ -153,6 +170,10 @@ class PostgresLog:
             partition.topic, partition.index, offset,
         )  # fmt: skip
         return LogState(*rows[0]) if rows else None
+
+
+def _outcomes(reply: str) -> Sequence[BatchOutcome]:
+    return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
 
 
 async def _rewrite(db: Any, rewrite: Rewrite) -> bool:

@@ -168,14 +168,14 @@ FUNCTIONS = """
 
     -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch,
     -- 56 storage error for a batch of a forgotten producer that has to be sent again. A ring of one batch at offset -1 has
-    -- the sequence at which such a producer may begin. A repair, whose batches no client sends again, sets firn.repair.
+    -- the sequence at which such a producer may begin. A repair, whose batches no client sends again, sets firn_broker.repair.
     CREATE OR REPLACE FUNCTION commit_wal(
       p_key text, p_node int, p_epoch int, p_size bigint, p_topic uuid[], p_part int[], p_pos bigint[], p_len int[],
       p_records int[], p_max_ts bigint[], p_append boolean[], p_pid bigint[], p_pepoch int[], p_seq int[], p_run_bytes int
     ) RETURNS jsonb LANGUAGE plpgsql AS $$
     DECLARE
       w wal;
-      repair boolean := coalesce(current_setting('firn.repair', true), '') = 'on';
+      repair boolean := coalesce(current_setting('firn_broker.repair', true), '') = 'on';
       now_at bigint;
       replies jsonb[] := '{}';
       r_log bigint[] := '{}'; r_base bigint[] := '{}'; r_last bigint[] := '{}'; r_pos bigint[] := '{}'; r_len int[] := '{}';
@@ -258,12 +258,12 @@ FUNCTIONS = """
                 error := 45;
               END IF;
             END IF;
-          ELSIF p_seq[i] <> 0 THEN
+          ELSIF p_seq[i] <> 0 AND NOT repair THEN
             IF NOT EXISTS (
               SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic = topic.name WHERE topic.id = at_topic AND f.pid >= p_pid[i]
             ) THEN
               error := 45;
-            ELSIF NOT repair THEN
+            ELSE
               error := 56; pid_known := true; pid_epoch := p_pepoch[i];
               ring := ARRAY[p_seq[i]::bigint, (p_seq[i] - 1) & 2147483647, -1, -1];
             END IF;
@@ -271,7 +271,7 @@ FUNCTIONS = """
           IF error = 56 THEN
             pid_changed := true; held := true;
           END IF;
-          IF error <> 0 THEN
+          IF error <> 0 AND NOT repair THEN
             replies := replies || jsonb_build_array(error, -1, -1, log_start, false);
             CONTINUE;
           END IF;
@@ -279,13 +279,16 @@ FUNCTIONS = """
             replies := replies || jsonb_build_array(0, ring[4 * hit + 3], ring[4 * hit + 4], log_start, true);
             CONTINUE;
           END IF;
-          IF NOT pid_known OR pid_epoch <> p_pepoch[i] THEN
-            ring := '{}';
-          END IF;
-          pid_known := true; pid_changed := true; pid_epoch := p_pepoch[i];
-          ring := ring || ARRAY[p_seq[i]::bigint, last_seq, log_hw, append_at];
-          IF array_length(ring, 1) > 20 THEN
-            ring := ring[array_length(ring, 1) - 19 :];
+          -- A repair appends a batch with a wrong sequence or epoch as if it had no producer.
+          IF error = 0 THEN
+            IF NOT pid_known OR pid_epoch <> p_pepoch[i] THEN
+              ring := '{}';
+            END IF;
+            pid_known := true; pid_changed := true; pid_epoch := p_pepoch[i];
+            ring := ring || ARRAY[p_seq[i]::bigint, last_seq, log_hw, append_at];
+            IF array_length(ring, 1) > 20 THEN
+              ring := ring[array_length(ring, 1) - 19 :];
+            END IF;
           END IF;
         END IF;
         replies := replies || jsonb_build_array(0, log_hw, append_at, log_start, false);

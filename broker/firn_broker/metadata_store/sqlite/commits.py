@@ -5,7 +5,6 @@
 """
 
 import json
-from functools import partial
 
 from kio.schema.errors import ErrorCode
 
@@ -74,7 +73,7 @@ def read_log(database: Database, partition: Partition) -> PartitionLog | None:
 class Appends:
     """All that one commit appends."""
 
-    def __init__(self, database: Database, now_ms: int, *, repair: bool) -> None:
+    def __init__(self, database: Database, now_ms: int, *, repair: bool = False) -> None:
         self._database = database
         self._now_ms = now_ms
         self._repair = repair
@@ -91,20 +90,18 @@ class Appends:
             return BatchOutcome(ErrorCode.none, log.append(entry, append_ms), append_ms, log.start)
         producer = self._producer(log, entry.producer_id)
         verdict = idempotence.judge(
-            producer,
-            entry.producer_epoch,
-            entry.base_sequence,
-            entry.records,
-            partial(may_be_forgotten, self._database, entry),
-        )
+            producer, entry.producer_epoch, entry.base_sequence, entry.records,
+            lambda: self._repair or may_be_forgotten(self._database, entry),
+        )  # fmt: skip
         if isinstance(verdict, KnownBatch):
             return BatchOutcome(ErrorCode.none, verdict.base_offset, verdict.append_ms, log.start, duplicate=True)
+        if self._repair and verdict is idempotence.HELD:
+            verdict = None
+        if self._repair and verdict is not None:
+            return BatchOutcome(ErrorCode.none, log.append(entry, append_ms), append_ms, log.start)
         if verdict is idempotence.HELD:
-            if self._repair:
-                verdict = None
-            else:
-                log.producers[entry.producer_id] = idempotence.hold(producer, entry.producer_epoch, entry.base_sequence)
-                log.touched.add(entry.producer_id)
+            log.producers[entry.producer_id] = idempotence.hold(producer, entry.producer_epoch, entry.base_sequence)
+            log.touched.add(entry.producer_id)
         if verdict is not None:
             return BatchOutcome(verdict, log_start=log.start)
         base = log.append(entry, append_ms)

@@ -79,6 +79,8 @@ class SqliteLog:
         now = self._database.now_ms()
         appends = Appends(self._database, now, repair=commit.repair)
         outcomes = [appends.append(entry) for entry in commit.batches]
+        if (rejected := commit.rejected(outcomes)) is not None:
+            raise WentBackError(rejected)
         ranges = appends.store(wal)
         self._finish(wal, now, commit.size, ranges, outcomes)
         if any(outcome.changed for outcome in outcomes):
