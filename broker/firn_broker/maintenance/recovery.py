@@ -179,7 +179,7 @@ class _Recovery:
 
 def _copy_id(item: Written) -> UUID:
     # The same one for a repeated recovery, and next to the object in the order of ids.
-    return UUID(int=item.id.int ^ 1)
+    return UUID(int=item.id.int + 1)
 
 
 def _copy_key(item: Written) -> str:
