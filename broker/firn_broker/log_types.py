@@ -124,6 +124,10 @@ class NodeLease:
 COMMITS = "commits/"
 """Prefix of the counters of commits. Each lease has its own, so that commits of two brokers do not wait for each
 other."""
+TOPICS, PRODUCERS = "topics", "producer"
+"""Counters of topic changes and of producer ids. They can be raised again without another repair."""
+LOST_PRODUCERS = 1 << 32
+"""Producer ids that the end of a repair leaves out: brokers may have allocated them before the coordinator lost this."""
 KEPT_EPOCHS = 8
 """Epochs of a node whose counters of commits are kept."""
 

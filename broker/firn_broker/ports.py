@@ -127,7 +127,9 @@ class NodeStore(Protocol):
 
     async def allow_serving(self) -> bool:
         """End `stop_serving`. Return False, and change nothing, while a broker is live: it would stop the others
-        again."""
+        again.
+
+        Raises the counter of producer ids by `LOST_PRODUCERS`."""
         ...
 
 

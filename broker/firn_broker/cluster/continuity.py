@@ -23,7 +23,7 @@ import structlog
 
 from firn.model.errors import FencedError
 from firn_broker import metrics
-from firn_broker.log_types import COMMITS, BatchOutcome, Commit, NodeLease
+from firn_broker.log_types import COMMITS, PRODUCERS, TOPICS, BatchOutcome, Commit, NodeLease
 from firn_broker.ports import MetadataStore, WentBackError
 
 log = structlog.get_logger()
@@ -33,8 +33,6 @@ KEPT_SECONDS = 60.0
 """Seconds for which a broker can repeat an acknowledged commit."""
 KEPT_BATCHES = 20_000
 """Batches of all commits that a broker can repeat at most, which is some 10 MiB."""
-TOPICS, PRODUCERS = "topics", "producer"
-"""Counters of topic changes and of producer ids. They can be raised again without another repair."""
 NO_LEASE = NodeLease(-1, -1)
 PATIENCE_LEASES = 2
 PATIENCE_SECONDS = 60.0

@@ -12,8 +12,10 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn_broker.cluster.continuity import PRODUCERS, TOPICS, Continuity
+from firn_broker.cluster.continuity import Continuity
 from firn_broker.log_types import (
+    PRODUCERS,
+    TOPICS,
     BatchOutcome,
     Commit,
     Lookup,

@@ -19,13 +19,14 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
-from firn_broker.log_types import BatchEntry, Commit, NodeAddress, NodeLease, Topic
+from firn_broker.log_types import PRODUCERS, BatchEntry, Commit, NodeAddress, NodeLease, Topic
 from firn_broker.maintenance.commit_order import Written, commit_order
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
 
 TTL_MS = 60_000
+MOST_PRODUCERS = 1 << 62
 
 
 @dataclass(slots=True)
@@ -84,6 +85,7 @@ class _Recovery:
         copies = {_copy_key(item) for item in found}
         lease = await self._store.nodes.join(NodeAddress("", 0), TTL_MS)
         try:
+            await self._store.nodes.raise_counter(PRODUCERS, _greatest_producer(found) + 1)
             await self._store.log.adopt(lease, self._result.kept)
             for item in commit_order([item for item in found if item.key not in copies]):
                 await self._store.nodes.renew(lease, TTL_MS)
@@ -175,6 +177,11 @@ class _Recovery:
             self._configs.append_time(self._topics[batch.partition.topic]), batch.producer_id, batch.producer_epoch,
             batch.base_sequence,
         )  # fmt: skip
+
+
+def _greatest_producer(found: Sequence[Written]) -> int:
+    # A client that makes up an id must not use up all ids.
+    return max((min(batch.producer_id, MOST_PRODUCERS) for item in found for batch in item.batches), default=-1)
 
 
 def _copy_id(item: Written) -> UUID:

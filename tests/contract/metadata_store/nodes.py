@@ -3,7 +3,7 @@
 import pytest
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import KEPT_EPOCHS, Commit, Endpoint, NodeAddress, StoredGroup
+from firn_broker.log_types import KEPT_EPOCHS, LOST_PRODUCERS, Commit, Endpoint, NodeAddress, StoredGroup
 from firn_broker.ports import MetadataStore, WentBackError
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -151,8 +151,10 @@ class NodeContract(StoreContract):
         assert offsets(await log.store.log.commit(Commit(log.lease, key, 1000, placed([batch()]), repair=True))) == [0]
         assert not await store.nodes.allow_serving()
         await advance(TTL / 1000 + 1)
+        producers = (await store.nodes.progress()).counters.get("producer", 0)
         assert await store.nodes.allow_serving()
-        assert (await store.nodes.progress()).stopped == ""
+        progress = await store.nodes.progress()
+        assert (progress.stopped, progress.counters["producer"]) == ("", producers + LOST_PRODUCERS)
         assert offsets(await log.commit(batch())) == [1]
 
     async def test_a_store_is_stopped_for_a_repair_only_while_no_broker_is_live(

@@ -232,3 +232,52 @@ def test_a_recovery_without_an_end_leaves_no_second_copy_of_rejected_records(
         assert len(shared.objects.objects) == 2
 
     run(story())
+
+
+@pytest.mark.parametrize("option", ["recover", "accept"])
+def test_a_producer_id_that_the_coordinator_lost_is_not_allocated_again(
+    option: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t")
+        ids = shared.store.database.connection.execute("SELECT value FROM counter WHERE name = 'producer'").fetchone()
+        async with broker(shared) as asked:
+            lost = await new_producer(asked)
+            await produce(asked, "t", 0, batch(producer=lost, epoch=0, sequence=0).data)
+        lose(shared, f"UPDATE counter SET value = {ids[0]} WHERE name = 'producer'")
+        await shared.store.nodes.stop_serving(WHY)
+        assert await fsck(shared, monkeypatch, option) == ExitCode.DONE
+        async with broker(shared) as asked:
+            new = await new_producer(asked)
+            assert new > lost
+            sent = batch(producer=new, epoch=0, sequence=0, body=b"other!!").data
+            assert (await produce(asked, "t", 0, sent)).base_offset == (1 if option == "recover" else 0)
+            assert await read(asked, "t") == [0, 0] if option == "recover" else [0]
+
+    run(story())
+
+
+def test_ids_of_lost_producers_are_not_allocated_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The coordinator lost more ids than the end of a repair leaves out."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t")
+            await produce(asked, "t", 0, batch(producer=1 << 61, epoch=0, sequence=0).data)
+        lose(shared)
+        assert await fsck(shared, monkeypatch) == ExitCode.DONE
+        async with broker(shared) as asked:
+            assert await new_producer(asked) > 1 << 61
+
+    run(story())
+
+
+async def new_producer(asked: Asked) -> int:
+    answer = await asked.ask(
+        22, 4, transactional_id=None, transaction_timeout=zero(), producer_id=-1, producer_epoch=-1
+    )
+    id: int = answer.producer_id
+    return id

@@ -1,11 +1,21 @@
 """Nodes, leases and producer ids in PostgreSQL."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from firn.model.errors import FencedError, UnavailableError
-from firn_broker.log_types import COMMITS, KEPT_EPOCHS, Lease, Node, NodeAddress, NodeLease, Progress
+from firn_broker.log_types import (
+    COMMITS,
+    KEPT_EPOCHS,
+    LOST_PRODUCERS,
+    PRODUCERS,
+    Lease,
+    Node,
+    NodeAddress,
+    NodeLease,
+    Progress,
+)
 from firn_broker.metadata_store.postgres.database import Database
 
 
@@ -101,7 +111,7 @@ class PostgresNodes:
         )  # fmt: skip
 
     async def allocate_producer_ids(self, count: int) -> int:
-        return int(await self._database.value("SELECT raise_counter('producer', $1)", count))
+        return int(await self._database.value("SELECT raise_counter($1, $2)", PRODUCERS, count))
 
     async def progress(self) -> Progress:
         # One statement, so that both parts are of the same state.
@@ -127,20 +137,27 @@ class PostgresNodes:
         await self._database.rows("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason, lane=lane)
 
     async def stop_idle(self, reason: str) -> bool:
-        return await self._while_idle("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason)
+        async def stop(db: Any) -> None:
+            await db.execute("UPDATE cluster SET stopped = $1 WHERE stopped = ''", reason)
+
+        return await self._while_idle(stop)
 
     async def allow_serving(self) -> bool:
-        return await self._while_idle("UPDATE cluster SET stopped = ''")
+        async def allow(db: Any) -> None:
+            await db.execute("UPDATE cluster SET stopped = ''")
+            await db.execute("SELECT raise_counter($1, $2)", PRODUCERS, LOST_PRODUCERS)
 
-    async def _while_idle(self, sql: str, *values: str) -> bool:
-        """Run a statement unless a broker is live; return whether it ran."""
+        return await self._while_idle(allow)
+
+    async def _while_idle(self, change: Callable[[Any], Awaitable[None]]) -> bool:
+        """Make a change unless a broker is live; return whether it was made."""
 
         async def work(db: Any) -> bool:
             async with db.transaction():
                 await db.execute("LOCK TABLE node IN SHARE ROW EXCLUSIVE MODE")
                 if await db.fetchval("SELECT 1 FROM node WHERE expires_ms > now_ms() LIMIT 1"):
                     return False
-                await db.execute(sql, *values)
+                await change(db)
                 return True
 
         return await self._database.use(work)

@@ -1,9 +1,19 @@
 """Nodes, leases and producer ids in SQLite."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import COMMITS, KEPT_EPOCHS, Lease, Node, NodeAddress, NodeLease, Progress
+from firn_broker.log_types import (
+    COMMITS,
+    KEPT_EPOCHS,
+    LOST_PRODUCERS,
+    PRODUCERS,
+    Lease,
+    Node,
+    NodeAddress,
+    NodeLease,
+    Progress,
+)
 from firn_broker.metadata_store.sqlite.database import Database
 
 
@@ -100,7 +110,7 @@ class SqliteNodes:
         await database.run(work)
 
     async def allocate_producer_ids(self, count: int) -> int:
-        return await self._database.run(lambda: self._database.raise_counter("producer", count))
+        return await self._database.run(lambda: self._database.raise_counter(PRODUCERS, count))
 
     async def progress(self) -> Progress:
         database = self._database
@@ -131,19 +141,30 @@ class SqliteNodes:
         await database.run(work)
 
     async def stop_idle(self, reason: str) -> bool:
-        return await self._while_idle("UPDATE cluster SET stopped=? WHERE stopped=''", reason)
+        database = self._database
+
+        def stop() -> None:
+            database.connection.execute("UPDATE cluster SET stopped=? WHERE stopped=''", (reason,))
+
+        return await self._while_idle(stop)
 
     async def allow_serving(self) -> bool:
-        return await self._while_idle("UPDATE cluster SET stopped=''")
+        database = self._database
 
-    async def _while_idle(self, sql: str, *values: str) -> bool:
-        """Run a statement unless a broker is live; return whether it ran."""
+        def allow() -> None:
+            database.connection.execute("UPDATE cluster SET stopped=''")
+            database.raise_counter(PRODUCERS, LOST_PRODUCERS)
+
+        return await self._while_idle(allow)
+
+    async def _while_idle(self, change: Callable[[], None]) -> bool:
+        """Make a change unless a broker is live; return whether it was made."""
         database = self._database
 
         def work() -> bool:
             if database.row("SELECT 1 FROM node WHERE expires_ms > ?", database.now_ms()):
                 return False
-            database.connection.execute(sql, values)
+            change()
             return True
 
         return await database.run(work)
