@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from firn.model.errors import ExitCode
 from firn_broker.cluster.continuity import REASON
@@ -185,9 +185,16 @@ def check_acknowledged(
 ) -> None:
     """Check that the log has each acknowledged record, and at its offset unless offsets may have changed."""
     consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": topic, "enable.auto.commit": False})
-    ends = {
-        number: consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1] for number in range(PARTITIONS)
-    }
+    ends: dict[int, int] = {}
+
+    def known() -> bool:
+        # A broker that has just started may not be ready for this client.
+        with suppress(KafkaException):
+            for number in range(PARTITIONS):
+                ends[number] = consumer.get_watermark_offsets(TopicPartition(topic, number), 10)[1]
+        return len(ends) == PARTITIONS
+
+    await_true("the ends of all partitions", known)
     consumer.close()
     records = read(broker, topic, sum(ends.values()))
     places: dict[int, set[tuple[int, int]]] = {}
