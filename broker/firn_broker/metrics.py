@@ -109,6 +109,6 @@ POSTPONED_OBJECTS = Gauge(
 )
 UNCOMMITTED_OBJECTS = Gauge(
     "firn_broker_uncommitted_objects",
-    "Complete objects of stopped brokers without a commit, whose records are not known to be in the log. They may be"
+    "Objects of stopped brokers without a commit, damaged or with records that are not known to be in the log. They may be"
     " acknowledged, so the objects stay until firn-broker fsck --accept or --recover",
 )

@@ -28,6 +28,8 @@ T = TypeVar("T")
 LEASE = "upkeep"
 OBJECTS_AT_ONCE = 1_000
 """Objects that one request deletes."""
+READS = 2
+"""Reads of an object before it counts as damaged."""
 DELETES = 4
 """Concurrent requests that delete objects."""
 LONGEST_POSTPONEMENT_MS = 3_600_000
@@ -163,9 +165,9 @@ class Maintenance:
         unused = []
         for key in await self._retention_store.stale_reservations(age, self._settings.round_runs):
             batches = await self._batches(key)
-            if not batches:
+            if batches is not None and not batches:
                 unused.append(key)
-            elif await self._retention_store.contains(key, batches):
+            elif batches is not None and await self._retention_store.contains(key, batches):
                 await self._accept(key)
             # The coordinator may have lost the commit of a complete object.
             elif await self._retention_store.withdraw_reservations([key], None):
@@ -187,22 +189,29 @@ class Maintenance:
             log.info("an object without a commit is accepted: the producers have sent all its batches again", key=key)
             metrics.MAINTENANCE.labels("accepted uncommitted objects").inc()
 
-    async def _batches(self, key: str) -> list[BatchEntry]:
-        """Return the batches of producers in a complete object, and none of another object. Raises UnavailableError."""
+    async def _batches(self, key: str) -> list[BatchEntry] | None:
+        """Return the batches of producers in an object: none if it does not exist or has no such batches, None if it is
+        damaged. Raises UnavailableError."""
         if wal.horizon(key) is not None:
             # Compaction copied its records from committed objects.
             return []
-        try:
-            indexed = await wal.read_batches(self._objects, key, await self._objects.size(key))
-        except (KeyError, CorruptDataError):
-            return []
-        return [
-            BatchEntry(
-                batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp, False, batch.producer_id,
-                batch.producer_epoch, batch.base_sequence,
-            )
-            for batch in indexed
-        ]  # fmt: skip
+        for _ in range(READS):
+            try:
+                indexed = await wal.read_batches(self._objects, key, await self._objects.size(key))
+            except KeyError:
+                return []
+            except CorruptDataError as error:
+                log.warning("an object without a commit is damaged", key=key, error=str(error))
+            else:
+                return [
+                    BatchEntry(
+                        batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp, False,
+                        batch.producer_id, batch.producer_epoch, batch.base_sequence,
+                    )
+                    for batch in indexed
+                ]  # fmt: skip
+        # An upload stores all of an object or nothing, so the damage came later. Another read may find the records.
+        return None
 
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs

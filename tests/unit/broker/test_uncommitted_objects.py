@@ -1,6 +1,7 @@
 """A complete object without a commit may hold acknowledged records: it stays until an administrator decides."""
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from prometheus_client import REGISTRY
@@ -85,5 +86,30 @@ def test_a_damaged_object_stays_and_is_reported(
         async with broker(shared, seed=2, **SETTINGS):
             await asyncio.sleep(LONG)
             assert key in shared.objects.objects
+
+    run(story())
+
+
+@pytest.mark.parametrize("damaged_reads", [1, 2, 1_000])
+def test_a_damaged_read_deletes_no_object(
+    damaged_reads: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        key = await leave_uncommitted(shared)
+        read, reads = shared.objects.get_ranges, 0
+
+        async def damaged(wanted: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
+            nonlocal reads
+            found = await read(wanted, ranges)
+            reads += wanted == key
+            if wanted == key and reads <= damaged_reads:
+                found[0] = memoryview(bytes(found[0][:-1]) + bytes([found[0][-1] ^ 1]))
+            return found
+
+        monkeypatch.setattr(shared.objects, "get_ranges", damaged)
+        async with broker(shared, seed=2, **SETTINGS):
+            await asyncio.sleep(LONG)
+            assert (key in shared.objects.objects, kept()) == (True, 1)
 
     run(story())
