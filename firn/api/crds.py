@@ -136,6 +136,7 @@ def iceberg_topics() -> Manifest:
             kind="integer",
             wide=True,
         ),
+        _column("Accepted", _condition("RecordsAccepted", "reason"), "Reason of RecordsAccepted.", wide=True),
         _column("Complete", _condition("Complete", "status"), "Condition Complete.", wide=True),
         _column("Audit", ".status.audit.result", "Result of the last audit.", wide=True),
         _column("Audited", ".status.audit.time", "Time since the last audit.", kind="date", wide=True),

@@ -389,6 +389,8 @@ class RecentRecords(BaseModel):
     code: str = ""
     path: str = ""
     times: SuspiciousTimes | None = None
+    new_schema: bool = False
+    """True if the records are those since a change of the schema, False if they are those since the start of the driver."""
 
 
 class TopicProgress(BaseModel):

@@ -49,6 +49,10 @@ _REPAIRS = {
 }
 """Changes of the spec, by the code of the record at which ingestion stopped. No change helps with other codes."""
 
+DECISIVE = 100
+"""Number of records after which the newest records alone say whether records are accepted."""
+_GRAVITY = (Reason.ALL_ACCEPTED, Reason.SOME_REJECTED, Reason.SUSPICIOUS_TIMES, Reason.MOST_REJECTED)
+
 _FOR_AUTHORS = frozenset({Reason.PARTITION_DECREASE_REFUSED, Reason.SCHEMA_INCOMPATIBLE, Reason.BAD_RECORD_HALT})
 """Reasons that only the author of the resource can end."""
 
@@ -203,6 +207,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         progress.dead_letter_table,
         progress.halted_at,
         _acceptance(progress.recent),
+        _is_decisive(progress.recent),
         None if progress.losses is None else progress.losses.newest,
         progress.lag_records is None,
         progress.last_commit is None and not progress.lag_records,
@@ -417,6 +422,15 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     return Verdict("False", Reason.BEHIND, f"records wait longer than {freshness} before they reach the table")
 
 
+def _is_decisive(recent: RecentRecords | None) -> bool:
+    """Return whether recent records are enough for a better verdict than before.
+
+    A driver that restarts knows no earlier records. Under another schema, earlier records say nothing.
+    """
+    # A driver that found the rejected records itself still counts them.
+    return recent is not None and (recent.new_schema or recent.records >= DECISIVE or recent.rejected > 0)
+
+
 def _acceptance(recent: RecentRecords | None) -> Reason:
     if recent is None:
         return Reason.NO_RECORDS
@@ -438,6 +452,10 @@ def _records_accepted(observed: ObservedTopic) -> Verdict:
             return Verdict("Unknown", Reason.UNKNOWN, "no progress report from the ingestion driver yet")
         return Verdict("Unknown", Reason.NO_RECORDS, "no record has landed since the ingestion driver started")
     recent, reason = progress.recent, _acceptance(progress.recent)
+    before = as_before(observed, ConditionType.RECORDS_ACCEPTED)
+    improves = before is not None and before.reason in _GRAVITY[_GRAVITY.index(reason) + 1 :]
+    if before is not None and improves and not _is_decisive(recent):
+        return before
     if reason == Reason.ALL_ACCEPTED:
         return Verdict("True", reason, "the newest records are in the table")
     suspicion = _suspicion(recent.times) if recent.times is not None else ""

@@ -522,6 +522,34 @@ def test_the_message_about_rejected_records_has_code_count_and_place() -> None:
     assert message(skipping, ConditionType.RECORDS_ACCEPTED).endswith("; they are dropped, because onBadRecord is Skip")
 
 
+@pytest.mark.parametrize(
+    ("before", "records", "rejected", "changes", "expected"),
+    [
+        (rejecting(501), 1, 0, {}, "MostRejected"),
+        (rejecting(501), 99, 0, {}, "MostRejected"),
+        (rejecting(501), 99, 40, {}, "SomeRejected"),
+        (rejecting(501), 100, 0, {}, "AllAccepted"),
+        (rejecting(501), 1, 0, {"new_schema": True}, "AllAccepted"),
+        (suspicious(0), 1, 0, {}, "SuspiciousTimes"),
+        (rejecting(3), 1, 0, {}, "SomeRejected"),
+        (rejecting(3), 1, 1, {}, "MostRejected"),
+        (rejecting(0), 1, 0, {}, "AllAccepted"),
+    ],
+)
+def test_a_restarted_driver_needs_some_records_for_a_better_verdict(
+    before: ObservedTopic, records: int, rejected: int, changes: dict[str, Any], expected: str
+) -> None:
+    recent = RecentRecords(records=records, rejected=rejected, code="WrongKind", path="$.b", **changes)
+    manifest = gen.topic("flights", gen.with_status(documented(before)))
+    restarted = landing(manifest=manifest, progress=gen.progress(recent=recent))
+    assert conditions_of(restarted)["RecordsAccepted"][1] == expected
+
+
+def test_enough_records_for_a_better_verdict_wake_the_topic() -> None:
+    few, enough = (gen.progress(recent=RecentRecords(records=records)) for records in (99, 100))
+    assert status.driver_digest(few, 60_000) != status.driver_digest(enough, 60_000)
+
+
 def test_rejected_records_with_times_of_another_unit_name_column_sample_and_option() -> None:
     text = message(suspicious(501), ConditionType.RECORDS_ACCEPTED)
     assert text.startswith("501 of the last 1000 records did not fit the schema")

@@ -84,3 +84,5 @@ def test_progress_forgets_rejected_records_after_a_change_of_the_schema() -> Non
     assert progress_of(orders, 0.0, 0.0).recent == RecentRecords(records=5, rejected=4, code="WrongKind", path="$.id")
     orders.accept(job(record_schema=RecordSchema(format="Json", fields=(Column(name="id", type="string"),))))
     assert progress_of(orders, 0.0, 0.0).recent is None
+    orders.recent.add(1, 0, "", "")
+    assert progress_of(orders, 0.0, 0.0).recent == RecentRecords(records=1, new_schema=True)

@@ -291,6 +291,8 @@ class Recent:
     rejected: Share = field(default_factory=Share)
     code: str = ""
     path: str = ""
+    new_schema: bool = False
+    """True if they are the records since a change of the schema."""
     times: dict[str, tuple[Share, Epoch, int]] = field(default_factory=dict)
     """Column -> share of times that need another epoch, that epoch, and a sample (decoded microseconds since 1970)."""
 
@@ -325,7 +327,7 @@ class Recent:
             None,
         )
         cause = {"code": self.code, "path": self.path} if rejected else {}
-        return RecentRecords(records=records, rejected=rejected, times=suspicious, **cause)
+        return RecentRecords(records=records, rejected=rejected, times=suspicious, new_schema=self.new_schema, **cause)
 
 
 def _year_and_day(micros: int) -> str:

@@ -228,7 +228,7 @@ class Topic:
     def accept(self, job: IngestJob) -> None:
         """Take a new contract. A halted topic is retried under it. Another schema may accept what the earlier one rejected."""
         if job.record_schema != self.job.record_schema:
-            self.recent = Recent()
+            self.recent = Recent(new_schema=True)
         self.job, self.halted = job, None
         self.prepared = False
         self.attempts.failures, self.attempts.next_at = 0, 0.0
