@@ -412,6 +412,9 @@ class TopicProgress(BaseModel):
     table_reason: str = ""
     table_message: str = ""
     last_commit: float | None = None
+    """When records landed last; None if none did, or if the table does not say when."""
+    has_landed: bool = False
+    """True if the table has landed offsets above 0."""
     lag_records: int | None = None
     lag_seconds: float | None = None
     lag_bytes: float | None = None

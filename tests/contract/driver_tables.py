@@ -11,7 +11,7 @@ from firn.model.errors import CommitConflictError, CommitUnknownError, FencedErr
 from firn.model.jobs import IngestJob
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables import claims
-from firn_spark.tables.commits import Committer, Landed, newest, read_claim, read_landed
+from firn_spark.tables.commits import Committer, Extras, Landed, newest, read_claim, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, java_class
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.swaps import in_order, read_back, refused
@@ -134,6 +134,19 @@ class DriverTablesContract:
         table.refresh()
         assert table.snapshot(landed.snapshot_id) is None
         assert newest(table) == replace(landed, snapshot_id=None, committed_ms=None)
+
+    def test_the_time_of_the_newest_records_outlives_their_snapshot(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        now = [1_700_000_000_000]
+        writer = Committer(tables, "one", Failpoints(), now_ms=lambda: now[0])
+        landed: Landed | None = None
+        for records, end in ((False, 0), (True, 5), (False, 5)):
+            now[0] += 1000
+            landed = writer.commit(table, (), landed, "topic-1", 1, {0: end}, Extras(records=records))
+            assert landed.landed_ms == (1_700_000_002_000 if end else 0)
+        assert table.properties()["firn.landed-at"] == "1700000002000"
+        again = writer.commit(table, (), landed, "topic-2", 1, {0: 0})
+        assert again.landed_ms == 0, "no record of another topic has landed"
 
     def test_a_claim_fences_the_process_before(self, tables: Tables, job: IngestJob) -> None:
         mine, other = tables.ensure(job), tables.ensure(job)

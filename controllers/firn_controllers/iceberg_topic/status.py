@@ -210,7 +210,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         _is_decisive(progress.recent),
         None if progress.losses is None else progress.losses.newest,
         progress.lag_records is None,
-        progress.last_commit is None and not progress.lag_records,
+        _empty(progress),
         progress.backfilling,
         (lag or 0.0) > limit,
         (lag or 0.0) > limit * BACK_IN_TIME,
@@ -387,6 +387,11 @@ def _unused_resume(observed: ObservedTopic, at: HaltedAt) -> str:
     return ""
 
 
+def _empty(progress: TopicProgress) -> bool:
+    """Return True if no record was ever in the topic, as far as the driver knows."""
+    return progress.last_commit is None and not progress.has_landed and not progress.lag_records
+
+
 def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     progress = observed.progress
     if progress is None or findings.job is None or not observed.group.heard:
@@ -397,7 +402,7 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         return Verdict(
             "Unknown", Reason.UNKNOWN, "the ingestion driver has not compared the Kafka topic with the table recently"
         )
-    if progress.last_commit is None and not progress.lag_records:
+    if _empty(progress):
         return Verdict("Unknown", Reason.NO_RECORDS, "no record has been produced yet")
     freshness = observed.resource.spec.ingestion.freshness
     lag = progress.lag_seconds or 0.0

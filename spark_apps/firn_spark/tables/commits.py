@@ -69,6 +69,7 @@ SUMMARY_KEYS = (
     WRITER,
     LETTERS_SINCE,
     LETTERS_UNTIL,
+    names.SUMMARY_LANDED_AT,
 )
 
 
@@ -90,6 +91,9 @@ class Landed:
     the first."""
     leader_epochs: LeaderEpochs = field(default_factory=dict)
     """Epochs of Kafka's leaders that had every record before ``offsets``, where they are known."""
+    landed_ms: int | None = None
+    """When records of the topic landed last (milliseconds since 1970); 0 for no record, None if it is not known, as of
+    a commit of an earlier version and for dead-letter tables."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,7 @@ def carried(landed: Landed | None) -> dict[str, str]:
             if any(landed.letters)
             else {}
         ),
+        **({names.SUMMARY_LANDED_AT: str(landed.landed_ms)} if landed.landed_ms is not None else {}),
     }
 
 
@@ -206,6 +211,7 @@ def _parse(
             leader_epochs=decode_leader_epochs(
                 table.properties().get(names.TABLE_LEADER_EPOCHS), values.get(COMMIT_ID, "")
             ),
+            landed_ms=int(values[names.SUMMARY_LANDED_AT]) if names.SUMMARY_LANDED_AT in values else None,
         )
     except ValueError as error:
         where = f"snapshot {snapshot_id}" if snapshot_id is not None else "the table's properties"
@@ -247,6 +253,8 @@ class Extras:
     """`Landed.leader_epochs`. The table's properties record them."""
     skipped: Mapping[int, int] = field(default_factory=dict)
     """Partition -> offset before which the commit skips records, because of ``onBadRecord: Skip``."""
+    records: bool = False
+    """True if records land with the commit, as rows or as dead letters."""
 
 
 NO_EXTRAS = Extras()
@@ -292,6 +300,9 @@ class Committer:
             COMMIT_ID: commit_id,
             WRITER: self.writer,
         }
+        landed_at = self._landed_at(base, topic_id, extras)
+        if landed_at is not None:
+            values[names.SUMMARY_LANDED_AT] = str(landed_at)
         if extras.letters is not None:
             values |= {LETTERS_SINCE: str(extras.letters[0]), LETTERS_UNTIL: str(extras.letters[1])}
         slot = self._begins_slot(base)
@@ -306,6 +317,17 @@ class Committer:
 
     def _begins_slot(self, base: Landed | None) -> bool:
         return base is None or base.committed_ms is None or base.committed_ms // SLOT_MS != self.now_ms() // SLOT_MS
+
+    def _landed_at(self, base: Landed | None, topic_id: str, extras: Extras) -> int | None:
+        """Return `Landed.landed_ms` after a commit on ``base``."""
+        if extras.letters is not None:
+            return None
+        if extras.records:
+            return self.now_ms()
+        if base is None or base.topic_id != topic_id:
+            return 0
+        # An earlier version of Firn committed ``base`` if it does not say when records landed.
+        return base.landed_ms if base.landed_ms is not None else base.committed_ms
 
     def schema(self, table: Any) -> str:
         """Return the current schema as Iceberg's JSON."""

@@ -226,6 +226,10 @@ ROWS = [
     pytest.param(driver(lag_seconds=61.0, backfilling=True), HEALTHY, "Fresh", "False", "Backfilling", id="backfilling"),
     pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
     pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),
+    pytest.param(
+        driver(last_commit=None, lag_records=0, has_landed=True), HEALTHY, "Fresh", "True", "WithinTarget",
+        id="records of an unknown time",
+    ),
     pytest.param(group(Reason.BACKING_OFF), HEALTHY, "Fresh", "Unknown", "Unknown", id="no report"),
     pytest.param(
         driver(state="BackingOff", last_commit=None, lag_records=None, lag_seconds=None), HEALTHY, "Fresh", "Unknown", "Unknown",

@@ -28,6 +28,7 @@ SUMMARY = {
     WRITER: "writer",
     LETTERS_SINCE: "1700000000000000",
     LETTERS_UNTIL: "1700000009000000",
+    names.SUMMARY_LANDED_AT: "1700000005000",
 }
 
 
@@ -41,7 +42,15 @@ def table(summary: dict[str, str]) -> Any:
 
 def contents(landed: Landed | None) -> tuple[object, ...]:
     assert landed is not None
-    return landed.topic_id, landed.epoch, dict(landed.offsets), landed.commit_id, landed.writer, landed.letters
+    return (
+        landed.topic_id,
+        landed.epoch,
+        dict(landed.offsets),
+        landed.commit_id,
+        landed.writer,
+        landed.landed_ms,
+        landed.letters,
+    )
 
 
 def test_carried_offsets_survive_the_expiry_of_the_ingestion_commit() -> None:

@@ -210,6 +210,7 @@ class TopicCommits:
                 keep_ms=topic.job.keep_snapshots_ms,
                 gaps=gaps,
                 skipped=skipped,
+                records=result.landed,
                 leader_epochs=topic.reading.leader_epochs,
                 schema=topic.table.spec.schema if result.data and topic.table.spec is not None else "",
             ),

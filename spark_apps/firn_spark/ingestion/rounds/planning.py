@@ -73,7 +73,6 @@ def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
     behind = topic.behind()
     allowed = max(1.0, room / topic.reading.record_bytes)
     total = sum(end - start for start, end in behind.values())
-    topic.reading.backfilling = total > allowed
     share = min(1.0, allowed / total) if total else 1.0
     return {
         part: (start, min(end, start + max(1, int((end - start) * share + 0.999))))

@@ -96,6 +96,9 @@ class Preparation:
             # The claim records the cluster, so that the table of an idle topic is safe from another cluster too.
             self._claim(topic, live.topic_id)
         position(topic, live)
+        if landed is None and topic.reading.older is None:
+            parts = {topic.job.topic: live.partitions}
+            topic.reading.older = offsets_of(self._kafkas(topic.job.profile).ends(parts)[topic.job.topic])
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
         return True
@@ -123,8 +126,9 @@ class Preparation:
         except FirnError as error:
             topic.table.error = error
             raise
-        if topic.totals.last_commit is None and landed is not None and landed.committed_ms is not None:
-            topic.totals.last_commit = landed.committed_ms / 1000
+        if topic.totals.last_commit is None and landed is not None:
+            known = landed.committed_ms if landed.landed_ms is None else landed.landed_ms
+            topic.totals.last_commit = known / 1000 if known else None
         return table, landed
 
     def _take_back(self, topic: Topic) -> bool:
@@ -293,6 +297,8 @@ def position(topic: Topic, live: TopicInfo) -> None:
     # A partition without an offset is new, or its topic is: it begins at the log's start, which the round looks up.
     topic.reading.position = {part: landed.offsets.get(part, 0) if landed else 0 for part in live.partitions}
     topic.reading.leader_epochs = dict(landed.leader_epochs) if landed else {}
+    if topic.reading.topic is not None and topic.reading.topic.topic_id != live.topic_id:
+        topic.reading.older = None
     topic.reading.topic = live
     topic.reading.empty_since, topic.reading.empty_records = None, 0
     topic.reading.deleted = {}

@@ -168,7 +168,9 @@ class Reading:
     """Bounds the largest record of recent rounds; it decays. None before any was read."""
     round_seconds: float = FIRST_ROUND_SECONDS
     """Duration of recent rounds from the time when they were due, including the wait for a worker."""
-    backfilling: bool = False
+    older: Offsets | None = None
+    """Ends of the log at the first preparation of a table without a commit. Records before them are older than the
+    table."""
 
 
 @dataclass(slots=True)

@@ -75,6 +75,17 @@ class Topic:
         return self.table.landed is None and first is not None and first != self.table.uuid
 
     @property
+    def has_landed(self) -> bool:
+        """True if an offset of this topic has landed."""
+        return self.reading.topic is not None and any(self.landed_offsets.values())
+
+    @property
+    def backfilling(self) -> bool:
+        """True while records wait that are older than the table."""
+        older, position = self.reading.older or {}, self.reading.position
+        return any(position.get(part, end) < end for part, end in older.items())
+
+    @property
     def active(self) -> bool:
         """True while its records should land."""
         return not (self.job.suspended or self.removed or self.fenced or self.halted is not None)

@@ -1,0 +1,63 @@
+"""A backfill lands records that were in the log before the driver first prepared the table. A later backlog is none."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds import preparation
+from firn_spark.ingestion.rounds.planning import plan
+from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.ingestion.topics.report import progress_of
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.kafka.admin import TopicInfo
+from firn_spark.tables.commits import Landed
+from tests.unit.spark_driver.losing import Brokers, landed_to
+from tests.unit.spark_driver.topic import job
+
+
+def prepared(monkeypatch: pytest.MonkeyPatch, end: int, landed: Landed | None = None) -> Topic:
+    """Return a topic after its first preparation, when its log ends at ``end``."""
+    made = Topic(job())
+    made.log.live = TopicInfo("id-1", (0,))
+    monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
+    monkeypatch.setattr(preparation.dead_letters, "load", lambda *_: None)
+    identity = SimpleNamespace(schemaId=lambda: 1, specId=lambda: 1, orderId=lambda: 1)
+    table = SimpleNamespace(
+        uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
+        schema=lambda: identity, spec=lambda: identity, sortOrder=lambda: identity,
+    )  # fmt: skip
+    tables = SimpleNamespace(ensure=lambda _: table, spec=lambda _: None)
+    kafka = SimpleNamespace(ends=lambda topics: {"orders": {0: end}})
+    nothing: Any = None
+    Preparation(nothing, cast(Any, tables), cast(Any, lambda _: kafka), nothing, Failpoints()).prepare(made)
+    assert made.prepared, made.attempts.error
+    return made
+
+
+def backfilling(topic: Topic) -> bool:
+    return progress_of(topic, 0.0, 0.0).backfilling
+
+
+def test_records_from_before_the_table_are_a_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = prepared(monkeypatch, 1000)
+    assert backfilling(new)
+    new.reading.position = {0: 999}
+    assert backfilling(new)
+    new.reading.position = {0: 1000}
+    assert not backfilling(new)
+
+
+def test_the_first_records_of_a_new_topic_are_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = prepared(monkeypatch, 0)
+    new.observe(1.0, {0: 10**9})
+    assert not backfilling(new)
+
+
+def test_a_backlog_after_an_outage_is_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    restarted = prepared(monkeypatch, 10**9, Landed("id-1", 1, {0: 5}))
+    assert not backfilling(restarted)
+    behind = landed_to(10)
+    assert plan([behind], cast(Any, Brokers(0, 10**9)), 2**20)
+    assert not backfilling(behind)
