@@ -1,4 +1,4 @@
-"""The page on faults of other sinks lists every known report, and names tests that exist for each fault."""
+"""The lists of faults, of other sinks and of earlier versions, name tests that exist, at least one for each fault."""
 
 import re
 
@@ -6,6 +6,7 @@ from tests.markdown import ROOT
 
 PAGE = ROOT / "docs/reference/faults-of-other-sinks.md"
 ROWS = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| fault")]
+OWN = (
 TESTS = {
     name
     for path in (ROOT / "tests").rglob("test_*.py")
@@ -35,3 +36,12 @@ def test_each_fault_has_an_outcome_and_tests_that_exist() -> None:
 
 def test_each_report_has_a_fault() -> None:
     assert {report for row in ROWS for report in re.findall(r"[A-Z]{2}#\d+", row)} >= REPORTS
+
+
+def test_each_fault_of_an_earlier_version_has_tests_that_exist() -> None:
+    rows = [line for line in OWN.splitlines() if line.startswith("| ") and not line.startswith("| fault")]
+    assert len(rows) > 10
+    for row in rows:
+        named = set(re.findall(r"`(test_\w+)`", row))
+        assert named, row
+        assert named <= TESTS, named - TESTS
