@@ -55,6 +55,12 @@ _READY = _column("Ready", _condition("Ready", "status"), "Condition Ready.")
 _REASON = _column("Reason", _condition("Ready", "reason"), "Reason of Ready.")
 _AGE = _column("Age", ".metadata.creationTimestamp", "Time since creation.", kind="date")
 _MESSAGE = _column("Message", _condition("Ready", "message"), "Message of Ready.", wide=True)
+_RECORDS = (
+    _column("Accepted", _condition("RecordsAccepted", "reason"), "Reason of RecordsAccepted.", wide=True),
+    _column("Complete", _condition("Complete", "status"), "Condition Complete.", wide=True),
+    _column("Audit", ".status.audit.result", "Result of the last audit.", wide=True),
+    _column("Audited", ".status.audit.time", "Time since the last audit.", kind="date", wide=True),
+)
 _RUNS = (
     _column("Topics", ".status.topics", "Number of governed topics.", kind="integer"),
     _column("Last-Run", ".status.lastRun.finishTime", "Time since the last run ended.", kind="date"),
@@ -136,10 +142,7 @@ def iceberg_topics() -> Manifest:
             kind="integer",
             wide=True,
         ),
-        _column("Accepted", _condition("RecordsAccepted", "reason"), "Reason of RecordsAccepted.", wide=True),
-        _column("Complete", _condition("Complete", "status"), "Condition Complete.", wide=True),
-        _column("Audit", ".status.audit.result", "Result of the last audit.", wide=True),
-        _column("Audited", ".status.audit.time", "Time since the last audit.", kind="date", wide=True),
+        *_RECORDS,
         _column(
             "Last-Commit",
             ".status.ingestion.lastCommitTime",

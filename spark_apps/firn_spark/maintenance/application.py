@@ -233,6 +233,7 @@ class Run:
             return "Gone", gone
         self._loaded.add(work.uid)
         if work.audit is not None:
+            assert table is not None
             schema = str(self._spark._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
             if (column := audit.time_column(schema)) is not None:
                 return "Nothing", f"column {column} has type time, which Spark cannot read; use firn audit instead"

@@ -61,7 +61,11 @@ def test_sensible_and_hopeless_times_are_not_found(epoch: str, values: Any) -> N
     [("ms", NOW * 10**9, "ns"), ("s", NOW * 10**6, "us"), ("s", NOW * 10**9, "ns")],
 )
 def test_integers_that_are_refused_count_too(kind: str, epoch: str, number: int, better: str) -> None:
-    wrap = {"list<timestamptz>": lambda n: [n], "struct<at: timestamp>": lambda n: {"at": n}}.get(kind, lambda n: n)
+    in_type: dict[str, Any] = {"list<timestamptz>": "[{}]", "struct<at: timestamp>": '{{"at": {}}}'}
+
+    def wrap(value: int) -> Any:
+        return json.loads(in_type.get(kind, "{}").format(value))
+
     fields = [Column.model_validate({"name": "at", "type": kind, "epoch": epoch})]
     values = [{"at": wrap(number)}, {"at": wrap(number + 1000)}, {"at": None}, {"at": "no time"}]
     found = JsonFormat(RecordSchema(format="Json", fields=fields)).decode(

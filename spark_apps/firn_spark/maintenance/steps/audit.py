@@ -86,9 +86,9 @@ def _audit(
         raise described
     landed, snapshot = read_landed(source.table), source.table.currentSnapshot()
     if landed is None or snapshot is None or landed.topic_id != described.topic_id:
-        starts, ends = kafka.starts({topic: described.partitions}), kafka.ends({topic: described.partitions})
         # A topic that was created again may stay without records: then no offset is to be compared.
-        empty = offsets_of(starts[topic]) == offsets_of(ends[topic])
+        first = offsets_of(kafka.starts({topic: described.partitions})[topic])
+        empty = first == offsets_of(kafka.ends({topic: described.partitions})[topic])
         return AuditReport(topic_id=described.topic_id, offsets=0) if empty else None
     starts = offsets_of(kafka.starts({topic: described.partitions})[topic])
     decided = _audit_from(source.table, landed)
