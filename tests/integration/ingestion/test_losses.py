@@ -42,3 +42,25 @@ def test_deleted_records_are_recorded_once_and_survive_restarts(world: World) ->
     assert places(world.rows(job)) == exactly({0: 30}) - places(
         [{"_kafka": {"partition": 0, "offset": n}} for n in range(10, 25)]
     )
+
+
+def test_records_before_the_first_row_of_a_replaced_table_are_recorded(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic)
+    world.apply(job)
+    world.produce(topic, good(0))
+    world.start()
+    world.await_offsets(lambda: world.landed(job) == {0: 10}, "offset 10", job)
+    world.stop()
+    job = job.model_copy(update={"first_table": str(world.table(job).uuid())})
+    world.spark.sql(f"drop table {job.table.identifier}")
+    world.admin.delete_records([TopicPartition(topic, 0, 6)])[TopicPartition(topic, 0)].result(30)
+    world.apply(job)
+    world.start()
+    world.await_offsets(lambda: world.landed(job) == {0: 10}, "offset 10 again", job)
+    state = world.await_state(job, "CaughtUp")
+    assert state.losses is not None
+    assert [(loss.partition, loss.start, loss.end, loss.cause) for loss in state.losses.ranges] == [
+        (0, 0, 6, Cause.REPLACED)
+    ]
+    assert state.losses.table == str(world.table(job).uuid())[:8]
