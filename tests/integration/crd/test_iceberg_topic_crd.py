@@ -375,6 +375,7 @@ STATUS: Manifest = {
             ("Ready", "True", "AllReady"),
             ("Fresh", "True", "WithinTarget"),
             ("Complete", "False", "RecordsLost"),
+            ("RecordsAccepted", "False", "MostRejected"),
         )
     ],
     "profile": "classic",
@@ -473,7 +474,9 @@ STATUS: Manifest = {
         "schedule": "0 1 * * * Etc/UTC",
         "lastScheduleTime": "2024-01-01T01:00:00Z",
         "nextRunTime": "2024-01-02T01:00:00Z",
+        "excluded": "for people",
     },
+    "losses": [{"name": "2-3fa9c1d2", "offsets": 2**53 + 1, "ranges": "for people"}],
 }
 
 
@@ -501,6 +504,7 @@ def test_status_is_a_subresource(api: ApiServer) -> None:
     assert shown.pop("Age")
     assert shown.pop("Last-Commit")
     assert shown.pop("Lag")
+    assert shown.pop("Audited")
     assert shown == {
         "Name": "status",
         "Ready": "True",
@@ -509,6 +513,7 @@ def test_status_is_a_subresource(api: ApiServer) -> None:
         "Partitions": 6,
         "Table": "lake.demo.status",
         "Fresh": "True",
+        "Accepted": "MostRejected",
         "Complete": "False",
         "Audit": "Failed",
         "Letters": 1099511627776,
