@@ -185,6 +185,19 @@ def is_part_of(name: str, later: str) -> bool:
     return number.isdecimal() and newest.isdecimal() and table == present and int(number) <= int(newest)
 
 
+def outside(start: int, end: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return the parts of [start, end) that are in none of ``ranges``, ascending."""
+    parts = [(start, end)]
+    for low, high in ranges:
+        parts = [
+            part
+            for first, last in parts
+            for part in ((first, min(last, low)), (max(first, high), last))
+            if part[0] < part[1]
+        ]
+    return parts
+
+
 class Losses(BaseModel):
     """All losses of a table. ``table`` is the first part of its UUID."""
 
@@ -230,22 +243,19 @@ class Losses(BaseModel):
         """Return the parts of ``gaps`` that are not recorded yet."""
         return [rest for gap in gaps for rest in self._rest(gap, topic_id)]
 
+    def of_topic(self, topic_id: str) -> dict[int, list[tuple[int, int]]]:
+        """Return the recorded ranges [start, end) of a topic by partition, as far as they are known."""
+        known: dict[int, list[tuple[int, int]]] = {}
+        for loss in self.ranges:
+            if loss.topic_id == topic_id:
+                known.setdefault(loss.partition, []).append((loss.start, loss.end))
+        for partition, start, end in self.cuts if self.cut_topic == topic_id else ():
+            known.setdefault(partition, []).append((start, end))
+        return known
+
     def _rest(self, gap: Gap, topic_id: str) -> list[Gap]:
-        parts = [(gap.start, gap.end)]
-        known = [
-            (loss.start, loss.end)
-            for loss in self.ranges
-            if (loss.topic_id, loss.partition) == (topic_id, gap.partition)
-        ]
-        if self.cut_topic == topic_id:
-            known += [(start, end) for part, start, end in self.cuts if part == gap.partition]
-        for low, high in known:
-            parts = [
-                part
-                for start, end in parts
-                for part in ((start, min(end, low)), (max(start, high), end))
-                if part[0] < part[1]
-            ]
+        known = self.of_topic(topic_id).get(gap.partition, [])
+        parts = outside(gap.start, gap.end, known)
         return [gap.model_copy(update={"start": start, "end": end}) for start, end in parts]
 
     def plus(self, gaps: Sequence[Gap], topic_id: str, table_uuid: str, now: float) -> "Losses":

@@ -12,6 +12,9 @@ In these cases the audit cannot decide. It counts the offsets as ``unproved``, a
 - A missing record before the offsets of the table property ``firn.audit-from`` may have landed elsewhere: ingestion began
   at these offsets with ``spec.ingestion.adopt``, or under an earlier version of Firn (`decided_from`).
 
+An offset that the table records as lost is neither missing nor stray: the brokers gave it to another record after it had
+landed, so the table has the row of the earlier record, or none. Notes list these ranges.
+
 Dead letters are committed before the table. Those at or beyond the landed offsets belong to a round that still runs, or
 that was lost. A later audit finds them below the landed offsets. For the same reason the audit reads the table first and
 its dead letters later. In the other order, letters that land in between would look missing (`tables`).
@@ -22,7 +25,7 @@ this topic's id. After that snapshot has expired, they count as doubled or stray
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -347,6 +350,8 @@ class Rows:
     dead: Iterator[pa.Table]
     earlier_good: Iterable[pa.Table] = ()
     earlier_dead: Iterable[pa.Table] = ()
+    lost: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """Ranges by partition that the table records as lost. The log may have other records there than the rows."""
 
 
 def compare(
@@ -397,11 +402,21 @@ def compare(
             }
         )
         connection.register("bounds", bounds)
+        connection.register("lost", _lost_ranges(rows))
         flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips, "mixed": decided.mixed}
         differences = connection.execute(_COMPARE, flags).fetchall()
     finally:
         connection.close()
     return [PartitionAudit(*row) for row in differences]
+
+
+def _lost_ranges(rows: Rows) -> pa.Table:
+    """Return ``rows.lost`` as a table."""
+    ranges = [(partition, low, high) for partition, listed in rows.lost.items() for low, high in listed]
+    columns = {"partition": pa.int32(), "low": pa.int64(), "high": pa.int64()}
+    return pa.table(
+        {name: pa.array([place[n] for place in ranges], kind) for n, (name, kind) in enumerate(columns.items())}
+    )
 
 
 _COMPARE = """
@@ -412,11 +427,13 @@ missing AS (
   SELECT l.partition, count(*) FILTER (WHERE l."offset" >= b.decided) AS n, count(*) FILTER (WHERE l."offset" < b.decided) AS undecided,
     min(l."offset") FILTER (WHERE l."offset" >= b.decided) AS example FROM log l JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
   ANTI JOIN landed_rows r ON r.partition = l.partition AND r."offset" = l."offset"
+  ANTI JOIN lost x ON x.partition = l.partition AND l."offset" >= x.low AND l."offset" < x.high
   WHERE l."offset" >= b.start AND l."offset" < b.landed AND ($from_earliest OR l."offset" >= f.first) GROUP BY ALL),
 doubled AS (SELECT partition, count(*) AS n, min("offset") AS example FROM landed_rows WHERE times > 1 GROUP BY ALL),
 stray AS (
   SELECT r.partition, count(*) AS n, min(r."offset") AS example FROM landed_rows r JOIN bounds b USING (partition)
   ANTI JOIN log l ON l.partition = r.partition AND l."offset" = r."offset"
+  ANTI JOIN lost x ON x.partition = r.partition AND r."offset" >= x.low AND r."offset" < x.high
   WHERE r."offset" >= b.start GROUP BY ALL),
 older AS (
   SELECT r.partition, any_value(b.start) - min(r."offset") - count(*) AS n FROM landed_rows r JOIN bounds b USING (partition)
@@ -517,11 +534,13 @@ def audit_tables(
     starts, ends, log = log_offsets(client, topic, landed, report)
     earlier, history = before(table, live.topic_id)
     earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
+    losses = Losses.read(table.properties.get(names.TABLE_LOST))
     rows = Rows(
         row_offsets(table),
         row_offsets(dead),
         row_offsets(table, earlier) if earlier is not None else (),
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
+        losses.of_topic(live.topic_id),
     )
     drops = drops or any(rows_removed(each) for each in (table, dead) if each is not None)
     decided = decided_from(table, dead, live.topic_id, landed, has_history=history and dead_history)
@@ -536,7 +555,6 @@ def audit_tables(
         decided=decided,
     )
     waiting = sum(max(0, end - max(landed.get(partition, 0), starts[partition])) for partition, end in ends.items())
-    losses = Losses.read(table.properties.get(names.TABLE_LOST))
     return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting, losses, decided)
 
 

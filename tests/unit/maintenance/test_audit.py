@@ -10,7 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firn.model import names
 from firn.model.maintenance import AuditReport, OffsetRange
+from firn.model.progress import AuditFrom, Cause, Gap, Losses
+from firn_spark.kafka import gaps as gaps_search
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.maintenance.steps import audit
 from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, time_column, windows
@@ -166,3 +169,62 @@ def test_a_topic_that_has_landed_nothing_is_exact_only_without_records(
     nothing: Any = None
     kafka: Any = Brokers(7, end)
     assert audit.audit(nothing, audit.Source(table, "orders"), lambda: None, kafka, "orders", lambda: None) == report
+
+
+def test_offsets_that_the_table_records_as_lost_are_no_gaps() -> None:
+    result = Counted({3: 12}, {3: [(15, 20), (30, 99)]})
+    window = {3: (10, 40), 4: (0, 3)}
+    result.add(window, chunks(window, Tally({(3, 25): 1})))
+    assert dict(result.gaps) == {3: [(12, 15), (20, 25), (26, 30)], 4: [(0, 3)]}
+    assert result.undecided == 2
+
+
+def test_an_audit_reads_the_losses_of_the_live_topic_from_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an unclean election, the log has a record where it had a marker: no row is missing there."""
+    gap = Gap(partition=0, start=4, end=6, cause=Cause.CUT_BACK)
+    of_earlier = Gap(partition=0, start=0, end=3, cause=Cause.CUT_BACK)
+    losses = Losses().plus([of_earlier], "earlier", "3fa9c1d2", 0.0).plus([gap], "id-1", "3fa9c1d2", 0.0)
+    properties = {
+        names.TABLE_LOST: losses.model_dump_json(),
+        names.TABLE_AUDIT_FROM: AuditFrom(topic_id="id-1", commit="c").model_dump_json(),
+        names.SUMMARY_TOPIC_ID: "id-1",
+        names.SUMMARY_EPOCH: "1",
+        names.SUMMARY_OFFSETS: '{"0":8}',
+        names.SUMMARY_COMMIT_ID: "c",
+    }
+    snapshot = SimpleNamespace(
+        summary=lambda: {**properties, names.SUMMARY_KIND: "ingest"},
+        snapshotId=lambda: 1,
+        timestampMillis=lambda: 0,
+        parentId=lambda: None,
+    )
+    table = SimpleNamespace(
+        name=lambda: "lake.n.t", refresh=lambda: None, properties=lambda: properties, currentSnapshot=lambda: snapshot
+    )
+
+    class FakeRows:
+        def __init__(self, *_: object) -> None:
+            self.there = Tally({(0, offset): 1 for offset in (0, 1, 2, 3, 6)})
+
+        def chunks(self, window: Bounds) -> pa.Table:
+            return chunks(window, self.there)
+
+        def beyond(self, landed: object) -> tuple[int, None, list[Any]]:
+            return 0, None, []
+
+    searched = []
+
+    def find(config: object, topic: str, gaps: Any, may: object) -> gaps_search.Found:
+        searched.append({part: list(ranges) for part, ranges in gaps.items()})
+        return gaps_search.Found()
+
+    monkeypatch.setattr(audit, "Rows", FakeRows)
+    monkeypatch.setattr(audit, "find_records", find)
+    monkeypatch.setattr(audit, "client_config", lambda connection: {})
+    kafka: Any = SimpleNamespace(
+        topics=lambda names: {"t": TopicInfo("id-1", (0,))}, starts=lambda asked: {"t": {0: 0}}, connection=None
+    )
+    report = audit.audit(None, audit.Source(table, "t"), lambda: None, kafka, "t", lambda: None)
+    assert report is not None
+    assert (report.missing, report.unproved) == (0, 0)
+    assert searched == [{0: [(7, 8)]}]

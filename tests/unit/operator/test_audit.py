@@ -152,6 +152,20 @@ def with_audit_from(offsets: dict[int, int], *, mixed: bool, last_commit: str = 
     return cast(Table, SimpleNamespace(properties=properties))
 
 
+def test_offsets_that_the_table_records_as_lost_are_neither_missing_nor_stray() -> None:
+    """After an unclean election, the log has a record where it had a marker, and the other way round."""
+    good = [(0, 0), (0, 2), (0, 3), (1, 0)]
+
+    def compared(lost: dict[int, list[tuple[int, int]]]) -> list[tuple[int, int, bool]]:
+        rows = audit.Rows(iter([offsets(*good)]), iter([]), lost=lost)
+        parts = audit.compare({0: 4, 1: 2}, {0: 0, 1: 0}, iter([offsets(*LOG)]), rows)
+        return [(part.missing, part.stray, part.exact) for part in parts]
+
+    assert compared({}) == [(1, 1, False), (1, 0, False)]
+    assert compared({0: [(1, 3)]}) == [(0, 0, True), (1, 0, False)]
+    assert compared({0: [(1, 2), (2, 3)], 1: [(1, 2)]}) == [(0, 0, True), (0, 0, True)]
+
+
 def test_rows_of_an_earlier_topic_are_ignored() -> None:
     old, new = [(0, offset) for offset in range(6)], [(0, 0), (0, 1)]
     log = iter([offsets(*new, (0, 2))])

@@ -19,11 +19,11 @@ from pyspark.sql import DataFrame, functions
 from firn.model import names
 from firn.model.errors import FirnError
 from firn.model.maintenance import MOST_RANGES, AuditReport, OffsetRange, covering
-from firn.model.progress import AuditFrom, Offsets
+from firn.model.progress import AuditFrom, Offsets, outside
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
-from firn_spark.tables.commits import Landed, read_landed
+from firn_spark.tables.commits import Landed, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 
 MOST_OFFSETS = 2**32
@@ -100,7 +100,7 @@ def _audit(
     else:
         decided = decided.raised(_dropped(dead.table, landed.topic_id))
     rows = Rows(spark, source, snapshot, dead, dead_landed.letters[0] if dead_landed is not None else 0)
-    counted = Counted(decided.offsets)
+    counted = Counted(decided.offsets, read_losses(source.table).of_topic(landed.topic_id))
     bounds = compared(starts, landed.offsets)
     for window in windows(bounds):
         may()
@@ -278,6 +278,8 @@ class Counted:
     """The sums of an audit. Before the offsets ``decided``, it cannot decide about offsets without a row."""
 
     decided: Offsets
+    lost: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
+    """Ranges by partition that the table records as lost: the log may have records there that must not have a row."""
     gaps: dict[int, list[tuple[int, int]]] = field(default_factory=lambda: defaultdict(list))
     """Ranges without a row, by partition, to look for in the log."""
     undecided: int = 0
@@ -328,6 +330,10 @@ class Counted:
             self._add_gap(partition, low + first, low + last)
 
     def _add_gap(self, partition: int, start: int, end: int) -> None:
+        for low, high in outside(start, end, self.lost.get(partition, ())):
+            self._add_missing(partition, low, high)
+
+    def _add_missing(self, partition: int, start: int, end: int) -> None:
         first = max(start, min(end, self.decided.get(partition, 0)))
         self.undecided += first - start
         if first == end:
