@@ -47,7 +47,7 @@ from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.old_snapshots import old_snapshots
-from firn_spark.tables.swaps import builder_on, in_order, short, swap
+from firn_spark.tables.swaps import builder_on, certain, in_order, short, swap
 
 log = structlog.get_logger()
 
@@ -289,8 +289,8 @@ class Committer:
 
         Returns the new newest ingestion commit. Raises CommitConflictError if a commit of an older epoch came first
         (plan again), FencedError, and CommitUnknownError if the outcome could not be read back (read the table before
-        anything else). The files of a commit that certainly did not happen are deleted; those of an unknown outcome
-        never.
+        anything else). The files of a commit are deleted only if it certainly did not happen: another commit came
+        first, every request was refused as outdated, or none was made.
         """
         commit_id = uuid.uuid4().hex
         values = {
@@ -311,7 +311,12 @@ class Committer:
             extras = replace(extras, keep_ms=None)
         self._failpoints.reach("before-commit")
         append = _Append(self, table, descriptors, base, epoch, values, summary, extras)
-        swap(table, append, self._failpoints)
+        try:
+            swap(table, append, self._failpoints)
+        except CommitConflictError as error:
+            if certain(error):
+                append.discard(table)
+            raise
         assert append.landed is not None
         return append.landed
 
@@ -461,24 +466,36 @@ class _Append:
         if self.landed is not None and self.landed.commit_id == self._values[COMMIT_ID]:
             return True
         if _moved(self.landed, self._base):
+            # A request of this commit cannot succeed any more, because it needs the base.
+            self.discard(table)
             self._committer.check(self.landed, self._base, self._epoch, str(table.name()))
-            self._discard(table)
             raise CommitConflictError(
                 f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
             )
-        self._committer.check_claim(table, self._epoch)
+        self._check_claim(table)
         column = replaced_column(self._extras.schema, self._committer.schema(table)) if self._extras.schema else None
         if column is not None:
-            self._discard(table)
+            self.discard(table)
             raise CommitConflictError(
                 f"table {table.name()}: column {column} was dropped and added again while the round wrote its files; the "
                 "driver reads the records again"
             )
         return False
 
-    def _discard(self, table: Any) -> None:
-        if self._committer.absent(table, self._values[COMMIT_ID], self._base):
+    def _check_claim(self, table: Any) -> None:
+        try:
+            self._committer.check_claim(table, self._epoch)
+        except FencedError:
+            # A REST catalog can still complete a request: the claim has not moved the branch.
+            if self._append is None:
+                self.discard(table)
+            raise
+
+    def discard(self, table: Any) -> None:
+        """Delete the files, once, if no snapshot of the table as last read is of this commit."""
+        if self._descriptors and self._committer.absent(table, self._values[COMMIT_ID], self._base):
             self._committer.discard(table, self._descriptors)
+            self._descriptors = ()
 
     def build(self, table: Any) -> tuple[Any, Any]:
         """Implement `Change.build`.

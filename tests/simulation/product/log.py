@@ -10,7 +10,7 @@ from firn.model.jobs import KafkaConnection
 from firn_spark.kafka.admin import LogEnd, TopicInfo
 from tests.fakes.lake.java import Gateway
 from tests.fakes.topics import FakeTopics
-from tests.simulation.product.threads import NOW
+from tests.gen import NOW
 
 PROFILE = "classic"
 T = TypeVar("T")

@@ -12,6 +12,7 @@ from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
+from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Landed
 from tests.unit.spark_driver.losing import Brokers, landed_to
 from tests.unit.spark_driver.topic import job
@@ -22,7 +23,7 @@ def prepared(monkeypatch: pytest.MonkeyPatch, end: int, landed: Landed | None = 
     made = Topic(job())
     made.log.live = TopicInfo("id-1", (0,))
     monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
-    monkeypatch.setattr(preparation.dead_letters, "load", lambda *_: None)
+    monkeypatch.setattr(dead_letters, "load", lambda *_: None)
     identity = SimpleNamespace(schemaId=lambda: 1, specId=lambda: 1, orderId=lambda: 1)
     table = SimpleNamespace(
         uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},

@@ -111,7 +111,13 @@ class TopicCommits:
             topic.reading.largest_bytes = max(result.largest, (topic.reading.largest_bytes or 0) * 3 // 4)
         offsets = {**topic.landed_offsets, **topic.reading.position, **reached}
         if result.dead:
-            self._commit_dead(topic, result, offsets)
+            try:
+                self._commit_dead(topic, result, offsets)
+            except Exception:
+                # No commit of these files was requested.
+                if result.data:
+                    self._committer.discard(topic.table.java, result.data)
+                raise
         if result.landed or topic.gaps or _empty_is_due(topic, ranges, reached):
             self._commit_rows(topic, result, offsets, reached if result.skipped else {}, started)
         self._meter.audited(topic, empty, agrees=True)
