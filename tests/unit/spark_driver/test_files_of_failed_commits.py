@@ -12,7 +12,7 @@ from firn.model.errors import CommitConflictError, FencedError, FirnError
 from firn.model.jobs import CatalogConnection, GroupSettings
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.committing import TopicCommits
-from firn_spark.tables import claims, swaps
+from firn_spark.tables import claims
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer, Extras, Landed
 from firn_spark.tables.java_tables import Tables
@@ -62,7 +62,7 @@ class Setting:
 
 @pytest.fixture
 def setting(monkeypatch: pytest.MonkeyPatch) -> Setting:
-    monkeypatch.setattr(swaps.time, "sleep", lambda _: None)
+    monkeypatch.setattr("firn_spark.tables.swaps.time.sleep", lambda _: None)
     lake, gateway = Lake(), Gateway()
     connection = CatalogConnection(type="sql", uri="postgresql://db/lake", warehouse="s3://firn/lake")
     settings = GroupSettings(group="test", catalogs={"lake": connection})

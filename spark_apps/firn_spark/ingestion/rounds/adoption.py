@@ -27,12 +27,16 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
         if (recorded or "") != present:
             # A table names no cluster if no driver has prepared it since an upgrade from version 0.1.0 or 0.2.0.
             where = f"Kafka cluster {recorded}" if recorded else "an unknown Kafka cluster"
-            here = f"is Kafka cluster {present}" if present else "does not report its cluster id"
-            right = "" if present else "; or grant the driver's user Describe on the cluster"
+            if not present:
+                raise ConflictError(
+                    f"table {job.table.identifier}: its records are of topic {landed.topic_id} in {where}, and profile "
+                    f"{job.profile} does not report its cluster id; grant the driver's user Describe on the cluster, or "
+                    "set spec.ingestion.adopt with this topicId and the first offsets to land"
+                )
             raise ConflictError(
                 f"table {job.table.identifier}: its records are of topic {landed.topic_id} in {where}, and profile "
-                f"{job.profile} {here}; to continue the table from this cluster, set spec.ingestion.adopt "
-                f"with this topicId and the first offsets to land{right}"
+                f"{job.profile} is Kafka cluster {present}; to continue the table from this cluster, set spec.ingestion.adopt "
+                "with this topicId and the first offsets to land"
             )
         return None
     parts = {job.topic: live.partitions}
