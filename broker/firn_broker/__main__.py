@@ -201,14 +201,16 @@ async def _serve(settings: BrokerSettings) -> int:
     gc.set_threshold(50_000, 20, 50)
     print(f"ready {host}:{port}", flush=True)
     log.info("ready", host=host, port=port, node=broker.membership.lease.node, cluster=broker.cluster_id)
-    await stopped
+    outlived = broker.metadata_store.continuity.outlived
+    over = asyncio.create_task(outlived.wait())
+    await asyncio.wait({stopped, over}, return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
     await broker.leave_service()
     await server.stop(DRAIN_SECONDS, broker.wake)
     await broker.stop()
     if probes is not None:
         probes.close()
-    return ExitCode.DONE
+    return ExitCode.TEMPORARY if outlived.is_set() else ExitCode.DONE
 
 
 async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:

@@ -126,6 +126,9 @@ COMMITS = "commits/"
 other."""
 TOPICS, PRODUCERS = "topics", "producer"
 """Counters of topic changes and of producer ids. They can be raised again without another repair."""
+REPAIRS = "repairs"
+"""Counter that the end of a repair raises, at least to the time in milliseconds, so that no two repairs have the same
+value."""
 LOST_PRODUCERS = 1 << 32
 """Producer ids that the end of a repair leaves out: brokers may have allocated them before the coordinator lost this."""
 KEPT_EPOCHS = 8

@@ -129,7 +129,7 @@ class NodeStore(Protocol):
         """End `stop_serving`. Return False, and change nothing, while a broker is live: it would stop the others
         again.
 
-        Raises the counter of producer ids by `LOST_PRODUCERS`."""
+        Raises the counter of producer ids by `LOST_PRODUCERS`, and `REPAIRS`."""
         ...
 
 

@@ -10,6 +10,7 @@ reaches the coordinator any more, so that clients get the answers of an outage, 
 - A broker waits until the others have repeated theirs.
 - If offsets come out differently, or a counter stays too low, the broker stops the whole cluster. An administrator
   decides (``firn-broker fsck``).
+- A broker that could not reach the coordinator until the end of such a repair knows a past that is over. It ends.
 
 Two brokers that commit to the same partition may find the loss in any order. Then offsets differ, and the cluster stops.
 """
@@ -23,7 +24,7 @@ import structlog
 
 from firn.model.errors import FencedError
 from firn_broker import metrics
-from firn_broker.log_types import COMMITS, PRODUCERS, TOPICS, BatchOutcome, Commit, NodeLease
+from firn_broker.log_types import COMMITS, PRODUCERS, REPAIRS, TOPICS, BatchOutcome, Commit, NodeLease
 from firn_broker.ports import MetadataStore, WentBackError
 
 log = structlog.get_logger()
@@ -75,7 +76,12 @@ class Continuity:
         """Why the loss cannot be repaired. It stays until the process ends, as the cluster has to stop."""
         self._since: float | None = None
         """The time since which this broker waits for others to repeat their commits."""
+        self._repairs: int | None = None
+        """The counter of repairs at the first comparison."""
         self._checking = asyncio.Lock()
+        self.outlived = asyncio.Event()
+        """Set if a repair ended while this process, as a node, could not reach the coordinator. Then the process has to
+        end, because all that it remembers is from before the repair."""
         self.stopped = ""
         """Why this broker serves no client now; empty if it does."""
 
@@ -120,6 +126,8 @@ class Continuity:
         ``lease`` is the one of this process, if it has another than before. Raises WentBackError, UnavailableError.
         """
         async with self._checking:
+            if self.outlived.is_set():
+                self.require()
             if lease is not None:
                 self._lease, self._ttl_seconds = lease, ttl_ms / 1000
                 self._patience = max(PATIENCE_SECONDS, PATIENCE_LEASES * self._ttl_seconds)
@@ -141,6 +149,9 @@ class Continuity:
         # Only what this process knew before the coordinator answers.
         known = dict(self._counters)
         progress = await self._store.nodes.progress()
+        if self._outlived(progress.counters.get(REPAIRS, 0)):
+            self.require()
+        known = {name: value for name, value in known.items() if name in self._counters}
         newest: dict[int, int] = {}
         for node, epoch in map(_node_of, progress.counters):
             newest[node] = max(epoch, newest.get(node, 0))
@@ -155,6 +166,22 @@ class Continuity:
         for name in progress.counters.keys() - self._own:
             self.saw(name, progress.counters[name])
         return fallen, progress.stopped
+
+    def _outlived(self, repairs: int) -> bool:
+        """Return whether a repair ended since this process became a node. It forgets all that it knew before."""
+        before, self._repairs = self._repairs, repairs
+        if before is None or repairs <= before:
+            return False
+        self._counters.clear()
+        if self._lease == NO_LEASE:
+            # It waited for the end of the repair.
+            return False
+        self._kept.clear()
+        self._repeating.clear()
+        self._batches, self._failure = 0, None
+        self._stop(f"{REASON}: the coordinator was repaired while this broker could not reach it, so this broker ends")
+        self.outlived.set()
+        return True
 
     async def _repair(self, fallen: Fallen) -> None:
         """Repair what this process can repair, and stop the cluster if that fails."""

@@ -3,7 +3,7 @@
 import pytest
 
 from firn.model.errors import FencedError
-from firn_broker.log_types import KEPT_EPOCHS, LOST_PRODUCERS, Commit, Endpoint, NodeAddress, StoredGroup
+from firn_broker.log_types import KEPT_EPOCHS, LOST_PRODUCERS, REPAIRS, Commit, Endpoint, NodeAddress, StoredGroup
 from firn_broker.ports import MetadataStore, WentBackError
 from tests.contract.metadata_store.builders import (
     ADDRESS,
@@ -155,6 +155,9 @@ class NodeContract(StoreContract):
         assert await store.nodes.allow_serving()
         progress = await store.nodes.progress()
         assert (progress.stopped, progress.counters["producer"]) == ("", producers + LOST_PRODUCERS)
+        repairs = progress.counters[REPAIRS]
+        assert await store.nodes.allow_serving()
+        assert (await store.nodes.progress()).counters[REPAIRS] > repairs
         assert offsets(await log.commit(batch())) == [1]
 
     async def test_a_store_is_stopped_for_a_repair_only_while_no_broker_is_live(

@@ -10,6 +10,7 @@ from firn_broker.log_types import (
     KEPT_EPOCHS,
     LOST_PRODUCERS,
     PRODUCERS,
+    REPAIRS,
     Lease,
     Node,
     NodeAddress,
@@ -146,6 +147,8 @@ class PostgresNodes:
         async def allow(db: Any) -> None:
             await db.execute("UPDATE cluster SET stopped = ''")
             await db.execute("SELECT raise_counter($1, $2)", PRODUCERS, LOST_PRODUCERS)
+            await db.execute("SELECT raise_counter($1, 1)", REPAIRS)
+            await db.execute("UPDATE counter SET value = greatest(value, now_ms()) WHERE name = $1", REPAIRS)
 
         return await self._while_idle(allow)
 

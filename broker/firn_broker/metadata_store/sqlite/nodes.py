@@ -8,6 +8,7 @@ from firn_broker.log_types import (
     KEPT_EPOCHS,
     LOST_PRODUCERS,
     PRODUCERS,
+    REPAIRS,
     Lease,
     Node,
     NodeAddress,
@@ -154,6 +155,10 @@ class SqliteNodes:
         def allow() -> None:
             database.connection.execute("UPDATE cluster SET stopped=''")
             database.raise_counter(PRODUCERS, LOST_PRODUCERS)
+            database.raise_counter(REPAIRS)
+            database.connection.execute(
+                "UPDATE counter SET value=max(value, ?) WHERE name=?", (database.now_ms(), REPAIRS)
+            )
 
         return await self._while_idle(allow)
 
