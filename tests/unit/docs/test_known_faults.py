@@ -6,9 +6,7 @@ from tests.markdown import ROOT
 
 PAGE = ROOT / "docs/reference/faults-of-other-sinks.md"
 ROWS = [line for line in PAGE.read_text().splitlines() if line.startswith("| ") and not line.startswith("| fault")]
-OWN = (
-    (ROOT / "docs/reference/tested.md").read_text().partition("\n## Mended faults\n")[2].partition("\n## ")[0]
-)
+OWN = (ROOT / "docs/reference/tested.md").read_text().partition("\n## Mended faults\n")[2].partition("\n## ")[0]
 TESTS = {
     name
     for path in (ROOT / "tests").rglob("test_*.py")
