@@ -18,15 +18,15 @@ from kio.schema.errors import ErrorCode
 from firn.model.clock import SystemClock
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.__main__ import make_ports
-from firn_broker.log_types import CommittedOffset, Partition, Topic
+from firn_broker.log_types import Commit, CommittedOffset, Partition, Topic
 from firn_broker.metadata_store import idempotence
 from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.postgres.store import PostgresStore
-from firn_broker.ports import MetadataStore
+from firn_broker.ports import MetadataStore, WentBackError
 from firn_broker.settings import BrokerSettings, DirectorySettings, PostgresSettings
-from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch, produced
+from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch, placed, produced
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.contract.metadata_store.topics import whole
 from tests.servers.postgres import Postgres
@@ -352,6 +352,24 @@ class TestPostgres(MetadataStoreContract):
         assert await restricted.nodes.allocate_producer_ids(1) == first + 1
         await restricted.close()
         await admin.close()
+
+    async def test_a_standby_that_lags_behind_is_no_loss(
+        self, settings: PostgresSettings, database: Postgres, log: Log
+    ) -> None:
+        """A function of the schema stands for PostgreSQL's own, so that the server seems to be a standby."""
+        key, schema = await log.key(), settings.schema_name
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(
+            f"CREATE FUNCTION {schema}.pg_is_in_recovery() RETURNS boolean LANGUAGE sql AS 'SELECT true';"
+            f" ALTER FUNCTION {schema}.check_progress SET search_path = {schema}, pg_catalog"
+        )
+        with pytest.raises(UnavailableError, match="is a standby") as raised:
+            await log.store.log.commit(Commit(log.lease, key, 1000, placed([batch()]), after=5))
+        assert not isinstance(raised.value, WentBackError)
+        await db.execute(f"ALTER FUNCTION {schema}.check_progress RESET ALL")
+        with pytest.raises(WentBackError):
+            await log.store.log.commit(Commit(log.lease, key, 1000, placed([batch()]), after=5))
+        await db.close()
 
     async def test_no_offsets_are_saved_during_the_deletion_of_their_topic(
         self, settings: PostgresSettings, database: Postgres, log: Log

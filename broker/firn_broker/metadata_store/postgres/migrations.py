@@ -155,6 +155,10 @@ FUNCTIONS = """
       v_stopped text;
       v_known bigint;
     BEGIN
+      -- A standby may lag behind, so it proves no loss. The code is that of a write to a standby.
+      IF pg_is_in_recovery() THEN
+        RAISE EXCEPTION 'this PostgreSQL server is a standby' USING ERRCODE = '25006';
+      END IF;
       SELECT stopped INTO v_stopped FROM cluster;
       IF v_stopped <> '' THEN
         RAISE EXCEPTION '%', v_stopped USING ERRCODE = 'FN002';
