@@ -201,24 +201,39 @@ class Continuity:
     def _plan(self, value: int) -> None:
         """Plan to repeat this process's commits after number ``value``."""
         lease = self._lease
+        # The coordinator counted commits without an answer before later ones that have a lower number here.
+        value = max(value - self._settled, 0)
         missing = {kept.number: kept for kept in self._kept if kept.commit.lease == lease and kept.number > value}
         if missing.keys() != set(range(value + 1, self._counters[lease.commits] + 1)):
             self._failure = f"node {lease.node} remembers only some of its lost commits"
         self._repeating |= missing
 
+    @property
+    def _settled(self) -> int:
+        """Count the kept commits of this lease whose first answer was lost: they were repeated without batches, so that
+        they cannot be committed again. No producer has an acknowledgement for them."""
+        return sum(not kept.commit.batches and kept.commit.lease == self._lease for kept in self._kept)
+
     async def _repeat(self) -> None:
         """Commit the planned commits again. Each stays planned until its offsets are known to be the acknowledged ones:
         the answer to a repeated commit may be lost too. Raises UnavailableError."""
+        settled = self._settled if self._repeating else 0
         try:
             for number, kept in sorted(self._repeating.items()):
                 if self._failure is not None:
                     return
                 await self._store.log.reserve(kept.commit.lease, [kept.commit.key])
                 required = [index for index, outcome in enumerate(kept.outcomes) if not outcome.error]
-                outcomes = await self._store.log.commit(replace(kept.commit, after=number - 1, required=required))
+                if not kept.commit.batches:
+                    required = []
+                after = max(number - 1 - settled, 0)
+                outcomes = await self._store.log.commit(replace(kept.commit, after=after, required=required))
                 self._failure = _difference(kept, outcomes)
                 if self._failure is None:
                     del self._repeating[number]
+            if settled and self._failure is None:
+                name = self._lease.commits
+                await self._store.nodes.raise_counter(name, self._counters[name])
         except (FencedError, WentBackError) as error:
             self._failure = f"node {self._lease.node} cannot repeat its lost commits: {error}"
 

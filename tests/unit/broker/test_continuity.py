@@ -39,6 +39,13 @@ class Process:
         (outcome,) = await self.guarded.log.commit(Commit(self.lease, key, 1000, placed([batch()])))
         return outcome.base_offset
 
+    async def commit_without_answer(self, key: str) -> None:
+        await self.guarded.log.reserve(self.lease, [key])
+        await self.store.log.commit(Commit(self.lease, key, 1000, placed([batch()])))
+
+    async def settle(self, key: str) -> None:
+        await self.guarded.log.commit(Commit(self.lease, key, 1000, ()))
+
     async def commit_of_another(self, key: str) -> None:
         other = await self.store.nodes.join(ADDRESS, TTL)
         await self.store.log.reserve(other, [key])
@@ -197,3 +204,41 @@ async def test_all_consumers_that_share_a_check_learn_of_a_loss(process: Process
     above = [Lookup(FIRST, 7, 1000)]
     found = await asyncio.gather(*(process.guarded.log.find(above, 10) for _ in range(5)), return_exceptions=True)
     assert [type(each) for each in found] == [WentBackError] * 5
+
+
+async def test_a_lost_settled_commit_stops_no_cluster(process: Process) -> None:
+    """No producer has an acknowledgement for a commit without an answer."""
+    backup = process.backup()
+    await process.commit_without_answer("wal/1")
+    await process.settle("wal/1")
+    process.go_back(backup)
+    for _ in range(2):
+        await process.renew()
+    assert await process.commit("wal/2") == 0
+
+
+async def test_a_lost_settled_commit_leaves_no_gap_before_acknowledged_ones(process: Process) -> None:
+    backup = process.backup()
+    await process.commit_without_answer("wal/1")
+    await process.settle("wal/1")
+    assert await process.commit("wal/2") == 1
+    process.go_back(backup)
+    with pytest.raises(WentBackError, match="were acknowledged at offset 1, and are at 0 now"):
+        await process.renew()
+
+
+async def test_a_commit_that_the_coordinator_counted_after_a_settled_one_is_repeated(process: Process) -> None:
+    """Here, the acknowledged commit has the lower number, and in the coordinator the higher one."""
+    await process.commit_without_answer("wal/1")
+    backup = process.backup()
+    assert await process.commit("wal/2") == 1
+    await process.settle("wal/1")
+    process.go_back(backup)
+    await process.renew()
+    await process.renew()
+    assert await process.commit("wal/3") == 2
+    process.go_back(backup)
+    await process.renew()
+    (state,) = await process.store.log.states([FIRST])
+    assert state is not None
+    assert state.high_watermark == 3
