@@ -228,8 +228,10 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
         if options.recover:
             keys = [*findings.uncommitted, *findings.newer]
             configs = TopicConfigs(settings.topics.configs)
-            recovered = await recovery.recover(store, ports.objects, keys, configs)
-            report["recovered"], complete = recovered.report(), complete and recovered.complete
+            recovered = await recovery.recover(store, ports.objects, keys, configs, findings.missing)
+            findings.missing = await fsck.still_missing(store.retention, findings.missing)
+            report["missing"], report["recovered"] = findings.missing, recovered.report()
+            complete = not findings.lost and recovered.complete
         if options.accept:
             keep_ms = int(settings.upkeep.uncommitted_seconds * 1000)
             report["accepted"] = await store.retention.withdraw_reservations(findings.uncommitted, keep_ms)

@@ -257,7 +257,7 @@ class Compaction:
         self._unsettled = Commit(lease, key, 0, ())
         await self._log_store.reserve(lease, [key])
         await self._objects.put(key, memoryview(data))
-        self._unsettled = Rewrite(lease, key, len(data), partition, old, _ranges(key, batches, positions))
+        self._unsettled = Rewrite(lease, key, len(data), partition, old, batch_ranges(key, batches, positions))
         return await self.settle()
 
 
@@ -274,8 +274,8 @@ def _bytes(ranges: Sequence[BatchRange]) -> int:
     return sum(batch_range.place.length for batch_range in ranges)
 
 
-def _ranges(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[BatchRange]:
-    """Join consecutive batches to batch ranges of up to `RANGE_BYTES`."""
+def batch_ranges(key: str, batches: Sequence[memoryview], positions: Sequence[int]) -> list[BatchRange]:
+    """Return the batch ranges of a compacted object: consecutive batches, joined up to `RANGE_BYTES`."""
     joined: list[BatchRange] = []
     for batch, position in zip(batches, positions, strict=True):
         ((_, size, offsets),) = record_batch.walk(batch)

@@ -4,7 +4,7 @@ Objects that brokers write during the check are not reported: the coordinator is
 listed. The check takes one part of the keys after the other, so that its memory does not grow with their number."""
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
 from firn.model.errors import CorruptDataError, ExitCode
@@ -59,6 +59,17 @@ async def check(retention: RetentionStore, objects: ObjectStore, *, read: bool) 
         await _check_part(part, retention, objects, findings, records, read=read)
     findings.newer_records = dict(sorted(records.items()))
     return findings
+
+
+async def still_missing(retention: RetentionStore, missing: Sequence[str]) -> list[str]:
+    """Return those of the missing objects that still have batch ranges, after a repair."""
+    kept = []
+    for key in missing:
+        # The keys of other objects do not begin with this one and a digit.
+        _, ranges = (await retention.list_objects(key, f"{key}0")).get(key, (0, 0))
+        if ranges:
+            kept.append(key)
+    return kept
 
 
 async def _check_part(

@@ -5,25 +5,43 @@ offsets, so they may have other offsets than the acknowledged ones, and another 
 uploaded and never acknowledged are committed too; a producer that sent them again may have them twice, as after any
 retry of a producer that is not idempotent.
 
+Compaction deletes the objects that it replaced. A coordinator from before a compaction refers to them, so the compacted
+object takes their place again.
+
 No record leaves the bucket: records of partitions that the coordinator does not know stay in objects without a commit,
 which maintenance keeps.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import groupby
 from uuid import UUID
 
+import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import CorruptDataError
 from firn.records import record_batch
-from firn_broker.log_types import PRODUCERS, BatchEntry, Commit, NodeAddress, NodeLease, Topic
+from firn_broker.log_types import (
+    PRODUCERS,
+    BatchEntry,
+    BatchRange,
+    Commit,
+    Lookup,
+    NodeAddress,
+    NodeLease,
+    Partition,
+    Rewrite,
+    Topic,
+)
 from firn_broker.maintenance.commit_order import Written, commit_order
+from firn_broker.maintenance.compaction import batch_ranges
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.storage import wal
 from firn_broker.topics.configs import TopicConfigs
+
+log = structlog.get_logger()
 
 TTL_MS = 60_000
 MOST_PRODUCERS = 1 << 62
@@ -42,6 +60,8 @@ class Recovered:
     """Records without an offset, by Kafka's error: their topic or partition does not exist."""
     skipped: list[str] = field(default_factory=list)
     """Objects that are damaged or gone."""
+    compacted: list[str] = field(default_factory=list)
+    """Compacted objects that took the place of missing ones."""
     kept: list[str] = field(default_factory=list)
     """Objects without a commit that have the rejected records or are damaged. Maintenance keeps them."""
 
@@ -56,18 +76,22 @@ class Recovered:
 
 
 async def recover(
-    store: MetadataStore, objects: ObjectStore, keys: Sequence[str], topic_configs: TopicConfigs
+    store: MetadataStore,
+    objects: ObjectStore,
+    keys: Sequence[str],
+    topic_configs: TopicConfigs,
+    missing: Collection[str] = (),
 ) -> Recovered:
     """Commit these objects in the order of their writers and producers, while the coordinator is stopped.
 
-    Raises FencedError, UnavailableError.
+    ``missing`` are the objects with batch ranges that the bucket lacks. Raises FencedError, UnavailableError.
     """
     recovery = _Recovery(store, objects, topic_configs)
-    return await recovery.run(keys)
+    return await recovery.run(keys, frozenset(missing))
 
 
 class _Recovery:
-    """One recovery."""
+    """Commits lost objects, and counts the records."""
 
     def __init__(self, store: MetadataStore, objects: ObjectStore, topic_configs: TopicConfigs) -> None:
         self._store = store
@@ -77,7 +101,7 @@ class _Recovery:
         self._rejected: Counter[str] = Counter()
         self._result = Recovered()
 
-    async def run(self, keys: Sequence[str]) -> Recovered:
+    async def run(self, keys: Sequence[str], missing: frozenset[str]) -> Recovered:
         found = await self._read(keys)
         loaded = await self._store.topics.load_topics()
         self._topics = {topic.id: topic for topic in loaded.topics} if loaded is not None else {}
@@ -87,6 +111,11 @@ class _Recovery:
         try:
             await self._store.nodes.raise_counter(PRODUCERS, _greatest_producer(found) + 1)
             await self._store.log.adopt(lease, self._result.kept)
+            # A later compaction has all records of an earlier one.
+            compacted = [key for key in keys if wal.horizon(key) is not None] if missing else []
+            for key in sorted(compacted, key=_time, reverse=True):
+                await self._store.nodes.renew(lease, TTL_MS)
+                await self._replace(lease, key, missing)
             for item in commit_order([item for item in found if item.key not in copies]):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._commit(lease, item)
@@ -149,6 +178,45 @@ class _Recovery:
             else:
                 self._result.records += entry.records
 
+    async def _replace(self, lease: NodeLease, key: str, missing: frozenset[str]) -> None:
+        """Let a compacted object take the place of batch ranges with missing objects, if it has all their offsets."""
+        try:
+            size = await self._objects.size(key)
+            index = await wal.read_batches(self._objects, key, size)
+            batches = await self._objects.get_ranges(
+                key, [(batch.position, batch.position + batch.length) for batch in index]
+            )
+        except (KeyError, CorruptDataError):
+            self._result.skipped.append(key)
+            return
+        if not index or not all(map(record_batch.intact, batches)):
+            self._result.skipped.append(key)
+            return
+        partition = index[0].partition
+        new = batch_ranges(key, batches, [batch.position for batch in index])
+        old = await self._ranges(partition, new[0].base_offset, new[-1].last_offset)
+        if missing.isdisjoint(batch_range.place.key for batch_range in old):
+            return
+        try:
+            rewrite = Rewrite(lease, key, size, partition, old, new)
+        except ValueError as error:
+            log.warning("the compacted object has not all offsets of the missing ones", key=key, error=str(error))
+            return
+        await self._store.log.adopt(lease, [key])
+        if await self._store.log.rewrite(rewrite):
+            self._result.compacted.append(key)
+
+    async def _ranges(self, partition: Partition, first: int, last: int) -> Sequence[BatchRange]:
+        """Return the batch ranges from offset ``first`` to ``last``, as far as the log has them."""
+        (state,) = await self._store.log.states([partition])
+        found: list[BatchRange] = []
+        offset = first if state is None else max(first, state.log_start)
+        while state is not None and offset <= min(last, state.high_watermark - 1):
+            (result,) = await self._store.log.find([Lookup(partition, offset, 1 << 40)])
+            found += (batch_range for batch_range in result.ranges if batch_range.base_offset <= last)
+            offset = result.ranges[-1].last_offset + 1
+        return found
+
     def _unknown(self, item: Written) -> Sequence[wal.IndexedBatch]:
         """Return the batches of partitions that do not exist."""
         return [
@@ -182,6 +250,10 @@ class _Recovery:
 def _greatest_producer(found: Sequence[Written]) -> int:
     # A client that makes up an id must not use up all ids.
     return max((min(batch.producer_id, MOST_PRODUCERS) for item in found for batch in item.batches), default=-1)
+
+
+def _time(key: str) -> str:
+    return key.rpartition("/")[2]
 
 
 def _copy_id(item: Written) -> UUID:

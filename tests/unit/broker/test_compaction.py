@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import UnavailableError
+from firn.model.errors import ExitCode, UnavailableError
 from firn.records import keys, record_batch
 from firn_broker import metrics
 from firn_broker.log_types import Lookup, LookupResult, Partition, Rewrite
@@ -19,6 +19,8 @@ from tests.fakes.virtual_time import run
 from tests.gen import NOW
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_keys import record
+from tests.unit.broker.test_recovery import fsck as fsck_process
+from tests.unit.broker.test_recovery import printed_report
 from tests.unit.broker.test_whole_brokers import fetch, produce
 from tests.unit.broker.whole import Asked, Shared, broker, create, zero
 
@@ -432,5 +434,61 @@ def test_a_compacted_topic_rejects_records_without_a_key() -> None:
             for bad in (batch((b"k", b"v"), (None, b"v")), raw(2)):
                 assert (await produce(asked, "t", 0, bad)).error_code == ErrorCode.invalid_record
             assert (await produce(asked, "t", 0, batch((b"k", b"v")))).base_offset == 0
+
+    run(story())
+
+
+@pytest.mark.parametrize("passes", [1, 2])
+def test_a_recovery_puts_compacted_objects_in_the_place_of_deleted_ones(
+    passes: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The coordinator was restored from a backup from before the compaction."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact", delete_retention_ms="300000")
+            await fill(asked)
+            await produce(asked, "t", 0, batch((b"b", None), (b"c", b"v")))
+            backup = shared.store.database.connection.serialize()
+            # The second pass removes the tombstone.
+            await asyncio.sleep(150 if passes == 1 else 500)
+            compacted = await read(asked)
+            assert len(compacted) == (3 if passes == 1 else 2)
+        await asyncio.sleep(60)
+        shared.store.database.connection.deserialize(backup)
+        shared.store.database.connection.execute("UPDATE node SET expires_ms = 0")
+        assert await fsck_process(shared, monkeypatch) == ExitCode.DONE
+        report = printed_report(capsys)
+        assert (len(report["recovered"]["compacted"]), report["missing"]) == (1, [])
+        async with broker(shared, 2, **UPKEEP) as asked:
+            assert await read(asked) == compacted
+            await asyncio.sleep(70)
+            assert await read(asked) == compacted
+            assert (await produce(asked, "t", 0, batch((b"a", b"w")))).base_offset == 22
+
+    run(story())
+
+
+def test_a_recovery_reports_missing_objects_that_no_compacted_one_replaces(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Compaction read more records than the restored coordinator knows."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **UPKEEP) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await fill(asked)
+            backup = shared.store.database.connection.serialize()
+            await produce(asked, "t", 0, batch((b"b", None), (b"c", b"v")))
+            await asyncio.sleep(150)
+        shared.store.database.connection.deserialize(backup)
+        shared.store.database.connection.execute("UPDATE node SET expires_ms = 0")
+        assert await fsck_process(shared, monkeypatch) == ExitCode.CORRUPT
+        report = printed_report(capsys)
+        assert report["recovered"]["compacted"] == []
+        assert report["missing"]
+        assert len(shared.objects.objects) == 1
 
     run(story())
