@@ -99,6 +99,8 @@ class _Recovery:
         self._configs = topic_configs
         self._topics: dict[UUID, Topic] = {}
         self._rejected: Counter[str] = Counter()
+        self._committed: set[tuple[Partition, int, int, int, int] | None] = set()
+        """`_identity` of the batches that this recovery has committed."""
         self._result = Recovered()
 
     async def run(self, keys: Sequence[str], missing: frozenset[str]) -> Recovered:
@@ -109,6 +111,7 @@ class _Recovery:
         copies = {_copy_key(item) for item in found}
         lease = await self._store.nodes.join(NodeAddress("", 0), TTL_MS)
         try:
+            await self._find_committed(lease, found)
             await self._store.nodes.raise_counter(PRODUCERS, _greatest_producer(found) + 1)
             await self._store.log.adopt(lease, self._result.kept)
             # A later compaction has all records of an earlier one.
@@ -153,6 +156,17 @@ class _Recovery:
         (head,) = await self._objects.get_ranges(key, [(0, wal.HEAD)])
         return Written(*wal.writer(head), wal.id_of(key), key, size, batches)
 
+    async def _find_committed(self, lease: NodeLease, found: Sequence[Written]) -> None:
+        """Find batches that the log has through other objects. Afterwards, repaired producers may have gaps."""
+        for item in found:
+            await self._store.nodes.renew(lease, TTL_MS)
+            for batch in item.batches:
+                identity = _identity(batch)
+                if identity is None or identity in self._committed or batch.partition.topic not in self._topics:
+                    continue
+                if await self._store.retention.contains(item.key, [self._entry(batch)]):
+                    self._committed.add(identity)
+
     async def _commit(self, lease: NodeLease, item: Written) -> None:
         """Commit the batches of partitions that exist, after a copy of the others."""
         await self._store.log.adopt(lease, [item.key])
@@ -167,9 +181,19 @@ class _Recovery:
                 return
             await self._store.log.adopt(lease, [copy])
             await self._objects.put(copy, await self._copied(item, unknown))
-        entries = [self._entry(batch) for batch in item.batches if batch not in left_out]
+        # A producer sends a batch without an answer again, so several objects may have it.
+        again = {batch for batch in item.batches if _identity(batch) in self._committed}
+        self._result.duplicates += sum(batch.records for batch in again - left_out)
+        left_out |= again
+        batches = [batch for batch in item.batches if batch not in left_out]
+        entries = [self._entry(batch) for batch in batches]
         outcomes = await self._store.log.commit(Commit(lease, item.key, item.size, entries, repair=True))
         self._result.objects += 1
+        self._committed |= {
+            identity
+            for batch, outcome in zip(batches, outcomes, strict=True)
+            if outcome.error is ErrorCode.none and (identity := _identity(batch)) is not None
+        }
         for entry, outcome in zip(entries, outcomes, strict=True):
             if outcome.error is not ErrorCode.none:
                 self._rejected[outcome.error.name] += entry.records
@@ -263,3 +287,10 @@ def _copy_id(item: Written) -> UUID:
 
 def _copy_key(item: Written) -> str:
     return wal.key(_copy_id(item))
+
+
+def _identity(batch: wal.IndexedBatch) -> tuple[Partition, int, int, int, int] | None:
+    """Return what all copies of a batch of an idempotent producer have in common; None for another producer."""
+    if batch.producer_id < 0:
+        return None
+    return batch.partition, batch.producer_id, batch.producer_epoch, batch.base_sequence, batch.records
