@@ -61,7 +61,9 @@ NEW: dict[str, dict[str, Any]] = {
                 "recent": {"records": 9, "rejected": 1, "code": "WrongKind", "path": "$.id", "new_schema": True},
                 "losses": Losses()
                 .plus([Gap(partition=0, start=1, end=4, cause=Cause.REPLACED)], "id-1", "3d2f", 5.0)
-                .model_dump(mode="json"),
+                .model_dump(mode="json")
+                | {"cut_topic": "id-1", "cuts": [[0, 1, 4]]},
+                "has_landed": True,
             }
         ]
     },
