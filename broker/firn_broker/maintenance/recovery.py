@@ -2,8 +2,8 @@
 
 Each object explains itself: its head names its writer, and its index all its batches. The records get the next free
 offsets, so they may have other offsets than the acknowledged ones, and another order between brokers. Records that were
-uploaded and never acknowledged are committed too; a producer that sent them again may have them twice, as after any
-retry of a producer that is not idempotent.
+uploaded and never acknowledged are committed too. A producer that is not idempotent and sent them again may have them
+twice, as after any retry.
 
 Compaction deletes the objects that it replaced. A coordinator from before a compaction refers to them, so the compacted
 object takes their place again.

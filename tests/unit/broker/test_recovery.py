@@ -168,6 +168,29 @@ def test_the_batches_of_a_producer_that_moved_keep_their_order(
     run(story())
 
 
+def test_batches_that_a_producer_sent_again_are_committed_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The coordinator remembers fewer batches of a producer than it sent again."""
+
+    async def story() -> None:
+        shared = Shared()
+        for seed in (1, 2):
+            async with broker(shared, seed=seed) as asked:
+                if seed == 1:
+                    await create(asked, "t", retention_ms="-1")
+                for sequence in range(8):
+                    await produce(asked, "t", 0, batch(producer=9, epoch=0, sequence=sequence).data)
+            lose(shared)
+        assert await fsck(shared, monkeypatch) == ExitCode.DONE
+        recovered = printed_report(capsys)["recovered"]
+        assert (recovered["records"], recovered["duplicates"]) == (8, 8)
+        async with broker(shared, seed=3, **SETTINGS) as asked:
+            assert await read(asked, "t") == list(range(8))
+
+    run(story())
+
+
 @pytest.mark.parametrize("beside", ["t", None], ids=["beside records of a known topic", "alone"])
 def test_records_of_an_unknown_topic_stay_until_they_are_accepted(
     beside: str | None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
