@@ -15,7 +15,7 @@ MALFORMED = Counter(
 )
 LOOP_STALL_SECONDS = Histogram(
     "firn_broker_loop_stall_seconds",
-    "Delay of a timer in the event loop, measured 50 times a second: no request advances meanwhile. Waiting for a CPU is not in it",
+    "Delay of a timer in the event loop, measured 50 times a second: no request advances meanwhile. Time without a CPU does not count",
     buckets=_SECONDS,
 )
 LOOP_CPU_WAIT = Counter(

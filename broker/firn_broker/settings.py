@@ -85,7 +85,7 @@ class ConnectionSettings(Settings):
     """Largest number of bytes of the requests of one connection in progress."""
     buffered_bytes: int = Field(default=64 * MIB, ge=MIB)
     """Bytes that requests of all connections may hold in memory. Produce requests, requests of 4 KiB or more, and
-    requests behind another one count. At the limit the broker stops reading sockets that send such requests.
+    requests that wait behind another one of their connection count. At the limit the broker stops reading sockets that send such requests.
     No connection and no address can fill the last eighth. Parsed requests may take as many bytes again. At that limit the
     broker stops parsing. Fetches of more than 10,000 partitions may take half as many."""
     arrival_seconds: float = Field(default=60, gt=0)

@@ -324,8 +324,8 @@ class ProfileTenancy(Settings):
     """Limits for the topics of each Kubernetes namespace on these brokers."""
 
     adopt: AdoptionRule = "Owned"
-    """Existing Kafka topics that a new IcebergTopic may adopt. ``Owned``: those that its namespace made. ``Any``: all. ``Never``: none.
-    With ``Any``, limit the profile with ``namespaces`` or ``topicNames``."""
+    """Existing Kafka topics that a new IcebergTopic may adopt. ``Owned``: those that an IcebergTopic of its namespace created
+    or adopted. ``Any``: all. ``Never``: none. With ``Any``, limit the profile with ``namespaces`` or ``topicNames``."""
     topic_names: list[Pattern] = []
     """Patterns of the topic names that a namespace may use. ``{namespace}`` stands for its name. Empty: all names."""
     config: ConfigAllowance = ConfigAllowance()
@@ -338,8 +338,9 @@ class CatalogTenancy(Settings):
     """Limits for the tables of each Kubernetes namespace in this catalog."""
 
     adopt: AdoptionRule = "Owned"
-    """Existing tables that a new IcebergTopic may adopt. ``Owned``: those of its namespace. ``Any``: all. ``Never``: none. Under every rule,
-    the table property ``firn.adopt`` gives consent to one resource. With ``Any``, limit the catalog with ``namespaces``."""
+    """Existing tables that a new IcebergTopic may adopt. ``Owned``: those that an IcebergTopic of its namespace created or
+    adopted. ``Any``: all. ``Never``: none. Under every rule, the table property ``firn.adopt`` gives consent to one resource. With ``Any``,
+    limit the catalog with ``namespaces``."""
     table_namespaces: list[Pattern] = []
     """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name, with _ for -. Empty: all."""
     properties: Allowance = Allowance(deny=["write.*.path", "write.location-provider.*"])

@@ -47,7 +47,7 @@ class EventReason(StrEnum):
     AUDIT_FAILED = "AuditFailed"
     """An audit found records without a row, surplus rows, or rows beyond the landed offsets. The message names one of them."""
     RETENTION_NEAR = "RetentionNear"
-    """Records have waited for more than half of the log's retention. The message names the config to raise."""
+    """Waiting records have reached half of the log's retention, by time or by bytes. The message names the config to raise."""
     PAUSED = "Paused"
     """The annotation `firn.dev/pause-reconciliation` pauses reconciliation."""
     UNPAUSED = "Unpaused"

@@ -81,10 +81,8 @@ def _landed(observed: ObservedTopic) -> Verdict:
         if progress is None or progress.losses is None:
             return Verdict("Unknown", Reason.UNKNOWN, "the ingestion driver has not reported on the table yet")
         if progress.losses.newest or annotation is not None:
-            return Verdict(
-                "True", Reason.EVERY_OFFSET, "no offset has passed without landing since the acknowledged loss"
-            )
-        return Verdict("True", Reason.EVERY_OFFSET, "no offset of the Kafka topic has passed without landing")
+            return Verdict("True", Reason.EVERY_OFFSET, "no loss of records is known after the acknowledged loss")
+        return Verdict("True", Reason.EVERY_OFFSET, "no loss of records is known")
     namespace, name = observed.entry.name
     command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.ACKNOWLEDGE_LOSS}={found[-1]['name']}"
     if annotation is not None and not any(is_part_of(annotation, item["name"]) for item in found):
@@ -98,7 +96,7 @@ def _landed(observed: ObservedTopic) -> Verdict:
 
 
 def near_retention(topic: TopicState | FirnError | None, lag_seconds: float, lag_bytes: float) -> str | None:
-    """Return the config of the log, and its value, that will delete waiting records, if they are half way to it; else None.
+    """Return the retention config that waiting records have reached half of, with its value; else None.
 
     The config is that of the topic, or the brokers' default. ``lag_bytes`` are those of one partition.
     """

@@ -146,8 +146,8 @@ def partitions_allowed(observed: ObservedTopic) -> Failure | None:
         return None
     return Failure(
         Reason.NOT_ALLOWED,
-        f"spec.partitions: the topics of namespace {namespace} may have {allowed} partitions in profile {profile}; the others"
-        f" have {others}, and this topic asks for {wanted}; lower partitions, delete a topic, or change"
+        f"spec.partitions: the topics of namespace {namespace} may have {allowed} partitions in profile {profile}; its"
+        f" other topics have {others}, and this topic asks for {wanted}; lower partitions, delete a topic, or change"
         f" profiles.{profile}.tenancy.partitionsPerNamespace in the operator's configuration",
     )
 

@@ -225,8 +225,8 @@ class FleetReconciler:
         applied = applied_replicas(live) if live is not None else kept
         if applied < kept:
             text = (
-                f"another client raised the brokers of profile {name} from {applied} to {kept}; the operator keeps them, because they may have"
-                f" partitions; set replicas to {kept}"
+                f"another client raised the number of brokers of profile {name} from {applied} to {kept}; the operator keeps them, because they may"
+                f" have partitions; set replicas to {kept}"
             )
         self._context.announce(Announcement("Warning", EventReason.SCALE_DOWN_REFUSED, text))
 

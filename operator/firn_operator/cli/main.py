@@ -87,7 +87,7 @@ def audit(
     Columns: "log start" and "landed to" are the first offset in the log and the next offset to land. "log records" counts the records
     between these two offsets. "rows" counts all rows of the partition, and "dead letters" counts its dead letters below "landed to".
     "missing" counts records that are in neither table. "doubled" counts offsets with several rows. "stray" counts rows whose offset the log
-    does not have. Offsets in the table property firn.lost are in neither of these counts; the notes list them.
+    does not have. Offsets in the table property firn.lost are in none of these counts; the notes list them.
 
     "unproved" counts offsets for which the audit cannot decide. These are records that compaction has removed from the log, and missing
     records where onBadRecord is Skip or a RetentionPolicy removes rows. Missing records before the offsets in the table property

@@ -79,7 +79,7 @@ LEAST_STALL = 0.1
 """Seconds of the shortest stall of the event loop that is counted."""
 LOOP_STALLS = Histogram(
     "firn_event_loop_stall_seconds",
-    "Stalls of the operator's event loop of 0.1 s or more: one piece of work kept all others waiting. Waiting for a CPU is not in it",
+    "Stalls of the operator's event loop of 0.1 s or more: one piece of work kept all others waiting. Time without a CPU does not count",
     buckets=(0.15, 0.25, 0.5, 1, 2.5, 5, 10),
 )
 LOOP_CPU_WAIT = Counter(

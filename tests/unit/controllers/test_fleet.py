@@ -589,7 +589,7 @@ async def test_brokers_that_another_client_adds_stay_and_are_reported() -> None:
     assert await scaled_by_another_client(world, 9) == 9
     told = [message for _, reason, message in world.cluster.events if reason == "ScaleDownRefused"]
     assert len(told) == 1
-    assert "another client raised the brokers of profile classic from 3 to 9" in told[0]
+    assert "another client raised the number of brokers of profile classic from 3 to 9" in told[0]
     assert await scaled_by_another_client(world, 4) == 9
 
 

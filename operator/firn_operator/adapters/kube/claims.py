@@ -70,7 +70,9 @@ class Claims:
                 return None
             known = self._rivals.get(namespace)
             if known is None:
-                raise UnavailableError(f"the claim of namespace {namespace} changes; the next reconcile retries")
+                raise UnavailableError(
+                    f"another process changes the claim of namespace {namespace}; the next reconcile retries"
+                )
             return known.holder
 
     async def run(self) -> None:
