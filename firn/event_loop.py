@@ -6,8 +6,8 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-LOOK_SECONDS = 0.02
-"""Seconds between two looks. A look reports up to this much less than the stall."""
+CHECK_SECONDS = 0.02
+"""Seconds between two checks. A check reports a stall as up to this much shorter than it was."""
 
 
 async def follow_stalls(
@@ -17,16 +17,16 @@ async def follow_stalls(
 ) -> None:
     """Report the stalls of the running event loop, until cancelled.
 
-    ``observe`` receives the seconds that each look was late, without the seconds in which the thread waited for a CPU:
-    these come from a busy machine or a CPU limit, and no change of the code removes them. ``waited`` receives them.
+    ``observe`` receives the seconds by which each check was late, without the time in which the thread waited for a CPU.
+    ``waited`` receives this time: it comes from a busy machine or a CPU limit, and no change of the code removes it.
     ``cpu_wait`` returns the seconds waited so far; `CpuWait` reads them from the system by default.
     """
     loop = asyncio.get_running_loop()
     seconds = cpu_wait or CpuWait().seconds
     before = seconds()
     while True:
-        due = loop.time() + LOOK_SECONDS
-        await asyncio.sleep(LOOK_SECONDS)
+        due = loop.time() + CHECK_SECONDS
+        await asyncio.sleep(CHECK_SECONDS)
         late = loop.time() - due
         now = seconds()
         observe(max(late - (now - before), 0.0))

@@ -85,7 +85,8 @@ class Broker:
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.fetch_sessions = FetchSessions(settings.reader.max_session_partitions, self.identifiers)
         self.large_fetches = Budget(settings.connections.buffered_bytes // 2)
-        """Bounds what fetches of many partitions take besides records, from before their parsing until the answer is written."""
+        """Limits the memory that fetches of many partitions take besides records, from before their parsing until the
+        answer is written."""
         self.cluster_id = ""
         self.routes: Sequence[Route] = ()
         self.router: Router

@@ -10,8 +10,8 @@ Each code makes Java clients and librdkafka retry by themselves, or report an er
   the coordinator of transactions;
 - configs: REQUEST_TIMED_OUT, as from a Kafka cluster without a controller.
 
-The whole request gets this answer, although a part of it may have been carried out. A client that repeats it learns
-which."""
+The whole request gets this answer, although a part of it may have been carried out. A client that repeats the request
+learns from the answer which part that was."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -159,7 +159,10 @@ class KeySchedule:
         return next((lane for lane, keys in self._lanes.items() if key in keys), None)
 
     def _next_lane(self) -> Lane | None:
-        """Return the lane whose turn it is. Each waiting lane gains its share, and the one with the most pays for all."""
+        """Return the next lane, by smooth weighted round-robin over the lanes with waiting keys.
+
+        Each of these lanes gains its share. The lane with the most credit is next, and loses the sum of these shares.
+        """
         waiting = [lane for lane, keys in self._lanes.items() if keys]
         for lane in Lane:
             self._credit[lane] = self._credit[lane] + SHARES[lane] if lane in waiting else 0

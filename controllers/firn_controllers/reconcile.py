@@ -224,7 +224,7 @@ class Controllers:
         return outcome
 
     async def _taken(self, namespace: str) -> bool:
-        """Return whether another release manages the resources of the namespace. The first time, an Event tells it."""
+        """Return whether another release manages the resources of the namespace. Record an Event the first time."""
         rival = await self._context.ports.cluster.rival(namespace)
         if rival is None:
             self._taken_namespaces.discard(namespace)

@@ -16,8 +16,8 @@ def home(path: str) -> str | None:
     return match.group(1) if match is not None else None
 
 
-def telling(unknown: Iterable[tuple[str, float]]) -> set[str]:
-    """Return the paths to read for the uuids of their tables: the first metadata files of tables, and the newest ones.
+def first_and_newest(unknown: Iterable[tuple[str, float]]) -> set[str]:
+    """Return the paths of metadata files to read, to find other tables: the first files of tables, and the newest files.
 
     ``unknown``: paths of metadata files to which the table does not refer, with their times of writing.
     """

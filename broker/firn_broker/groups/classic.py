@@ -340,7 +340,7 @@ class Group:
             self.state = State.PREPARING
             self._rebalance_end = now + max((member.rebalance_seconds for member in self.members.values()), default=0.0)
             self._initial_until = min(now + self.initial_seconds, self._rebalance_end) if self._first else now
-            # Kafka waits without this bound. So whoever asks for one id after the other would delay every rebalance.
+            # Kafka has no such bound: there, a client that asks for one id after the other delays every rebalance.
             self._pending_end = now if self._first else now + PENDING_SECONDS
         self._try_complete(now)
 

@@ -72,7 +72,7 @@ class DirectoryObjects:
         self._flush = flush
         self._aligned = threading.local()
         self._entered: set[Path] = set()
-        """Directories whose entries in the directories above are on the disk."""
+        """Directories that are durable: their entries in the directories above are flushed to the disk."""
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="objects-put")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="objects-get")
 

@@ -1,4 +1,4 @@
-"""The audit of every topic, as a policy that the configuration makes, and what its runs have found. Pure."""
+"""The audit of every topic, as a policy that the configuration makes, and the findings of its runs. No I/O."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -24,7 +24,7 @@ _RANGES = {
 }
 """Keys of ``status.audit`` with ranges of offsets, and their fields in the report."""
 FINDINGS = ("time", "result", "topicId", "offsets", "missing", "doubled", "stray", "unproved", "failed", *_RANGES)
-"""Keys of ``status.audit`` with what the audits found. The others are those of every history of runs."""
+"""Keys of ``status.audit`` with the findings of audits. The other keys are those of every history of runs."""
 
 
 def audit_policy(config: Config) -> PolicyEntry | None:

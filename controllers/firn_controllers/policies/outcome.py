@@ -64,7 +64,7 @@ class TopicMaintenance:
 
 
 def audit_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:
-    """Compute ``status.audit``. What audits have found stays without a schedule."""
+    """Compute ``status.audit``. Findings stay without a schedule."""
     if maintenance.audit is None:
         return RunHistory.from_status(previous).to_status()
     section = maintenance.audit.history.to_status()

@@ -28,7 +28,7 @@ from firn_controllers.specs.policy_fit import time_column
 LEAST = 15.0
 """Least seconds until the next topic is due. In a large installation a topic is due each second."""
 BLOCKED = 30.0
-"""Seconds until the next attempt to start runs that the runs of policies hold back. Each attempt looks at all topics."""
+"""Seconds until the next attempt to start runs that the runs of policies hold back. Each attempt checks all topics."""
 
 
 class AuditReconciler:
@@ -126,7 +126,7 @@ class AuditReconciler:
         retry: bool,
         oldest: datetime | None,
     ) -> Outcome:
-        """Return when to look again. ``oldest``: since when a topic has waited that no run has yet."""
+        """Return the time of the next reconcile. ``oldest``: the time since which a due topic has waited for a run."""
         now = self._context.ports.clock.now()
         times = [self._context.resync().after or 0.0]
         if decision.next is not None:

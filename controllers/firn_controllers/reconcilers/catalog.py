@@ -13,8 +13,8 @@ from firn_controllers.reconcilers.context import Context
 INTERVAL = 10.0
 INTERVAL_DOWN = 5.0
 PATIENCE = 20.0
-"""Seconds for which topics whose table is ready do not show that their catalog does not answer. A database that fails
-over is away for less, and must not change the status of every topic twice."""
+"""Seconds for which topics whose table is ready do not show that their catalog does not answer. A failover of a database
+takes less time, and must not change the status of every topic twice."""
 
 
 class CatalogReconciler:
@@ -22,7 +22,7 @@ class CatalogReconciler:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._failing: dict[str, float] = {}  # catalog -> since when, in monotonic seconds
+        self._failing: dict[str, float] = {}  # catalog -> start of its outage, in monotonic seconds
 
     async def reconcile(self, name: str) -> Outcome:
         """Check one catalog."""

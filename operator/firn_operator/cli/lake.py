@@ -27,7 +27,7 @@ ARROW_IO = "pyiceberg.io.pyarrow.PyArrowFileIO"
 
 @contextmanager
 def _translating(what: str) -> Iterator[None]:
-    """Turn exceptions of a catalog's client into ours, which name ``what``."""
+    """Translate exceptions of a catalog's client into errors of Firn about ``what``."""
     try:
         yield
     except FirnError:

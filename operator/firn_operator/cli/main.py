@@ -161,7 +161,7 @@ def quickstart_secrets(context: typer.Context) -> None:
 
 
 def exact_text(losses: Losses) -> str:
-    """Return what an audit without errors proves: about every offset, or about those that landed if others were lost."""
+    """Return the result of an audit without errors: about every offset, or about landed records if others were lost."""
     offsets, _ = losses.since(0)
     if not offsets:
         return "every offset exactly once"

@@ -150,7 +150,7 @@ async def _work(
             *(asyncio.create_task(other, name=name) for name, other in others.items()),
         ]
         health.starting = None
-        # A full garbage collection stops the loop. Modules and listed resources are most of what it would visit.
+        # A full garbage collection stops the loop. It would visit mostly modules and listed resources.
         gc.collect()
         gc.freeze()
         log.info("start-up complete; reconciling")
@@ -185,8 +185,9 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
 
 
 async def _owner_stays(api: Api, config: Config, uid: str) -> None:
-    """Check at intervals that the owner of our workloads is the one of the start. Raises NotReadyError if it was
-    deleted or replaced.
+    """Check at intervals that the owner of our workloads has the uid that it had at the start.
+
+    Raises NotReadyError if the owner was deleted or replaced.
 
     Kubernetes deletes objects whose owner no longer exists. So objects for the earlier owner would be deleted again and
     again. The process ends, and the next process uses the new owner.

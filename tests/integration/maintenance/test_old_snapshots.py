@@ -123,7 +123,7 @@ def test_changed_offsets_follow_rollbacks_and_expiry_by_other_engines(lake: Lake
     lake.spark.sql(expire.format(c=lake_catalog(topic), t=topic.identifier))
     # The newest snapshot has only changed offsets, and the properties are of its commit.
     assert [landed.offsets for landed in [read_landed(topic.fresh())] if landed] == [fork]
-    # After this rollback, nobody knows the other offsets: the driver must not guess.
+    # After this rollback, no snapshot has the other offsets: the driver must not guess.
     lake.spark.sql(
         f"CALL {lake_catalog(topic)}.system.set_current_snapshot(table => '{topic.identifier}', ref => 'second')"
     )

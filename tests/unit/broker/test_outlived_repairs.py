@@ -64,7 +64,7 @@ def process(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.slow
-def test_the_process_ends(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
+def test_the_process_of_a_broker_that_missed_a_repair_ends(process: "subprocess.Popen[str]", tmp_path: Path) -> None:
     assert process.stdout is not None
     assert any(line.startswith("ready ") for line in process.stdout)
     with closing(sqlite3.connect(tmp_path / "coordinator.db", timeout=60)) as db, db:

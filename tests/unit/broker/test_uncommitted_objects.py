@@ -35,7 +35,7 @@ async def leave_uncommitted(shared: Shared) -> str:
     return key
 
 
-def test_it_stays_and_is_counted_until_it_is_accepted(
+def test_an_uncommitted_object_stays_and_is_counted_until_it_is_accepted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async def story() -> None:

@@ -276,7 +276,7 @@ async def test_an_audit_that_cannot_run_is_retried_and_keeps_the_last_result() -
     assert audit["failures"] >= 2
 
 
-def test_topics_have_their_own_times() -> None:
+def test_the_policy_of_audits_has_the_schedule_and_the_spread_of_the_configuration() -> None:
     policy = audit_policy(gen.config(maintenance={"audit": {"schedule": "0 1 * * *"}}))
     assert policy is not None
     assert policy.terms is not None

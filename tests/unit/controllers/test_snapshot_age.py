@@ -30,7 +30,7 @@ def kept(**policies: dict[str, Any]) -> int | None:
     return keep_snapshots_ms(bound(**policies), "2h")
 
 
-def test_the_group_decides_without_a_policy() -> None:
+def test_without_a_policy_the_group_decides_how_long_snapshots_stay() -> None:
     assert kept() == 2 * HOUR
     assert kept(RetentionPolicy={"mode": "Enforce", "orphanFiles": {"minAge": "3d"}}) == 2 * HOUR
 

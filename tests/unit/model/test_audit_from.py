@@ -22,7 +22,7 @@ def test_the_first_commit_of_a_topic_decides(
     assert first == AuditFrom(topic_id="id-1", offsets=expected, mixed=has_rows)
 
 
-def test_the_offsets_only_rise() -> None:
+def test_raised_offsets_never_fall() -> None:
     known = AuditFrom(topic_id="id-1", offsets={0: 5, 1: 7})
     assert known.raised({0: 4, 1: 8, 2: 3}).offsets == {0: 5, 1: 8, 2: 3}
     assert known.raised({0: 5}) is known
@@ -33,7 +33,7 @@ def test_a_value_that_is_not_valid_counts_as_missing(text: str | None) -> None:
     assert AuditFrom.read(text) is None
 
 
-def test_the_value_is_read_as_written() -> None:
+def test_audit_from_is_read_as_written() -> None:
     known = AuditFrom(topic_id="id-1", offsets={0: 5, 11: 7}, mixed=True)
     assert AuditFrom.read(known.model_dump_json()) == known
 

@@ -27,7 +27,7 @@ class PolicyRuns:
         self._context = context
         self._cluster = context.ports.cluster
         self.begun = 0
-        """Number of times that this process has begun to make runs."""
+        """Number of times that this process has begun to create runs."""
         self._making: set[str] = set()
         self._claimed: set[str] = set()
         self._settled: dict[tuple[Kind, Name], dict[str, PolicyRun]] = {}

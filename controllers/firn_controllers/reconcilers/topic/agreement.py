@@ -103,7 +103,7 @@ class TopicAgreement:
         return replace(findings, topic=live, topic_origin=origin, announcements=(*findings.announcements, *done))
 
     async def _may_have(self, observed: ObservedTopic, live: TopicState) -> bool:
-        """Return True if the resource may have a Kafka topic that exists; False if only the catalog could tell.
+        """Return True if the resource may have a Kafka topic that exists; False if only the catalog could show it.
 
         Raises InvalidSpecError if it may not.
         """
@@ -141,7 +141,7 @@ class TopicAgreement:
             match step:
                 case plan.CreateTopic(partitions, configs):
                     if not self._has_topic(observed):
-                        # After a crash, this tells the topic from one that existed before.
+                        # After a crash, this distinguishes the topic from a topic that existed before.
                         await self._kept.put(KeptTopic(profile, topic, observed.entry.name[0], observed.entry.uid))
                     await topics.create(profile, topic, partitions, configs)
                     self._memory.note_created(observed.entry.uid)

@@ -28,7 +28,7 @@ OTHER_CATALOG_SECONDS = 10
 async def found_failure(observed: ObservedTopic, context: Context) -> Failure | None:
     """Return why a new resource does not fit the data that exists, or None.
 
-    Raises UnavailableError or AccessDeniedError if the table, or brokers that may have its topic, cannot tell.
+    Raises UnavailableError or AccessDeniedError if the catalog, or brokers that may have the topic, cannot answer.
     """
     target = observed.target
     if holds_table(observed) or not isinstance(target, TableTarget):

@@ -65,7 +65,7 @@ class Connection:
             return self._catalog
 
     def note(self, key: TableKey, agreed: Agreed) -> None:
-        """Cache the last result for a table. The oldest results go, because topics that keep their table leave one."""
+        """Cache the last result for a table, and remove the oldest results: deleted topics that keep their table leave one."""
         self.seen[key] = agreed
         while len(self.seen) > SEEN_KEPT:
             self.seen.popitem(last=False)

@@ -133,7 +133,7 @@ def _delete_found(io: file_io.ObjectFileIO, table: Table) -> list[str]:
             else:
                 others.add(file_io.same_file(home) + "/")
 
-    for path in sorted(metadata_files.telling(unknown())):
+    for path in sorted(metadata_files.first_and_newest(unknown())):
         other = _uuid(io, path)
         if other not in (None, str(table.metadata.table_uuid)):
             problems.append(f"{path} is metadata of another table ({other}) at the same location")

@@ -28,7 +28,7 @@ TRUSTED = SECONDS / 2
 RENEWAL = 60.0
 """Seconds between two renewals."""
 _LOOK_AGAIN = 15.0
-"""Seconds between two looks at the claim of another release."""
+"""Seconds between two reads of the claim of another release."""
 _LEASE = ("coordination.k8s.io/v1", "Lease")
 
 
@@ -107,7 +107,7 @@ class Claims:
         if await self._write(namespace, live):
             self._rivals.pop(namespace, None)
             self._held[namespace] = now
-        else:  # another process was faster; the next look shows its claim
+        else:  # another process was faster; the next read shows its claim
             self._held.pop(namespace, None)
             self._rivals.pop(namespace, None)
 

@@ -198,7 +198,7 @@ class KubeCluster:
             raise
 
     def _note(self, kind: ChildKind, name: str, applied: Applied | None) -> None:
-        """Remember what this process made of an object of ours; None: it was deleted."""
+        """Remember the state of a child object after a write of this process; None if the process deleted the object."""
         self._changed.setdefault(kind, set()).add(name)
         children = self._children.get(kind)
         live = children.live if children is not None else {}
@@ -224,7 +224,7 @@ class KubeCluster:
         async for items, _ in pages(self._api, *kind, self._namespace, labels, metadata_only=True):
             for manifest in items:
                 children[manifest["metadata"]["name"]] = Applied.of(manifest)
-        # The list may be older than what this process has done since it asked for it.
+        # The list may be older than writes of this process after the request for the list.
         before = self._children.get(kind)
         for name in changed:
             children.pop(name, None)

@@ -195,7 +195,7 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
     uuid = str(table.operations().current().uuid())
     referenced = Places(Reachable(subject.spark, table, table.operations().current()).metadata_files())
     unknown = (item for item in metadata_files.items() if item[0] not in referenced)
-    for path in sorted(metadata_paths.telling(unknown)):
+    for path in sorted(metadata_paths.first_and_newest(unknown)):
         other = _uuid(subject, path)
         if other is not None and other != uuid:
             raise ConflictError(

@@ -78,7 +78,7 @@ def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
 
 
 @each_release
-async def test_a_way_back_leaves_the_schema_of_the_release(
+async def test_a_downgrade_leaves_the_schema_of_the_release(
     release: str, tmp_path: Path, database: sqlite3.Connection
 ) -> None:
     await leave(tmp_path, await filled(tmp_path))
@@ -93,7 +93,7 @@ async def test_a_way_back_leaves_the_schema_of_the_release(
 
 
 @each_release
-async def test_all_data_stay_on_the_way_back_and_forward(release: str, tmp_path: Path) -> None:
+async def test_a_downgrade_and_an_upgrade_keep_all_data(release: str, tmp_path: Path) -> None:
     await leave(tmp_path, await filled(tmp_path))
     assert downgrade(tmp_path, release) == ExitCode.DONE
     store = await opened(tmp_path)
@@ -108,7 +108,7 @@ async def test_all_data_stay_on_the_way_back_and_forward(release: str, tmp_path:
     await store.close()
 
 
-async def test_no_way_back_while_a_broker_is_live_or_brokers_are_stopped(
+async def test_a_downgrade_fails_while_a_broker_is_live_or_brokers_are_stopped(
     tmp_path: Path, database: sqlite3.Connection, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lease = await filled(tmp_path)
