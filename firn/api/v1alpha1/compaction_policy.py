@@ -44,7 +44,7 @@ class Triggers(ApiModel):
     )
     max_age: Duration | None = Field(
         default=None,
-        description="Time for which the oldest of these files has been due, after which a run starts, such as 1h. It limits the compaction lag.",
+        description="Time for which the oldest due data file has been due, after which a run starts, such as 1h. It limits the compaction lag.",
     )
     min_interval: Duration = Field(
         default="10m",

@@ -432,8 +432,8 @@ class MaintenanceStatus(ApiModel):
     )
     due_files: Int64 | None = Field(
         default=None,
-        description="Number of data files of both tables that a compaction would rewrite now. It leaves out small files that wait for others to"
-        " be merged with.",
+        description="Number of data files of both tables that a compaction would rewrite now. It leaves out small files that"
+        " wait for more files of similar size.",
     )
     delete_files: Int64 | None = Field(
         default=None, description="Number of delete files and deletion vectors of both tables."
@@ -457,10 +457,13 @@ class MaintenanceStatus(ApiModel):
 
 
 class FailedAudit(ApiModel):
-    """An audit that found wrong offsets."""
+    """A finding: the wrong offsets of a failed audit."""
 
-    run: str = Field(max_length=63, description="Name of its run, which acknowledges the finding.")
-    time: datetime = Field(description="End of the run that found them first.")
+    run: str = Field(
+        max_length=63,
+        description="Name of the run that made the finding: the value of firn.dev/acknowledge-audit that acknowledges it.",
+    )
+    time: datetime = Field(description="End of this run.")
     topic_id: str = Field(max_length=64, description="Kafka's id of the audited topic.")
     missing: Int64 = Field(default=0, description="Number of records without a row and without a dead letter.")
     doubled: Int64 = Field(default=0, description="Number of surplus rows of offsets that have several.")
@@ -511,7 +514,7 @@ class AuditStatus(ApiModel):
     last_run: RunStatus | None = Field(default=None, description="The last run, with its result for this topic.")
     failures: int | None = Field(default=None, description="Number of failed runs since the last successful run.")
     failed_generation: Int64 | None = Field(default=None, description="Always 1 if failures is set.")
-    policy_uid: str | None = Field(default=None, max_length=64, description="Always audit.")
+    policy_uid: str | None = Field(default=None, max_length=64, description="Always the word audit.")
     schedule: str | None = Field(
         default=None,
         max_length=200,
