@@ -50,7 +50,7 @@ class Metrics:
         )
         self._lag_bytes = Gauge(
             "firn_ingest_lag_bytes",
-            "Estimated bytes, before compression, of the waiting records, in the partition with the most of these bytes",
+            "Estimated bytes, before compression, of the records that wait in the partition with the most of them",
             LABELS,
             registry=self.registry,
         )
