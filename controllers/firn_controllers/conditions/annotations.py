@@ -44,7 +44,7 @@ def remarks(annotations: Mapping[str, str], known: Collection[str]) -> str:
     """
     notes: list[str] = []
     notes += [
-        f"annotation {key} is not understood: write {_FORMS[key][1]}" for key in known if misread(annotations, key)
+        f"annotation {key} has an invalid value: write {_FORMS[key][1]}" for key in known if misread(annotations, key)
     ]
     notes += [f"annotation {key} has no effect; {_advice(key, known)}" for key in ours(annotations) if key not in known]
     return "".join(f"; {note}" for note in sorted(notes))

@@ -380,7 +380,7 @@ def _unused_resume(observed: ObservedTopic, at: HaltedAt) -> str:
     if value is None or value == "skip":
         return ""
     if misread(observed.annotations, names.RESUME):
-        return f"annotation {names.RESUME} is not understood: write skip or skip:PARTITION:OFFSET"
+        return f"annotation {names.RESUME} has an invalid value: write skip or skip:PARTITION:OFFSET"
     _, partition, offset = value.split(":")
     if int(partition) == at.partition and int(offset) > at.offset:
         return f"annotation {names.RESUME} names another record than the one at which ingestion stopped"

@@ -28,7 +28,7 @@ def created(text: str) -> gen.Modifier:
 
 async def test_an_annotation_without_effect_on_a_policy_is_answered() -> None:
     world = await world_with(gen.policy("paused", gen.annotated("firn.dev/pause-reconciliation", "yes"), **ALL))
-    assert "pause-reconciliation is not understood" in world.message("SpecValid", "paused", COMPACTION)
+    assert "pause-reconciliation has an invalid value" in world.message("SpecValid", "paused", COMPACTION)
 
 
 async def test_the_governing_policy_follows_changes_of_policies_and_labels() -> None:

@@ -615,8 +615,8 @@ def test_a_halt_advises_only_changes_that_are_allowed_and_help(code: str, advice
 @pytest.mark.parametrize(
     ("value", "answer"),
     [
-        ("skipp", "firn.dev/resume is not understood: write skip or skip:PARTITION:OFFSET"),
-        ("skip:2", "is not understood"),
+        ("skipp", "firn.dev/resume has an invalid value: write skip or skip:PARTITION:OFFSET"),
+        ("skip:2", "has an invalid value"),
         ("skip:2:9999", "names another record than the one at which ingestion stopped"),
         ("skip:2:899", None),
         ("skip:1:9999", None),
@@ -635,10 +635,14 @@ def test_an_annotation_that_cannot_end_a_halt_is_answered(value: str, answer: st
 @pytest.mark.parametrize(
     ("key", "value", "answer"),
     [
-        ("pause-reconciliation", "yes", 'firn.dev/pause-reconciliation is not understood: write "true", or remove it'),
-        ("allow-forced-deletion", "True", 'firn.dev/allow-forced-deletion is not understood: write "true"'),
-        ("acknowledge-loss", "all", "firn.dev/acknowledge-loss is not understood: write the name of a loss"),
-        ("resume", "skipp", "firn.dev/resume is not understood: write skip or skip:PARTITION:OFFSET"),
+        (
+            "pause-reconciliation",
+            "yes",
+            'firn.dev/pause-reconciliation has an invalid value: write "true", or remove it',
+        ),
+        ("allow-forced-deletion", "True", 'firn.dev/allow-forced-deletion has an invalid value: write "true"'),
+        ("acknowledge-loss", "all", "firn.dev/acknowledge-loss has an invalid value: write the name of a loss"),
+        ("resume", "skipp", "firn.dev/resume has an invalid value: write skip or skip:PARTITION:OFFSET"),
         ("acknowledge-los", "1-3fa9c1d2", "firn.dev/acknowledge-los has no effect; did you mean firn.dev/acknowledge"),
         (
             "colour",

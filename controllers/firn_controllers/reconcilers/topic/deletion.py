@@ -256,7 +256,7 @@ def _with_command(entry: TopicEntry, blocked: Verdict) -> Verdict:
     command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.FORCE_DELETION}=true"
     message = f"{blocked.message}; to leave the data behind instead: {command}"
     if misread(entry.metadata.annotations, names.FORCE_DELETION):
-        message += f"; annotation {names.FORCE_DELETION} is not understood"
+        message += f"; annotation {names.FORCE_DELETION} has an invalid value"
     return replace(blocked, message=message)
 
 

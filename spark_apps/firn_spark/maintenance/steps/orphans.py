@@ -200,7 +200,7 @@ def refuse_shared(subject: Subject, metadata_files: Mapping[str, int]) -> None:
         if other is not None and other != uuid:
             raise ConflictError(
                 f"table {subject.name}: {path} is metadata of another table ({other}) at the same location; nothing is deleted there. "
-                "Drop the other table with its files, or move one of the two; if it was dropped already, delete the files it left by hand",
+                "Drop the other table with its files, or move one of the two; if the other table was dropped already, delete the files that it left",
                 reason=Reason.RESOURCE_CONFLICT,
             )
 
