@@ -133,7 +133,7 @@ class Tables(Protocol):
         ...
 
     async def found(self, target: TableTarget) -> FoundTable | None:
-        """Return what is known of a table before it is adopted; None if it does not exist."""
+        """Return owner and topic of a table before it is adopted; None if it does not exist."""
         ...
 
     async def drop(self, target: TableTarget, owner: str) -> Dropped | None:

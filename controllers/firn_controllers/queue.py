@@ -1,4 +1,4 @@
-"""The work queue: keys in, reconciles out. A key says where to look, never what happened.
+"""The work queue: keys in, reconciles out. A key names the object to reconcile, and carries no event.
 
 `KeySchedule` holds the rules and does no I/O. A key waits once however often it is added, is reconciled by one worker
 at a time, and is reconciled again if it was added during a reconcile. It waits in one of four lanes, which share the

@@ -259,7 +259,7 @@ class Lease:
     def _wrote(self, stored: Record) -> bool:
         """Return True if ``stored`` is a renewal of this process whose answer was lost.
 
-        The holder alone proves nothing: a later process may have the same one.
+        The holder alone proves nothing: a later process may have the same holder.
         """
         return stored.holder == self._record.holder and any(
             abs(stored.renewed - renewed) < STORED_PRECISION for renewed in self._unanswered

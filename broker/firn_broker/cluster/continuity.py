@@ -10,7 +10,8 @@ reaches the coordinator any more, so that clients get the answers of an outage, 
 - A broker waits until the others have repeated theirs.
 - If offsets come out differently, or a counter stays too low, the broker stops the whole cluster. An administrator
   decides (``firn-broker fsck``).
-- A broker that could not reach the coordinator until the end of such a repair knows a past that is over. It ends.
+- A broker that could not reach the coordinator until the end of such a repair remembers outdated values. Its
+  process ends.
 
 Two brokers that commit to the same partition may find the loss in any order. Then offsets differ, and the cluster stops.
 """
@@ -53,7 +54,7 @@ class _Acknowledged:
 
 
 Fallen = Mapping[str, tuple[int, int]]
-"""Counters that have fallen: what they were, and what they are."""
+"""Counters that have fallen: their remembered and their present values."""
 
 
 class Continuity:
@@ -121,7 +122,7 @@ class Continuity:
             self._batches -= len(self._kept.popleft().outcomes)
 
     async def check(self, lease: NodeLease | None = None, ttl_ms: int = 0) -> None:
-        """Compare the coordinator with what this process knows, and repair it if possible.
+        """Compare the coordinator with the values that this process remembers, and repair it if possible.
 
         ``lease`` is the one of this process, if it has another than before. Raises WentBackError, UnavailableError.
         """
@@ -184,7 +185,7 @@ class Continuity:
         return True
 
     async def _repair(self, fallen: Fallen) -> None:
-        """Repair what this process can repair, and stop the cluster if that fails."""
+        """Repeat the lost commits of this process, and stop the cluster if that fails."""
         if fallen:
             self._stop(f"{REASON}: the coordinator lost changes that it had acknowledged: {_listed(fallen)}")
         own = fallen.get(self._lease.commits)

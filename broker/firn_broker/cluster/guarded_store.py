@@ -138,8 +138,8 @@ class _Log(_Port):
         return results
 
     async def _check(self) -> None:
-        """Compare the coordinator with what this process knows, in a check that begins after this call. Calls share the
-        next check: many consumers would otherwise delay the one that renews the lease."""
+        """Compare the coordinator with the remembered values, in a check that begins after this call. Calls share the
+        next check: many consumers would otherwise delay the call that renews the lease."""
         if self._next_check is None:
             self._next_check = asyncio.create_task(self._begin_check())
             # The calls that wait may all be cancelled.

@@ -357,7 +357,7 @@ class Group:
             self.version += 1
 
     def plan(self) -> Plan:
-        """Return what the targets of the present epoch depend on."""
+        """Return the plan for the targets of the present epoch."""
         members = list(self.members.values())
         return Plan(
             self.epoch,

@@ -2,7 +2,7 @@
 
 An upload can complete after its reservation was withdrawn and its key forgotten. No step of retention finds such an
 object again. A coordinator that was restored to an earlier time does not know its newest objects either, and these hold
-acknowledged records. The search cannot tell the two apart, so it deletes nothing.
+acknowledged records. The search cannot distinguish the two, so it deletes nothing.
 
 Each part of the keys is due once a week, by the clock, so that the search goes on where another broker was.
 """

@@ -57,7 +57,7 @@ def judge(
     state: ProducerState | None, epoch: int, sequence: int, records: int, forgotten: Callable[[], bool]
 ) -> ErrorCode | KnownBatch | None:
     """Judge a batch: None to append it, the known batch that it duplicates, or the error to answer. After `HELD`, the
-    caller stores what `hold` returns.
+    caller stores the result of `hold`.
 
     ``forgotten`` returns whether the state of the producer may have been forgotten.
     """
@@ -83,7 +83,7 @@ def judge(
 def contains(
     state: ProducerState | None, epoch: int, sequence: int, records: int, forgotten: Callable[[], bool]
 ) -> bool:
-    """Return whether the log has the records of a batch for certain, whatever batches they came in.
+    """Return whether the log certainly has the records of a batch, perhaps in other batches.
 
     A producer that was never forgotten began at sequence 0, and has no gaps. Of another one, the log has the newest
     batches.

@@ -3,7 +3,7 @@ its socket is not read.
 
 No client can take the whole budget. Each connection, and each address, has a share of an eighth of it. A connection
 beyond the share of its address leaves one share free, and a connection beyond its own share leaves two. So a client
-that holds little finds memory whatever the others do."""
+that holds little always finds memory."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -175,11 +175,11 @@ class Quota:
         return self.used + size <= self.total - kept
 
     def of(self, holder: str) -> int:
-        """Return what a holder keeps."""
+        """Return the amount that a holder keeps."""
         return sum(self._sizes.get(holder, {}).values())
 
     def count(self, holder: str, sizes: Mapping[str, int]) -> None:
-        """Count ``sizes``, by address, as what ``holder`` keeps from now on."""
+        """Count ``sizes``, by address, as the amounts of ``holder`` from now on."""
         self.forget(holder)
         self._sizes[holder] = sizes
         self._of_address.update(sizes)

@@ -46,7 +46,7 @@ class Client:
     the number of later batches that were rejected since."""
 
     def close(self) -> None:
-        """Release what belongs to the connection."""
+        """Release the resources of the connection."""
         self.closed = True
         if self.on_close is not None:
             self.on_close()

@@ -151,7 +151,7 @@ class Connection(asyncio.BufferedProtocol):
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what the connection and its arriving request hold."""
+        """Release the memory of the connection and its arriving request, and its place in line."""
         self._lost = True
         self.client.close()
         self._budget.cancel(self._granted)

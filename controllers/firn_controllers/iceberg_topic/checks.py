@@ -86,7 +86,7 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
 
 
 def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
-    """Return whether the configuration forbids the topic's namespace to use what its job contract names."""
+    """Return whether the configuration forbids the topic's namespace to use a member that its job contract names."""
     return _forbidden(observed, job.profile, job.group, job.table.catalog) is not None
 
 

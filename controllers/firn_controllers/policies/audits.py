@@ -86,7 +86,7 @@ def open_finding(status: Mapping[str, Any], annotations: Mapping[str, str]) -> M
 
 
 def findings(before: Mapping[str, Any], report: AuditReport, run: str, time: str) -> dict[str, Any]:
-    """Return what ``status.audit`` shows after the audit of a ``run`` that ended at ``time``.
+    """Return the findings in ``status.audit`` after the audit of a ``run`` that ended at ``time``.
 
     A failed audit stays in ``failed``. The finding keeps its name until it is worse than in the audit ``before``. So
     it is acknowledged once, although its counts fall with the start of the log.
@@ -110,8 +110,8 @@ def findings(before: Mapping[str, Any], report: AuditReport, run: str, time: str
 def _is_worse(before: Mapping[str, Any], report: AuditReport) -> bool:
     """Return whether an audit found wrong offsets that the audit ``before`` neither found nor left out.
 
-    The counts show what the ranges cannot: further rows of the same offsets, and offsets within a range that covers
-    several.
+    The counts also show further rows of the same offsets, and offsets within a range that covers several. The ranges do
+    not show these.
     """
     if before.get("topicId") != report.topic_id:
         return True

@@ -1,4 +1,4 @@
-"""The reconcile of all audits: which topics are due, their runs, and what the runs found.
+"""The reconcile of all audits: due topics, their runs, and the findings of the runs.
 
 Audits work as a policy that governs every topic (`firn_controllers.policies.audits`). They share the limit of active
 runs with the policies, and a table has one run at a time. Their results go to the statuses of the topics.

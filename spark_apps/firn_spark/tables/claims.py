@@ -32,7 +32,7 @@ class Work:
 def take(committer: Committer, table: Any, epoch: int | None, least: int, work: Work) -> int:
     """Claim ``table`` for this writer and return its epoch.
 
-    ``epoch`` is what this writer has already taken. If it is None, the writer takes the next epoch, above ``least``.
+    ``epoch`` is the epoch that this writer has already taken. If it is None, the writer takes the next epoch, above ``least``.
     The claim also records the Kafka cluster, unless the table's records are of another topic.
     Raises FencedError if another writer has claimed the table since, CommitConflictError if a commit of another topic
     has come since, and the errors of `swap`.

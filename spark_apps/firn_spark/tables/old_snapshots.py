@@ -46,7 +46,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A snapshot, reduced to what its removal depends on."""
+    """The properties of a snapshot that decide its removal."""
 
     id: int
     committed_ms: int

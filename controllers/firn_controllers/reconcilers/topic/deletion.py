@@ -1,8 +1,8 @@
 """Deletes an IcebergTopic: stops ingestion, waits for its driver and its runs, deletes data if the spec says so,
 releases the finalizer.
 
-Data is deleted only by an explicit ``deletionPolicy``. A deletion that cannot delete what it should waits and says why
-in the condition DeletionBlocked. The annotation ``firn.dev/allow-forced-deletion`` ends the wait and leaves that data behind.
+Data is deleted only by an explicit ``deletionPolicy``. A deletion that cannot delete its data waits, and the condition
+DeletionBlocked names the cause. The annotation ``firn.dev/allow-forced-deletion`` ends the wait and leaves that data behind.
 """
 
 from dataclasses import replace

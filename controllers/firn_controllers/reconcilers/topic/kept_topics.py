@@ -69,7 +69,7 @@ class KeptTopics:
         )
 
     async def get(self, profile: str, topic: str) -> KeptTopic | None:
-        """Return what is remembered of a topic, or None."""
+        """Return the remembered topic, or None."""
         if not self._concerns(profile):
             return None
         name = kept_name(profile, topic)

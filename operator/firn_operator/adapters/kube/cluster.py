@@ -111,7 +111,7 @@ class KubeCluster:
         name = manifest["metadata"]["name"]
         children = self._children.get(kind)
         if children is None:
-            return False  # nothing of this kind was applied yet; the first apply lists the kind
+            return False  # this process has applied no object of this kind yet; the first apply lists the kind
         shown, known = Applied.of(manifest), children.live.get(name)
         if known is not None and int(shown.version) <= int(known.version):
             return False
