@@ -38,7 +38,8 @@ KEPT_BATCHES = 20_000
 NO_LEASE = NodeLease(-1, -1)
 PATIENCE_LEASES = 2
 PATIENCE_SECONDS = 60.0
-"""A broker waits so many leases, and at least so long, until the others have repeated their commits.
+"""A broker waits for the duration of this many leases, and for at least these seconds, until the other brokers have
+repeated their commits.
 
 After a failover, another broker may need a minute until it reaches the new server.
 """

@@ -12,7 +12,7 @@ from firn_controllers.reconcilers.context import Context
 
 INTERVAL = 10.0
 INTERVAL_DOWN = 5.0
-PATIENCE = 20.0
+SHORT_OUTAGE_SECONDS = 20.0
 """Seconds for which topics whose table is ready do not show that their catalog does not answer. A failover of a database
 takes less time, and must not change the status of every topic twice."""
 
@@ -26,7 +26,7 @@ class CatalogReconciler:
 
     async def reconcile(self, name: str) -> Outcome:
         """Check one catalog."""
-        health = self._with_patience(name, await self._check(name))
+        health = self._mark_short_outage(name, await self._check(name))
         board = self._context.board
         before = board.catalog(name)
         if health != before:
@@ -41,12 +41,12 @@ class CatalogReconciler:
             )
         return Outcome(after=INTERVAL if health.problem is None else INTERVAL_DOWN)
 
-    def _with_patience(self, name: str, health: DependencyHealth) -> DependencyHealth:
+    def _mark_short_outage(self, name: str, health: DependencyHealth) -> DependencyHealth:
         if health.problem is None:
             self._failing.pop(name, None)
             return health
         now = self._context.ports.clock.monotonic()
-        return replace(health, recent=now - self._failing.setdefault(name, now) < PATIENCE)
+        return replace(health, recent=now - self._failing.setdefault(name, now) < SHORT_OUTAGE_SECONDS)
 
     async def _check(self, name: str) -> DependencyHealth:
         try:

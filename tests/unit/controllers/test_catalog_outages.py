@@ -3,7 +3,7 @@
 import pytest
 
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
-from firn_controllers.reconcilers.catalog import INTERVAL, PATIENCE
+from firn_controllers.reconcilers.catalog import INTERVAL, SHORT_OUTAGE_SECONDS
 from tests import gen
 from tests.fakes.world import World
 
@@ -29,7 +29,7 @@ async def test_a_short_outage_changes_no_topic_that_was_ready(error: FirnError) 
     world = await world_with_ready_topics()
     writes = len(world.faults.log)
     world.tables.problem["lake"] = error
-    await pass_time(world, PATIENCE - 1)
+    await pass_time(world, SHORT_OUTAGE_SECONDS - 1)
     world.tables.problem.clear()
     await pass_time(world, 60)
     assert world.faults.log[writes:] == []
@@ -38,7 +38,7 @@ async def test_a_short_outage_changes_no_topic_that_was_ready(error: FirnError) 
 async def test_a_long_outage_is_shown_by_all_topics_and_its_end_too() -> None:
     world = await world_with_ready_topics()
     world.tables.problem["lake"] = GONE
-    await pass_time(world, INTERVAL + PATIENCE + 10)
+    await pass_time(world, INTERVAL + SHORT_OUTAGE_SECONDS + 10)
     assert [world.conditions(f"t{number}")["TableReady"][1] for number in range(3)] == ["CatalogUnreachable"] * 3
     world.tables.problem.clear()
     await pass_time(world, 10)
