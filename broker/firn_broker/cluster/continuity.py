@@ -10,8 +10,7 @@ reaches the coordinator any more, so that clients get the answers of an outage, 
 - A broker waits until the others have repeated theirs.
 - If offsets come out differently, or a counter stays too low, the broker stops the whole cluster. An administrator
   decides (``firn-broker fsck``).
-- A broker that could not reach the coordinator until the end of such a repair remembers outdated values. Its
-  process ends.
+- A broker that could not reach the coordinator until the end of such a repair knows a past that is over. It ends.
 
 Two brokers that commit to the same partition may find the loss in any order. Then offsets differ, and the cluster stops.
 """

@@ -96,7 +96,7 @@ def _landed(observed: ObservedTopic) -> Verdict:
 
 
 def near_retention(topic: TopicState | FirnError | None, lag_seconds: float, lag_bytes: float) -> str | None:
-    """Return the retention config that waiting records have reached half of, with its value; else None.
+    """Return the config of the log, and its value, that will delete waiting records, if they are half way to it; else None.
 
     The config is that of the topic, or the brokers' default. ``lag_bytes`` are those of one partition.
     """

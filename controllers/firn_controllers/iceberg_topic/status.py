@@ -417,7 +417,7 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         return Verdict(
             "False",
             Reason.RETENTION_NEAR,
-            f"records wait longer than {freshness} before they reach the table, and have reached half of the log's {retention};"
+            f"records wait longer than {freshness} before they reach the table, and for more than half of the log's {retention};"
             " raise it before the log deletes these records",
         )
     if progress.backfilling:

@@ -170,7 +170,7 @@ def test_fresh_warns_when_records_near_the_retention_of_the_log(
     observed = landing(progress=gen.progress(lag_seconds=lag, lag_bytes=size, backfilling=bool(warned)))
     text = message(observed, ConditionType.FRESH, findings)
     assert conditions_of(observed, findings)["Fresh"] == ("False", "RetentionNear" if warned else "Behind")
-    assert (f"have reached half of the log's {warned}; raise it before the log deletes these records" in text) is bool(
+    assert (f"more than half of the log's {warned}; raise it before the log deletes these records" in text) is bool(
         warned
     )
 
