@@ -41,6 +41,8 @@ SWITCH_SECONDS = 0.001
 SERVE, FSCK, DOWNGRADE = "serve", "fsck", "downgrade"
 RECOVERING = "a recovery runs or did not end: wait for its end, or repeat firn-broker fsck --recover"
 """The reason why brokers do not serve during a recovery. It stays if the recovery does not end."""
+ACCEPTING = "objects without a commit are given up, or this did not end: repeat firn-broker fsck --accept"
+"""The reason why brokers do not serve while fsck gives up objects that the coordinator does not know."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -233,10 +235,14 @@ async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int
             report["missing"], report["recovered"] = findings.missing, recovered.report()
             complete = not findings.lost and recovered.complete
         if options.accept:
+            # A live broker may still repeat the commits of objects that the coordinator does not know.
+            idle = bool(findings.newer) and await store.nodes.stop_idle(ACCEPTING)
             keep_ms = int(settings.upkeep.uncommitted_seconds * 1000)
-            report["accepted"] = await store.retention.withdraw_reservations(findings.uncommitted, keep_ms)
+            newer = findings.newer if idle else ()
+            report["accepted"] = await recovery.accept(store, findings.uncommitted, newer, keep_ms)
         print(json.dumps(report, indent=2))
-        if (options.recover or (options.accept and stopped)) and not await store.nodes.allow_serving():
+        repaired = options.recover or (options.accept and (stopped or findings.newer))
+        if repaired and not await store.nodes.allow_serving():
             return _live()
     finally:
         await store.close()

@@ -181,8 +181,10 @@ class LogStore(Protocol):
         ...
 
     async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
-        """Reserve objects for a repair that commits them, even if another lease reserved them or the reservation was
-        withdrawn. Change nothing for an object with a commit."""
+        """Reserve objects for a repair, even if another lease reserved them or the reservation was withdrawn. Change
+        nothing for an object with a commit.
+
+        For an object that the store did not know, `RetentionStore.contains` answers no: the store may have gone back."""
         ...
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:

@@ -45,6 +45,8 @@ log = structlog.get_logger()
 
 TTL_MS = 60_000
 MOST_PRODUCERS = 1 << 62
+ACCEPTED_AT_ONCE = 1_000
+"""Objects that one request to the coordinator adopts."""
 
 
 @dataclass(slots=True)
@@ -63,7 +65,8 @@ class Recovered:
     compacted: list[str] = field(default_factory=list)
     """Compacted objects that took the place of missing ones."""
     kept: list[str] = field(default_factory=list)
-    """Objects without a commit that have the rejected records or are damaged. Maintenance keeps them."""
+    """Objects without a commit that have the rejected records or are damaged, and compacted objects that took no place.
+    Maintenance keeps them."""
 
     @property
     def complete(self) -> bool:
@@ -88,6 +91,23 @@ async def recover(
     """
     recovery = _Recovery(store, objects, topic_configs)
     return await recovery.run(keys, frozenset(missing))
+
+
+async def accept(store: MetadataStore, uncommitted: Sequence[str], newer: Sequence[str], keep_ms: int) -> int:
+    """Give objects without a commit up, so that maintenance deletes them ``keep_ms`` from now. Return how many.
+
+    ``newer`` are objects that the coordinator does not know. Give them up only while no broker is live: a live one may
+    still repeat their commits. Raises FencedError, UnavailableError.
+    """
+    if newer:
+        lease = await store.nodes.join(NodeAddress("", 0), TTL_MS)
+        try:
+            for start in range(0, len(newer), ACCEPTED_AT_ONCE):
+                await store.nodes.renew(lease, TTL_MS)
+                await store.log.adopt(lease, newer[start : start + ACCEPTED_AT_ONCE])
+        finally:
+            await store.nodes.leave(lease)
+    return await store.retention.withdraw_reservations([*uncommitted, *newer], keep_ms)
 
 
 class _Recovery:
@@ -115,10 +135,9 @@ class _Recovery:
             await self._store.nodes.raise_counter(PRODUCERS, _greatest_producer(found) + 1)
             await self._store.log.adopt(lease, self._result.kept)
             # A later compaction has all records of an earlier one.
-            compacted = [key for key in keys if wal.horizon(key) is not None] if missing else []
-            for key in sorted(compacted, key=_time, reverse=True):
+            for key in sorted((key for key in keys if wal.horizon(key) is not None), key=_time, reverse=True):
                 await self._store.nodes.renew(lease, TTL_MS)
-                await self._replace(lease, key, missing)
+                await self._replace_or_keep(lease, key, missing)
             for item in commit_order([item for item in found if item.key not in copies]):
                 await self._store.nodes.renew(lease, TTL_MS)
                 await self._commit(lease, item)
@@ -202,33 +221,42 @@ class _Recovery:
             else:
                 self._result.records += entry.records
 
-    async def _replace(self, lease: NodeLease, key: str, missing: frozenset[str]) -> None:
-        """Let a compacted object take the place of batch ranges with missing objects, if it has all their offsets."""
+    async def _replace_or_keep(self, lease: NodeLease, key: str, missing: frozenset[str]) -> None:
+        """Let a compacted object take the place of missing ones, or keep it: it may have the only copy of records that
+        it read after the backup."""
+        await self._store.log.adopt(lease, [key])
         try:
-            size = await self._objects.size(key)
-            index = await wal.read_batches(self._objects, key, size)
-            batches = await self._objects.get_ranges(
-                key, [(batch.position, batch.position + batch.length) for batch in index]
-            )
-        except (KeyError, CorruptDataError):
+            replaced = bool(missing) and await self._replace(lease, key, missing)
+        except KeyError:
             self._result.skipped.append(key)
             return
+        except CorruptDataError:
+            self._result.skipped.append(key)
+            replaced = False
+        (self._result.compacted if replaced else self._result.kept).append(key)
+
+    async def _replace(self, lease: NodeLease, key: str, missing: frozenset[str]) -> bool:
+        """Let a compacted object take the place of batch ranges with missing objects, if it has all their offsets.
+
+        Return whether it did. Raises CorruptDataError, KeyError."""
+        size = await self._objects.size(key)
+        index = await wal.read_batches(self._objects, key, size)
+        batches = await self._objects.get_ranges(
+            key, [(batch.position, batch.position + batch.length) for batch in index]
+        )
         if not index or not all(map(record_batch.intact, batches)):
-            self._result.skipped.append(key)
-            return
+            raise CorruptDataError(f"the compacted object {key} is damaged")
         partition = index[0].partition
         new = batch_ranges(key, batches, [batch.position for batch in index])
         old = await self._ranges(partition, new[0].base_offset, new[-1].last_offset)
         if missing.isdisjoint(batch_range.place.key for batch_range in old):
-            return
+            return False
         try:
             rewrite = Rewrite(lease, key, size, partition, old, new)
         except ValueError as error:
             log.warning("the compacted object has not all offsets of the missing ones", key=key, error=str(error))
-            return
-        await self._store.log.adopt(lease, [key])
-        if await self._store.log.rewrite(rewrite):
-            self._result.compacted.append(key)
+            return False
+        return await self._store.log.rewrite(rewrite)
 
     async def _ranges(self, partition: Partition, first: int, last: int) -> Sequence[BatchRange]:
         """Return the batch ranges from offset ``first`` to ``last``, as far as the log has them."""

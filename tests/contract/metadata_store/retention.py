@@ -141,6 +141,15 @@ class RetentionContract(StoreContract):
         assert [await contains(key, [produced(0, producer=number)]) for number in (4, 5)] == [True, False]
         assert await contains(await log.key(), [produced(0)])
 
+    async def test_nothing_proves_the_records_of_an_adopted_object(self, log: Log) -> None:
+        """A store that went back may have allocated the id to another producer since."""
+        await log.store.nodes.allocate_producer_ids(10)
+        await log.commit(produced(0))
+        known = await log.key()
+        await log.store.log.adopt(log.lease, [known, "wal/lost"])
+        contains = log.store.retention.contains
+        assert [await contains(key, [produced(0)]) for key in (known, "wal/lost")] == [True, False]
+
     async def test_of_a_forgotten_producer_only_the_newest_batches_are_known(self, log: Log, advance: Advance) -> None:
         await log.store.nodes.allocate_producer_ids(10)
         await forget(log, advance, 3)

@@ -489,6 +489,39 @@ def test_a_recovery_reports_missing_objects_that_no_compacted_one_replaces(
         report = printed_report(capsys)
         assert report["recovered"]["compacted"] == []
         assert report["missing"]
-        assert len(shared.objects.objects) == 1
+        (compacted,) = shared.objects.objects
+        assert report["recovered"]["kept"] == [compacted], "it has the only copy of the later records"
+        upkeep = {"upkeep": {**UPKEEP["upkeep"], "abandon_seconds": 100, "uncommitted_seconds": 500}}
+        async with broker(shared, 2, **upkeep):
+            await asyncio.sleep(1000)
+            assert list(shared.objects.objects) == [compacted]
+            assert await fsck_process(shared, monkeypatch, "accept", **upkeep) == ExitCode.CORRUPT
+            await asyncio.sleep(1000)
+            assert not shared.objects.objects
+
+    run(story())
+
+
+def test_a_recovery_keeps_a_compacted_object_that_the_coordinator_does_not_know(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is no orphan afterwards, so a person can give it up."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, **{"upkeep": {**UPKEEP["upkeep"], "grace_seconds": 10**6}}) as asked:
+            await create(asked, "t", cleanup_policy="compact")
+            await fill(asked)
+            backup = shared.store.database.connection.serialize()
+            before = set(shared.objects.objects)
+            await asyncio.sleep(150)
+        shared.store.database.connection.deserialize(backup)
+        shared.store.database.connection.execute("UPDATE node SET expires_ms = 0")
+        shared.store.database.connection.execute("DELETE FROM wal WHERE size < 0")
+        (compacted,) = set(shared.objects.objects) - before
+        assert await fsck_process(shared, monkeypatch) == ExitCode.DONE
+        report = printed_report(capsys)
+        assert report["newer"] == report["recovered"]["kept"] == [compacted]
+        assert (await shared.store.retention.dead_backlog()).kept == 1
 
     run(story())

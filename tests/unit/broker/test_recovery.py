@@ -37,7 +37,7 @@ WHY = "CoordinatorWentBack: some commits are lost"
 async def lose_commits(shared: Shared) -> None:
     """Write records whose commits the coordinator then loses."""
     async with broker(shared) as asked:
-        await create(asked, "t")
+        await create(asked, "t", retention_ms="-1")
         for _ in range(RECORDS):
             await produce(asked, "t", 0, batch().data)
     lose(shared)
@@ -296,6 +296,81 @@ def test_ids_of_lost_producers_are_not_allocated_again(monkeypatch: pytest.Monke
             assert await new_producer(asked) > 1 << 61
 
     run(story())
+
+
+def test_objects_that_the_coordinator_does_not_know_are_deleted_after_they_are_accepted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        await lose_commits(shared)
+        lost = set(shared.objects.objects)
+        assert await fsck(shared, monkeypatch, "accept", **SETTINGS) == ExitCode.DONE
+        assert printed_report(capsys)["accepted"] == RECORDS
+        assert (await shared.store.nodes.progress()).stopped == ""
+        async with broker(shared, **SETTINGS) as asked:
+            await asyncio.sleep(UPKEEP["uncommitted_seconds"] / 2)
+            assert set(shared.objects.objects) == lost, "a recovery can still commit them"
+            await produce(asked, "t", 0, batch().data)
+            await asyncio.sleep(LONG)
+            assert len(shared.objects.objects) == 1
+            assert lost.isdisjoint(shared.objects.objects)
+
+    run(story())
+
+
+def test_accepted_objects_can_be_recovered_until_they_are_deleted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        await lose_commits(shared)
+        await fsck(shared, monkeypatch, "accept", **SETTINGS)
+        assert await fsck(shared, monkeypatch, **SETTINGS) == ExitCode.DONE
+        assert printed_report(capsys)["recovered"]["records"] == RECORDS
+        async with broker(shared, **SETTINGS) as asked:
+            await asyncio.sleep(LONG)
+            assert await read(asked, "t") == [-1] * RECORDS
+
+    run(story())
+
+
+def test_objects_that_the_coordinator_does_not_know_stay_while_a_broker_is_live(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A live broker may repeat their commits."""
+
+    async def story() -> None:
+        shared = Shared()
+        await lose_commits(shared)
+        async with broker(shared, **SETTINGS):
+            assert await fsck(shared, monkeypatch, "accept", **SETTINGS) == ExitCode.TEMPORARY
+            assert printed_report(capsys)["accepted"] == 0
+            await asyncio.sleep(LONG)
+            assert len(shared.objects.objects) == RECORDS
+
+    run(story())
+
+
+def test_an_acceptance_that_did_not_end_is_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story() -> None:
+        shared = Shared()
+        await lose_commits(shared)
+        with monkeypatch.context() as patched:
+            patched.setattr(shared.store.retention, "withdraw_reservations", failing)
+            with pytest.raises(UnavailableError):
+                await fsck(shared, patched, "accept", **SETTINGS)
+        assert "repeat firn-broker fsck --accept" in (await shared.store.nodes.progress()).stopped
+        assert await fsck(shared, monkeypatch, "accept", **SETTINGS) == ExitCode.DONE
+        async with broker(shared, **SETTINGS):
+            await asyncio.sleep(LONG)
+            assert not shared.objects.objects
+
+    run(story())
+
+
+async def failing(*_: Any) -> int:
+    raise UnavailableError("broken")
 
 
 async def new_producer(asked: Asked) -> int:

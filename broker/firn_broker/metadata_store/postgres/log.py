@@ -52,7 +52,12 @@ class PostgresLog:
         )  # fmt: skip
 
     async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
-        await self.reserve(lease, keys)
+        # Without a counter of producer ids, nothing proves that the log has the records of an object.
+        await self._database.rows(
+            "INSERT INTO wal(key, node, node_epoch, state, size, runs, made_ms) SELECT key, $2, $3, 0, -1, 0, now_ms()"
+            " FROM unnest($1::text[]) key ON CONFLICT DO NOTHING",
+            list(keys), lease.node, lease.epoch,
+        )  # fmt: skip
         await self._database.rows(
             "UPDATE wal SET node = $2, node_epoch = $3, state = 0, dead_ms = NULL, retry_ms = NULL WHERE key = ANY($1::text[]) AND size < 0",
             list(keys), lease.node, lease.epoch,

@@ -57,10 +57,15 @@ class SqliteLog:
         await database.run(work)
 
     async def adopt(self, lease: NodeLease, keys: Sequence[str]) -> None:
-        await self.reserve(lease, keys)
         database = self._database
 
         def work() -> None:
+            now = database.now_ms()
+            # Without a counter of producer ids, nothing proves that the log has the records of an object.
+            database.connection.executemany(
+                "INSERT OR IGNORE INTO wal(key, node, node_epoch, state, size, runs, made_ms) VALUES (?,?,?,0,-1,0,?)",
+                [(key, lease.node, lease.epoch, now) for key in keys],
+            )
             database.connection.executemany(
                 "UPDATE wal SET node=?, node_epoch=?, state=0, dead_ms=NULL, retry_ms=NULL WHERE key=? AND size<0",
                 [(lease.node, lease.epoch, key) for key in keys],
