@@ -97,6 +97,10 @@ DEAD_OBJECTS_AGE = Gauge(
     "firn_broker_dead_objects_age_seconds",
     "Seconds since the oldest of these objects lost its last batch range. upkeep.graceSeconds is normal",
 )
+DEAD_OBJECTS_GRACE = Gauge(
+    "firn_broker_dead_objects_grace_seconds",
+    "upkeep.graceSeconds of this broker: the time for which it keeps objects without batch ranges",
+)
 ORPHANS = Gauge(
     "firn_broker_orphan_objects",
     "Objects in the bucket that the coordinator does not know, as far as this broker has searched. A search of the whole"

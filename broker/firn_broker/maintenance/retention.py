@@ -60,6 +60,7 @@ class Maintenance:
         self._settings = settings
         self._behind: set[str] = set()
         """The parts of the last round that left work."""
+        metrics.DEAD_OBJECTS_GRACE.set(settings.grace_seconds)
         self._failed: UUID | None = None
         """The topic whose expiry failed last. The next round starts with the topic after it."""
 

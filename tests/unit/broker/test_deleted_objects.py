@@ -47,6 +47,7 @@ def test_slow_deletions_end_with_the_round(monkeypatch: pytest.MonkeyPatch) -> N
             assert gauge("dead_objects") == len(shared.objects.objects) == objects - retention.DELETES
             assert gauge("dead_objects_age_seconds") >= ROUND_SECONDS
             assert gauge("upkeep_behind") == 1
+            assert gauge("dead_objects_grace_seconds") == SETTINGS["upkeep"]["grace_seconds"]
             seconds = 0
             await asyncio.sleep(4 * ROUND_SECONDS + 40)
             assert (gauge("dead_objects"), gauge("dead_objects_age_seconds"), gauge("upkeep_behind")) == (0, 0, 0)

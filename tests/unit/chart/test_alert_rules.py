@@ -61,6 +61,7 @@ HEALTHY = (
     f"firn_broker_abandoned_commits_total{{{BROKER}}} 1x400",
     f"firn_broker_upkeep_behind{{{BROKER}}} 0x400",
     f"firn_broker_dead_objects_age_seconds{{{BROKER}}} 600x400",
+    f"firn_broker_dead_objects_grace_seconds{{{BROKER}}} 600x400",
     f"firn_broker_postponed_objects{{{BROKER}}} 0x400",
     f"firn_broker_orphan_objects{{{BROKER}}} 0x400",
     f"firn_broker_uncommitted_objects{{{BROKER}}} 0x400",
@@ -177,8 +178,16 @@ CASES = (
     case(
         "FirnBrokerMaintenanceBehind",
         "old objects",
-        181,
+        191,
         f"firn_broker_dead_objects_age_seconds{{{BROKER}}} 0+60x400",
+        f"firn_broker_dead_objects_grace_seconds{{{BROKER}}} 600x400",
+    ),
+    case(
+        "FirnBrokerMaintenanceBehind",
+        "a grace of a week",
+        None,
+        f"firn_broker_dead_objects_age_seconds{{{BROKER}}} 600000x400",
+        f"firn_broker_dead_objects_grace_seconds{{{BROKER}}} 604800x400",
     ),
     case(
         "FirnBrokerMaintenanceBehind",
