@@ -95,7 +95,7 @@ def crash(directory: Path) -> None:
 
 
 def query(server: Postgres, sql: str) -> Any:
-    """Run a statement and return the first value of its answer."""
+    """Run a statement and return the first value of its answer; None if it has none."""
     with psycopg.connect(
         host="127.0.0.1",
         port=server.port,
@@ -104,7 +104,8 @@ def query(server: Postgres, sql: str) -> Any:
         dbname="postgres",
         autocommit=True,
     ) as connection:
-        row = connection.execute(sql).fetchone()
+        cursor = connection.execute(sql)
+        row = cursor.fetchone() if cursor.description else None
         return row[0] if row else None
 
 

@@ -2,9 +2,11 @@
 
 import itertools
 import json
+import re
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -20,7 +22,7 @@ from firn.model.errors import ExitCode
 from firn_broker.cluster.continuity import REASON
 from tests.integration.broker.test_fleet import all_of, fleet_of
 from tests.integration.broker.test_librdkafka import create, produce, read
-from tests.servers.firn_broker import FirnBroker
+from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres, copy, crash, directory_for_postgres, postgres, query
 from tests.servers.process import await_true, free_port
 from tests.servers.proxy import Proxy
@@ -29,6 +31,7 @@ from tests.servers.s3 import S3
 PARTITIONS = 4
 PAUSE_SECONDS = 0.005
 """Time between two records of a load."""
+STREAMING = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming'"
 NOTICED, REPAIRED = b"this broker serves no client", b"the coordinator has all acknowledged commits again"
 """Messages of brokers."""
 
@@ -62,6 +65,36 @@ def test_the_broker_repeats_the_commits_that_the_standby_lacks(tmp_path: Path, s
             assert values(records) == [record.offset() for record in records] == list(range(150))
             assert b"the coordinator has all acknowledged commits again" in broker.log.read_bytes()
             broker.stop()
+
+
+def test_a_metric_counts_the_standbys_that_no_commit_waits_for(tmp_path: Path, storage: S3) -> None:
+    with ExitStack() as stack:
+        directory = stack.enter_context(directory_for_postgres())
+        primary = stack.enter_context(postgres(directory, durable=True))
+        copy(primary, directory.parent / "standby", follows=True)
+        stack.enter_context(postgres(directory.parent / "standby", durable=True))
+        await_true("a standby streams", lambda: query(primary, STREAMING) == 1)
+        settings = {**fleet_settings(tmp_path, primary, storage, "standbys"), "requireDurable": True}
+        broker = of_fleet(tmp_path, "broker", settings)
+        address = f"127.0.0.1:{free_port()}"
+        broker.arguments += ["--metrics-listen", address]
+        assert standbys_at_start(broker, address) == 1
+        query(primary, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+        query(primary, "SELECT pg_reload_conf()")
+        await_true("commits wait for the standby", lambda: query(primary, f"{STREAMING} AND sync_state = 'sync'") == 1)
+        assert standbys_at_start(broker, address) == 0
+
+
+def standbys_at_start(broker: FirnBroker, address: str) -> float:
+    """Start a broker, and return its metric of asynchronous standbys."""
+    broker.start()
+    try:
+        with urllib.request.urlopen(f"http://{address}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        broker.stop()
+    (found,) = re.findall(r"^firn_broker_coordinator_asynchronous_standbys (\S+)$", text, re.MULTILINE)
+    return float(found)
 
 
 class Load:
