@@ -9,6 +9,8 @@ has that time as its base timestamp. No other state is needed."""
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import merge
+from itertools import chain, islice
 from typing import NamedTuple
 
 import cramjam
@@ -120,37 +122,47 @@ class Newest:
             if record.key is None:
                 self._keyless.append(record)
                 continue
-            old = self._by_key.get(record.key)
+            # Without the removal, the record would take the place of the old one in the order of the dict.
+            old = self._by_key.pop(record.key, None)
             self._by_key[record.key] = record
             self._held += len(record.key) if old is None else -len(old.rest) - HELD
         if self._held > self._max_bytes:
             raise TooLargeError(f"the newest records take {self._held} bytes of memory, more than {self._max_bytes}")
 
-    def kept(self, now_ms: int, retention_ms: int) -> list[Record]:
-        """List the records that stay, by offset. A tombstone stays for ``retention_ms`` after its first compaction."""
-        kept = list(self._keyless)
-        for record in self._by_key.values():
-            if record.tombstone and record.horizon < 0:
-                kept.append(record._replace(horizon=min(now_ms + retention_ms, MAX_TIME)))
-            elif not record.tombstone or record.horizon > now_ms:
-                kept.append(record)
-        return sorted(kept, key=lambda record: record.offset)
+    def kept(self, now_ms: int, retention_ms: int, records: int = MAX_RECORDS) -> Iterator[list[Record]]:
+        """List the records that stay, by offset, in parts that examine ``records`` records each.
+
+        A tombstone stays for ``retention_ms`` after its first compaction."""
+        by_offset = merge(self._by_key.values(), self._keyless, key=lambda record: record.offset)
+        while examined := list(islice(by_offset, records)):
+            part = []
+            for record in examined:
+                if not record.tombstone or record.key is None or record.horizon > now_ms:
+                    part.append(record)
+                elif record.horizon < 0:
+                    part.append(record._replace(horizon=min(now_ms + retention_ms, MAX_TIME)))
+            yield part
 
 
-def next_horizon(kept: Iterable[Record]) -> int:
-    """Return the time when the first tombstone may be removed; 0 without tombstones."""
-    return min((record.horizon for record in kept if record.tombstone and record.key is not None), default=0)
+def next_horizon(kept: Iterable[Record], before: int = 0) -> int:
+    """Return the time when the first tombstone may be removed; 0 without tombstones.
+
+    ``before`` is the answer for earlier records."""
+    horizons = (record.horizon for record in kept if record.tombstone and record.key is not None)
+    return min(chain(horizons, filter(None, [before])), default=0)
 
 
-def encode(kept: Sequence[Record], base: int, last: int, *, compressed: bool, batch_bytes: int) -> Iterator[bytearray]:
+def encode(kept: Iterable[Record], base: int, last: int, *, compressed: bool, batch_bytes: int) -> Iterator[bytearray]:
     """Write ``kept`` into batches of about ``batch_bytes`` before compression, which cover the offsets from ``base`` to
-    ``last``.
+    ``last``. Each step reads the records of one more batch.
 
     A batch has one append time at most, and one horizon. Empty batches cover the offsets that no other batch can cover.
     """
-    groups = list(_groups(kept, batch_bytes)) or [[]]
-    for number, group in enumerate(groups):
-        end = groups[number + 1][0].offset - 1 if number + 1 < len(groups) else last
+    groups = _groups(kept, batch_bytes)
+    following: list[Record] | None = next(groups, [])
+    while following is not None:
+        group, following = following, next(groups, None)
+        end = following[0].offset - 1 if following is not None else last
         if group and group[-1].offset - base > MAX_DELTA:
             yield from _empty(base, group[0].offset - 1)
             base = group[0].offset
@@ -167,7 +179,7 @@ def _empty(base: int, last: int) -> Iterator[bytearray]:
         base = end + 1
 
 
-def _groups(kept: Sequence[Record], batch_bytes: int) -> Iterator[list[Record]]:
+def _groups(kept: Iterable[Record], batch_bytes: int) -> Iterator[list[Record]]:
     group: list[Record] = []
     size, horizon = 0, -1
     for record in kept:

@@ -232,14 +232,18 @@ class Compaction:
                 while await self._decoder.run(partial(_add, newest, parts, start)):
                     pass
         retention_ms = int(self._configs.get(topic, configs.DELETE_RETENTION_MS))
-        kept = await self._decoder.run(partial(newest.kept, self._identifiers.now_ms(), retention_ms))
+        kept, horizon = list[keys.Record](), 0
+        parts_kept = newest.kept(self._identifiers.now_ms(), retention_ms, TURN_RECORDS)
+        while (part := await self._decoder.run(partial(next, parts_kept, None))) is not None:
+            kept += part
+            horizon = keys.next_horizon(part, horizon)
         encoded = keys.encode(
             kept, old[0].base_offset, old[-1].last_offset, compressed=compressed, batch_bytes=RANGE_BYTES // 4
         )
         batches = []
         while (compacted := await self._decoder.run(lambda: next(encoded, None))) is not None:
             batches.append(memoryview(compacted))
-        swapped = await self._swap(partition, old, batches, keys.next_horizon(kept))
+        swapped = await self._swap(partition, old, batches, horizon)
         metrics.MAINTENANCE.labels("compacted partitions").inc(swapped)
         return swapped
 

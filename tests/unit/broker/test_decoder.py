@@ -1,12 +1,14 @@
 """Records are decoded in a thread: other requests run meanwhile."""
 
 import asyncio
+import sys
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from threading import Event
+from types import FrameType
 from typing import Any, TypeVar
 
 import pytest
@@ -17,8 +19,10 @@ from firn.records import contents, keys, record_batch
 from firn_broker.apis import list_offsets
 from firn_broker.broker import measure_stalls
 from firn_broker.log.decoder import OPENED, OWN, TURN_RECORDS, Decoder
+from firn_broker.maintenance import compaction
 from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.network.router import Client
+from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
 from tests.unit.broker.test_contents import batch, record
 from tests.unit.broker.test_offsets_by_time import by_time
@@ -96,6 +100,59 @@ class Counted(Inline):
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
         self.turns += 1
         return super().submit(fn, *args, **kwargs)
+
+
+class Lines(Inline):
+    """Counts the lines that run in the longest turn. This does not depend on the speed of the machine."""
+
+    def __init__(self) -> None:
+        self.most = 0
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> "Future[T]":
+        lines = 0
+
+        def trace(frame: FrameType, event: str, argument: Any) -> Any:
+            nonlocal lines
+            lines += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            return super().submit(fn, *args, **kwargs)
+        finally:
+            sys.settrace(before)
+            self.most = max(self.most, lines)
+
+
+async def longest_turn(records: int) -> int:
+    """Return the lines of the longest turn while a broker compacts so many records, each with a key of its own."""
+    lines = Lines()
+    async with broker(decoder=lines, upkeep={"interval_seconds": 30}) as asked:
+        await create(asked, "t", cleanup_policy="compact")
+        for start in range(0, records, COMPACTED):
+            body = b"".join(
+                record(number, key=b"%d" % (start + number), value=bytes(1000)) for number in range(COMPACTED)
+            )
+            await produce(asked, "t", 0, batch(body, COMPACTED))
+        before, lines.most = compacted(), 0
+        await asyncio.sleep(40)
+        assert compacted() == before + 1
+    return lines.most
+
+
+def compacted() -> float:
+    return REGISTRY.get_sample_value("firn_broker_upkeep_total", {"what": "compacted partitions"}) or 0
+
+
+COMPACTED = 250
+"""Records of a batch, and of a turn of compaction."""
+
+
+def test_no_turn_of_compaction_grows_with_the_partition(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "TURN_RECORDS", COMPACTED)
+    few, many = (run(longest_turn(batches * COMPACTED)) for batches in (4, 12))
+    assert many < 1.2 * few, (few, many)
 
 
 RECORDS, QUEUE = 25_000, 12

@@ -1,6 +1,7 @@
 """Compaction keeps the newest record of each key in batches."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import pytest
 from hypothesis import given
@@ -25,6 +26,11 @@ def record(
         return raw.zigzagged(-1) if data is None else raw.zigzagged(len(data)) + data
 
     return Record(offset, time, appended, key, value is None, horizon, sized(key) + sized(value) + b"\0")
+
+
+def kept_of(newest: Newest, now: int = NOW, retention_ms: int = DAY) -> list[Record]:
+    """Return all records that stay, from parts of 3 records."""
+    return list(chain.from_iterable(newest.kept(now, retention_ms, 3)))
 
 
 def written(
@@ -58,7 +64,7 @@ def test_only_the_newest_record_of_each_key_is_read(log: list[Record], compresse
     newest = Newest(ROOM)
     for entry in log:
         newest.add([entry])
-    kept = newest.kept(NOW, DAY)
+    kept = kept_of(newest)
     assert [entry.offset for entry in kept] == sorted(entry.offset for entry in kept)
     final = {entry.key: entry for entry in log if entry.key is not None}
     assert {entry.key: entry.offset for entry in kept if entry.key is not None} == {
@@ -79,17 +85,30 @@ def test_a_tombstone_expires_after_its_first_compaction() -> None:
     for now, stays in ((NOW, True), (NOW + DAY - 1, True), (NOW + DAY, False)):
         newest = Newest(ROOM)
         newest.add(records)
-        kept = newest.kept(now, DAY)
+        kept = kept_of(newest, now)
         assert [entry.horizon for entry in kept] == [NOW + DAY] * stays
         assert keys.next_horizon(kept) == (NOW + DAY) * stays
         records = written(kept, 0, 9)
     assert records == []
 
 
+def test_a_part_examines_few_records_even_if_none_stays() -> None:
+    newest = Newest(ROOM)
+    newest.add(record(number, b"%d" % number, None, horizon=NOW - 1) for number in range(10))
+    assert list(newest.kept(NOW, DAY, 3)) == [[]] * 4
+
+
+def test_the_first_tombstone_to_remove_may_be_in_any_part() -> None:
+    assert keys.next_horizon([record(0, b"a", None, horizon=7)], 9) == 7
+    assert keys.next_horizon([record(0, b"a", None, horizon=9)], 7) == 7
+    assert keys.next_horizon([record(0, b"a", b"v")], 7) == 7
+    assert keys.next_horizon([record(0, b"a", b"v")]) == 0
+
+
 def test_a_batch_holds_any_two_timestamps() -> None:
     newest = Newest(ROOM)
     newest.add([record(0, b"old", b"v", -contents.MAX_TIME), record(1, b"gone", None, contents.MAX_TIME)])
-    kept = newest.kept(NOW, (1 << 63) - 1)
+    kept = kept_of(newest, retention_ms=(1 << 63) - 1)
     assert [entry.horizon for entry in kept] == [-1, contents.MAX_TIME]
     assert written(kept, 0, 1) == kept
 
@@ -127,7 +146,7 @@ def test_the_memory_for_keys_is_bounded() -> None:
     newest = Newest(room)
     for number in range(1000):
         newest.add([record(number, b"%d" % (number % 10), b"v" * 80)])
-    assert len(newest.kept(NOW, DAY)) == 10
+    assert len(kept_of(newest)) == 10
     with pytest.raises(keys.TooLargeError, match=f"more than {room}"):
         newest.add([record(1000, b"another", b"v" * 500)])
 
