@@ -184,18 +184,21 @@ class Commit:
 
     A repair rejects no batch for its producer: a batch with a wrong sequence or epoch is appended as if it had no
     producer, and the first batch of a producer may have any sequence."""
-    required: Sequence[int] = ()
-    """The batches, by index, without which nothing is committed. They were acknowledged before the coordinator lost
-    them. An object with a commit is no longer there for a repair."""
+    required: Mapping[int, int] = field(default_factory=dict)
+    """The base offsets, by index of the batch, without which nothing is committed. These batches were acknowledged before
+    the coordinator lost them. An object with a commit is no longer there for a repair, and the counter of its lease would
+    hide the loss from all other brokers."""
 
     def rejected(self, outcomes: "Sequence[BatchOutcome]") -> str | None:
-        """Return which required batch is rejected; None if all have an offset."""
-        for index in self.required:
-            if error := outcomes[index].error:
-                topic, part = self.batches[index].partition
-                return (
-                    f"records of topic {topic}, partition {part}, were acknowledged, and are rejected now: {error.name}"
-                )
+        """Return which required batch is rejected or gets another offset; None if all get their offsets."""
+        for index, offset in self.required.items():
+            error, now = outcomes[index][:2]
+            if not error and now == offset:
+                continue
+            topic, part = self.batches[index].partition
+            return f"records of topic {topic}, partition {part}, were acknowledged at offset {offset}, and " + (
+                f"are rejected now: {error.name}" if error else f"would be at {now} now"
+            )
         return None
 
 

@@ -192,7 +192,7 @@ class LogStore(Protocol):
 
         Idempotent by key: a repeated commit returns the stored outcomes. Raises `FencedError` when the node's epoch is
         over or the reservation was withdrawn: then no batch of the object is committed, now or later. Raises
-        `WentBackError` when the store lost earlier commits of the lease, when it rejects a required batch, or while it is
+        `WentBackError` when the store lost earlier commits of the lease, when a required batch would not get its offset, or while it is
         stopped, except for a repair.
         Rejects batches of unknown partitions, and those with a wrong sequence or epoch of their producer. A repair
         appends the latter.

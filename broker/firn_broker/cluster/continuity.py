@@ -8,8 +8,8 @@ reaches the coordinator any more, so that clients get the answers of an outage, 
 - A broker repeats its own commits of the last minute that are missing, in order and by key. Usually each batch gets the
   acknowledged offset, and nothing is lost.
 - A broker waits until the others have repeated theirs.
-- If offsets come out differently, or a counter stays too low, the broker stops the whole cluster. An administrator
-  decides (``firn-broker fsck``).
+- If a batch would get another offset, the broker commits nothing of its object. It stops the whole cluster, and so
+  does any broker that finds a counter too low for long. An administrator decides (``firn-broker fsck``).
 - A broker that could not reach the coordinator until the end of such a repair knows a past that is over. It ends.
 
 Two brokers that commit to the same partition may find the loss in any order. Then offsets differ, and the cluster stops.
@@ -224,9 +224,10 @@ class Continuity:
                 if self._failure is not None:
                     return
                 await self._store.log.reserve(kept.commit.lease, [kept.commit.key])
-                required = [index for index, outcome in enumerate(kept.outcomes) if not outcome.error]
-                if not kept.commit.batches:
-                    required = []
+                acknowledged = kept.outcomes if kept.commit.batches else ()
+                required = {
+                    index: outcome.base_offset for index, outcome in enumerate(acknowledged) if not outcome.error
+                }
                 after = max(number - 1 - settled, 0)
                 outcomes = await self._store.log.commit(replace(kept.commit, after=after, required=required))
                 self._failure = _difference(kept, outcomes)

@@ -82,8 +82,12 @@ class CommitContract(StoreContract):
     async def test_without_a_required_batch_nothing_is_committed(self, log: Log) -> None:
         key, batches = await log.key(), placed([produced(0), produced(7), produced(1)])
         with pytest.raises(WentBackError, match="out_of_order_sequence_number"):
-            await log.store.log.commit(Commit(log.lease, key, 1000, batches, required=[0, 1]))
-        assert offsets(await log.store.log.commit(Commit(log.lease, key, 1000, batches, required=[0, 2]))) == [0, -1, 1]
+            await log.store.log.commit(Commit(log.lease, key, 1000, batches, required={0: 0, 1: 1}))
+        with pytest.raises(WentBackError, match="were acknowledged at offset 2, and would be at 1 now"):
+            await log.store.log.commit(Commit(log.lease, key, 1000, batches, required={0: 0, 2: 2}))
+        assert not (await log.store.nodes.progress()).counters[log.lease.commits]
+        commit = Commit(log.lease, key, 1000, batches, required={0: 0, 2: 1})
+        assert offsets(await log.store.log.commit(commit)) == [0, -1, 1]
 
     async def test_a_commit_of_an_unreserved_object_is_rejected(self, log: Log) -> None:
         with pytest.raises(FencedError):

@@ -7,6 +7,7 @@ import os
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn.model.errors import UnavailableError
 from firn_broker.cluster.continuity import PATIENCE_SECONDS, REASON
 from firn_broker.log_types import NodeAddress, Topic
 from firn_broker.maintenance import fsck, recovery
@@ -107,7 +108,7 @@ def test_the_cluster_stops_if_another_record_has_the_acknowledged_offset() -> No
             await lose_commits(world, first)
             # The second broker finds nothing wrong: the first has not renewed its lease since.
             assert await send(world, second, 7, producer=-1) == (0, 0)
-            assert "acknowledged at offset 0, and are at 1 now" in await stops(world)
+            assert "acknowledged at offset 0, and would be at 1 now" in await stops(world)
             assert await refused(world, first, 1)
             assert await refused(world, second, 8)
             answer = await wire.fetch(world, second, Client("reader"), TOPIC, 0, 0)
@@ -120,6 +121,33 @@ def test_the_cluster_stops_if_another_record_has_the_acknowledged_offset() -> No
             quiet(world)
 
     run(story())
+
+
+def test_the_cluster_stops_if_the_broker_dies_before_it_reports_another_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It repeated its lost commit, but the coordinator has not stored the reason to stop."""
+
+    async def story() -> None:
+        async with brokers() as world:
+            first, second = world.hosts
+            backup = world.backup()
+            assert await send(world, first, 0) == (0, 0)
+            await asyncio.sleep(LEASE_SECONDS)
+            await world.restart_coordinator(backup)
+            assert await send(world, second, 7, producer=-1) == (0, 0)
+            with monkeypatch.context() as patched:
+                patched.setattr(world.store.nodes, "stop_serving", unavailable)
+                await asyncio.sleep(LEASE_SECONDS)
+                assert (first.broker.not_ready or "").startswith(REASON)
+                world.kill(first)
+            assert "no broker repeated them" in await stops(world)
+            await recovered(world, {0: {0: 0}})
+            quiet(world)
+
+    run(story())
+
+
+async def unavailable(reason: str) -> None:
+    raise UnavailableError(f"the coordinator cannot be reached to store {reason}")
 
 
 def test_the_cluster_stops_if_the_broker_of_the_lost_commits_is_gone() -> None:
