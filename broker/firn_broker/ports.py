@@ -263,9 +263,9 @@ class RetentionStore(Protocol):
         """
         ...
 
-    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> bool:
-        """Return whether the logs have the records of all these batches for certain, through other objects than ``key``,
-        which is reserved and not committed.
+    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> Sequence[bool]:
+        """Return for each batch whether the log has its records for certain, through other objects than ``key``, which is
+        reserved and not committed.
 
         The answer is no for batches without a producer id, and where the store cannot tell. So it is no for a producer
         id that the store allocated after the reservation: a store that went back would allocate it again.

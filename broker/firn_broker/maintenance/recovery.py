@@ -15,7 +15,7 @@ which maintenance keeps.
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import groupby
+from itertools import compress, groupby
 from uuid import UUID
 
 import structlog
@@ -35,6 +35,7 @@ from firn_broker.log_types import (
     Rewrite,
     Topic,
 )
+from firn_broker.maintenance import uncommitted
 from firn_broker.maintenance.commit_order import Written, commit_order
 from firn_broker.maintenance.compaction import batch_ranges
 from firn_broker.ports import MetadataStore, ObjectStore
@@ -93,7 +94,7 @@ async def recover(
     return await recovery.run(keys, frozenset(missing))
 
 
-async def accept(store: MetadataStore, uncommitted: Sequence[str], newer: Sequence[str], keep_ms: int) -> int:
+async def accept(store: MetadataStore, reserved: Sequence[str], newer: Sequence[str], keep_ms: int) -> int:
     """Give objects without a commit up, so that maintenance deletes them ``keep_ms`` from now. Return how many.
 
     ``newer`` are objects that the coordinator does not know. Give them up only while no broker is live: a live one may
@@ -107,7 +108,7 @@ async def accept(store: MetadataStore, uncommitted: Sequence[str], newer: Sequen
                 await store.log.adopt(lease, newer[start : start + ACCEPTED_AT_ONCE])
         finally:
             await store.nodes.leave(lease)
-    return await store.retention.withdraw_reservations([*uncommitted, *newer], keep_ms)
+    return await store.retention.withdraw_reservations([*reserved, *newer], keep_ms)
 
 
 class _Recovery:
@@ -154,7 +155,7 @@ class _Recovery:
             if wal.horizon(key) is not None:
                 continue
             try:
-                found.append(await self._read_twice(key))
+                found.append(await self._read_one(key))
             except KeyError:
                 self._result.skipped.append(key)
             except CorruptDataError:
@@ -162,16 +163,8 @@ class _Recovery:
                 self._result.kept.append(key)
         return found
 
-    async def _read_twice(self, key: str) -> Written:
-        """Read an object, and again if the first read is damaged. Raises CorruptDataError, KeyError."""
-        try:
-            return await self._read_one(key)
-        except CorruptDataError:
-            return await self._read_one(key)
-
     async def _read_one(self, key: str) -> Written:
-        size = await self._objects.size(key)
-        batches = await wal.read_batches(self._objects, key, size)
+        size, batches = await uncommitted.read_index(self._objects, key)
         (head,) = await self._objects.get_ranges(key, [(0, wal.HEAD)])
         return Written(*wal.writer(head), wal.id_of(key), key, size, batches)
 
@@ -179,12 +172,16 @@ class _Recovery:
         """Find batches that the log has through other objects. Afterwards, repaired producers may have gaps."""
         for item in found:
             await self._store.nodes.renew(lease, TTL_MS)
-            for batch in item.batches:
-                identity = _identity(batch)
-                if identity is None or identity in self._committed or batch.partition.topic not in self._topics:
-                    continue
-                if await self._store.retention.contains(item.key, [self._entry(batch)]):
-                    self._committed.add(identity)
+            asked = {
+                identity: batch
+                for batch in item.batches
+                if (identity := _identity(batch)) is not None
+                and identity not in self._committed
+                and batch.partition.topic in self._topics
+            }
+            if asked:
+                known = await self._store.retention.contains(item.key, [self._entry(batch) for batch in asked.values()])
+                self._committed.update(compress(asked, known))
 
     async def _commit(self, lease: NodeLease, item: Written) -> None:
         """Commit the batches of partitions that exist, after a copy of the others."""
@@ -292,11 +289,8 @@ class _Recovery:
         return memoryview(copy)
 
     def _entry(self, batch: wal.IndexedBatch) -> BatchEntry:
-        return BatchEntry(
-            batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp,
-            self._configs.append_time(self._topics[batch.partition.topic]), batch.producer_id, batch.producer_epoch,
-            batch.base_sequence,
-        )  # fmt: skip
+        append_time = self._configs.append_time(self._topics[batch.partition.topic])
+        return uncommitted.entry(batch, append_time=append_time)
 
 
 def _greatest_producer(found: Sequence[Written]) -> int:

@@ -13,6 +13,7 @@ from firn.model.errors import CorruptDataError, FencedError, UnavailableError
 from firn_broker import metrics
 from firn_broker.cluster.membership import Membership
 from firn_broker.log_types import BatchEntry, Topic
+from firn_broker.maintenance import uncommitted
 from firn_broker.maintenance.compaction import Compaction
 from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.ports import ObjectStore, RetentionStore
@@ -28,8 +29,6 @@ T = TypeVar("T")
 LEASE = "upkeep"
 OBJECTS_AT_ONCE = 1_000
 """Objects that one request deletes."""
-READS = 2
-"""Reads of an object before it counts as damaged."""
 DELETES = 4
 """Concurrent requests that delete objects."""
 LONGEST_POSTPONEMENT_MS = 3_600_000
@@ -168,7 +167,7 @@ class Maintenance:
             batches = await self._batches(key)
             if batches is not None and not batches:
                 unused.append(key)
-            elif batches is not None and await self._retention_store.contains(key, batches):
+            elif batches is not None and all(await self._retention_store.contains(key, batches)):
                 await self._accept(key)
             # The coordinator may have lost the commit of a complete object.
             elif await self._retention_store.withdraw_reservations([key], None):
@@ -196,23 +195,15 @@ class Maintenance:
         if wal.horizon(key) is not None:
             # Compaction copied its records from committed objects.
             return []
-        for _ in range(READS):
-            try:
-                indexed = await wal.read_batches(self._objects, key, await self._objects.size(key))
-            except KeyError:
-                return []
-            except CorruptDataError as error:
-                log.warning("an object without a commit is damaged", key=key, error=str(error))
-            else:
-                return [
-                    BatchEntry(
-                        batch.partition, batch.position, batch.length, batch.records, batch.max_timestamp, False,
-                        batch.producer_id, batch.producer_epoch, batch.base_sequence,
-                    )
-                    for batch in indexed
-                ]  # fmt: skip
-        # An upload stores all of an object or nothing, so the damage came later. Another read may find the records.
-        return None
+        try:
+            _, indexed = await uncommitted.read_index(self._objects, key)
+        except KeyError:
+            return []
+        except CorruptDataError as error:
+            # An upload stores all of an object or nothing, so the damage came later. Another read may find the records.
+            log.warning("an object without a commit is damaged", key=key, error=str(error))
+            return None
+        return [uncommitted.entry(batch) for batch in indexed]
 
     async def _forget_producers(self) -> None:
         age, limit = int(self._settings.producer_seconds * 1000), self._settings.round_runs

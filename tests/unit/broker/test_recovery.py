@@ -13,7 +13,7 @@ from firn.model.errors import ExitCode, UnavailableError
 from firn.records import record_batch
 from firn_broker import __main__ as process
 from firn_broker.broker import Ports
-from firn_broker.log_types import BatchOutcome, Commit
+from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, NodeAddress
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
 from firn_broker.storage import wal
 from tests.fakes.virtual_time import LoopClock, run
@@ -187,6 +187,41 @@ def test_batches_that_a_producer_sent_again_are_committed_once(
         assert (recovered["records"], recovered["duplicates"]) == (8, 8)
         async with broker(shared, seed=3, **SETTINGS) as asked:
             assert await read(asked, "t") == list(range(8))
+
+    run(story())
+
+
+def test_a_recovery_asks_the_coordinator_once_for_each_object(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as asked:
+            await create(asked, "t", retention_ms="-1")
+            sent = (batch(producer=producer, epoch=0, sequence=0).data for producer in range(5))
+            await asyncio.gather(*(produce(asked, "t", 0, data) for data in sent))
+        assert len(shared.objects.objects) == 1
+        # The object lost its commit. Two of its producers sent their batches again, and the log has them.
+        lose(shared, "UPDATE counter SET value = 5 WHERE name = 'producer'")
+        (key,) = shared.objects.objects
+        lease = await shared.store.nodes.join(NodeAddress("h", 1), 1000)
+        await shared.store.log.reserve(lease, [key])
+        await shared.store.nodes.leave(lease)
+        async with broker(shared, seed=2) as asked:
+            for producer in (1, 3):
+                await produce(asked, "t", 0, batch(producer=producer, epoch=0, sequence=0).data)
+        contains = shared.store.retention.contains
+        answers: list[Sequence[bool]] = []
+
+        async def noted(key: str, batches: Sequence[BatchEntry]) -> Sequence[bool]:
+            answers.append(await contains(key, batches))
+            return answers[-1]
+
+        monkeypatch.setattr(shared.store.retention, "contains", noted)
+        assert await fsck(shared, monkeypatch) == ExitCode.DONE
+        assert answers == [[False, True, False, True, False]]
+        recovered = printed_report(capsys)["recovered"]
+        assert (recovered["records"], recovered["duplicates"]) == (3, 2)
 
     run(story())
 

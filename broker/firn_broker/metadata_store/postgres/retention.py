@@ -71,7 +71,7 @@ class PostgresRetention:
         )  # fmt: skip
         return len(rows)
 
-    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> bool:
+    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> Sequence[bool]:
         rows = await self._database.rows(
             "SELECT it.n, p.epoch, p.ring, EXISTS (SELECT 1 FROM topic JOIN forgotten_producer f ON f.topic = topic.name"
             " WHERE topic.id = it.topic AND f.pid >= it.pid) FROM unnest($2::uuid[], $3::int[], $4::bigint[]) WITH ORDINALITY"
@@ -81,14 +81,14 @@ class PostgresRetention:
             key, [entry.partition.topic for entry in batches], [entry.partition.index for entry in batches],
             [entry.producer_id for entry in batches],
         )  # fmt: skip
-        contained = 0
+        contained = [False] * len(batches)
         for number, epoch, ring, forgotten in rows:
             entry = batches[number - 1]
             state = ProducerState(epoch, [KnownBatch(*ring[start : start + 4]) for start in range(0, len(ring), 4)])
-            contained += idempotence.contains(
+            contained[number - 1] = idempotence.contains(
                 state, entry.producer_epoch, entry.base_sequence, entry.records, partial(bool, forgotten)
             )
-        return contained == len(batches)
+        return contained
 
     async def forget_replies(self, age_ms: int, limit: int) -> int:
         # A node repeats only the newest commits of its present epoch; after its epoch has ended it repeats none.

@@ -136,7 +136,7 @@ class SqliteRetention:
 
         return await database.run(work)
 
-    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> bool:
+    async def contains(self, key: str, batches: Sequence[BatchEntry]) -> Sequence[bool]:
         database = self._database
 
         def known(entry: BatchEntry) -> bool:
@@ -146,9 +146,9 @@ class SqliteRetention:
                 entry.producer_epoch, entry.base_sequence, entry.records, partial(may_be_forgotten, database, entry),
             )  # fmt: skip
 
-        def work() -> bool:
+        def work() -> Sequence[bool]:
             (allocated,) = database.row("SELECT coalesce(producers, 0) FROM wal WHERE key=?", key) or (0,)
-            return all(0 <= entry.producer_id < allocated and known(entry) for entry in batches)
+            return [0 <= entry.producer_id < allocated and known(entry) for entry in batches]
 
         return await database.run(work, write=False)
 
