@@ -21,7 +21,8 @@ from firn_broker.log.decoder import TURN_RECORDS, Decoder
 from firn_broker.log.reader import UnreadableError
 from firn_broker.log_types import EARLIEST, LATEST, MAX_TIMESTAMP, LogState, Partition
 from firn_broker.network.router import Call
-from firn_broker.wire.requests import ListOffsetsPartition, ListOffsetsRequest
+from firn_broker.topics.places import find_places
+from firn_broker.wire.requests import ListOffsetsRequest
 
 KEY = 2
 VERSIONS = (1, 9)
@@ -30,19 +31,14 @@ EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 
 async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fields:
     """Report the requested offset of each partition."""
-    requested: list[tuple[str, list[tuple[ListOffsetsPartition, Partition | None]]]] = []
-    times: Counter[Partition] = Counter()
-    for topic in request.topics:
-        stored = await broker.topic_metadata.find(topic.name)
-        places = [None if stored is None else stored.partition(entry.partition_index) for entry in topic.partitions]
-        requested.append((topic.name, list(zip(topic.partitions, places, strict=True))))
-        times.update(place for place in places if place is not None)
-    states = dict(zip(times, await broker.metadata_store.log.states(list(times)), strict=True))
+    requested = ((topic.name, [entry.partition_index for entry in topic.partitions]) for topic in request.topics)
+    found = await find_places(broker.topic_metadata, broker.metadata_store.log, requested)
+    times = Counter(place for places in found.by_topic for place in places)
     topics = []
-    for name, of_topic in requested:
+    for topic, places in zip(request.topics, found.by_topic, strict=True):
         partitions = []
-        for entry, place in of_topic:
-            state = None if place is None else states[place]
+        for entry, place in zip(topic.partitions, places, strict=True):
+            state = found.state(place)
             error, offset, timestamp = ErrorCode.none, -1, -1
             if place is None or state is None:
                 error = ErrorCode.unknown_topic_or_partition
@@ -56,7 +52,7 @@ async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fie
                     "leader_epoch": 0 if offset >= 0 else -1,
                 }
             )  # fmt: skip
-        topics.append({"name": name, "partitions": partitions})
+        topics.append({"name": topic.name, "partitions": partitions})
     return {"topics": topics}
 
 

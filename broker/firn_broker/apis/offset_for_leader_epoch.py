@@ -5,9 +5,9 @@ from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
-from firn_broker.log_types import Partition
 from firn_broker.network.router import Call
-from firn_broker.wire.requests import OffsetForLeaderEpochPartition, OffsetForLeaderEpochRequest
+from firn_broker.topics.places import find_places
+from firn_broker.wire.requests import OffsetForLeaderEpochRequest
 
 KEY = 23
 VERSIONS = (2, 4)
@@ -15,19 +15,13 @@ VERSIONS = (2, 4)
 
 async def handle(broker: Broker, request: OffsetForLeaderEpochRequest, call: Call) -> Fields:
     """Report the end of each requested leader epoch."""
-    requested: list[tuple[str, list[tuple[OffsetForLeaderEpochPartition, Partition | None]]]] = []
-    existing: dict[Partition, None] = {}
-    for topic in request.topics:
-        stored = await broker.topic_metadata.find(topic.topic)
-        places = [None if stored is None else stored.partition(entry.partition) for entry in topic.partitions]
-        requested.append((topic.topic, list(zip(topic.partitions, places, strict=True))))
-        existing.update((place, None) for place in places if place is not None)
-    states = dict(zip(existing, await broker.metadata_store.log.states(list(existing)), strict=True))
+    requested = ((topic.topic, [entry.partition for entry in topic.partitions]) for topic in request.topics)
+    found = await find_places(broker.topic_metadata, broker.metadata_store.log, requested)
     topics = []
-    for name, of_topic in requested:
+    for topic, places in zip(request.topics, found.by_topic, strict=True):
         partitions = []
-        for entry, place in of_topic:
-            state = None if place is None else states[place]
+        for entry, place in zip(topic.partitions, places, strict=True):
+            state = found.state(place)
             error, epoch, end = ErrorCode.none, -1, -1
             if state is None:
                 error = ErrorCode.unknown_topic_or_partition
@@ -38,5 +32,5 @@ async def handle(broker: Broker, request: OffsetForLeaderEpochRequest, call: Cal
             partitions.append(
                 {"error_code": error, "partition": entry.partition, "leader_epoch": epoch, "end_offset": end}
             )
-        topics.append({"topic": name, "partitions": partitions})
+        topics.append({"topic": topic.topic, "partitions": partitions})
     return {"topics": topics}

@@ -70,6 +70,14 @@ class TestPostgres(MetadataStoreContract):
         await store.close()
 
     @pytest.fixture
+    async def db(self, settings: PostgresSettings, database: Postgres, store: MetadataStore) -> AsyncIterator[Any]:
+        """Open a connection of another program to the schema of the store."""
+        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
+        await db.execute(f"SET search_path = {settings.schema_name}")
+        yield db
+        await db.close()
+
+    @pytest.fixture
     async def advance(
         self, settings: PostgresSettings, database: Postgres, store: MetadataStore
     ) -> AsyncIterator[Advance]:
@@ -92,29 +100,19 @@ class TestPostgres(MetadataStoreContract):
         return int(await log.store.database.value("SELECT count(*) FROM time_mark"))
 
     @pytest.mark.parametrize("release", sorted(RELEASED.iterdir()), ids=lambda path: path.stem)
-    async def test_the_statements_of_a_released_version_are_valid(
-        self, release: Path, settings: PostgresSettings, database: Postgres, store: MetadataStore
-    ) -> None:
+    async def test_the_statements_of_a_released_version_are_valid(self, release: Path, db: Any) -> None:
         """Brokers of that version run on this schema during an upgrade, and after a way back."""
-        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
-        await db.execute(f"SET search_path = {settings.schema_name}")
         for statement in json.loads(release.read_text()):
             await db.prepare(statement)
-        await db.close()
 
-    async def test_version_0_1_0_drops_batch_ranges(
-        self, log: Log, settings: PostgresSettings, database: Postgres
-    ) -> None:
+    async def test_version_0_1_0_drops_batch_ranges(self, log: Log, db: Any) -> None:
         for _ in range(3):
             await log.commit(batch(FIRST), batch(SECOND))
         await log.store.log.advance_start(FIRST, 2)
-        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
-        await db.execute(f"SET search_path = {settings.schema_name}")
         assert [await db.fetchval("SELECT drop_runs($1)", 1) for _ in range(3)] == [1, 1, 0]
         await log.store.topics.delete_topic(TOPIC)
         assert await db.fetchval("SELECT drop_runs($1)", 10) == 4
         assert len(await log.store.retention.dead_objects(0, 10)) == 3
-        await db.close()
 
     async def test_a_change_that_begins_first_and_commits_last_is_not_missed(
         self, settings: PostgresSettings, database: Postgres, log: Log
@@ -148,12 +146,8 @@ class TestPostgres(MetadataStoreContract):
         assert ([topic.name for topic in loaded.topics], loaded.whole) == (["earlier"], False)
         await db.close()
 
-    async def test_a_version_with_forgotten_changes_loads_all_topics(
-        self, settings: PostgresSettings, database: Postgres, log: Log
-    ) -> None:
+    async def test_a_version_with_forgotten_changes_loads_all_topics(self, log: Log, db: Any) -> None:
         known = (await whole(log.store)).version
-        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
-        await db.execute(f"SET search_path = {settings.schema_name}")
         for changes, is_whole in ((9_999, False), (1, True)):
             await db.execute(
                 f"DO $$ BEGIN FOR i IN 1 .. {changes} LOOP UPDATE topic SET partitions = partitions; END LOOP; END $$"
@@ -162,11 +156,8 @@ class TestPostgres(MetadataStoreContract):
             assert loaded is not None
             assert (loaded.whole, loaded.topics[0].partitions) == (is_whole, 2)
         assert await db.fetchval("SELECT count(*) FROM topic_change") == 10_000
-        await db.close()
 
-    async def test_producers_that_version_0_1_0_forgets_go_on(
-        self, log: Log, settings: PostgresSettings, database: Postgres, advance: Advance
-    ) -> None:
+    async def test_producers_that_version_0_1_0_forgets_go_on(self, log: Log, advance: Advance, db: Any) -> None:
         statements = json.loads((RELEASED / "0.1.0.json").read_text())
         (forget,) = (statement for statement in statements if "DELETE FROM producer" in statement)
         (delete,) = (statement for statement in statements if "DELETE FROM topic" in statement)
@@ -174,8 +165,6 @@ class TestPostgres(MetadataStoreContract):
         again = Partition(UUID(int=8), 0)
         await log.commit(produced(0, producer=1), produced(0, producer=2))
         await advance(11)
-        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
-        await db.execute(f"SET search_path = {settings.schema_name}")
         assert (await db.fetchrow(forget, 10_000, 10, -1, -1))[2] == 2
         assert [outcome.error for outcome in await log.commit(produced(7, producer=2), produced(7, producer=3))] == [
             idempotence.HELD, ErrorCode.out_of_order_sequence_number,
@@ -183,7 +172,6 @@ class TestPostgres(MetadataStoreContract):
         await log.commit(produced(0, producer=4))
         await db.execute(delete, TOPIC)
         await db.execute(logs, TOPIC)
-        await db.close()
         await log.store.topics.create_topic(Topic(again.topic, "orders", 1, {}))
         outcomes = await log.commit(produced(5, producer=5, partition=again), produced(5, producer=4, partition=again))
         assert [outcome.error for outcome in outcomes] == [ErrorCode.out_of_order_sequence_number, idempotence.HELD]
@@ -284,13 +272,10 @@ class TestPostgres(MetadataStoreContract):
 
     @pytest.mark.parametrize("oldest", [len(SCRIPTS), len(SCRIPTS) + 1])
     async def test_a_program_older_than_the_schema_starts_only_if_the_schema_allows_it(
-        self, settings: PostgresSettings, database: Postgres, store: MetadataStore, oldest: int
+        self, settings: PostgresSettings, store: MetadataStore, oldest: int, db: Any
     ) -> None:
-        db: Any = await asyncpg.connect(database.uri, user=database.user, password=database.password)
-        await db.execute(f"SET search_path = {settings.schema_name}")
         await db.execute("INSERT INTO schema_version VALUES ($1)", len(SCRIPTS) + 1)
         await db.execute("UPDATE cluster SET compatible_from = $1", oldest)
-        await db.close()
         older = PostgresStore(settings)
         if oldest > len(SCRIPTS):
             with pytest.raises(InvalidSpecError, match=f"needs a program of schema version {oldest} or later"):

@@ -491,7 +491,7 @@ def test_a_recovery_reports_missing_objects_that_no_compacted_one_replaces(
         assert report["missing"]
         (compacted,) = shared.objects.objects
         assert report["recovered"]["kept"] == [compacted], "it has the only copy of the later records"
-        upkeep = {"upkeep": {**UPKEEP["upkeep"], "abandon_seconds": 100, "uncommitted_seconds": 500}}
+        upkeep: dict[str, Any] = {"upkeep": {**UPKEEP["upkeep"], "abandon_seconds": 100, "uncommitted_seconds": 500}}
         async with broker(shared, 2, **upkeep):
             await asyncio.sleep(1000)
             assert list(shared.objects.objects) == [compacted]
@@ -509,7 +509,7 @@ def test_a_recovery_keeps_a_compacted_object_that_the_coordinator_does_not_know(
 
     async def story() -> None:
         shared = Shared()
-        async with broker(shared, **{"upkeep": {**UPKEEP["upkeep"], "grace_seconds": 10**6}}) as asked:
+        async with broker(shared, upkeep={**UPKEEP["upkeep"], "grace_seconds": 10**6}) as asked:
             await create(asked, "t", cleanup_policy="compact")
             await fill(asked)
             backup = shared.store.database.connection.serialize()
