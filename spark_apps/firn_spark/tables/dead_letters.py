@@ -2,8 +2,9 @@
 between the two commits.
 
 A round commits its dead letters first, then the table's rows. After a crash in between, the dead-letter table is
-ahead. The offsets that it holds beyond the table are read back, and left out of both tables when the range lands
-again.
+ahead. The records that it holds beyond the table are read back, and left out of both tables when the range lands
+again. Only the same record is left out: the log may have given the offset to another record after an unclean
+election. That record lands, and the earlier dead letter stays.
 
 A letter does not record its topic id, and a re-created topic has the offsets of the earlier topic again. Their times
 differ: letters of a topic begin after all letters of the earlier one (`moment`), and every commit carries that time
@@ -15,7 +16,7 @@ commit to the topic's table, and only then writes to it. A newer writer either r
 """
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import structlog
@@ -28,8 +29,16 @@ from firn.tables import rows, table_properties
 from firn_spark.tables.commits import INGEST, Committer, Extras, Landed, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, translate
 from firn_spark.tables.java_tables import Tables, quoted
+from firn_spark.worker.fetched import IDENTITY_BYTES, Identities
 
 log = structlog.get_logger()
+
+IDENTITY = (
+    "unhex(substring(sha2(concat(encode(concat(_kafka.timestamp_ms, ':', coalesce(string(length(key)), ''), ':', "
+    "coalesce(string(length(value)), ''), ':'), 'UTF-8'), coalesce(key, X''), coalesce(value, X'')), 256), "
+    f"1, {2 * IDENTITY_BYTES}))"
+)
+"""`Fetched.identity` of a dead letter's record, in SQL."""
 
 
 def load(tables: Tables, job: IngestJob) -> Any | None:
@@ -141,16 +150,16 @@ def ahead(dead: Landed | None, topic_id: str, offsets: Offsets) -> Offsets:
     return {part: end for part, end in dead.offsets.items() if end > offsets.get(part, 0)}
 
 
-def offsets_between(
+def records_between(
     spark: Any, job: IngestJob, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
-) -> Mapping[int, frozenset[int]]:
-    """Return the offsets of ``dead``'s letters in [``landed``, ``beyond``) by partition; ``table`` is what `load`
+) -> Identities:
+    """Return the records of ``dead``'s letters in [``landed``, ``beyond``) by partition; ``table`` is what `load`
     returns for ``job``.
 
     Raises UnavailableError if the table cannot be read.
     """
     try:
-        return _offsets_between(spark, job, table, dead, landed, beyond)
+        return _records_between(spark, job, table, dead, landed, beyond)
     except JAVA_ERRORS as error:
         if any(cause.token_expired for cause in causes(error)):
             # The session's catalog keeps a token that it could not renew. The next query opens the catalog again.
@@ -158,9 +167,9 @@ def offsets_between(
         raise translate(error, f"table {table.name()}") from error
 
 
-def _offsets_between(
+def _records_between(
     spark: Any, job: IngestJob, table: Any, dead: Landed, landed: Offsets, beyond: Offsets
-) -> Mapping[int, frozenset[int]]:
+) -> Identities:
     # Read only the few commits that the topic's table does not know of, as far as the history goes.
     snapshot = table.currentSnapshot()
     last = snapshot.snapshotId() if snapshot is not None else None
@@ -185,8 +194,10 @@ def _offsets_between(
         for part, end in beyond.items()
     )
     condition = f"ingested_at >= timestamp_micros({dead.letters[0]}) and ({ranges})"
-    excluded: dict[int, set[int]] = {}
+    excluded: dict[int, dict[int, tuple[bytes, ...]]] = {}
     name = quoted(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
-    for row in reader.load(name).where(condition).selectExpr("_kafka.partition", "_kafka.offset").collect():
-        excluded.setdefault(row[0], set()).add(row[1])
-    return {part: frozenset(offsets) for part, offsets in excluded.items()}
+    columns = ("_kafka.partition", "_kafka.offset", IDENTITY)
+    for part, offset, identity in reader.load(name).where(condition).selectExpr(*columns).collect():
+        known = excluded.setdefault(part, {})
+        known[offset] = (*known.get(offset, ()), bytes(identity))
+    return excluded

@@ -4,7 +4,7 @@ The format of the topic's schema decodes the values (`firn_spark.worker.formats`
 as the contract says, and adds the columns that identify the Kafka record of a row.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -14,7 +14,7 @@ from firn.model.jobs import IngestJob
 from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
-from firn_spark.worker.fetched import Fetched, Numbers
+from firn_spark.worker.fetched import Fetched, Identities, Numbers
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.kafka_columns import kafka_columns, shaped
@@ -57,7 +57,7 @@ class Decoder:
         job: IngestJob,
         *,
         ingested_at: int,
-        exclude: Mapping[int, frozenset[int]] | None = None,
+        exclude: Identities | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
     ) -> None:
         """Set up the format. ``ingested_at`` is microseconds since 1970. Raises InvalidSpecError for an invalid schema."""
@@ -72,7 +72,7 @@ class Decoder:
 
     def decode(self, records: Fetched) -> Decoded:
         """Decode records of the topic."""
-        excluded = _listed(self._exclude, records)
+        excluded = _excluded(self._exclude, records)
         forced = _listed(self._force_dead, records) & ~excluded
         halted = self._beyond_halt(records)
         left_out = excluded | halted
@@ -169,7 +169,16 @@ class _SortedOut:
     rejected: int | None = None
 
 
-def _listed(offsets_by_partition: Mapping[int, frozenset[int]], records: Fetched) -> Numbers:
+def _excluded(identities: Identities, records: Fetched) -> Numbers:
+    """Return which records are excluded: those at a listed offset, unless the log gave it to another record."""
+    excluded = _listed(identities, records)
+    for index in np.flatnonzero(excluded).tolist():
+        known = identities[int(records.partitions[index])][int(records.offsets[index])]
+        excluded[index] = records.identity(index) in known
+    return excluded
+
+
+def _listed(offsets_by_partition: Mapping[int, Collection[int]], records: Fetched) -> Numbers:
     listed = np.zeros(len(records), dtype=bool)
     for partition, offsets in offsets_by_partition.items():
         if offsets:

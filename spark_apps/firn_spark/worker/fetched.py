@@ -4,6 +4,8 @@ A decoder copies out of the bytes only what the table stores. `Fetched.from_arro
 the buffer of a binary array and its offsets are bytes and places already.
 """
 
+import hashlib
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,6 +16,10 @@ Numbers = np.ndarray[Any, np.dtype[Any]]
 """An array of numpy."""
 NO_TIME = -1
 """The time of a record that has none, in Kafka's protocol and here."""
+IDENTITY_BYTES = 16
+"""Length of `Fetched.identity`."""
+Identities = Mapping[int, Mapping[int, Collection[bytes]]]
+"""Partition -> offset -> identities of records that had this offset."""
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 
@@ -53,6 +59,10 @@ class Places:
     def lengths(self) -> Numbers:
         """Return the number of bytes of each value, 0 for null."""
         return cast(Numbers, (self.ends - self.firsts) * self.present)
+
+    def value(self, index: int) -> bytes | None:
+        """Copy a value into a Python object."""
+        return self.data[self.firsts[index] : self.ends[index]].tobytes() if self.present[index] else None
 
     def to_list(self) -> list[bytes | None]:
         """Copy the values into Python objects."""
@@ -170,6 +180,19 @@ class Fetched:
 
     def __len__(self) -> int:
         return len(self.offsets)
+
+    def identity(self, index: int) -> bytes:
+        """Return a digest that distinguishes a record from others that had its offset.
+
+        The log can give an offset to another record after an unclean election. `firn_spark.tables.dead_letters` computes
+        the same digest from a dead letter, in SQL.
+        """
+        key, value = self.keys.value(index), self.values.value(index)
+        lengths = ":".join("" if part is None else str(len(part)) for part in (key, value))
+        digest = hashlib.sha256(f"{self.times[index]}:{lengths}:".encode())
+        digest.update(key or b"")
+        digest.update(value or b"")
+        return digest.digest()[:IDENTITY_BYTES]
 
     def select(self, indices: Numbers) -> "Fetched":
         """Return the records at ``indices``, which ascend. The bytes stay where they are."""

@@ -29,7 +29,7 @@ import pyarrow as pa
 from firn.model.jobs import IngestJob
 from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder
-from firn_spark.worker.fetched import Fetched
+from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
 
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
@@ -94,15 +94,15 @@ class HaltPlace(TypedDict):
 class TopicLanding:
     """Instructions for one topic's records.
 
-    ``exclude`` lists offsets by partition that are dead letters already, because a crash came between the two tables'
-    commits. They make no row and no second dead letter. ``force_dead`` records become dead letters whatever they hold
+    ``exclude`` lists records that are dead letters already, because a crash came between the two tables' commits. They
+    make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead letters whatever they hold
     (resume: skip).
     """
 
     job: IngestJob
     table: TableSpec
     dead_letters: TableSpec | None = None
-    exclude: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    exclude: Identities = field(default_factory=dict)
     force_dead: Mapping[int, frozenset[int]] = field(default_factory=dict)
 
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
+from firn_spark.tables.dead_letters import IDENTITY
 from tests.fakes.lake.memory import MAIN, SKEW_MS, Lake, Metadata, RefusedError, Snapshot
 
 T = TypeVar("T")
@@ -461,6 +462,11 @@ _RANGE = re.compile(r"_kafka\.partition = (\d+) and _kafka\.offset >= (\d+) and 
 _SINCE = re.compile(r"timestamp_micros\((-?\d+)\)")
 
 
+def identity(serial: int) -> bytes:
+    """Return what stands for `Fetched.identity` of the record with this serial number."""
+    return str(serial).encode()
+
+
 class _Reader:
     """Spark's reader of an Iceberg table, for the query of `firn_spark.tables.dead_letters`."""
 
@@ -484,13 +490,13 @@ class _Reader:
         return self
 
     def selectExpr(self, *columns: str) -> "_Reader":
-        assert columns == ("_kafka.partition", "_kafka.offset")
+        assert columns == ("_kafka.partition", "_kafka.offset", IDENTITY)
         return self
 
-    def collect(self) -> list[tuple[int, int]]:
+    def collect(self) -> list[tuple[int, int, bytes]]:
         return self._gateway.request("spark.query", lambda: list(self._found()))
 
-    def _found(self) -> Iterator[tuple[int, int]]:
+    def _found(self) -> Iterator[tuple[int, int, bytes]]:
         metadata = self._lake.tables.get(self._name)
         if metadata is None:
             raise error("NoSuchTableException", f"Table does not exist: {self._name}")
@@ -503,7 +509,7 @@ class _Reader:
             for row in self._lake.objects[path]:
                 fits = any(row.partition == part and low <= row.offset < high for part, low, high in ranges)
                 if fits and row.ingested_at >= int(since[1]):
-                    yield row.partition, row.offset
+                    yield row.partition, row.offset, identity(row.serial)
 
     def _files(self, metadata: Metadata) -> Iterable[str]:
         head = metadata.head

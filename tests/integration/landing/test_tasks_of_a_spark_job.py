@@ -10,6 +10,8 @@ from pyiceberg.table import StaticTable
 
 from firn.model.jobs import Column
 from firn.tables import rows
+from firn_spark.tables.dead_letters import IDENTITY
+from firn_spark.worker.fetched import Fetched
 from firn_spark.worker.landing import RESULT_DDL, Kind, LandingPlan, TopicLanding, land
 from tests.integration.landing.conftest import CATALOG
 from tests.integration.landing.tables import commit, java_table, of_kind, table_spec
@@ -77,6 +79,20 @@ def test_many_topics_land_in_one_job(spark: Any) -> None:
     assert (stats["rows"], stats["dead"]) == (899, 1)
     row = spark.table(identifiers["flights"]).where("_kafka.offset = 7").first()
     assert (row._kafka.headers[0].key, bytes(row._kafka.headers[0].value), row.delay) == ("h", b"v", 1.75)
+
+
+def test_spark_computes_the_identity_of_a_dead_letter(spark: Any) -> None:
+    job = records.job(Column(name="a", type="int", required=True))
+    letters = create(spark, "identities__dlq", rows.dead_letter_columns(), "days(ingested_at)")
+    values = [None, b"", b"\xff\x00", b"{", "é:1:".encode(), b"x" * 70_000]
+    columns = {"key": [b"k", None, b"", b":", b"\xff", b"1:"], "timestamp_ms": [-1, 0, 1, records.NOON, 2**40, 7]}
+    bad = records.batch(values, **columns)
+    spec = table_spec(spark, create(spark, "identities", table_columns(job)))
+    plan = LandingPlan({"t": TopicLanding(job, spec, table_spec(spark, letters))}, ingested_at=0)
+    commit(spark, letters, run(spark, [bad], plan)["t"], Kind.DEAD)
+    found = {row[0]: bytes(row[1]) for row in spark.table(letters).selectExpr("_kafka.offset", IDENTITY).collect()}
+    fetched = Fetched.from_arrow("t", bad)
+    assert found == {offset: fetched.identity(offset) for offset in range(len(values))}
 
 
 @pytest.mark.parametrize("version", ["2", "3"])

@@ -162,17 +162,23 @@ class Checker:
         if live is None:
             return
         places = self._log.places
-        rows = Counter(places[row.serial] for row in self._lake.rows(live.head))
         found = self._lake.rows(letters.head) if letters is not None else []
-        dead = Counter(places[row.serial] for row in found)
+        rows = {places[row.serial]: row.serial for row in self._lake.rows(live.head)}
+        dead = {row.serial: places[row.serial] for row in found}
         self.landed = max(self.landed, len(rows) + len(dead))
-        both = rows.keys() & dead.keys()
+        # The dead letter of a record that the brokers lost stays beside the next record with its offset.
+        both = {place for serial, place in dead.items() if serial >= rows.get(place, serial + 1)}
         if both:
             self.report("15", f"{_texts(both)} are rows and dead letters")
-        twice = {place for count in (rows, dead) for place, number in count.items() if number > 1}
+        counts = (
+            Counter(places[row.serial] for row in self._lake.rows(live.head)),
+            Counter(row.serial for row in found),
+        )
+        twice = {place for place, number in counts[0].items() if number > 1}
+        twice |= {dead[serial] for serial, number in counts[1].items() if number > 1}
         if twice:
             self.report("8", f"{_texts(twice)} landed twice")
-        missing = set(self._missing(live, rows.keys() | dead.keys()))
+        missing = set(self._missing(live, rows.keys() | set(dead.values())))
         if missing:
             self.report("8", f"{_texts(missing)} lost")
 
@@ -198,15 +204,14 @@ class Checker:
         letters = self._lake.tables.get(self._letters)
         dead = self._lake.rows(letters.head) if letters is not None else []
         serials = {row.serial for row in (*self._lake.rows(live.head), *dead)}
-        # A dead letter whose rows were not committed keeps a later record with its offset from landing.
-        settled = seen.lost | {self._log.places[row.serial] for row in dead}
+        lost = seen.lost
         for number, end in seen.landed[topic_id].items():
             began = seen.began[topic_id].get(number, 0)
             for offset, record in self._partition(topic_id, number).records.items():
                 place = (topic_id, number, offset)
                 if offset < began or offset >= end or (self._skips and record.bad):
                     continue
-                if record.serial not in serials and place not in settled:
+                if record.serial not in serials and place not in lost:
                     yield place
 
     def replaced(self) -> list[Place]:

@@ -118,7 +118,7 @@ class Tasks(LandingJobs):
             for offset, record in records.items():
                 row = Row(part, offset, record.serial, ingested_at)
                 forced = offset in landing.force_dead.get(part, ())
-                if offset in landing.exclude.get(part, ()):
+                if java.identity(record.serial) in landing.exclude.get(part, {}).get(offset, ()):
                     counts["excluded"] += 1
                 elif not record.bad and not forced:
                     data.append(row)

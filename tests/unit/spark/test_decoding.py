@@ -121,11 +121,31 @@ def test_forced_records_are_dead_letters_under_any_policy(policy: Any) -> None:
 
 
 def test_excluded_records_are_dropped() -> None:
-    exclude = {0: frozenset({1, 3}), 1: frozenset({0})}
-    decoded = decoder(exclude=exclude).decode(fetched([GOOD, BAD, BAD, GOOD]))
+    records = fetched([GOOD, BAD, BAD, GOOD])
+    exclude = {0: {1: (b"another", records.identity(1)), 3: (records.identity(3),)}, 1: {0: (records.identity(0),)}}
+    decoded = decoder(exclude=exclude).decode(records)
     assert [place["offset"] for place in decoded.rows["_kafka"].to_pylist()] == [0]
     assert [place["offset"] for place in decoded.dead["_kafka"].to_pylist()] == [2]
     assert decoded.excluded == 2
+
+
+def test_another_record_with_an_excluded_offset_lands() -> None:
+    earlier = fetched([GOOD, BAD])
+    exclude = {0: {offset: (earlier.identity(offset),) for offset in (0, 1)}}
+    decoded = decoder(exclude=exclude).decode(fetched([BAD, GOOD]))
+    assert [place["offset"] for place in decoded.rows["_kafka"].to_pylist()] == [1]
+    assert [place["offset"] for place in decoded.dead["_kafka"].to_pylist()] == [0]
+    assert decoded.excluded == 0
+
+
+def test_an_identity_distinguishes_times_keys_values_and_nulls() -> None:
+    variants = [
+        fetched([value], key=[key], timestamp_ms=[time])
+        for value in (b"", b"a", b"ab", None)
+        for key in (b"", b"b", None)
+        for time in (1, 2)
+    ]
+    assert len({records.identity(0) for records in variants}) == len(variants)
 
 
 def test_raw_topics_keep_bytes_unchanged() -> None:

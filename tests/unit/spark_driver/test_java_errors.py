@@ -154,7 +154,7 @@ def test_a_missing_dead_letter_table_is_an_error_of_the_table() -> None:
     refused = captured(ParseException, Thrown("org.apache.spark.sql.catalyst.parser.ParseException", "near '-'"))
     spark: Any = SimpleNamespace(read=SimpleNamespace(format=fails(refused)))
     with pytest.raises(UnavailableError, match="orders__dlq: ParseException: near '-'"):
-        dead_letters.offsets_between(spark, topic().job, table, Landed("id-2", 1, {0: 20}), {}, {0: 20})
+        dead_letters.records_between(spark, topic().job, table, Landed("id-2", 1, {0: 20}), {}, {0: 20})
 
 
 def test_an_error_of_a_python_worker_keeps_its_text() -> None:

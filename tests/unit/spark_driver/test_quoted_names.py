@@ -22,5 +22,5 @@ def test_dead_letters_are_read_by_a_quoted_name() -> None:
     snapshot = SimpleNamespace(snapshotId=lambda: 1, parentId=lambda: None, summary=lambda: summary)
     table = SimpleNamespace(name=lambda: "eu-west.2026.orders__dlq", currentSnapshot=lambda: snapshot)
     orders = job(table=TableTarget(catalog="eu-west", namespace="2026", name="orders"))
-    dead_letters.offsets_between(spark, orders, table, Landed("id-1", 1, {0: 20}), {}, {0: 20})
+    dead_letters.records_between(spark, orders, table, Landed("id-1", 1, {0: 20}), {}, {0: 20})
     spark.read.format("iceberg").load.assert_called_once_with("`eu-west`.`2026`.`orders__dlq`")

@@ -230,7 +230,7 @@ class TopicCommits:
         topic.letters.exclude = {
             part: left
             for part, gone in topic.letters.exclude.items()
-            if (left := frozenset(offset for offset in gone if offset >= offsets.get(part, 0)))
+            if (left := {offset: known for offset, known in gone.items() if offset >= offsets.get(part, 0)})
         }
 
     def _count_lost(self, topic: Topic, gaps: Sequence[Gap]) -> None:

@@ -257,11 +257,11 @@ class Preparation:
         beyond = dead_letters.ahead(dead, topic.topic_id, offsets)
         if not beyond:
             return
-        topic.letters.exclude = dead_letters.offsets_between(
+        topic.letters.exclude = dead_letters.records_between(
             self._spark, topic.job, topic.letters.java, dead, offsets, beyond
         )
         log.info(
-            "dead letters are ahead of the table: leaving out their offsets",
+            "dead letters are ahead of the table: leaving out their records",
             topic=topic.job.topic,
             namespace=topic.job.namespace,
             records=sum(map(len, topic.letters.exclude.values())),

@@ -14,6 +14,7 @@ from firn.model.progress import LeaderEpochs, Losses, Offsets, RecentRecords, Su
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
+from firn_spark.worker.fetched import Identities
 from firn_spark.worker.formats.format import Times
 
 FIRST_RECORD_BYTES = 1024.0
@@ -139,7 +140,7 @@ class DeadLetters:
     claimed: bool = False
     unsettled: bool = False
     """True if a commit of dead letters has begun whose success is not known. The catalog may still complete it."""
-    exclude: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    exclude: Identities = field(default_factory=dict)
     ingested_at: int = 0
     """The time that the running round writes into dead letters; microseconds since 1970."""
 
