@@ -40,6 +40,8 @@ class _Seen:
     """Landed places that the log had given to other records at the last ingestion commit, without a recorded loss."""
     hidden: set[Place] = field(default_factory=set)
     """Replaced places that no driver can find, because a rollback left leader epochs of another commit."""
+    relands: bool = False
+    """True after a rollback: records that other records had kept from landing may land then."""
     rolled_back: bool = False
     """True after a rollback, until a commit writes leader epochs again."""
 
@@ -145,7 +147,7 @@ class Checker:
         """Expect that the table's offsets are those of an earlier snapshot, because a user rolled it back."""
         live = self._lake.tables[self._table]
         seen = self._seen[live.uuid]
-        self._rolling = seen.rolled_back = True
+        self._rolling = seen.rolled_back = seen.relands = True
         seen.replaced = set()
         while seen.topics and (landed is None or seen.topics[-1] != landed.topic_id):
             del seen.landed[seen.topics.pop()]
@@ -181,6 +183,8 @@ class Checker:
         missing = set(self._missing(live, rows.keys() | set(dead.values())))
         if missing:
             self.report("8", f"{_texts(missing)} lost")
+        if invented := set(self._invented(live, {row.serial for row in self._lake.rows(live.head)} | dead.keys())):
+            self.report("8", f"{_texts(invented)} recorded as lost, and landed")
 
     def _replaced_again(self, seen: _Seen, live: Metadata) -> None:
         """Check that landed offsets which the log has given to other records are recorded as lost.
@@ -234,6 +238,17 @@ class Checker:
                         continue
                     if place not in there and place not in lost:
                         yield place
+
+    def _invented(self, live: Metadata, landed: Set[int]) -> Iterator[Place]:
+        """Yield the places that the table records as lost, and whose present record of the log has landed."""
+        seen = self._seen.get(live.uuid)
+        if seen is None or seen.relands:
+            return
+        for place in seen.lost:
+            topic_id, number, offset = place
+            record = self._partition(topic_id, number).records.get(offset)
+            if record is not None and record.serial in landed:
+                yield place
 
     def _partition(self, topic_id: str, number: int) -> Partition:
         parts = self._log.partitions.get(topic_id, [])

@@ -5,12 +5,14 @@ from typing import Any, cast
 
 import pytest
 
+from firn.model import names
 from firn.model.jobs import StartFrom
 from firn.model.progress import RANGES, Cause, Gap, Losses
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds import preparation
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.planning import plan
-from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.ingestion.rounds.preparation import Preparation, position
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
@@ -222,3 +224,34 @@ def test_a_later_cut_does_not_include_what_landed_after_an_earlier_one(
     commits.commit(cut, planned[cut], landed(planned[cut]), 0.0)
     cut.observe(1e12, {0: 30})
     assert cut.gaps == [replaced(30, 40)]
+
+
+def test_a_cut_log_loses_no_records_that_land_again_after_a_rollback(
+    commits: TopicCommits, committer: Committer
+) -> None:
+    cut = landed_to(10)
+    cut.observe(1.0, {0: 7})
+    cut.table.landed = Landed("id-1", 1, {0: 8})
+    position(cut, TopicInfo("id-1", (0,)))
+    assert cut.gaps == [replaced(7, 8)]
+    commits.record_gaps(cut)
+    cut.table.landed = Landed("id-1", 1, {0: 5})
+    position(cut, TopicInfo("id-1", (0,)))
+    assert (cut.gaps, cut.log.told) == ([], {})
+
+
+def test_a_log_that_was_cut_back_before_its_table_was_replaced_loses_nothing_in_the_next_table(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cut = landed_to(10)
+    cut.table.uuid, cut.log.told = "table-1", {0: (8, 10)}
+    cut.observe(1.0, {0: 7})
+    properties = {names.TABLE_KAFKA_CLUSTER: "cluster-1"}
+    table = SimpleNamespace(uuid=lambda: "table-2", location=lambda: "s3://lake/orders", properties=lambda: properties)
+    # The next table begins behind the cut, as with startFrom: Latest.
+    monkeypatch.setattr(preparation, "read_landed", lambda _: Landed("id-1", 1, {0: 20}))
+    nothing: Any = None
+    tables: Any = SimpleNamespace(load=lambda *_: table)
+    cut.job = job(suspended=True)
+    Preparation(nothing, tables, nothing, nothing, Failpoints()).prepare(cut)
+    assert (cut.gaps, cut.log.told) == ([], {})

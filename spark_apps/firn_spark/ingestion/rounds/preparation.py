@@ -113,11 +113,14 @@ class Preparation:
         """
         try:
             table = load()
+            uuid = str(table.uuid()) if table is not None else None
+            if uuid != topic.table.uuid and topic.table.uuid is not None:
+                topic.log.forget_cuts()
             if table is None:
                 topic.table.uuid = topic.table.location = None
                 return None, None
             landed = read_landed(table)
-            topic.table.uuid, topic.table.location, topic.table.error = str(table.uuid()), str(table.location()), None
+            topic.table.uuid, topic.table.location, topic.table.error = uuid, str(table.location()), None
             # Those of another driver count, too: a fenced topic still reports on its table.
             topic.table.losses = read_losses(table)
         except JAVA_ERRORS as error:
@@ -296,6 +299,7 @@ def position(topic: Topic, live: TopicInfo) -> None:
         landed = None
     # A partition without an offset is new, or its topic is: it begins at the log's start, which the round looks up.
     topic.reading.position = {part: landed.offsets.get(part, 0) if landed else 0 for part in live.partitions}
+    topic.log.limit_cuts(topic.reading.position)
     topic.reading.leader_epochs = dict(landed.leader_epochs) if landed else {}
     if topic.reading.topic is not None and topic.reading.topic.topic_id != live.topic_id:
         topic.reading.older = None

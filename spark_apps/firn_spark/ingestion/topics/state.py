@@ -82,6 +82,20 @@ class Log:
         self.ends, self.ends_at, self.seen, self.seen_since, self.cut_back = {}, 0.0, (), None, {}
         self.told, self.oldest_at, self.aged_at = {}, None, None
 
+    def forget_cuts(self) -> None:
+        """Forget where the log was cut back, because another table has other records."""
+        self.cut_back, self.told = {}, {}
+
+    def limit_cuts(self, position: Offsets) -> None:
+        """Keep the cuts of records before ``position``: the table no longer has the others, and they land again."""
+        for cuts in (self.cut_back, self.told):
+            for part, (low, high) in list(cuts.items()):
+                end = min(high, position.get(part, 0))
+                if low < end:
+                    cuts[part] = (low, end)
+                else:
+                    del cuts[part]
+
     def observe(self, now: float, ends: Offsets, position: Offsets | None) -> None:
         """Store the ends that were asked for at ``now``. An answer older than the newest is ignored.
 
