@@ -428,7 +428,8 @@ class TopicProgress(BaseModel):
     lag_records: int | None = None
     lag_seconds: float | None = None
     lag_bytes: float | None = None
-    """Estimated bytes, before compression, of the waiting records of the partition with the most of them."""
+    """Estimated bytes, before compression, of the waiting records of the partition with the most of them. None if the
+    driver has not read any record since its start, and records wait."""
     backfilling: bool = False
     rows: int = 0
     dead_letters: int = 0

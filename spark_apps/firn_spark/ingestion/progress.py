@@ -50,7 +50,7 @@ class Metrics:
         )
         self._lag_bytes = Gauge(
             "firn_ingest_lag_bytes",
-            "Estimated bytes, before compression, of the records that wait in the partition with the most of them",
+            "Estimated bytes, before compression, of the records that wait in the partition with the most of them; absent from a restart of the driver until its first round",
             LABELS,
             registry=self.registry,
         )
@@ -125,12 +125,15 @@ class Metrics:
         if progress.lag_records is not None:
             self._lag_records.labels(*labels).set(progress.lag_records)
             self._lag_seconds.labels(*labels).set(progress.lag_seconds or 0.0)
-            self._lag_bytes.labels(*labels).set(progress.lag_bytes or 0.0)
             self._uncommitted.labels(*labels).set(min(topic.reading.uncommitted, progress.lag_records))
         else:
             # The last known value would hide that the lag is not known.
-            for gauge in (self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted):
+            for gauge in (self._lag_records, self._lag_seconds, self._uncommitted):
                 gauge.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
+        if progress.lag_bytes is not None:
+            self._lag_bytes.labels(*labels).set(progress.lag_bytes)
+        else:
+            self._lag_bytes.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
         if progress.last_commit is not None:
             self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
 

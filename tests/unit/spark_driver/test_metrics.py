@@ -64,6 +64,21 @@ def test_a_lag_that_is_not_known_has_no_value(metrics: Metrics) -> None:
     assert value(metrics, "freshness_seconds") == 60
 
 
+def test_the_bytes_of_waiting_records_are_unknown_until_a_round_has_read_records(metrics: Metrics) -> None:
+    """Their size is a guess after a restart. The alert for records that the log deletes soon compares the bytes."""
+    made = topic(lag=50)
+    metrics.reported(made, progress_of(made, 0.0, 0.0).model_copy(update={"lag_bytes": 800.0}), 0.0)
+    report = progress_of(made, 0.0, 0.0)
+    metrics.reported(made, report, 0.0)
+    assert (report.lag_records, report.lag_bytes) == (50, None)
+    assert (value(metrics, "lag_records"), value(metrics, "lag_bytes")) == (50, None)
+    assert progress_of(topic(lag=0), 0.0, 0.0).lag_bytes == 0
+    made.reading.record_bytes, made.reading.largest_bytes = 20.0, 100
+    report = progress_of(made, 0.0, 0.0)
+    metrics.reported(made, report, 0.0)
+    assert value(metrics, "lag_bytes") == report.lag_bytes == 1000
+
+
 def test_records_whose_commit_waits_for_a_thread_are_uncommitted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight commits of a catalog run at the same time; the files of other topics are written, too."""
     waiting = landed_to(0)

@@ -150,9 +150,13 @@ class Topic:
         return self.lag_records * self.reading.record_bytes
 
     @property
-    def lag_partition_bytes(self) -> float:
-        """Estimated waiting bytes of the partition with the most of them. The retention of a log counts by partition."""
-        return max((end - start for start, end in self.behind().values()), default=0) * self.reading.record_bytes
+    def lag_partition_bytes(self) -> float | None:
+        """Estimated waiting bytes of the partition with the most of them. The retention of a log counts by partition.
+
+        None if records wait and the driver has not read any yet: then it can only guess their size.
+        """
+        most = max((end - start for start, end in self.behind().values()), default=0)
+        return None if most and self.reading.largest_bytes is None else most * self.reading.record_bytes
 
     def observe(self, now: float, ends: Offsets) -> None:
         """Store the ends that were asked for at ``now`` (monotonic seconds)."""
