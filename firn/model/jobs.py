@@ -111,6 +111,8 @@ class IngestJob(Contract):
     """Value of the restart annotation. On a new value the driver drops its state of the topic and starts again."""
     first_table: str | None = None
     """UUID of the first table that the resource had. A table with another UUID replaced it; None if it is not known."""
+    topic_created: bool = False
+    """True if the resource created its topic. Then every record of the log belongs to the table, from offset 0 on."""
 
 
 class KafkaConnection(Contract):

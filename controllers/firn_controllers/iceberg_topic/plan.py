@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 
 from firn.model import names
+from firn.model.conditions import Reason
 from firn.model.jobs import RESUME, IngestJob, RecordSchema, TableTarget
 from firn_controllers import children
 from firn_controllers.iceberg_topic.observed import (
@@ -190,6 +191,7 @@ def contract(
         keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),
         restart=restart,
         first_table=(live.job.first_table if live else None) or _table_before(observed) or table_uuid,
+        topic_created=topic_origin == Reason.CREATED,
     )
     config = resource.spec.config
     of_policy = observed.log_retention.owned(config, live.policy_config if live else frozenset())

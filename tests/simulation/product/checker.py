@@ -32,9 +32,6 @@ class _Seen:
     topics: list[str] = field(default_factory=list)
     """Topic ids in the order of their first commits."""
     landed: dict[str, dict[int, int]] = field(default_factory=dict)
-    began: dict[str, dict[int, int]] = field(default_factory=dict)
-    """Topic id -> partition -> log start when the first table of the resource got its first offsets: earlier records
-    never belonged to it."""
     losses: Losses = field(default_factory=Losses)
     replaced: set[Place] = field(default_factory=set)
     """Landed places that the log had given to other records at the last ingestion commit, without a recorded loss."""
@@ -125,11 +122,6 @@ class Checker:
         offsets = {int(part): offset for part, offset in json.loads(text).items()}
         if topic_id not in seen.topics:
             seen.topics.append(topic_id)
-            parts = self._log.partitions.get(topic_id, [])
-            # A table that replaced another begins at 0: what the log deleted in between is a loss.
-            tables = [other for other in self._seen.values() if other is not seen and other.name == name]
-            earlier = any(topic_id in other.landed for other in tables)
-            seen.began[topic_id] = {} if earlier else {number: part.start for number, part in enumerate(parts)}
         elif topic_id != seen.topics[-1]:
             self.report("9", f"{name}: went back to topic {topic_id}")
         before = seen.landed.get(topic_id, {})
@@ -210,10 +202,9 @@ class Checker:
         serials = {row.serial for row in (*self._lake.rows(live.head), *dead)}
         lost = seen.lost
         for number, end in seen.landed[topic_id].items():
-            began = seen.began[topic_id].get(number, 0)
             for offset, record in self._partition(topic_id, number).records.items():
                 place = (topic_id, number, offset)
-                if offset < began or offset >= end or (self._skips and record.bad):
+                if offset >= end or (self._skips and record.bad):
                     continue
                 if record.serial not in serials and place not in lost:
                     yield place
@@ -231,10 +222,9 @@ class Checker:
         lost = seen.lost
         for topic_id, landed in seen.landed.items():
             for number, end in landed.items():
-                began = seen.began[topic_id].get(number, 0)
                 for offset, record in self._partition(topic_id, number).ever.items():
                     place = (topic_id, number, offset)
-                    if offset < began or offset >= end or (self._skips and record.bad):
+                    if offset >= end or (self._skips and record.bad):
                         continue
                     if place not in there and place not in lost:
                         yield place

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.conditions import Reason
 from firn.model.jobs import Adoption
 from firn_controllers.cache.topics import TopicCache, topic_entry
 from firn_controllers.iceberg_topic import plan
@@ -148,6 +149,15 @@ def test_the_contract_names_the_first_table_of_the_resource_after_another_replac
     assert observed.job is not None
     kept = replace(observed.job, job=observed.job.job.model_copy(update={"first_table": "a"}))
     assert first(replace(observed, job=kept), "c") == "a"
+
+
+def test_the_contract_says_whether_the_resource_created_its_topic() -> None:
+    def created(origin: str | None) -> bool:
+        wanted = plan.contract(gen.observed(), "topic-id", table_agreed=True, topic_origin=origin, table_origin=None)
+        assert wanted is not None
+        return wanted.job.topic_created
+
+    assert [created(origin) for origin in (Reason.CREATED, Reason.ADOPTED, None)] == [True, False, False]
 
 
 def with_table(uuid: str) -> gen.Modifier:

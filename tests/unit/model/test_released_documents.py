@@ -37,6 +37,7 @@ NEW: dict[str, dict[str, Any]] = {
         "adopt": {"topic_id": "id-old", "offsets": {"0": 7}},
         "keep_snapshots_ms": 432_000_000,
         "first_table": "3d2f",
+        "topic_created": True,
         "record_schema": {"fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}]},
     },
     "ingest-job-raw": {},

@@ -75,6 +75,16 @@ def test_the_offsets_before_the_first_landing_are_no_loss(commits: TopicCommits,
     assert committer.made == [({0: 40}, [])]
 
 
+def test_the_offsets_before_the_first_landing_of_a_topic_that_the_resource_created_are_lost(
+    commits: TopicCommits, committer: Committer
+) -> None:
+    new = landed_to(0)
+    new.table.landed, new.job = None, job(topic_created=True)
+    planned = plan([new], cast(Any, Brokers(25, 40)), 2**30)
+    commits.commit(new, planned[new], landed({0: (25, 40)}), 0.0)
+    assert committer.made == [({0: 40}, [deleted(0, 25)])]
+
+
 def of_replaced_table(**changes: Any) -> Topic:
     """Return a topic without offsets in its table, which is not the first one of the resource."""
     made = landed_to(0)

@@ -53,8 +53,9 @@ def _skip_deleted(topic: Topic, first: Offsets) -> None:
     for part, start in first.items():
         if topic.reading.position.get(part, start) >= start:
             continue
-        if topic.landed_offsets or topic.replaced_table:
-            # An earlier table of the resource may have had the records before a new table's first offset.
+        if topic.landed_offsets or topic.replaced_table or topic.job.topic_created:
+            # An earlier table of the resource may have had the records before a new table's first offset. A topic that the
+            # resource created has had no records before it. Those of a topic that existed before may be no loss.
             # Every partition of a landed topic has an offset, unless it is new: then its records from 0 on are lost, too.
             position = topic.reading.position[part]
             topic.reading.deleted[part] = (topic.reading.deleted.get(part, (position, start))[0], start)
