@@ -113,13 +113,14 @@ class Preparation:
         """
         try:
             table = load()
-            uuid = str(table.uuid()) if table is not None else None
-            if uuid != topic.table.uuid and topic.table.uuid is not None:
-                topic.log.forget_cuts()
             if table is None:
                 topic.table.uuid = topic.table.location = None
+                topic.log.forget_cuts()
                 return None, None
             landed = read_landed(table)
+            uuid = str(table.uuid())
+            if topic.table.uuid not in (None, uuid):
+                topic.log.forget_cuts()
             topic.table.uuid, topic.table.location, topic.table.error = uuid, str(table.location()), None
             # Those of another driver count, too: a fenced topic still reports on its table.
             topic.table.losses = read_losses(table)
