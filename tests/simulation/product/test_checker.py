@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from firn.model.conditions import ConditionType
+from firn.model.jobs import IngestJob
 from firn.model.progress import Cause, described
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.iceberg_topic import completeness, status
+from firn_spark.ingestion import jobs
 from firn_spark.ingestion.rounds import planning, rounds
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
@@ -198,9 +200,27 @@ def stale_reports(patch: Patch) -> None:
     always(patch, ConditionType.FRESH, "Unknown")
 
 
+def forgotten_creation(patch: Patch) -> None:
+    """The driver takes the topic for one that existed before."""
+    parse = jobs.parse
+
+    def changed(*values: Any) -> IngestJob | None:
+        job = parse(*values)
+        return None if job is None else job.model_copy(update={"topic_created": False})
+
+    patch.setattr(jobs, "parse", changed)
+
+
 def forgotten_tables(patch: Patch) -> None:
-    """The driver takes a table that replaced another for the first one."""
+    """The driver takes a table that replaced another for the first one, of a topic that existed before."""
+    forgotten_creation(patch)
     patch.setattr(Topic, "replaced_table", False)
+
+
+def kept_cuts(patch: Patch) -> None:
+    """The driver takes a cut of the log for one below the offsets of the next table, too."""
+    patch.setattr(Log, "forget_cuts", lambda *_: None)
+    patch.setattr(Log, "limit_cuts", lambda *_: None)
 
 
 def forgotten_losses(patch: Patch) -> None:
@@ -283,6 +303,20 @@ REPLACED = (
     Step(64.0, "produce", (0, 3, False)),
 )
 """The log deletes records after their table was dropped, and before the next table has them."""
+NEVER_LANDED = (
+    Step(1.0, "suspend", (30.0,)),
+    Step(5.0, "produce", (0, 3, False)),
+    Step(10.0, "retention", (0, 0.5)),
+)
+"""The log of a topic that the operator created deletes records before the first commit."""
+CUT_THEN_DROPPED = (
+    Step(10.0, "produce", (0, 3, True)),
+    Step(30.0, "suspend", (10.0,)),
+    Step(32.0, "drop_table"),
+    Step(34.0, "cut_back", (0, 2)),
+    Step(36.0, "produce", (0, 3, False)),
+)
+"""The log loses records of a table that is dropped, and their offsets land again in the next table."""
 LOST_THEN_REPLACED = (
     Step(10.0, "produce", (0, 6, False)),
     Step(25.0, "cut_back", (0, 2)),
@@ -294,10 +328,15 @@ LOST_THEN_REPLACED = (
 
 @pytest.mark.parametrize(
     ("mutant", "steps", "found"),
-    [(forgotten_tables, REPLACED, "8"), (forgotten_losses, LOST_THEN_REPLACED, "liveness")],
-    ids=["driver", "status"],
+    [
+        (forgotten_tables, REPLACED, "8"),
+        (forgotten_losses, LOST_THEN_REPLACED, "liveness"),
+        (forgotten_creation, NEVER_LANDED, "8"),
+        (kept_cuts, CUT_THEN_DROPPED, "8"),
+    ],
+    ids=["driver", "status", "first commit", "cut log"],
 )
-def test_the_checker_finds_a_loss_that_a_replaced_table_hides(
+def test_the_checker_finds_a_loss_that_is_hidden_or_invented(
     mutant: Callable[[Patch], None], steps: tuple[Step, ...], found: str, monkeypatch: Patch
 ) -> None:
     story = Story(Options(partitions=1), steps)
