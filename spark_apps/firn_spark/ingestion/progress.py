@@ -50,7 +50,8 @@ class Metrics:
         )
         self._lag_bytes = Gauge(
             "firn_ingest_lag_bytes",
-            "Estimated bytes, before compression, of the records that wait in the partition with the most of them. Absent from a restart of the driver until its first round",
+            "Estimated bytes, before compression, of the records that wait in the partition with the most of them. Absent "
+            "from a restart of the driver until its first round",
             LABELS,
             registry=self.registry,
         )
