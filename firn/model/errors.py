@@ -54,6 +54,14 @@ class NotReadyError(FirnError):
     default_reason = "Pending"
 
 
+def table_is_ahead(subject: str) -> str:
+    """Return why a change of a table waits. It names no times, which would change the status each time."""
+    return (
+        f"{subject}: its newest change is ahead of the clock, because the clock of a node is wrong; the change of the table "
+        "waits until the clock reaches that time; correct the clocks of the nodes"
+    )
+
+
 class UnavailableError(FirnError):
     """A dependency does not answer, or cannot serve the request now."""
 

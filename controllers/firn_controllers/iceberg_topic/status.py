@@ -283,6 +283,8 @@ def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
             return Verdict("False", Reason.SCHEMA_INCOMPATIBLE, steady(str(error)))
         case AccessDeniedError() as error:
             return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))
+        case NotReadyError() as error:
+            return Verdict("False", Reason.PENDING, steady(str(error)))
         case FirnError() as error if not isinstance(error, InvalidSpecError):
             return Verdict("False", Reason.CATALOG_UNREACHABLE, steady(str(error)))
     if findings.table_missing:
@@ -294,7 +296,7 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
     """Report a table that only the driver can write. It matches once a driver that has this spec reports so."""
     progress = observed.progress if observed.group.heard else None
     if progress is not None and progress.generation == observed.entry.generation:
-        reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE)
+        reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE, Reason.PENDING)
         if progress.table_reason in reasons:
             return Verdict("False", Reason(progress.table_reason), steady(progress.table_message))
         if progress.table_ready and progress.state in PREPARED:

@@ -7,7 +7,15 @@ from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError, is_denial
+from firn.model.errors import (
+    AccessDeniedError,
+    FirnError,
+    InvalidSpecError,
+    NotReadyError,
+    UnavailableError,
+    is_denial,
+    table_is_ahead,
+)
 from firn_spark.credentials import without_secrets
 
 JAVA_ERRORS = (Py4JError, CapturedException)
@@ -91,6 +99,8 @@ _DENIED_SIGNS = (
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
 )
+_AHEAD = "Invalid update timestamp"
+"""Iceberg rejects a change that is over a minute older than the newest one (constructor of TableMetadata)."""
 
 
 def translate(error: Exception, subject: str) -> FirnError:
@@ -103,6 +113,8 @@ def translate(error: Exception, subject: str) -> FirnError:
     message = f"{subject}: {text}"
     if any(cause.denied for cause in chain):
         return AccessDeniedError(f"{message}; grant the driver's user access, or correct its credentials")
+    if any(_AHEAD in cause.message for cause in chain):
+        return NotReadyError(table_is_ahead(subject))
     if chain and chain[0].name.endswith(("ValidationException", "IllegalArgumentException")):
         return InvalidSpecError(message)
     return UnavailableError(message, reason=Reason.CATALOG_UNREACHABLE)

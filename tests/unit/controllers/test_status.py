@@ -152,6 +152,13 @@ ROWS = [
         landing(), replace(HEALTHY, table=UnavailableError("slow")), "TableReady", "False", "CatalogUnreachable", id="no answer about a table"
     ),
     pytest.param(
+        landing(), replace(HEALTHY, table=NotReadyError("ahead")), "TableReady", "False", "Pending", id="a table is ahead of the clock"
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(state="Starting", table_reason="Pending", table_message="ahead")),
+        FORMAT_3, "TableReady", "False", "Pending", id="a table of the driver is ahead of the clock",
+    ),
+    pytest.param(
         landing(), replace(HEALTHY, table=AccessDeniedError("bucket")), "TableReady", "False", "AccessDenied", id="access to a table is denied"
     ),
     pytest.param(
@@ -289,7 +296,7 @@ def test_every_row_of_the_public_table_is_produced() -> None:
         "Created", "Adopted", "BrokerStarting", "BrokerUnreachable", "AccessDenied", "PartitionDecreaseRefused",
     }  # fmt: skip
     assert by_type["TableReady"] == {
-        "Created", "Adopted", "CatalogUnreachable", "AccessDenied", "SchemaIncompatible", "WaitingForDriver",
+        "Created", "Adopted", "CatalogUnreachable", "AccessDenied", "SchemaIncompatible", "WaitingForDriver", "Pending",
     }  # fmt: skip
     assert by_type["Fresh"] == {"WithinTarget", "Behind", "RetentionNear", "Backfilling", "NoRecords", "Unknown"}
 

@@ -15,10 +15,11 @@ from pyspark.errors.exceptions.captured import (
 from structlog.testing import capture_logs
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, UnavailableError
+from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, NotReadyError, UnavailableError
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.failures import classify, fail
 from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import INGEST, Committer, Landed
 from firn_spark.tables.java_errors import translate
@@ -96,6 +97,21 @@ def test_a_catalog_that_rejects_its_properties_is_an_error_of_the_spec() -> None
     )
     with pytest.raises(InvalidSpecError, match=r"table lake\.shop\.orders: .*no such file io"):
         Tables(catalogs).load("lake", "shop", "orders")
+
+
+def test_a_table_that_is_ahead_of_the_clock_is_not_ready() -> None:
+    error = translate(
+        illegal("Invalid update timestamp 5: before last snapshot log entry at 9"), "table lake.shop.orders"
+    )
+    assert isinstance(error, NotReadyError)
+    assert str(error).startswith("table lake.shop.orders: its newest change is ahead of the clock")
+    # The condition of the table has the reason and the message.
+    unready = topic()
+    preparation: Any = Preparation(*(None,) * 5)  # type: ignore[arg-type]
+    preparation._tables = SimpleNamespace(ensure=fails(error))
+    preparation.prepare(unready)
+    report = progress_of(unready, 0.0, 0.0)
+    assert (report.table_reason, report.table_message, report.state) == ("Pending", str(error), "BackingOff")
 
 
 def catalog_of(listed: list[str], error: Exception, metadata: object = "HISTORY") -> Any:

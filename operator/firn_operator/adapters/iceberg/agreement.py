@@ -17,7 +17,7 @@ from sqlalchemy import exc as sql_errors
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.model.errors import InvalidSpecError, NotReadyError, UnavailableError, table_is_ahead
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
@@ -28,6 +28,9 @@ from firn_operator.adapters.iceberg.connections import Agreed, Connection
 from firn_operator.adapters.iceberg.evolution import Layout
 
 OWNER = names.TABLE_OWNER
+SKEW_MS = 30_000
+"""How far a table may be ahead of the operator's clock. Iceberg's Java cannot read a table whose newest change is over a
+minute older than the one before (constructor of TableMetadata), and PyIceberg gives each change the time of the clock."""
 _ATTEMPTS = 5
 _DIGESTED = (
     "format-version",
@@ -48,6 +51,11 @@ _MOVES = frozenset(
         names.TABLE_CLAIM, names.TABLE_KAFKA_CLUSTER, names.TABLE_LOST, names.TABLE_LEADER_EPOCHS, names.TABLE_AUDIT_FROM,
     }
 )  # fmt: skip
+
+
+def now_ms() -> int:
+    """Return the operator's wall-clock time in milliseconds since 1970."""
+    return int(time.time() * 1000)
 
 
 class Agreement:
@@ -180,8 +188,18 @@ class Agreement:
         changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)
         if changed or transaction.table_metadata.properties != metadata.properties:
+            self._check_clock(metadata)
             transaction.commit_transaction()
         return replace(state, format_version=max(metadata.format_version, 2), changed=tuple(changed))
+
+    def _check_clock(self, metadata: TableMetadata) -> None:
+        """Raise NotReadyError if the table is ahead of this clock: a process with a wrong clock has changed it.
+
+        A REST catalog gives changes the time of its own clock, and rejects those that do not fit.
+        """
+        newest = max([metadata.last_updated_ms, *(entry.timestamp_ms for entry in metadata.snapshot_log)])
+        if isinstance(self._catalog, SqlCatalog) and newest - now_ms() > SKEW_MS:
+            raise NotReadyError(table_is_ahead(f"table {self._target.identifier}"))
 
     def _set_properties(self, transaction: Transaction) -> list[str]:
         current = transaction.table_metadata.properties
