@@ -99,6 +99,10 @@ class IngestJob(Contract):
     record_schema: RecordSchema
     table: TableTarget
     freshness_ms: int
+    retention_ms: int | None = None
+    """Milliseconds after which the log deletes records. None: it does not, or its configs are not known."""
+    retention_bytes: int | None = None
+    """Bytes of a partition above which the log deletes records. None as above."""
     start_from: StartFrom = StartFrom()
     adopt: Adoption | None = None
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"

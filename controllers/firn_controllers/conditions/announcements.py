@@ -182,6 +182,12 @@ def _lost(old: Conditions, new: Conditions) -> Announcement | None:
     return Announcement("Warning", reason, complete["message"])
 
 
+def _fell_behind(old: Conditions, new: Conditions) -> Announcement | None:
+    if new.get(ConditionType.FRESH, {}).get("reason") == Reason.RETENTION_NEAR:
+        return None  # The freshness may be longer than the retention of the log.
+    return _turns(ConditionType.FRESH, "False", "Warning", EventReason.FELL_BEHIND)(old, new)
+
+
 def _retention_near(old: Conditions, new: Conditions) -> Announcement | None:
     fresh, earlier = new.get(ConditionType.FRESH, {}), old.get(ConditionType.FRESH, {})
     if fresh.get("reason") != Reason.RETENTION_NEAR or earlier.get("reason") == Reason.RETENTION_NEAR:
@@ -206,7 +212,7 @@ _RULES: tuple[Rule, ...] = (
     _ready_lost,
     _turns(ConditionType.SPEC_VALID, "False", "Warning", EventReason.SPEC_REFUSED),
     _halted,
-    _turns(ConditionType.FRESH, "False", "Warning", EventReason.FELL_BEHIND),
+    _fell_behind,
     _retention_near,
     _turns(ConditionType.FRESH, "True", "Normal", EventReason.CAUGHT_UP, only_from="False"),
     _rejected,

@@ -4,13 +4,12 @@ from collections.abc import Mapping
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import FirnError
 from firn.model.progress import described, is_part_of
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.policies.audits import open_finding
 from firn_controllers.policies.outcome import audit_section
-from firn_controllers.ports import Manifest, TopicState
+from firn_controllers.ports import Manifest
 
 KEPT = -1
 """Value of retention.ms and retention.bytes of a log that does not delete records for their age or size."""
@@ -95,16 +94,14 @@ def _landed(observed: ObservedTopic) -> Verdict:
     )
 
 
-def near_retention(topic: TopicState | FirnError | None, lag_seconds: float, lag_bytes: float) -> str | None:
+def near_retention(configs: Mapping[str, str], lag_seconds: float | None, lag_bytes: float | None) -> str | None:
     """Return the config of the log, and its value, that will delete waiting records, if they are half way to it; else None.
 
-    The config is that of the topic, or the brokers' default. ``lag_bytes`` are those of one partition.
+    ``configs``: those of the Kafka topic, with the brokers' defaults. ``lag_bytes`` are those of one partition.
     """
-    if not isinstance(topic, TopicState):
-        return None
     limits = (
-        ("retention.ms", retention_ms(topic.effective), lag_seconds * 1000),
-        ("retention.bytes", retention_bytes(topic.effective), lag_bytes),
+        ("retention.ms", retention_ms(configs), (lag_seconds or 0.0) * 1000),
+        ("retention.bytes", retention_bytes(configs), lag_bytes or 0.0),
     )
     near = (f"{key}={limit}" for key, limit, lag in limits if limit is not None and limit * WARNED_AT <= lag)
     return next(near, None)

@@ -13,6 +13,7 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.jobs import RESUME, IngestJob, RecordSchema, TableTarget
 from firn_controllers import children
+from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
 from firn_controllers.iceberg_topic.observed import (
     OWNED_CONFIG,
     POLICY_CONFIG,
@@ -146,11 +147,12 @@ def contract(
     topic_origin: str | None,
     table_origin: str | None,
     table_uuid: str | None = None,
+    configs: Mapping[str, str] | None = None,
 ) -> LiveJob | None:
     """Return the job contract to put into force, or None if there can be none yet.
 
     The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). ``table_uuid`` is the present
-    table, if it is known. Until then, and while the
+    table, if it is known. ``configs`` are those of the Kafka topic, with the brokers' defaults. Until then, and while the
     spec is refused, ingestion continues under the contract in force, but obeys suspend, resume and restart.
     """
     live = observed.job
@@ -183,6 +185,8 @@ def contract(
         record_schema=observed.schema,
         table=observed.target,
         freshness_ms=resource.freshness_ms,
+        retention_ms=retention_ms(configs or {}),
+        retention_bytes=retention_bytes(configs or {}),
         start_from=resource.start_from,
         adopt=resource.adoption,
         on_bad_record=resource.spec.ingestion.on_bad_record,

@@ -5,7 +5,6 @@ contain no counts, times or ids of attempts. So a second reconcile of an unchang
 which is not written again.
 """
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -185,10 +184,12 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     return copy
 
 
-def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, ...]:
+def driver_digest(
+    progress: TopicProgress, freshness_ms: int, configs: Mapping[str, str] | None = None
+) -> tuple[object, ...]:
     """Return the parts of a topic's progress that can change a condition.
 
-    The topic is reconciled again only if they change.
+    The topic is reconciled again only if they change. ``configs``: those of the Kafka topic, None if they are not known.
     """
     lag = progress.lag_seconds
     limit = freshness_ms / 1000
@@ -214,9 +215,7 @@ def driver_digest(progress: TopicProgress, freshness_ms: int) -> tuple[object, .
         progress.backfilling,
         (lag or 0.0) > limit,
         (lag or 0.0) > limit * BACK_IN_TIME,
-        # The message of Fresh says when the lag nears the retention of the log, to within a factor of 1.4.
-        int(2 * math.log2(lag / limit)) if lag and lag > limit else 0,
-        int(2 * math.log2(progress.lag_bytes)) if lag and lag > limit and progress.lag_bytes else 0,
+        near_retention(configs or {}, lag, progress.lag_bytes),
     )
 
 
@@ -398,14 +397,29 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     progress = observed.progress
     if progress is None or findings.job is None or not observed.group.heard:
         return Verdict("Unknown", Reason.UNKNOWN, "no progress report from the ingestion driver yet")
+    configs = findings.topic.effective if isinstance(findings.topic, TopicState) else {}
+    retention = near_retention(configs, progress.lag_seconds, progress.lag_bytes)
     if observed.resource.spec.suspend:
-        return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")
+        if retention is None:
+            return Verdict("Unknown", Reason.UNKNOWN, "ingestion is suspended")
+        return Verdict(
+            "False",
+            Reason.RETENTION_NEAR,
+            f"ingestion is suspended, and records have waited for more than half of the log's {retention}; set spec.suspend to false, or raise"
+            " this config, before the log deletes these records",
+        )
     if progress.lag_records is None:
         return Verdict(
             "Unknown", Reason.UNKNOWN, "the ingestion driver has not compared the Kafka topic with the table recently"
         )
     if _empty(progress):
         return Verdict("Unknown", Reason.NO_RECORDS, "no record has been produced yet")
+    if retention is not None:
+        return Verdict(
+            "False",
+            Reason.RETENTION_NEAR,
+            f"records have waited for more than half of the log's {retention}; raise it before the log deletes these records",
+        )
     freshness = observed.resource.spec.ingestion.freshness
     lag = progress.lag_seconds or 0.0
     limit = observed.resource.freshness_ms / 1000
@@ -414,14 +428,6 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         limit *= BACK_IN_TIME
     if lag <= limit:
         return Verdict("True", Reason.WITHIN_TARGET, f"records reach the table within {freshness}")
-    retention = near_retention(findings.topic, lag, progress.lag_bytes or 0.0)
-    if retention is not None:
-        return Verdict(
-            "False",
-            Reason.RETENTION_NEAR,
-            f"records wait longer than {freshness} before they reach the table, and for more than half of the log's {retention};"
-            " raise it before the log deletes these records",
-        )
     if progress.backfilling:
         return Verdict(
             "False", Reason.BACKFILLING, "the ingestion driver is landing records that are older than the table"

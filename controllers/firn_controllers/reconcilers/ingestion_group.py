@@ -99,7 +99,8 @@ class GroupReconciler:
             entry = self._topics.by_uid(uid)
             if entry is None or entry.resource is None:
                 continue
-            digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms)
+            configs = self._board.configs.get(uid)
+            digests[uid] = status.driver_digest(progress, entry.resource.freshness_ms, configs)
             if digests[uid] != before.get(uid):
                 self._context.wake_topic(entry.name, Lane.NEWS)
             elif progress != earlier.get(uid) and _counts(progress) != _counts(earlier[uid]):

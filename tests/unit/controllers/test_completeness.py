@@ -182,6 +182,24 @@ def test_records_near_the_retention_of_the_log_are_an_event() -> None:
     assert not transitions(near, near)
 
 
-def test_a_lag_that_grows_wakes_the_topic_now_and_then() -> None:
-    digests = {status.driver_digest(gen.progress(lag_seconds=float(lag)), 60_000) for lag in range(61, 60 * 64)}
-    assert 8 <= len(digests) <= 14
+@pytest.mark.parametrize("freshness_ms", [60_000, 86_400_000])
+@pytest.mark.parametrize("configs", [SHORT, SMALL])
+def test_a_lag_wakes_the_topic_when_it_nears_the_retention_of_the_log(
+    configs: dict[str, str], freshness_ms: int
+) -> None:
+    low, near, nearer = (
+        status.driver_digest(gen.progress(lag_seconds=lag, lag_bytes=300 * lag), freshness_ms, configs)
+        for lag in (100.0, 3500.0, 3600.0)
+    )
+    assert low != near == nearer
+
+
+def test_records_of_a_suspended_topic_near_the_retention_of_the_log_are_an_event() -> None:
+    findings = replace(HEALTHY, topic=gen.topic_state(configs=SHORT))
+    waiting, near = (
+        landing(manifest=gen.topic(suspend=True), progress=gen.progress(state="Suspended", lag_seconds=lag))
+        for lag in (100.0, 3500.0)
+    )
+    assert "set spec.suspend to false" in message(near, ConditionType.FRESH, findings)
+    events = transitions(documented(waiting, findings), documented(near, findings))
+    assert [event.reason for event in events] == [EventReason.RETENTION_NEAR]

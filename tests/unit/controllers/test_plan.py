@@ -160,6 +160,15 @@ def test_the_contract_says_whether_the_resource_created_its_topic() -> None:
     assert [created(origin) for origin in (Reason.CREATED, Reason.ADOPTED, None)] == [True, False, False]
 
 
+def test_the_contract_carries_the_retention_of_the_log() -> None:
+    configs = {"retention.ms": "3600000", "retention.bytes": "-1"}
+    wanted = plan.contract(
+        gen.observed(), "topic-id", table_agreed=True, topic_origin=None, table_origin=None, configs=configs
+    )
+    assert wanted is not None
+    assert (wanted.job.retention_ms, wanted.job.retention_bytes) == (3_600_000, None)
+
+
 def with_table(uuid: str) -> gen.Modifier:
     return lambda manifest: manifest["status"].update(table={"uuid": uuid})
 

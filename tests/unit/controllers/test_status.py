@@ -230,6 +230,18 @@ ROWS = [
     pytest.param(driver(lag_seconds=59.0), HEALTHY, "Fresh", "True", "WithinTarget", id="within freshness"),
     pytest.param(driver(lag_seconds=61.0), HEALTHY, "Fresh", "False", "Behind", id="behind"),
     pytest.param(driver(lag_seconds=4e5), KEEPS_A_DAY, "Fresh", "False", "RetentionNear", id="the log deletes records soon"),
+    pytest.param(
+        landing(manifest=gen.topic(ingestion={"freshness": "1d"}), progress=gen.progress(lag_seconds=5e4)), KEEPS_A_DAY,
+        "Fresh", "False", "RetentionNear", id="the log deletes records before their freshness ends",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(suspend=True), progress=gen.progress(state="Suspended", lag_seconds=5e4)), KEEPS_A_DAY,
+        "Fresh", "False", "RetentionNear", id="the log of a suspended topic deletes records soon",
+    ),
+    pytest.param(
+        landing(manifest=gen.topic(suspend=True), progress=gen.progress(state="Suspended", lag_seconds=4e4)), KEEPS_A_DAY,
+        "Fresh", "Unknown", "Unknown", id="the log of a suspended topic keeps records for long enough",
+    ),
     pytest.param(driver(lag_seconds=61.0, backfilling=True), HEALTHY, "Fresh", "False", "Backfilling", id="backfilling"),
     pytest.param(driver(last_commit=None, lag_records=0), HEALTHY, "Fresh", "Unknown", "NoRecords", id="no records"),
     pytest.param(driver(last_commit=None, lag_records=5, lag_seconds=1.0), HEALTHY, "Fresh", "True", "WithinTarget", id="first records"),

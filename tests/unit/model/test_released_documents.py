@@ -38,6 +38,8 @@ NEW: dict[str, dict[str, Any]] = {
         "keep_snapshots_ms": 432_000_000,
         "first_table": "3d2f",
         "topic_created": True,
+        "retention_ms": 86_400_000,
+        "retention_bytes": 1_073_741_824,
         "record_schema": {"fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}]},
     },
     "ingest-job-raw": {},

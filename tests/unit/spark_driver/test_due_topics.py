@@ -31,6 +31,29 @@ def test_a_topic_is_due_at_once_with_enough_bytes_for_a_file() -> None:
     assert topic(lag=1000, waiting_since=100.0, record_bytes=1000.0).due(1_000_000) == 100
 
 
+def test_a_round_ends_before_half_of_the_retention_of_the_log_has_passed() -> None:
+    waiting = topic(lag=1, waiting_since=100.0, round_seconds=2.0, freshness_ms=86_400_000, retention_ms=3_600_000)
+    due = waiting.due(MUCH)
+    assert due is not None
+    assert 100 + 1700 < due <= 100 + 1800 - 2
+
+
+def test_a_round_starts_before_half_of_the_bytes_of_the_log_wait() -> None:
+    state: dict[str, Any] = {"waiting_since": 100.0, "record_bytes": 1000.0, "retention_bytes": 1_000_000}
+    assert (topic(lag=100, **state).due(MUCH) or 0) > 100
+    assert topic(lag=300, **state).due(MUCH) == 100
+
+
+def test_a_change_of_the_log_retention_does_not_prepare_the_topic_again() -> None:
+    halted_topic = topic(lag=9, halted=HaltedAt(partition=0, offset=7))
+    halted_topic.accept(job(retention_ms=1000, retention_bytes=5))
+    assert halted_topic.halted is not None
+    assert halted_topic.prepared
+    assert halted_topic.job.retention_ms == 1000
+    halted_topic.accept(job(retention_ms=2000, retention_bytes=5, freshness_ms=1000))
+    assert not halted_topic.prepared
+
+
 @pytest.mark.parametrize(
     "state",
     [

@@ -33,7 +33,9 @@ PARTS = {
 
 
 def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:
-    of_job = ("freshness_ms", "on_bad_record", "record_schema", "resume", "suspended")
+    of_job = (
+        "freshness_ms", "on_bad_record", "record_schema", "resume", "retention_bytes", "retention_ms", "suspended",
+    )  # fmt: skip
     changes = {key: state.pop(key) for key in of_job if key in state}
     made = Topic(job(name, **changes))
     made.prepared, made.reading.position, made.log.ends = True, {0: 0}, {0: lag}

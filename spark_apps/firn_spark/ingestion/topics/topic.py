@@ -1,5 +1,6 @@
 """A topic in the driver: its contract, its progress, and the failures that delay it."""
 
+import math
 from dataclasses import dataclass, field
 
 from firn.model.errors import FencedError, FirnError
@@ -18,6 +19,11 @@ from firn_spark.ingestion.topics.state import (
     covered,
 )
 from firn_spark.tables.commits import Landed
+
+RETENTION_SHARE = 0.5
+"""Share of the log's retention for which records may wait. The operator warns from there on."""
+_OF_LOG = ("retention_ms", "retention_bytes")
+"""Fields of a contract that describe the log."""
 
 
 @dataclass(slots=True, eq=False)
@@ -190,6 +196,18 @@ class Topic:
     def _freshness(self) -> float:
         return self.job.freshness_ms / 1000
 
+    @property
+    def _safe_seconds(self) -> float:
+        """Seconds for which a record may wait without nearing its deletion by the log."""
+        retention = self.job.retention_ms
+        return math.inf if retention is None else retention * RETENTION_SHARE / 1000
+
+    @property
+    def _fills_log(self) -> bool:
+        """True if the waiting records of a partition near the size above which the log deletes records."""
+        most = self.job.retention_bytes
+        return most is not None and self.lag_partition_bytes >= most * RETENTION_SHARE / 2
+
     def took(self, seconds: float) -> None:
         """Record that a round ended ``seconds`` after it was due, so that the next round starts early enough.
 
@@ -207,9 +225,11 @@ class Topic:
         if not self.lag_records:
             return None
         due = self.waiting_since or 0.0
-        if self.lag_bytes < bytes_per_commit:
-            freshness = min(self._freshness, CONTESTED_FRESHNESS) if self.fence.contested(due) else self._freshness
-            due += freshness - min(freshness / 2, 1.0 + 1.5 * self.reading.round_seconds)
+        if self.lag_bytes < bytes_per_commit and not self._fills_log:
+            longest = min(self._freshness, self._safe_seconds)
+            if self.fence.contested(due):
+                longest = min(longest, CONTESTED_FRESHNESS)
+            due += longest - min(longest / 2, 1.0 + 1.5 * self.reading.round_seconds)
         return max(due, self.attempts.next_at)
 
     def was_prepared(self, *, complete: bool = True) -> None:
@@ -241,7 +261,13 @@ class Topic:
         return True
 
     def accept(self, job: IngestJob) -> None:
-        """Take a new contract. A halted topic is retried under it. Another schema may accept what the earlier one rejected."""
+        """Take a new contract. A halted topic is retried under it, unless only the retention of the log changed.
+
+        Another schema may accept what the earlier one rejected.
+        """
+        if job == self.job.model_copy(update={key: getattr(job, key) for key in _OF_LOG}):
+            self.job = job
+            return
         if job.record_schema != self.job.record_schema:
             self.recent = Recent(new_schema=True)
         self.job, self.halted = job, None
