@@ -4,7 +4,7 @@ Two resources may claim the same Kafka topic or the same table. The older one ow
 """
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -242,9 +242,16 @@ class TopicCache:
 
     def rival(self, entry: TopicEntry, claims: Iterable[Claim]) -> TopicEntry | None:
         """Return the oldest resource that has one of the claims and is older than ``entry``."""
-        holders = (holder for claim in claims if (holder := self.holder(claim)) is not None)
-        older = [holder for holder in holders if holder.uid != entry.uid and holder.age < entry.age]
-        return min(older, key=lambda holder: holder.age, default=None)
+        return next(iter(self.older(entry, claims)), None)
+
+    def older(self, entry: TopicEntry, claims: Iterable[Claim]) -> Sequence[TopicEntry]:
+        """Return the resources that have one of the claims and are older than ``entry``, the oldest first."""
+        found = {name for claim in claims for name in self._by_claim.get(claim, ())}
+        holders = (self._by_name[name] for name in found)
+        return sorted(
+            (holder for holder in holders if holder.uid != entry.uid and holder.age < entry.age),
+            key=lambda holder: holder.age,
+        )
 
     def deleted_uids(self, name: Name) -> frozenset[str]:
         """Return the uids of deleted resources of this name that still have to be cleaned up."""

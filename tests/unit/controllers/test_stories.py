@@ -850,6 +850,34 @@ async def test_resources_of_another_release_are_left_alone() -> None:
     assert world.conditions("second")["Ready"] == ("True", "AllReady")
 
 
+@pytest.mark.parametrize(
+    ("brokers", "topic_id", "expected"),
+    [
+        ({}, "id-of-b", ("True", "AllReady")),
+        ({}, None, ("False", "ResourceConflict")),
+        ({"bootstrapServers": "a:9092"}, "id-of-b", ("False", "ResourceConflict")),
+    ],
+    ids=["brokers of each release", "one topic id", "one address"],
+)
+async def test_a_topic_of_another_release_is_a_rival_only_on_the_same_brokers(
+    brokers: dict[str, Any], topic_id: str | None, expected: tuple[str, str]
+) -> None:
+    profiles = {"mine": brokers} if brokers else None
+    changes = {"profiles": profiles, "defaultProfile": "mine"} if profiles else {}
+    world = World(gen.config(**changes))
+    world.cluster.rivals["team"] = "firn-other"
+    theirs = gen.topic("flights", namespace="team")
+    theirs["metadata"]["creationTimestamp"] = "2020-01-01T00:00:00Z"
+    theirs["status"] = {"topicId": topic_id or "id-shared", "observedGeneration": 1}
+    ours = gen.topic("flights")
+    ours["status"] = {} if topic_id else {"topicId": "id-shared"}
+    world.cluster.create(theirs)
+    world.cluster.create(ours)
+    world.start()
+    await world.settle()
+    assert world.conditions()["Ready"] == expected
+
+
 async def test_a_deleted_resource_of_another_release_leaves_nothing_behind() -> None:
     world = await settled()
     world.cluster.rivals["demo"] = "firn-other"

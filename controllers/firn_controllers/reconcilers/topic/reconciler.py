@@ -6,6 +6,7 @@ its result.
 
 from dataclasses import replace
 
+from firn.model.config import KafkaProfile
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import TableTarget
 from firn_controllers.cache.policies import KINDS
@@ -132,7 +133,7 @@ class TopicReconciler:
             resource=resource,
             schema=schema,
             target=target,
-            topic_rival=context.topics.rival(entry, entry.topic_claims),
+            topic_rival=await self._topic_rival(entry),
             table_rival=context.topics.rival(entry, entry.table_claims),
             fleet=board.fleet(entry.profile),
             catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
@@ -143,6 +144,20 @@ class TopicReconciler:
             other_partitions=self._other_partitions(entry),
             maintenance=self._maintenance(entry),
         )
+
+    async def _topic_rival(self, entry: TopicEntry) -> TopicEntry | None:
+        """Return the older resource that owns the Kafka topic, or None.
+
+        A profile of another release may have other brokers than our profile of that name. So resources of that release own
+        only topics with the same id, and those at the configured address of brokers that no release runs.
+        """
+        profile = self._context.config.profiles.get(entry.profile)
+        external = isinstance(profile, KafkaProfile) and profile.bootstrap_servers is not None
+        known = {claim for claim in entry.topic_claims if external or claim != entry.topic_claim}
+        for older in self._context.topics.older(entry, entry.topic_claims):
+            if known & set(older.topic_claims) or await self._context.ports.cluster.rival(older.name[0]) is None:
+                return older
+        return None
 
     def _other_partitions(self, entry: TopicEntry) -> int:
         profile = self._context.config.profiles.get(entry.profile)
