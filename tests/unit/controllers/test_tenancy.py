@@ -1,8 +1,11 @@
 """Limits of the configuration for each Kubernetes namespace: names, topic configs, table properties, partitions."""
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from firn.model.conditions import Reason
 from firn.model.config import Config
@@ -12,6 +15,8 @@ from firn_controllers.iceberg_topic import checks
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
 from tests import gen
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def limited(profile: dict[str, Any] | None = None, catalog: dict[str, Any] | None = None) -> Config:
@@ -31,6 +36,26 @@ OWN_NAMES = {"topicNames": ["{namespace}.*", "shared-*"]}
 OWN_TABLES = {"tableNamespaces": ["{namespace}", "{namespace}_*"]}
 RETENTION_ONLY = {"config": {"allow": ["retention.*", "max.message.bytes"], "deny": ["retention.bytes"]}}
 LIMITS = {"config": {"max": {"max.message.bytes": "8Mi", "retention.ms": "7d", "segment.bytes": "1000"}}}
+
+
+def documented_patterns() -> list[list[str]]:
+    values = yaml.safe_load((ROOT / "charts/firn/values-production.yaml").read_text())
+    blocks = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/how-to/production.md").read_text(), re.DOTALL)
+    documents = [values, *(yaml.safe_load(block) for block in blocks)]
+    catalogs = [each for document in documents for each in (document.get("catalogs") or {}).values()]
+    tenancies = [each.get("tenancy") or {} for each in catalogs]
+    return [each["tableNamespaces"] for each in tenancies if "tableNamespaces" in each]
+
+
+def test_documented_limits_keep_a_namespace_out_of_the_tables_of_a_longer_name() -> None:
+    found = documented_patterns()
+    assert len(found) == 2, "the values for production and their page"
+    for patterns in found:
+        config = limited(None, {"tableNamespaces": patterns})
+        assert failure({}, config) is None
+        refusal = failure({"table": {"namespace": "demo_eu"}}, config)
+        assert refusal is not None, "demo_eu is the default of the Kubernetes namespace demo-eu"
+        assert refusal.reason is Reason.NOT_ALLOWED
 
 
 @pytest.mark.parametrize(
