@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from firn.model.errors import FencedError
+from firn.model.errors import FencedError, UnavailableError
+from firn.model.progress import Losses
 from firn_spark.ingestion.rounds import planning
+from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.state import FENCED_IDLE, FENCED_LOOK, FENCED_MEMORY, FENCED_QUIET
 from firn_spark.ingestion.topics.topic import Topic
 from tests.unit.spark_driver.losing import Brokers
@@ -57,11 +59,59 @@ def test_a_topic_without_waiting_records_stays_with_the_other_driver_while_that_
     assert not waiting.lift_fence(now + 2, f"commit at {looks[-1]}"), "the other driver has had no time for this record"
 
 
-def test_a_topic_without_waiting_records_is_taken_back_after_ten_minutes_without_a_commit() -> None:
+def state(waiting: Topic, now: float) -> tuple[str, str]:
+    progress = progress_of(waiting, now, 0.0)
+    return progress.state, progress.message
+
+
+def test_a_topic_without_waiting_records_is_ready_within_60_s_after_the_other_driver_stops() -> None:
     waiting = fenced(lag=0)
-    lifted = until_lifted(waiting, 100.0)
-    assert FENCED_IDLE <= lifted - 100 <= FENCED_IDLE + FENCED_LOOK
-    assert not waiting.fenced
+    for now in range(0, 100, 5):
+        assert not waiting.lift_fence(float(now), f"commit at {now}")
+        assert state(waiting, float(now)) == ("Fenced", "another driver")
+    stopped, reported = 95.0, []
+    for look in range(100, 3600, 5):
+        if look >= waiting.attempts.next_at:
+            assert not waiting.lift_fence(float(look), "the last commit"), "nothing needs a commit"
+        reported += [(look - stopped, "CaughtUp")] if state(waiting, float(look)) == ("CaughtUp", "") else []
+    assert reported[0][0] <= 50
+    assert reported[-1][0] - reported[0][0] == 5 * (len(reported) - 1), "it stays so"
+    waiting.observe(3600.0, {0: 0})
+    waiting.observe(3601.0, {0: 1})
+    assert until_lifted(waiting, 3601.0, "the last commit") <= 3601 + 40
+
+
+def test_an_idle_topic_is_fenced_again_when_the_other_driver_commits() -> None:
+    waiting = fenced(lag=0)
+    for now in range(0, 100, 5):
+        waiting.lift_fence(float(now), "a commit")
+    assert state(waiting, 100.0)[0] == "CaughtUp"
+    waiting.lift_fence(100.0, "another commit")
+    assert state(waiting, 100.0)[0] == "Fenced"
+
+
+def test_an_error_of_an_idle_topic_shows_until_a_look_succeeds() -> None:
+    waiting = fenced(lag=0)
+    for now in range(0, 100, 5):
+        waiting.lift_fence(float(now), "a commit")
+    waiting.failed(UnavailableError("no catalog"), 100.0)
+    assert state(waiting, 100.0) == ("BackingOff", "no catalog")
+    waiting.lift_fence(105.0, "a commit")
+    assert state(waiting, 105.0) == ("CaughtUp", "")
+
+
+def test_a_loss_of_an_idle_log_is_recorded_within_60_s() -> None:
+    waiting = fenced(lag=0)
+    waiting.table.losses = Losses()
+    waiting.reading.position = {0: 9}
+    for now in range(0, 100, 5):
+        waiting.lift_fence(float(now), "a commit")
+    waiting.observe(100.0, {0: 5})
+    assert until_lifted(waiting, waiting.attempts.next_at, "a commit") <= 100 + 50
+    waiting.prepared = True
+    due = waiting.due(2**30)
+    assert due is not None
+    assert due <= 150
 
 
 @pytest.mark.parametrize("freshness_ms", [1000, 10_000, 60_000, 3_600_000])

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from firn.model.errors import FencedError
+from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.topic import Topic
 from tests.unit.spark_driver.topic import topic
 
@@ -88,10 +89,32 @@ def pair(freshness: float, round_seconds: float) -> list[Driver]:
     return [Driver(str(number), each, round_seconds) for number, each in enumerate(made)]
 
 
-def run(drivers: list[Driver], table: Table, first: int, last: int) -> None:
+def run(drivers: list[Driver], table: Table, first: int, last: int, every: int = 1) -> None:
+    """Run the drivers. A record follows ``every`` so many seconds."""
     for now in range(first, last):
         for driver in drivers:
-            driver.step(now, table, BACKLOG + now)
+            driver.step(now, table, BACKLOG + now // every)
+
+
+@pytest.mark.parametrize("every", [50, 100, 700, 1500])
+@pytest.mark.parametrize("freshness", [5, 60, 3600])
+def test_two_live_drivers_of_a_quiet_topic_seldom_disturb_each_other(freshness: float, every: int) -> None:
+    drivers, table = pair(freshness, 5), Table()
+    run(drivers, table, 0, 6 * HOUR, every)
+    later = [moment for moment in table.takeovers if moment >= HOUR]
+    assert len(later) <= 10, "about twice an hour"
+    assert table.landed >= BACKLOG + (6 * HOUR - max(freshness, 5) - 60) // every
+
+
+@pytest.mark.parametrize("freshness", [5, 60])
+def test_the_second_of_two_idle_drivers_is_ready_within_60_s_after_the_first_stops(freshness: float) -> None:
+    drivers, table = pair(freshness, 5), Table()
+    run(drivers, table, 0, HOUR, 100_000)
+    (working,) = [driver for driver in drivers if driver.name == table.claim]
+    (other,) = [driver for driver in drivers if driver is not working]
+    working.stopped = True
+    run(drivers, table, HOUR, HOUR + 60, 100_000)
+    assert progress_of(other.topic, HOUR + 60.0, 0.0).state == "CaughtUp"
 
 
 @pytest.mark.parametrize("round_seconds", [1, 35, 120, 400])

@@ -2,6 +2,7 @@
 
 from firn.model import names
 from firn.model.conditions import Reason
+from firn.model.errors import FencedError, FirnError
 from firn.model.progress import TopicProgress
 from firn_spark.ingestion.topics.topic import Topic
 
@@ -9,14 +10,15 @@ from firn_spark.ingestion.topics.topic import Topic
 def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
     """Describe a topic's state; ``now`` is monotonic seconds, ``wall`` is Unix seconds."""
     lag = topic.lag_records if topic.measured(now) else None
-    state, reason = _state(topic, lag)
+    error = _error(topic, now)
+    state, reason = _state(topic, lag, error, now)
     table, attempts, totals = topic.table, topic.attempts, topic.totals
     return TopicProgress(
         uid=topic.job.uid,
         generation=topic.job.generation,
         state=state,
         reason=reason,
-        message=_message(topic),
+        message=_message(topic, error),
         failures=attempts.failures,
         next_attempt=wall + (attempts.next_at - now) if attempts.next_at > now else None,
         topic_id=topic.log.live.topic_id if topic.log.live is not None else None,
@@ -43,23 +45,34 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
     )
 
 
-def _state(topic: Topic, lag: int | None) -> tuple[str, str]:
-    error = topic.attempts.error or topic.log.error
+def _idle(topic: Topic, now: float) -> bool:
+    """Return True if the driver that fenced the topic shows no sign of life."""
+    return topic.fenced and topic.fence.idle(now)
+
+
+def _error(topic: Topic, now: float) -> FirnError | None:
+    own = topic.attempts.error
+    if isinstance(own, FencedError) and _idle(topic, now):
+        own = None
+    return own or topic.log.error
+
+
+def _state(topic: Topic, lag: int | None, error: FirnError | None, now: float) -> tuple[str, str]:
     if topic.job.suspended:
         return "Suspended", Reason.SUSPENDED
     if topic.halted is not None:
         return "Halted", Reason.BAD_RECORD_HALT
-    if topic.fenced:
+    idle = _idle(topic, now)
+    if topic.fenced and not idle:
         return "Fenced", Reason.FENCED
     if error is not None:
         return "BackingOff", error.reason
-    if topic.prepared:
+    if topic.prepared or idle:
         return ("Running", Reason.RUNNING) if lag else ("CaughtUp", Reason.CAUGHT_UP)
     return "Starting", "Starting"
 
 
-def _message(topic: Topic) -> str:
-    error = topic.attempts.error or topic.log.error
+def _message(topic: Topic, error: FirnError | None) -> str:
     if topic.halted is not None:
         place = f"partition {topic.halted.partition}, offset {topic.halted.offset}"
         return f"{place}: {topic.halted.code} {topic.halted.column}".rstrip()

@@ -33,9 +33,11 @@ FENCED_LOOK = 5.0
 FENCED_QUIET = (10.0, 30.0)
 """Least and most seconds without a commit of the other driver, although records wait, before a topic that was fenced
 for the first time is taken back. In between, the time is twice the freshness."""
-FENCED_IDLE = 600.0
-"""Seconds without a commit of the other driver after which a topic without waiting records is taken back. Until then, its
-state is ``Fenced``, and no commit records losses of its log."""
+FENCED_IDLE = 40.0
+"""Seconds without a commit of the other driver after which a topic is reported as if it was not fenced. It is taken back when
+records wait, not before: a driver that is idle too would then be fenced by the next record."""
+FENCED_IDLE_LOOK = 30.0
+"""Seconds between two looks after `FENCED_IDLE`, because idle topics may stay so for days."""
 FENCED_QUIET_MOST = 40.0
 """Longest quiet time of a topic that is fenced again and again. With the looks and a round, its records land within
 60 seconds after the other driver stops."""
@@ -200,12 +202,14 @@ class Fence:
     """The newest commit and claim of the table."""
     seen_since: float = 0.0
     """Since when the table has them (monotonic seconds)."""
+    lost_since: float | None = None
+    """Since when the log has lost offsets that no commit has recorded (monotonic seconds)."""
 
     def fell(self, now: float) -> None:
         """Record that another driver took the topic at ``now`` (monotonic seconds)."""
         forgotten = self.lifted_at is not None and now - self.lifted_at >= FENCED_MEMORY
         self.times = 1 if forgotten else self.times + 1
-        self.seen, self.seen_since = None, now
+        self.seen, self.seen_since, self.lost_since = None, now, None
 
     def quiet(self, freshness: float) -> float:
         """Return the quiet time of a topic with this freshness, in seconds."""
@@ -223,20 +227,21 @@ class Fence:
         return 1 / min(CONTESTED_SHARE, 2 ** (self.times - 1)) if self.contested(now) else 1.0
 
     def lifts(self, now: float, seen: object, waiting_since: float | None, freshness: float) -> bool:
-        """Return True if the other driver has not moved the table for the quiet time, although records wait, or for
-        `FENCED_IDLE`.
+        """Return True if the other driver has not moved the table for the quiet time, although records or losses wait.
 
-        ``seen`` identifies the newest commit and claim, ``waiting_since`` is `Topic.waiting_since`.
+        ``seen`` identifies the newest commit and claim. ``waiting_since``: when the oldest of the two came.
         """
         if seen != self.seen:
             self.seen, self.seen_since = seen, now
-        if waiting_since is None:
-            return now - self.seen_since >= FENCED_IDLE
-        return now >= self._lifts_at(waiting_since, freshness)
+        return waiting_since is not None and now >= self._lifts_at(waiting_since, freshness)
+
+    def idle(self, now: float) -> bool:
+        """Return True if the other driver shows no sign of life at ``now`` (monotonic seconds)."""
+        return self.seen is not None and now - self.seen_since >= FENCED_IDLE
 
     def next_look(self, now: float, waiting_since: float | None, freshness: float) -> float:
         """Return when to look at the table again (monotonic seconds)."""
-        latest = now + FENCED_LOOK
+        latest = now + (FENCED_IDLE_LOOK if self.idle(now) else FENCED_LOOK)
         return latest if waiting_since is None else max(now, min(latest, self._lifts_at(waiting_since, freshness)))
 
     def _lifts_at(self, waiting_since: float, freshness: float) -> float:

@@ -167,6 +167,10 @@ class Topic:
     def observe(self, now: float, ends: Offsets) -> None:
         """Store the ends that were asked for at ``now`` (monotonic seconds)."""
         self.log.observe(now, ends, self.reading.position if self._same_topic else None)
+        if not self.fenced or not self.gaps:
+            self.fence.lost_since = None
+        elif self.fence.lost_since is None:
+            self.fence.lost_since = now
 
     @property
     def waiting_since(self) -> float | None:
@@ -253,8 +257,11 @@ class Topic:
 
     def lift_fence(self, now: float, seen: object) -> bool:
         """Take the topic back if the other driver is quiet; ``Fence.lifts`` says when. Otherwise plan the next look."""
-        if not self.fence.lifts(now, seen, self.waiting_since, self._freshness):
-            self.attempts.next_at = self.fence.next_look(now, self.waiting_since, self._freshness)
+        waiting_since = self.fence.lost_since if self.waiting_since is None else self.waiting_since
+        if not self.fence.lifts(now, seen, waiting_since, self._freshness):
+            self.attempts.next_at = self.fence.next_look(now, waiting_since, self._freshness)
+            if not isinstance(self.attempts.error, FencedError):
+                self.attempts.error = None  # This look succeeded.
             return False
         self.fenced, self.epoch, self.fence.lifted_at = False, None, now
         self.attempts.succeeded()
