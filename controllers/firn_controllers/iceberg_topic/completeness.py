@@ -38,6 +38,8 @@ def _failed_audit(observed: ObservedTopic) -> Verdict | None:
     namespace, name = observed.entry.name
     place = f"partition {failed['partition']}, offset {failed['offset']}" if "partition" in failed else "an offset"
     command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.ACKNOWLEDGE_AUDIT}={failed['run']}"
+    if names.ACKNOWLEDGE_AUDIT in observed.annotations:
+        command += f"; annotation {names.ACKNOWLEDGE_AUDIT} names another finding"
     return Verdict(
         "False",
         Reason.AUDIT_FAILED,

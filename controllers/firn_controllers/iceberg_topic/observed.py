@@ -26,6 +26,8 @@ OWNED_CONFIG = f"{names.GROUP}/topic-config"
 """Annotation of a job ConfigMap: names of the topic configs that the spec has set, so that a removed one is unset."""
 SEEN_RESUME = f"{names.GROUP}/resume-seen"
 """Annotation of a job ConfigMap: the value of ``firn.dev/resume`` that has been acted upon."""
+RESUME_HALT = f"{names.GROUP}/resume-halt"
+"""Annotation of a job ConfigMap: ``PARTITION:OFFSET`` at which the topic was halted when that value was new."""
 POLICY_CONFIG = f"{names.GROUP}/topic-config-of-policy"
 """Annotation of a job ConfigMap: names of the topic configs that a RetentionPolicy has set."""
 TOPIC_ORIGIN = f"{names.GROUP}/topic-origin"
@@ -43,6 +45,8 @@ class LiveJob:
     """``Created`` or ``Adopted``: the origin of the Kafka topic."""
     table_origin: str | None = None
     policy_config: frozenset[str] = frozenset()
+    resume_halt: str | None = None
+    """The record at which the topic was halted when ``seen_resume`` was new; None if it was not halted."""
 
     @classmethod
     def read(cls, config_map: Manifest | None) -> "LiveJob | None":
@@ -66,6 +70,7 @@ class LiveJob:
             annotations.get(TOPIC_ORIGIN),
             annotations.get(TABLE_ORIGIN),
             frozenset(of_policy),
+            annotations.get(RESUME_HALT),
         )
 
 

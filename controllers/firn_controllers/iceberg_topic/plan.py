@@ -17,6 +17,7 @@ from firn_controllers.iceberg_topic.completeness import retention_bytes, retenti
 from firn_controllers.iceberg_topic.observed import (
     OWNED_CONFIG,
     POLICY_CONFIG,
+    RESUME_HALT,
     SEEN_RESUME,
     TABLE_ORIGIN,
     TOPIC_ORIGIN,
@@ -139,6 +140,19 @@ def resume(observed: ObservedTopic) -> tuple[str | None, str | None]:
     return None, wanted
 
 
+def resume_halt(observed: ObservedTopic) -> str | None:
+    """Return the record at which the topic was halted when the annotation got its value, as ``PARTITION:OFFSET``.
+
+    None if there is no annotation, or the topic was not halted.
+    """
+    wanted, halted = observed.annotations.get(names.RESUME), observed.halted_at
+    if wanted is None:
+        return None
+    if observed.job is not None and wanted == observed.job.seen_resume:
+        return observed.job.resume_halt
+    return f"{halted.partition}:{halted.offset}" if halted is not None else None
+
+
 def contract(
     observed: ObservedTopic,
     topic_id: str | None,
@@ -168,7 +182,7 @@ def contract(
         if live is None:
             return None
         job = live.job.model_copy(update={"suspended": suspended, "resume": marked, "restart": restart})
-        return replace(live, job=job, seen_resume=seen)
+        return replace(live, job=job, seen_resume=seen, resume_halt=resume_halt(observed))
     if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
         marked = None  # the annotation named a record of the earlier topic
     resource = observed.resource
@@ -199,7 +213,7 @@ def contract(
     )
     config = resource.spec.config
     of_policy = observed.log_retention.owned(config, live.policy_config if live else frozenset())
-    return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy)
+    return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy, resume_halt(observed))
 
 
 def _table_before(observed: ObservedTopic) -> str | None:
@@ -229,6 +243,7 @@ def config_map(live: LiveJob, owner: children.Owner) -> Manifest:
     marks = {
         OWNED_CONFIG: json.dumps(sorted(live.owned_config)),
         SEEN_RESUME: live.seen_resume,
+        RESUME_HALT: live.resume_halt,
         TOPIC_ORIGIN: live.topic_origin,
         TABLE_ORIGIN: live.table_origin,
         POLICY_CONFIG: json.dumps(sorted(live.policy_config)) if live.policy_config else None,

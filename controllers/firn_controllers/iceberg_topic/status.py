@@ -334,7 +334,7 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
                 return Verdict("True", reason, f"the driver lands records, but {steady(progress.message)}")
             return Verdict("True", reason, "records are landing in the table")
         case "Halted":
-            return Verdict("False", Reason.BAD_RECORD_HALT, _halted(observed, progress))
+            return Verdict("False", Reason.BAD_RECORD_HALT, _halted(observed, progress, findings.job))
         case "Fenced":
             return Verdict(
                 "False",
@@ -355,7 +355,7 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
             return Verdict("False", Reason.STARTING, "the ingestion driver is starting on the topic")
 
 
-def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
+def _halted(observed: ObservedTopic, progress: TopicProgress, job: LiveJob) -> str:
     at = progress.halted_at
     if at is None:
         return "ingestion stopped at a record that does not fit the schema; correct the schema, or set onBadRecord to DeadLetter"
@@ -364,7 +364,7 @@ def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     command = (
         f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
     )
-    repair, remark = _REPAIRS.get(at.code), _unused_resume(observed, at)
+    repair, remark = _REPAIRS.get(at.code), _unused_resume(observed, at, job.resume_halt)
     way_out = f"send the record to the dead letters: {command}"
     if repair is not None:
         way_out = f"{repair}, or send the record to the dead letters: {command}"
@@ -375,15 +375,20 @@ def _halted(observed: ObservedTopic, progress: TopicProgress) -> str:
     return f"ingestion stopped at partition {at.partition}, offset {at.offset}; {way_out}"
 
 
-def _unused_resume(observed: ObservedTopic, at: HaltedAt) -> str:
-    """Return a remark about an annotation that cannot end this halt. An annotation of an earlier halt needs none."""
+def _unused_resume(observed: ObservedTopic, at: HaltedAt, set_at: str | None) -> str:
+    """Return a remark about an annotation that cannot end this halt. An annotation of an earlier halt needs none.
+
+    ``set_at``: the record at which the topic was halted when the annotation got its value.
+    """
     value = observed.annotations.get(names.RESUME)
     if value is None or value == "skip":
         return ""
     if misread(observed.annotations, names.RESUME):
         return f"annotation {names.RESUME} has an invalid value: write skip or skip:PARTITION:OFFSET"
     _, partition, offset = value.split(":")
-    if int(partition) == at.partition and int(offset) > at.offset:
+    place, named = (at.partition, at.offset), (int(partition), int(offset))
+    # A value for a later record of the partition cannot be of an earlier halt.
+    if named != place and (set_at == f"{at.partition}:{at.offset}" or (named[0] == place[0] and named > place)):
         return f"annotation {names.RESUME} names another record than the one at which ingestion stopped"
     return ""
 

@@ -177,6 +177,9 @@ async def test_a_failed_audit_is_reported_until_it_is_acknowledged() -> None:
     await pass_minutes(world, 5)
     assert audit_of(world)["result"] == "Exact"
     assert world.conditions()["Complete"] == ("False", "AuditFailed"), "the log may have lost the records since"
+    annotate(world, names.ACKNOWLEDGE_AUDIT, f"{first}x")
+    await pass_minutes(world, 1)
+    assert world.message("Complete").endswith(f"; annotation {names.ACKNOWLEDGE_AUDIT} names another finding")
     annotate(world, names.ACKNOWLEDGE_AUDIT, first)
     await pass_minutes(world, 1)
     assert world.conditions()["Complete"] == ("True", "EveryOffset")

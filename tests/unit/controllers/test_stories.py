@@ -243,6 +243,26 @@ async def test_resume_acts_once_for_its_record() -> None:
     assert world.job().resume == "skip:1:950"
 
 
+async def test_a_resume_that_names_another_record_than_that_of_the_halt_is_answered() -> None:
+    world = await settled(gen.annotated(names.RESUME, "skip:0:9"), ingestion={"onBadRecord": "Halt"})
+    remark = f"annotation {names.RESUME} names another record than the one at which ingestion stopped"
+    halt(world, 900)
+    await world.settle()
+    assert remark not in world.message("IngestionReady"), "the annotation may be of an earlier halt"
+    for wrong in ("skip:0:900", "skip:1:90"):
+        annotate(world, names.RESUME, wrong)
+        for _ in range(2):
+            await world.settle()
+            assert remark in world.message("IngestionReady")
+            world.start()
+    annotate(world, names.RESUME, "skip:1:900")
+    await world.settle()
+    assert remark not in world.message("IngestionReady")
+    halt(world, 950)
+    await world.settle()
+    assert remark not in world.message("IngestionReady")
+
+
 async def test_resume_can_be_removed_and_set_again() -> None:
     world = await settled()
     halt(world, 900)
