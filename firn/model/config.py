@@ -339,7 +339,7 @@ class CatalogTenancy(Settings):
 
     adopt: AdoptionRule = "Owned"
     """Existing tables that a new IcebergTopic may adopt. ``Owned``: those that an IcebergTopic of its namespace created or
-    adopted. ``Any``: all. ``Never``: none. Under every rule, the table property ``firn.adopt`` gives consent to one resource. With ``Any``,
+    adopted. ``Any``: all, except those of another Kubernetes cluster. ``Never``: none. Under every rule, the table property ``firn.adopt`` gives consent to one resource. With ``Any``,
     limit the catalog with ``namespaces``."""
     table_namespaces: list[Pattern] = []
     """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name, with _ for -. Empty: all."""

@@ -330,8 +330,6 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
     match progress.state:
         case "Running" | "CaughtUp" as state:
             reason = Reason.RUNNING if state == "Running" else Reason.CAUGHT_UP
-            if progress.message:
-                return Verdict("True", reason, f"the driver lands records, but {steady(progress.message)}")
             return Verdict("True", reason, "records are landing in the table")
         case "Halted":
             return Verdict("False", Reason.BAD_RECORD_HALT, _halted(observed, progress, findings.job))
