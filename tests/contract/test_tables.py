@@ -264,6 +264,15 @@ async def test_partitioning_and_sort_order_evolve(tables: CatalogTables, catalog
         assert state.changed == ()
 
 
+async def test_the_sort_order_of_a_new_table_can_be_removed(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    for sort_by in (("at",), (), ("delay",), ()):
+        await tables.ensure(target.model_copy(update={"sort_by": sort_by}), JSON, Claimant("uid-1"))
+        order = catalog.load_table((target.namespace, target.name)).sort_order()
+        assert len(order.fields) == len(sort_by)
+
+
 async def test_an_adopted_table_keeps_a_layout_that_the_spec_leaves_out(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:

@@ -13,6 +13,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID
+from pyiceberg.table.update import (
+    AddSortOrderUpdate,
+    AssertDefaultSortOrderId,
+    SetDefaultSortOrderUpdate,
+    UpdatesAndRequirements,
+)
+from pyiceberg.table.update.sorting import UpdateSortOrder
 from sqlalchemy import exc as sql_errors
 
 from firn.model import names
@@ -240,12 +248,24 @@ def _resort(transaction: Transaction, layout: Layout) -> list[str]:
     current = metadata.sort_order_by_id(metadata.default_sort_order_id)
     if (current.fields if current is not None else []) == order.fields:
         return []
-    with transaction.update_sort_order() as update:
+    change = transaction.update_sort_order() if order.fields else _Unsort(transaction)
+    with change as update:
         for field in order.fields:
             column = metadata.schema().find_column_name(field.source_id)
             add = update.asc if field.direction.value == "asc" else update.desc
             add(str(column), field.transform, field.null_order)
     return [f"sort order {', '.join(str(item.term) for item in layout.sort) or 'none'}"]
+
+
+class _Unsort(UpdateSortOrder):
+    """Removes the sort order. PyIceberg cannot do that for a table that was created with one, and never was unsorted."""
+
+    def _commit(self) -> UpdatesAndRequirements:
+        metadata = self._transaction.table_metadata
+        known = metadata.sort_order_by_id(UNSORTED_SORT_ORDER_ID) is not None
+        add = () if known else (AddSortOrderUpdate(sort_order=UNSORTED_SORT_ORDER),)
+        unchanged = AssertDefaultSortOrderId(default_sort_order_id=metadata.default_sort_order_id)
+        return (*add, SetDefaultSortOrderUpdate(sort_order_id=UNSORTED_SORT_ORDER_ID)), (unchanged,)
 
 
 def _state(metadata: TableMetadata) -> TableState:
