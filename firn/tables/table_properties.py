@@ -6,6 +6,7 @@ The operator (formats 1 and 2) and the driver (format 3, dead letters) use the s
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
+from firn.model import names
 from firn.model.jobs import Column, TableTarget
 from firn.tables import rows
 from firn.tables.ownership import Claimant
@@ -58,16 +59,30 @@ def layout_set_by(target: TableTarget) -> tuple[str, ...]:
     return tuple(field for field, terms in fields.items() if terms is not None)
 
 
+def set_for(claimant: Claimant, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties of a table, in which no list names what the spec of another owner set.
+
+    Adoption changes nothing, so the layout and properties of an earlier owner stay.
+    """
+    if properties.get(names.TABLE_OWNER) == claimant.uid:
+        return dict(properties)
+    return {key: "" if key in (MANAGED, LAYOUT) else value for key, value in properties.items()}
+
+
 def wanted_terms(field: str, terms: tuple[Terms, ...] | None, current: Mapping[str, str]) -> tuple[Terms, ...] | None:
     """Return the terms that the table must have, or None if the table keeps its own.
 
-    ``terms`` is None if the spec does not set ``field``. Terms that an earlier spec set are then removed.
+    ``terms`` is None if the spec does not set ``field``. Terms that an earlier spec set are then removed. ``current``:
+    `set_for` the resource.
     """
     return () if terms is None and field in _listed(current, LAYOUT) else terms
 
 
 def dropped_by_spec(current: Mapping[str, str], wanted: Mapping[str, str]) -> frozenset[str]:
-    """Return the properties that an earlier spec set and that are not in ``wanted`` (the spec's and `marks`)."""
+    """Return the properties that an earlier spec set and that are not in ``wanted`` (the spec's and `marks`).
+
+    ``current``: `set_for` the resource.
+    """
     managed = _listed(current, MANAGED)
     return frozenset(key for key in (managed | {MANAGED, LAYOUT}) - wanted.keys() if key in current)
 

@@ -297,6 +297,27 @@ async def test_an_adopted_table_keeps_a_layout_that_the_spec_leaves_out(
     assert layout() == ([], 0)
 
 
+async def test_an_adopted_table_keeps_what_the_spec_of_an_earlier_owner_set(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    def kept() -> tuple[list[str], int, str | None]:
+        table = catalog.load_table((target.namespace, target.name))
+        fields = [field.name for field in table.spec().fields]
+        return fields, len(table.sort_order().fields), table.properties.get("a")
+
+    old = target.model_copy(update={"partition_by": ("carrier",), "sort_by": ("at",), "properties": {"a": "1"}})
+    await tables.ensure(old, JSON, Claimant("uid-old"))
+    for _ in range(2):
+        state = await tables.ensure(target, JSON, Claimant("uid-new"))
+        assert state is not None
+        assert state.changed == ()
+        assert kept() == (["carrier"], 1, "1")
+    # What the spec of the new owner sets is removed with its fields, as ever.
+    await tables.ensure(old.model_copy(update={"properties": {"a": "2"}}), JSON, Claimant("uid-new"))
+    await tables.ensure(target, JSON, Claimant("uid-new"))
+    assert kept() == ([], 0, None)
+
+
 async def test_one_commit_adds_a_column_and_partitions_by_it(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:

@@ -272,13 +272,14 @@ class Tables:
     def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = dict(table.properties())
-        self._lay_out(table, target, properties)
+        set_by_us = table_properties.set_for(claimant, properties)
+        self._lay_out(table, target, set_by_us)
         ours = {
             **target.properties,
             **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
         }
         put = {key: value for key, value in ours.items() if properties.get(key) != value}
-        gone = table_properties.dropped_by_spec(properties, ours) | claimant.spent(properties)
+        gone = table_properties.dropped_by_spec(set_by_us, ours) | claimant.spent(properties)
         if table.operations().current().formatVersion() < target.format_version:
             put["format-version"] = str(target.format_version)
         if put or gone:
@@ -290,7 +291,10 @@ class Tables:
             update.commit()
 
     def _lay_out(self, table: Any, target: TableTarget, properties: Mapping[str, str]) -> None:
-        """Evolve partitioning and sort order, before the properties that list what the spec sets."""
+        """Evolve partitioning and sort order, before the properties that list what the spec sets.
+
+        ``properties``: `table_properties.set_for` the resource.
+        """
         partition_by = table_properties.wanted_terms(table_properties.PARTITION_BY, target.partition_by, properties)
         wanted = None if partition_by is None else [str(transforms.parse(text)) for text in partition_by]
         current = partition_terms(table)

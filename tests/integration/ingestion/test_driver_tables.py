@@ -8,7 +8,7 @@ import pytest
 
 from firn.model.jobs import GroupSettings, IngestJob, TableTarget
 from firn_spark.tables.catalogs import Catalogs
-from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.java_tables import Tables, partition_terms
 from tests.contract.driver_tables import DriverTablesContract, commit_ahead
 from tests.unit.spark_driver.topic import job as job_of
 
@@ -26,6 +26,23 @@ class TestIceberg(DriverTablesContract):
         self._catalogs = Catalogs(spark, settings)
         yield Tables(self._catalogs)
         self._catalogs.close()
+
+    def test_an_adopted_table_keeps_what_the_spec_of_an_earlier_owner_set(self, tables: Tables, job: IngestJob) -> None:
+        def kept() -> tuple[list[str], int, str | None]:
+            table = self.load(tables, job)
+            return partition_terms(table), len(table.sortOrder().fields()), table.properties().get("a")
+
+        target = job.table.model_copy(update={"format_version": 3})
+        old = target.model_copy(
+            update={"partition_by": ("bucket(2, id)",), "sort_by": ("id",), "properties": {"a": "1"}}
+        )
+        tables.ensure(job.model_copy(update={"uid": "uid-old", "table": old}))
+        for _ in range(2):
+            tables.ensure(job.model_copy(update={"table": target}))
+            assert kept() == (["bucket(2, id)"], 1, "1")
+        tables.ensure(job.model_copy(update={"table": old}))
+        tables.ensure(job.model_copy(update={"table": target}))
+        assert kept() == ([], 0, None)
 
     def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
         commit_ahead(tables.jvm, table, time_ms)

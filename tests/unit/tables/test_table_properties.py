@@ -38,6 +38,17 @@ def test_only_properties_set_by_the_spec_are_removed() -> None:
     assert table_properties.dropped_by_spec({"a": "1"}, nothing) == frozenset()
 
 
+def test_layout_and_properties_that_another_owner_set_stay() -> None:
+    target = TableTarget(catalog="c", namespace="n", name="t", partition_by=("id",))
+    old = table_properties.marks(Claimant("uid-old"), {"a": "1"}, table_properties.layout_set_by(target)) | {"a": "1"}
+    wanted = table_properties.marks(Claimant("uid-new"), {})
+    adopted = table_properties.set_for(Claimant("uid-new"), old)
+    assert table_properties.wanted_terms(table_properties.PARTITION_BY, None, adopted) is None
+    assert table_properties.dropped_by_spec(adopted, wanted) == {table_properties.MANAGED, table_properties.LAYOUT}
+    kept = table_properties.set_for(Claimant("uid-old"), old)
+    assert table_properties.wanted_terms(table_properties.PARTITION_BY, None, kept) == ()
+
+
 def test_only_a_layout_set_by_an_earlier_spec_is_removed() -> None:
     target = TableTarget(catalog="c", namespace="n", name="t", partition_by=("id",))
     marked = table_properties.marks(Claimant("uid"), {}, table_properties.layout_set_by(target))

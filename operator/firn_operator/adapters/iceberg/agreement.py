@@ -191,7 +191,8 @@ class Agreement:
                 for step in steps:
                     step.act(update)
             changed += [step.text for step in steps]
-        layout = evolution.layout_over(self._layout, metadata.properties)
+        ours = table_properties.set_for(self._claimant, metadata.properties)
+        layout = evolution.layout_over(self._layout, ours)
         changed += _repartition(transaction, layout)
         changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)
@@ -213,7 +214,8 @@ class Agreement:
         current = transaction.table_metadata.properties
         properties = {**self._layout.properties, **self._marks()}
         put = {key: value for key, value in properties.items() if current.get(key) != value}
-        gone = table_properties.dropped_by_spec(current, properties) | self._claimant.spent(current)
+        ours = table_properties.set_for(self._claimant, current)
+        gone = table_properties.dropped_by_spec(ours, properties) | self._claimant.spent(current)
         if put:
             transaction.set_properties(put)
         if gone:
