@@ -22,6 +22,7 @@ from firn_operator.adapters.kube.workloads import Workloads
 from firn_operator.process import crd
 from tests import apiserver
 from tests.apiserver import SYSTEM, ApiServer
+from tests.fakes.cluster import FakeCluster
 from tests.servers.process import free_port
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -173,6 +174,95 @@ async def test_apply_restores_a_scaled_stateful_set(
     live = await cluster.get("apps/v1", "StatefulSet", SYSTEM, name)
     assert live is not None
     assert live["spec"]["replicas"] == manifest["spec"]["replicas"]
+
+
+def service(name: str) -> Manifest:
+    manifest = {
+        **config_map(name, "1"),
+        "kind": "Service",
+        "spec": {"selector": {"app": name}, "ports": [{"name": "kafka", "port": 9092}]},
+    }
+    del manifest["data"]
+    return manifest
+
+
+ROOTS = {"StatefulSet": "apis/apps/v1", "Service": "api/v1"}
+SIDECAR = {"name": "sidecar", "image": "example.com/none"}
+ENVIRONMENT = {"name": "main", "env": [{"name": "A", "value": "b"}], "args": ["theirs"]}
+ADDITIONS: list[tuple[Callable[[str], Manifest], Manifest]] = [
+    (service, {"spec": {"ports": [{"name": "more", "port": 1}], "externalIPs": ["192.0.2.1"]}}),
+    (service, {"spec": {"selector": {"more": "narrow"}}}),
+    (stateful_set, {"spec": {"template": {"spec": {"containers": [SIDECAR]}}}}),
+    (stateful_set, {"spec": {"template": {"spec": {"containers": [ENVIRONMENT]}}}}),
+    (stateful_set, {"spec": {"template": {"spec": {"nodeSelector": {"a": "b"}, "hostNetwork": True}}}}),
+    (stateful_set, {"spec": {"template": {"metadata": {"annotations": {"more": "theirs"}}}}}),
+]
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["same process", "restarted operator"])
+@pytest.mark.parametrize(("render", "addition"), ADDITIONS)
+async def test_apply_removes_what_other_clients_added(
+    api: Api, server: ApiServer, name: str, render: Callable[[str], Manifest], addition: Manifest, restarts: bool
+) -> None:
+    manifest, workloads = render(name), Workloads()
+    cluster = KubeCluster(api, SYSTEM, workloads, resync=0.0)
+    await cluster.apply(manifest)
+    kind = (manifest["apiVersion"], manifest["kind"], SYSTEM, name)
+    before = await cluster.get(*kind)
+    place = f"/{ROOTS[kind[1]]}/namespaces/{SYSTEM}/{kind[1].lower()}s/{name}"
+    edited = server.call(
+        "PATCH", f"{place}?fieldManager=kubectl-edit", addition, "application/strategic-merge-patch+json"
+    )
+    assert before is not None
+    assert edited["spec"] != before["spec"]
+    if restarts:
+        workloads = Workloads()
+        cluster = KubeCluster(api, SYSTEM, workloads, resync=0.0)
+    if kind[1] == "StatefulSet":
+        workloads.seen({**edited, "kind": "StatefulSet"})
+    assert await cluster.apply(manifest)
+    after = await cluster.get(*kind)
+    assert after is not None
+    assert after["spec"] == before["spec"]
+    assert not await cluster.apply(manifest)
+    version = after["metadata"]["resourceVersion"]
+    again = KubeCluster(api, SYSTEM, Workloads(), resync=0.0)
+    await again.apply(manifest)
+    after = await cluster.get(*kind)
+    assert after is not None
+    assert after["metadata"]["resourceVersion"] == version, "nothing is left to remove"
+
+
+async def test_apply_keeps_the_mark_of_a_rollout_restart(
+    cluster: KubeCluster, workloads: Workloads, server: ApiServer, name: str
+) -> None:
+    await cluster.apply(stateful_set(name))
+    marks = {"kubectl.kubernetes.io/restartedAt": "2026-03-01T12:00:00Z", "more": "added"}
+    edited = server.call(
+        "PATCH",
+        f"/apis/apps/v1/namespaces/{SYSTEM}/statefulsets/{name}?fieldManager=kubectl-rollout",
+        {"spec": {"template": {"metadata": {"annotations": marks}}}},
+        "application/strategic-merge-patch+json",
+    )
+    for _ in range(2):
+        workloads.seen({**edited, "kind": "StatefulSet"})
+        await cluster.apply(stateful_set(name), always=True)
+        live = await cluster.get("apps/v1", "StatefulSet", SYSTEM, name)
+        assert live is not None
+        annotations = live["spec"]["template"]["metadata"]["annotations"]
+        assert annotations.keys() == {names.TEMPLATE_HASH, "kubectl.kubernetes.io/restartedAt"}
+
+
+@pytest.mark.parametrize("render", [service, stateful_set])
+async def test_the_cluster_in_memory_removes_additions_too(name: str, render: Callable[[str], Manifest]) -> None:
+    cluster = FakeCluster()
+    manifest = render(name)
+    place = (manifest["apiVersion"], manifest["kind"], SYSTEM, name)
+    await cluster.apply(manifest)
+    cluster.objects[place]["spec"]["theirs"] = {"a": "b"}
+    assert await cluster.apply(manifest)
+    assert cluster.objects[place]["spec"] == manifest["spec"]
+    assert not await cluster.apply(manifest)
 
 
 async def test_apply_always_sends_the_object(cluster: KubeCluster, server: ApiServer, name: str) -> None:

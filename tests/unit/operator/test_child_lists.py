@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model import names
+from firn_operator.adapters.kube.api_client import JSON_PATCH, ApiError
 from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
 
@@ -79,6 +80,43 @@ async def test_an_object_that_a_watch_shows_as_changed_is_applied_again(api: Slo
     api.version += 20
     assert await cluster.apply(service(0))
     assert not await cluster.apply(service(0))
+
+
+class Contended(SlowLists):
+    """An API server on which another client added a field, and changes the object before each repair, so many times."""
+
+    def __init__(self, conflicts: int) -> None:
+        super().__init__()
+        self.answer.set()
+        self.conflicts = conflicts
+        self.added = True
+        self.applied = 0
+
+    async def call(self, method: str, path: str, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        if method == "PATCH" and args[-1] == JSON_PATCH:
+            if self.conflicts:
+                self.conflicts -= 1
+                raise ApiError(409, "Conflict", "the object has been modified")
+            self.added = False
+            return {}
+        live = await super().call(method, path, *args, **kwargs)
+        if method == "PATCH":
+            self.applied += 1
+            ours = {"manager": names.FIELD_MANAGER, "operation": "Apply", "fieldsV1": {"f:spec": {"f:type": {}}}}
+            theirs = {"manager": "edit", "operation": "Update", "fieldsV1": {"f:spec": {"f:externalIPs": {}}}}
+            live["metadata"]["managedFields"] = [ours, theirs] if self.added else [ours]
+        return live
+
+
+async def test_additions_that_cannot_be_removed_now_are_removed_by_the_next_apply() -> None:
+    api = Contended(conflicts=1)
+    cluster = KubeCluster(api, NAMESPACE, Workloads())  # type: ignore[arg-type]
+    assert await cluster.apply(service(0)), "our own change is made all the same"
+    assert api.added
+    await cluster.apply(service(0))
+    assert (api.added, api.applied) == (False, 3)
+    assert not await cluster.apply(service(0))
+    assert api.applied == 3
 
 
 async def test_a_job_deleted_during_a_list_is_created_again(api: SlowLists, cluster: KubeCluster) -> None:

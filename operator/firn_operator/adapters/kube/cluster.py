@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitConflictError
 from firn_controllers.ports import JobState, PodState, StatefulSetState
+from firn_operator.adapters.kube import field_managers
 from firn_operator.adapters.kube.api_client import (
     APPLY,
     JSON_PATCH,
@@ -70,6 +71,7 @@ class KubeCluster:
 
         The request is skipped if the live object has the hash of the manifest, and no client has edited the object since
         this process applied it. ``always`` sends it in any case. A Job is applied once, because its template is fixed.
+        Fields that other clients added to the spec of a kind in `field_managers.RESTORED` are removed.
         """
         metadata = manifest["metadata"]
         kind = (manifest["apiVersion"], manifest["kind"])
@@ -85,25 +87,50 @@ class KubeCluster:
         if same and (kind[1] == "Job" or untouched) and not always:
             return False
         try:
-            answer = await self._api.call(
-                "PATCH",
-                path(*kind, metadata["namespace"], name),
-                {"fieldManager": names.FIELD_MANAGER, "force": "true"},
-                manifest,
-                APPLY,
-            )
+            answer = await self._sent(manifest)
         except (AccessDeniedError, ApiError) as error:
             if not same or always:
                 raise
             # The object has our template. Health must not wait for the repair of an edit.
             log.warning("%s %s may have been edited, and cannot be restored: %s", kind[1], name, error)
             return False
+        restored = await self._restored(manifest, answer)
+        answer = restored or answer
         if kind[1] in ("StatefulSet", "Job") and ours:
             self._workloads.seen({**answer, "kind": kind[1]})
         applied = Applied.of(answer)
         if ours:
-            self._note(kind, name, applied)
+            self._note(kind, name, applied, settled=restored is not None)
         return live is None or applied.version != live.version
+
+    async def _sent(self, manifest: Manifest) -> Manifest:
+        place = path(
+            manifest["apiVersion"], manifest["kind"], manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        )
+        query = {"fieldManager": names.FIELD_MANAGER, "force": "true"}
+        return await self._api.call("PATCH", place, query, manifest, APPLY)
+
+    async def _restored(self, manifest: Manifest, live: Manifest) -> Manifest | None:
+        """Remove the fields that other clients added to the spec of an applied object.
+
+        Returns the object, or None if that failed, for example because the object changed meanwhile.
+        """
+        managers = field_managers.added_by(live) if manifest["kind"] in field_managers.RESTORED else []
+        if not managers:
+            return live
+        metadata = live["metadata"]
+        log.warning(
+            "%s %s: remove the fields of spec that %s added", manifest["kind"], metadata["name"], ", ".join(managers)
+        )
+        place = path(manifest["apiVersion"], manifest["kind"], metadata["namespace"], metadata["name"])
+        try:
+            await self._patch(
+                place, "/metadata/managedFields", field_managers.taken_over(live), metadata["resourceVersion"]
+            )
+            return await self._sent(manifest)
+        except (AccessDeniedError, ApiError, CommitConflictError) as error:
+            log.warning("%s %s: these fields cannot be removed now: %s", manifest["kind"], metadata["name"], error)
+            return None
 
     def seen(self, manifest: Manifest, *, gone: bool) -> bool:
         """Store the state of a child object that a watch shows. Return False if this state or a newer one is known."""
@@ -197,8 +224,11 @@ class KubeCluster:
                 ) from error
             raise
 
-    def _note(self, kind: ChildKind, name: str, applied: Applied | None) -> None:
-        """Remember the state of a child object after a write of this process; None if the process deleted the object."""
+    def _note(self, kind: ChildKind, name: str, applied: Applied | None, *, settled: bool = True) -> None:
+        """Remember the state of a child object after a write of this process; None if the process deleted the object.
+
+        If not ``settled``, the next apply sends the object again.
+        """
         self._changed.setdefault(kind, set()).add(name)
         children = self._children.get(kind)
         live = children.live if children is not None else {}
@@ -206,7 +236,8 @@ class KubeCluster:
         self._applied.pop((kind[1], name), None)
         if applied is not None:
             live[name] = applied
-            self._applied[kind[1], name] = applied.edition
+            if settled:
+                self._applied[kind[1], name] = applied.edition
 
     async def _known_children(self, kind: ChildKind) -> _Children:
         children = self._children.get(kind)
