@@ -339,8 +339,8 @@ class CatalogTenancy(Settings):
 
     adopt: AdoptionRule = "Owned"
     """Existing tables that a new IcebergTopic may adopt. ``Owned``: those that an IcebergTopic of its namespace created or
-    adopted. ``Any``: all, except those of another Kubernetes cluster. ``Never``: none. Under every rule, the table property ``firn.adopt`` gives consent to one resource. With ``Any``,
-    limit the catalog with ``namespaces``."""
+    adopted. ``Any``: all, except those of another Kubernetes cluster. ``Never``: none. Under every rule, the table property
+    ``firn.adopt`` gives consent to one resource. With ``Any``, limit the catalog with ``namespaces``."""
     table_namespaces: list[Pattern] = []
     """Patterns of the table namespaces that a Kubernetes namespace may use. ``{namespace}`` stands for its name, with _ for -. Empty: all."""
     properties: Allowance = Allowance(deny=["write.*.path", "write.location-provider.*"])

@@ -211,9 +211,10 @@ def contract(
         first_table=(live.job.first_table if live else None) or _table_before(observed) or table_uuid,
         topic_created=topic_origin == Reason.CREATED,
     )
-    config = resource.spec.config
-    of_policy = observed.log_retention.owned(config, live.policy_config if live else frozenset())
-    return LiveJob(job, frozenset(config), seen, topic_origin, table_origin, of_policy, resume_halt(observed))
+    of_policy = observed.log_retention.owned(resource.spec.config, live.policy_config if live else frozenset())
+    return LiveJob(
+        job, frozenset(resource.spec.config), seen, topic_origin, table_origin, of_policy, resume_halt(observed)
+    )
 
 
 def _table_before(observed: ObservedTopic) -> str | None:

@@ -161,8 +161,13 @@ class Topic:
 
         None if records wait and the driver has not read any yet: then it can only guess their size.
         """
+        waiting = self._partition_bytes
+        return None if waiting and self.reading.largest_bytes is None else waiting
+
+    @property
+    def _partition_bytes(self) -> float:
         most = max((end - start for start, end in self.behind().values()), default=0)
-        return None if most and self.reading.largest_bytes is None else most * self.reading.record_bytes
+        return most * self.reading.record_bytes
 
     def observe(self, now: float, ends: Offsets) -> None:
         """Store the ends that were asked for at ``now`` (monotonic seconds)."""
@@ -210,7 +215,7 @@ class Topic:
     def _fills_log(self) -> bool:
         """True if the waiting records of a partition near the size above which the log deletes records."""
         most = self.job.retention_bytes
-        return most is not None and self.lag_partition_bytes >= most * RETENTION_SHARE / 2
+        return most is not None and self._partition_bytes >= most * RETENTION_SHARE / 2
 
     def took(self, seconds: float) -> None:
         """Record that a round ended ``seconds`` after it was due, so that the next round starts early enough.
