@@ -165,9 +165,8 @@ def contract(
 ) -> LiveJob | None:
     """Return the job contract to put into force, or None if there can be none yet.
 
-    The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). ``table_uuid`` is the present
-    table, if it is known. ``configs`` are those of the Kafka topic, with the brokers' defaults. Until then, and while the
-    spec is refused, ingestion continues under the contract in force, but obeys suspend, resume and restart.
+    The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). Otherwise ingestion continues under the
+    contract in force, but obeys suspend, resume and restart. ``configs`` of the topic include the brokers' defaults.
     """
     live = observed.job
     marked, seen = resume(observed)
