@@ -48,8 +48,8 @@ test-long: setup ## all tests, with more seeds, more killed processes and longer
 	@FIRN_LONG=1 FIRN_REUSE=1 $(PYTEST) tests
 
 .PHONY: bench
-bench: setup ## all benchmarks; prints a line of JSON per figure and appends it to bench/results.jsonl
-	@$(PYTHON) hack/bench/run
+bench: setup ## all benchmarks, or those that NAME lists; prints a line of JSON per figure and appends it to bench/results.jsonl
+	@$(PYTHON) hack/bench/run $(NAME)
 
 .PHONY: lint
 lint: venv ## format, lint, types, import rules

@@ -171,7 +171,7 @@ def contract(
     live = observed.job
     marked, seen = resume(observed)
     restart = observed.annotations.get(names.RESTART) or (live.job.restart if live else None)
-    suspended = observed.resource.spec.suspend
+    resource = observed.resource
     if (
         topic_id is None
         or not table_agreed
@@ -180,11 +180,10 @@ def contract(
     ):
         if live is None:
             return None
-        job = live.job.model_copy(update={"suspended": suspended, "resume": marked, "restart": restart})
+        job = live.job.model_copy(update={"suspended": resource.spec.suspend, "resume": marked, "restart": restart})
         return replace(live, job=job, seen_resume=seen, resume_halt=resume_halt(observed))
     if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
         marked = None  # the annotation named a record of the earlier topic
-    resource = observed.resource
     namespace, name = observed.entry.name
     job = IngestJob(
         uid=observed.entry.uid,
@@ -203,7 +202,7 @@ def contract(
         start_from=resource.start_from,
         adopt=resource.adoption,
         on_bad_record=resource.spec.ingestion.on_bad_record,
-        suspended=suspended,
+        suspended=resource.spec.suspend,
         resume=marked,
         keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),
         restart=restart,
