@@ -197,15 +197,15 @@ class TopicAgreement:
                 await self._contracts.remove(observed.entry.uid)
             return replace(findings, job=None)
         agreed = isinstance(findings.table, TableState) or findings.table_missing
-        topic = findings.topic if isinstance(findings.topic, TopicState) else None
+        live = findings.topic if isinstance(findings.topic, TopicState) else None
         wanted = plan.contract(
             observed,
-            topic.topic_id if topic is not None else None,
+            live.topic_id if live is not None else None,
             table_agreed=findings.failure is None and agreed,
             topic_origin=findings.topic_origin,
             table_origin=findings.table_origin,
             table_uuid=findings.table.uuid if isinstance(findings.table, TableState) else None,
-            configs=topic.effective if topic is not None else None,
+            configs=live.effective if live is not None else None,
         )
         if wanted is None:
             await self._remember_topic(observed, findings)
