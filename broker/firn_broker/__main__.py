@@ -36,8 +36,8 @@ from firn_broker.topics.configs import TopicConfigs
 log = structlog.get_logger()
 
 DRAIN_SECONDS = 20
-SWITCH_SECONDS = 0.001
-"""Seconds after which the decoding thread yields to the event loop."""
+SWITCH_SECONDS = 0.0002
+"""Seconds after which the decoding thread yields to the event loop. Each request takes the lock of the interpreter many times."""
 SERVE, FSCK, DOWNGRADE = "serve", "fsck", "downgrade"
 RECOVERING = "a recovery runs or did not end: wait for its end, or repeat firn-broker fsck --recover"
 """The reason why brokers do not serve during a recovery. It stays if the recovery does not end."""
@@ -168,7 +168,8 @@ def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *,
             {**settings.objects.config, **secrets},
             timeout_seconds=settings.objects.timeout_seconds,
         )
-    return Ports(metadata_store, objects, clock, chance, ThreadPoolExecutor(1, thread_name_prefix="decoder"))
+    decoder = ThreadPoolExecutor(1, thread_name_prefix="decoder")
+    return Ports(metadata_store, objects, clock, chance, decoder, own_check_process=True)
 
 
 async def _serve(settings: BrokerSettings) -> int:

@@ -20,6 +20,7 @@ from firn_broker.cluster.producer_ids import ProducerIds
 from firn_broker.groups.coordinator import GroupCoordinator
 from firn_broker.groups.lag import GroupLag
 from firn_broker.log.blocks import BlockCache
+from firn_broker.log.checks import Checks
 from firn_broker.log.decoder import Decoder
 from firn_broker.log.fetch_sessions import FetchSessions
 from firn_broker.log.reader import Reader
@@ -56,6 +57,8 @@ class Ports:
     random: Random
     decoder: Executor | None = None
     """A thread that decodes records; None decodes in the event loop."""
+    own_check_process: bool = False
+    """True if a process checks batches for compacted topics, and not ``decoder``."""
 
 
 class Broker:
@@ -69,6 +72,7 @@ class Broker:
         self.identifiers = Identifiers(ports.clock, ports.random)
         self.watermarks = Watermarks()
         self.decoder = Decoder(ports.decoder)
+        self.checks = Checks(self.decoder, own_process=ports.own_check_process)
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
@@ -224,6 +228,7 @@ class Broker:
         for task in self._background:
             task.cancel()
         await asyncio.wait(self._background, timeout=STOP_SECONDS)
+        self.checks.close()
         await self.metadata_store.close()
         await self.objects.close()
 

@@ -19,12 +19,11 @@
 
 import asyncio
 from collections.abc import Sequence
-from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
-from firn.records import keys, record_batch
+from firn.records import record_batch
 from firn.records.cursor import MalformedError
 from firn.records.record_batch import Batch, InvalidBatchError
 from firn_broker import metrics
@@ -190,7 +189,7 @@ async def _check(
         try:
             batch = _parse(partition, max_bytes, times)
             if compacted:
-                await broker.decoder.run(partial(keys.require, batch), address)
+                await broker.checks.require(batch, address)
             checked.append((partition.index, batch))
         except InvalidBatchError as error:
             # The error itself would keep the frames of its traceback in memory.

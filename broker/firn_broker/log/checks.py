@@ -1,0 +1,70 @@
+"""The check of batches for compacted topics: it decodes every record.
+
+A process of its own does it, because decoding threads share the interpreter's lock with the event loop. Turns go round the
+addresses of clients.
+"""
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+from contextlib import suppress
+from functools import partial
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from firn.records import keys
+from firn.records.record_batch import Batch, InvalidBatchError
+from firn_broker.log.decoder import Decoder
+from firn_broker.log.turns import Turns
+
+log = structlog.get_logger()
+
+
+class Checks:
+    """Checks one batch at a time. The process starts with the first batch."""
+
+    def __init__(self, decoder: Decoder, *, own_process: bool) -> None:
+        """Check in a process, or with ``decoder`` if there is none or it fails."""
+        self._decoder = decoder
+        self._own_process = own_process
+        self._turns = Turns(1, 1)
+        self._process: Process | None = None
+
+    async def require(self, batch: Batch, address: str) -> None:
+        """Check a batch of the client at ``address``. Raises InvalidBatchError, as `firn.records.keys.require` does."""
+        if self._own_process:
+            async with self._turns.turn(address):
+                try:
+                    return await self._ask(batch)
+                except (OSError, asyncio.IncompleteReadError) as error:
+                    log.warning(
+                        "the process that checks batches ended; the next batch starts it again", error=repr(error)
+                    )
+        await self._decoder.run(partial(keys.require, batch), address)
+
+    async def _ask(self, batch: Batch) -> None:
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "firn_broker.log.check_process", stdin=PIPE, stdout=PIPE
+            )
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        try:
+            requests.write(len(batch.data).to_bytes(4, "big"))
+            requests.write(bytes(batch.data))
+            await requests.drain()
+            answered = await answers.readexactly(int.from_bytes(await answers.readexactly(4), "big"))
+        except BaseException:
+            self.close()  # the answer to this batch must not become that to the next one
+            raise
+        if answered:
+            raise InvalidBatchError(ErrorCode(int.from_bytes(answered[:2], "big", signed=True)), answered[2:].decode())
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
