@@ -4,12 +4,11 @@ Bounds protect the broker from what clients send: a megabyte of zstd may decompr
 costs time and memory."""
 
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
-import cramjam
-
 from firn.records import record_batch
+from firn.records.codecs import CodecError, decompress_into
 
 MAX_BYTES = 32 << 20
 """Bytes to which a batch may decompress."""
@@ -18,7 +17,6 @@ MAX_RECORDS = 100_000
 MAX_TIME = (1 << 62) - 1
 """The greatest distance of a timestamp from 1970, in milliseconds. Differences of two timestamps fit into 64 bits then,
 as batches need."""
-_XERIAL = b"\x82SNAPPY\x00"
 
 
 class UndecodableError(ValueError):
@@ -46,7 +44,8 @@ def open_batch(batch: memoryview, records: int = MAX_RECORDS) -> Iterator[tuple[
         raise UndecodableError(f"a batch has {count} records, more than {MAX_RECORDS}")
     places: list[Place] = []
     try:
-        data = _CODECS[attributes & record_batch.CODEC_BITS](batch[record_batch.HEADER :])
+        codec, packed = attributes & record_batch.CODEC_BITS, batch[record_batch.HEADER :]
+        data = _decompressed(codec, packed) if codec else bytes(packed)
         place, before = 0, -1
         for _ in range(count):
             if len(places) == records:
@@ -63,7 +62,7 @@ def open_batch(batch: memoryview, records: int = MAX_RECORDS) -> Iterator[tuple[
                 )
             places.append(Place(base + delta, timestamp, place, end))
             place, before = end, delta
-    except (IndexError, KeyError, cramjam.DecompressionError) as error:
+    except (IndexError, CodecError) as error:
         raise UndecodableError(f"records cannot be decoded: {error!r}") from error
     if place != len(data):
         raise UndecodableError(f"{count} records end at byte {place} of {len(data)}")
@@ -84,41 +83,8 @@ def zigzag(data: bytes, place: int) -> tuple[int, int]:
     raise UndecodableError(f"the number at {place} has more than 64 bits")
 
 
-def _into(decompress: Callable[[memoryview, memoryview], int]) -> Callable[[memoryview], bytes]:
-    def bounded(data: memoryview) -> bytes:
-        # The pages of an anonymous mapping cost no memory until they are written.
-        with mmap.mmap(-1, MAX_BYTES) as space:
-            with memoryview(space) as view:
-                size = decompress(data, view)
-            return space[:size]
-
-    return bounded
-
-
-def _snappy(data: memoryview) -> bytes:
-    """Decompress raw snappy, or the blocks of Java clients (``SnappyOutputStream``: magic, two versions, then length
-    and block)."""
-    if bytes(data[:8]) != _XERIAL:
-        return _block(data, MAX_BYTES)
-    out, place = bytearray(), 16
-    while place < len(data):
-        size = int.from_bytes(data[place : place + 4], "big")
-        out += _block(data[place + 4 : place + 4 + size], MAX_BYTES - len(out))
-        place += 4 + size
-    return bytes(out)
-
-
-def _block(data: memoryview, limit: int) -> bytes:
-    size: int = cramjam.snappy.decompress_raw_len(data)
-    if size > limit:
-        raise UndecodableError(f"a block has {size} bytes, more than {limit}")
-    return bytes(cramjam.snappy.decompress_raw(data))
-
-
-_CODECS: dict[int, Callable[[memoryview], bytes]] = {
-    0: bytes,
-    1: _into(cramjam.gzip.decompress_into),
-    2: _snappy,
-    3: _into(cramjam.lz4.decompress_into),
-    4: _into(cramjam.zstd.decompress_into),
-}
+def _decompressed(codec: int, data: memoryview) -> bytes:
+    # The pages of an anonymous mapping cost no memory until they are written. It ends with the last reference to it.
+    space = mmap.mmap(-1, MAX_BYTES)
+    size = decompress_into(codec, data, memoryview(space))
+    return space[:size]

@@ -1,5 +1,5 @@
-"""Requests, read into typed records by Kafka's message definitions, which kio has as one class for each message and
-version.
+"""Requests and answers, read into typed records by Kafka's message definitions, which kio has as one class for each message
+and version.
 
 The caller gives a frozen dataclass whose field names are those of the newest version, in snake case. A version may have
 fields that the record does not declare: the reader skips them. The record may declare fields that a version lacks: they
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any, TypeVar, get_args, get_type_hints
 from uuid import UUID
 
-from kio.index import load_request_schema
+from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 
 from firn.records.cursor import Cursor, MalformedError
@@ -25,7 +25,11 @@ hand."""
 R = TypeVar("R")
 Read = Callable[[Cursor], Any]
 
+ANSWER_ELEMENTS = 4_000_000
+"""Elements of all arrays of an answer, for example partitions and aborted transactions."""
+
 _schema = cache(load_request_schema)
+_answer_schema = cache(load_response_schema)
 """kio imports the module again at each call. Callers ask only for versions that they serve, so the cache stays
 small."""
 
@@ -44,6 +48,14 @@ def decode(record: type[R], api: int, version: int, frame: memoryview, place: in
     # Kafka ignores bytes after the message, and librdkafka leaves some behind several messages.
     request: R = _reader(schema, record)(cursor)
     return request
+
+
+def decode_answer(record: type[R], api: int, version: int, frame: memoryview, place: int) -> R:
+    """Read the answer whose body begins at ``place``. Records stay views of the frame. Raises `MalformedError`."""
+    schema = _answer_schema(api, version)
+    cursor = Cursor(frame, place, flexible=schema.__flexible__, limit=ANSWER_ELEMENTS)
+    answer: R = _reader(schema, record)(cursor)
+    return answer
 
 
 def _not_null(read: Read) -> Read:
@@ -85,7 +97,7 @@ _PRIMITIVES: Mapping[str, Read] = {
     "uuid": _uuid,
     "string": Cursor.string,
     "bytes": _bytes,
-    "records": _bytes,
+    "records": Cursor.view,
 }
 _LONGEST = 1 << 46
 """Longest time in milliseconds. A longer one does not fit `timedelta`, and no client means one."""

@@ -1,4 +1,4 @@
-"""Answers, written by Kafka's message definitions, which kio has as one class for each message and version.
+"""Answers and requests, written by Kafka's message definitions, which kio has as one class for each message and version.
 
 A handler writes an answer once, for the newest version, as nested mappings. The writer leaves out the fields that an
 older version lacks."""
@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Any, get_args, get_type_hints
 from uuid import UUID
 
-from kio.index import load_response_schema
+from kio.index import load_request_schema, load_response_schema
 
 from firn.records.cursor import array, string, varint
 from firn.records.definitions import is_array, nested_entity
@@ -28,6 +28,7 @@ size."""
 NO_THROTTLE = timedelta(0)
 
 _schema = cache(load_response_schema)
+_request_schema = cache(load_request_schema)
 """kio imports the module again at each call. Callers ask only for versions that they serve, so the cache stays
 small."""
 
@@ -37,13 +38,21 @@ def encode(api: int, version: int, fields: Fields) -> bytes:
     return b"".join(pieces(api, version, fields))
 
 
+def encode_request(api: int, version: int, fields: Fields) -> bytes:
+    """Write the body of a request."""
+    return b"".join(_pieces(_request_schema(api, version), fields))
+
+
 def pieces(api: int, version: int, fields: Fields) -> Iterator[bytes]:
     """Write the body of an answer piece by piece, so that the caller can let others run between two pieces.
 
     A field that is an array of parts may be a function that makes the list. It is called when its turn comes, so that
     the parts of a long answer are never all in memory. Raises KeyError for a missing field, TypeError for null in a
     field that is not nullable."""
-    schema = _schema(api, version)
+    return _pieces(_schema(api, version), fields)
+
+
+def _pieces(schema: Any, fields: Fields) -> Iterator[bytes]:
     out = bytearray()
     for name, default, write, element in _plain(schema):
         value = fields[name] if default is _ABSENT else fields.get(name, default)

@@ -8,9 +8,12 @@ from pyspark import daemon
 
 import firn_spark.worker.formats.json.blocks
 import firn_spark.worker.landing  # noqa: F401  the imports are the purpose
+from firn_spark.worker.fetching import kernel as fetching_kernel
+from firn_spark.worker.fetching import source  # noqa: F401
 from firn_spark.worker.formats.json import kernel
 
 if __name__ == "__main__":
     kernel.warm()
+    fetching_kernel.warm()
     pa.set_cpu_count(1)  # a worker runs one task on one core
     daemon.manager()  # type: ignore[no-untyped-call]

@@ -69,7 +69,7 @@ def compiled() -> Path:
     def compile_all(directory: Path) -> None:
         with step("compiling the decoder"), tempfile.TemporaryDirectory() as scratch:
             environment = {"PYTHONPATH": os.pathsep.join(_ROOTS), "TMPDIR": scratch}
-            run([sys.executable, "-m", "firn_spark.worker.formats.json.build", str(directory)], environment=environment)
+            run([sys.executable, "-m", "firn_spark.worker.build", str(directory)], environment=environment)
 
     return cached("compiled", content_hash(sources, sys.version, version("numba")), compile_all)
 

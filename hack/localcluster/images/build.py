@@ -130,10 +130,12 @@ def _broker() -> Image:
 _KERNEL = (
     "__init__",
     "worker/__init__",
+    "worker/build",
     "worker/compiled",
+    "worker/fetching/__init__",
+    "worker/fetching/kernel",
     "worker/formats/__init__",
     "worker/formats/json/__init__",
-    "worker/formats/json/build",
     "worker/formats/json/kernel",
     "worker/formats/json/limits",
 )

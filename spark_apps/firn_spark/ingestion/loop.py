@@ -18,7 +18,7 @@ from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
 from firn_spark.ingestion.jobs import JobSource
 from firn_spark.ingestion.progress import Metrics
-from firn_spark.ingestion.rounds.landing_job import CLIENT_READER_RECORDS
+from firn_spark.ingestion.rounds.planning import LARGE_RECORDS
 from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.topic import Topic
@@ -233,7 +233,7 @@ class Loop:
     def _together(self, first: Topic, now: float) -> list[Topic]:
         """Return ``first`` and the topics that can share its round: due soon, small, without failures."""
         group = [first]
-        if self._large(first) or first.attempts.failures or first.reading.client_reader:
+        if self._large(first) or first.attempts.failures or first.reading.spark_source:
             return group
         size = first.lag_bytes
         for topic in self._topics.values():
@@ -244,7 +244,7 @@ class Loop:
                 or topic is first
                 or topic.key != first.key
                 or topic.attempts.failures
-                or topic.reading.client_reader
+                or topic.reading.spark_source
                 or self._large(topic)
             ):
                 continue
@@ -258,7 +258,7 @@ class Loop:
         return group
 
     def _large(self, topic: Topic) -> bool:
-        return topic.lag_records > CLIENT_READER_RECORDS or topic.lag_bytes > self._settings.bytes_per_commit / 8
+        return topic.lag_records > LARGE_RECORDS or topic.lag_bytes > self._settings.bytes_per_commit / 8
 
     def _start_preparation(self, topic: Topic) -> None:
         with self._lock:

@@ -1,4 +1,4 @@
-"""Reads large rounds through Spark's own Kafka source. Its tasks get Arrow batches."""
+"""Reads rounds through Spark's own Kafka source: logs with messages in a format before record batches. Its tasks get Arrow batches."""
 
 import json
 from collections.abc import Mapping
@@ -6,11 +6,7 @@ from typing import Any
 
 from pyspark.sql import functions
 
-from firn_spark.kafka.client_reader import Ranges
-
-SMALL_RECORD_BYTES = 8 * 1024
-"""Largest key and value for which rounds use `small_records_session`."""
-SMALL_BATCH_RECORDS = 512
+from firn_spark.worker.fetching.slices import Ranges
 
 
 def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, Ranges], tasks: int, split: bool) -> Any:
@@ -34,16 +30,3 @@ def spark_records(spark: Any, options: Mapping[str, str], topics: Mapping[str, R
     # null takes 6 CPU seconds for a million records, null takes 80.
     frame = reader.load().withColumn("headers", functions.expr("coalesce(headers, array())"))
     return frame.coalesce(tasks) if count > tasks else frame
-
-
-def small_records_session(spark: Any) -> Any:
-    """Return a session that sends Arrow batches to Python by number of records.
-
-    By default Spark measures a batch after every row, which takes a third of the JVM's time. Use the session for
-    topics whose recent records were small. If large records come after all, a batch still holds at most
-    `SMALL_BATCH_RECORDS` of them.
-    """
-    session = spark.newSession()
-    session.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(SMALL_BATCH_RECORDS))
-    session.conf.set("spark.sql.execution.arrow.maxBytesPerBatch", str(2**31 - 1))
-    return session

@@ -1,23 +1,23 @@
 """The work of a round's tasks: read records from Kafka and land them. It runs in Spark's Python workers."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from firn_spark.kafka.client_reader import Slice, client_records
 from firn_spark.kafka.clients import POLL_BYTES
-from firn_spark.worker.landing import LandingPlan, land
+from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.slices import Slice
+from firn_spark.worker.landing import LandingPlan, land, land_fetched
 
 TASK_BATCH_RECORDS = 16_384
 
 
-def land_slices(
-    config: Mapping[str, Any], plan: LandingPlan, parts: Iterator[Sequence[Slice]]
-) -> Iterator[tuple[str, str, str]]:
-    """Read slices by librdkafka and land them; return rows of `firn_spark.worker.landing.RESULT_SCHEMA`."""
+def land_slices(access: Access, plan: LandingPlan, parts: Iterator[Sequence[Slice]]) -> Iterator[tuple[str, str, str]]:
+    """Read slices and land them; return rows of `firn_spark.worker.landing.RESULT_SCHEMA`."""
+    from firn_spark.worker.fetching.source import read
+
     slices = [part for group in parts for part in group]
-    for batch in land(client_records(config, slices), plan):
+    for batch in land_fetched(read(access, slices), plan):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 

@@ -4,7 +4,7 @@ The code is compiled for the generic processor of the architecture, so that the 
 node. The image holds it in the directory that ``FIRN_COMPILED`` names. That is read-only at run time, and numba
 writes to its cache, so the code is copied once to the temporary directory. numba finds code by the content of its
 source file, in any directory. The Spark image's build compiles ahead of time
-(`firn_spark.worker.formats.json.build`).
+(`firn_spark.worker.build`).
 """
 
 import os

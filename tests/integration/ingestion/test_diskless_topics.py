@@ -28,11 +28,11 @@ def world(settings: GroupSettings, server: FirnBroker, spark: object, tmp_path: 
         yield world
 
 
-@pytest.mark.parametrize("reader", ["client", "spark"])
+@pytest.mark.parametrize("reader", ["fetch", "spark"])
 def test_both_readers_land_diskless_records(
     world: World, server: FirnBroker, reader: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
+    monkeypatch.setattr(landing_job, "needs_spark_source", lambda _: reader == "spark")
     topic = world.topic(partitions=3)
     job = world.job(topic)
     sent = varied_records(300)

@@ -48,9 +48,9 @@ def test_keys_headers_and_payloads_keep_their_bytes(world: World) -> None:
     assert headers == [record.headers or [] for record in records]
 
 
-@pytest.mark.parametrize("reader", ["client", "spark"])
+@pytest.mark.parametrize("reader", ["fetch", "spark"])
 def test_both_readers_land_the_same_rows(world: World, reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 10**9 if reader == "client" else 0)
+    monkeypatch.setattr(landing_job, "needs_spark_source", lambda _: reader == "spark")
     topic = world.topic(partitions=3)
     job = world.job(topic)
     sent = varied_records(300)
@@ -65,15 +65,14 @@ def test_both_readers_land_the_same_rows(world: World, reader: str, monkeypatch:
     assert rows[5]["_kafka"]["timestamp"] == datetime.fromtimestamp(1_700_000_000.005, UTC).replace(tzinfo=None)
 
 
-def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
+def test_large_records_may_follow_small_ones(world: World) -> None:
     topic = world.topic()
     job = world.job(topic, record_schema=RecordSchema(format="Raw"))
     world.produce(topic, [b"small"] * 300)
     world.apply(job)
     world.start()
     world.await_rows(job, 300)
-    # The session without sized batches reads this round, and the other session reads the next one.
+    # Each of these records fills a good part of a block.
     world.produce(topic, [b"%d" % n * 500_000 for n in range(10, 50)])
     rows = world.await_rows(job, 340)
     assert [row["value"] for row in rows[300:]] == [b"%d" % n * 500_000 for n in range(10, 50)]
@@ -81,9 +80,7 @@ def test_large_records_may_follow_small_ones(world: World, monkeypatch: pytest.M
     assert places(world.await_rows(job, 341)) == exactly({0: 341})
 
 
-def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Spark's own source cannot read such a record.
-    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
+def test_times_beyond_microseconds_are_kept_in_milliseconds(world: World) -> None:
     topic = world.topic(message_timestamp_after_max_ms=str(2**63 - 1))
     job = world.job(topic)
     world.produce(topic, [Record(value(0), timestamp=2**62), Record(value(1), timestamp=1_700_000_000_000)])
@@ -252,7 +249,7 @@ def test_records_land_over_tls_and_sasl(world: World) -> None:
 
 
 def test_the_spark_reader_uses_tls_and_sasl(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", 0)
+    monkeypatch.setattr(landing_job, "needs_spark_source", lambda _: True)
     topic = world.topic()
     job = world.job(topic, profile="secure")
     world.produce(topic, [value(1)])

@@ -10,7 +10,7 @@ from firn_spark.ingestion.rounds import landing_job
 from tests.integration.ingestion import raw_produce
 from tests.integration.ingestion.world import Record, World, places, value
 
-READERS = {"client": 10**9, "spark": 0}
+READERS = ("fetch", "spark")
 LAST_MICROSECONDS = 9_223_372_036_854_775
 """The last time in milliseconds that fits into a column of microseconds."""
 TIMES = [1, 253_402_300_800_000, LAST_MICROSECONDS, LAST_MICROSECONDS + 1, 2**63 - 1]
@@ -18,7 +18,7 @@ TIMES = [1, 253_402_300_800_000, LAST_MICROSECONDS, LAST_MICROSECONDS + 1, 2**63
 
 
 def read_by(reader: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(landing_job, "CLIENT_READER_RECORDS", READERS[reader])
+    monkeypatch.setattr(landing_job, "needs_spark_source", lambda _: reader == "spark")
 
 
 @pytest.mark.parametrize("reader", READERS)

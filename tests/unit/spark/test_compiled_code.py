@@ -51,7 +51,9 @@ def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
         "worker/compiled.py",
         "worker/formats/__init__.py",
         "worker/formats/json/__init__.py",
-        "worker/formats/json/build.py",
+        "worker/build.py",
+        "worker/fetching/__init__.py",
+        "worker/fetching/kernel.py",
         "worker/formats/json/kernel.py",
         "worker/formats/json/limits.py",
     ):
@@ -59,7 +61,7 @@ def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
         (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())
     python(
         "-m",
-        "firn_spark.worker.formats.json.build",
+        "firn_spark.worker.build",
         str(prebuilt),
         PYTHONPATH=str(tmp_path),
         TMPDIR=str(built_in),

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from firn_spark.ingestion.rounds.landing_job import TopicResult
-from firn_spark.kafka.client_reader import Ranges
+from firn_spark.worker.fetching.slices import Ranges
 
 PARTITION, OFFSET = 1, 2
 SCHEMA = json.dumps(

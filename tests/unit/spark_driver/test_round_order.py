@@ -89,7 +89,7 @@ def test_small_topics_share_a_round_and_a_large_one_has_its_own(turns: Turns) ->
     assert sorted(turns.decide(), key=len) == [{"large"}, {"b", "c"}]
 
 
-@pytest.mark.parametrize("state", [{"failures": 1}, {"client_reader": True}])
+@pytest.mark.parametrize("state", [{"failures": 1}, {"spark_source": True}])
 def test_a_failing_topic_shares_no_round(turns: Turns, state: dict[str, Any]) -> None:
     odd = waiting("odd", 10)
     for key, value in state.items():

@@ -1,4 +1,5 @@
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from firn_spark.ingestion.rounds.planning import slices
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.tables.commits import Landed
 from firn_spark.tables.dead_letters import ahead, letters, moment
+from firn_spark.worker.fetching.slices import Slice
 from tests.unit.spark_driver.topic import job, topic
 
 RANGES = st.dictionaries(
@@ -24,23 +26,48 @@ RANGES = st.dictionaries(
 )
 
 
-@given(RANGES, st.integers(1, 4))
-def test_slices_cover_each_range_once_and_keep_topics_in_one_task(drawn: Any, tasks: int) -> None:
+def cover(groups: Sequence[Sequence[Slice]]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return the range of each partition. Its parts have to meet, and none may overlap another."""
+    ranges: dict[tuple[str, int], tuple[int, int]] = {}
+    for part in sorted((part for group in groups for part in group), key=lambda part: part.start):
+        first, end = ranges.get((part.topic, part.partition), (part.start, part.start))
+        assert part.start == end < part.end
+        ranges[part.topic, part.partition] = first, part.end
+    return ranges
+
+
+@given(RANGES, st.integers(1, 4), st.integers(1, 2_000))
+def test_slices_cover_each_range_once(drawn: Any, tasks: int, scale: int) -> None:
     planned = {
-        topic(f"t{name}"): {part: (start, start + length) for part, (start, length) in ranges.items()}
+        topic(f"t{name}"): {part: (start * scale, (start + length) * scale) for part, (start, length) in ranges.items()}
         for name, ranges in drawn.items()
     }
     groups = slices(planned, tasks)
     assert 1 <= len(groups) <= tasks
-    dealt = [(part.topic, part.partition, part.start, part.end) for group in groups for part in group]
-    wanted = [
-        (planned_topic.job.topic, part, start, end)
-        for planned_topic, ranges in planned.items()
-        for part, (start, end) in ranges.items()
-    ]
-    assert sorted(dealt) == sorted(wanted)
-    for planned_topic in planned:
-        assert sum(any(part.topic == planned_topic.job.topic for part in group) for group in groups) == 1
+    wanted = {(one.job.topic, part): bounds for one, ranges in planned.items() for part, bounds in ranges.items()}
+    assert cover(groups) == wanted
+
+
+def test_a_topic_with_few_records_stays_in_one_task() -> None:
+    planned = {topic(name): {0: (0, 9_000), 1: (5, 9_000)} for name in ("a", "b", "c")}
+    groups = slices(planned, 4)
+    assert len(groups) == 3
+    assert all(len({part.topic for part in group}) == 1 for group in groups)
+
+
+@pytest.mark.parametrize("partitions", [1, 3, 7])
+def test_all_tasks_get_about_the_same_share_of_a_large_topic(partitions: int) -> None:
+    groups = slices({topic("a"): dict.fromkeys(range(partitions), (100, 900100 // partitions))}, 4)
+    sizes = [sum(part.end - part.start for part in group) for group in groups]
+    assert len(sizes) == 4
+    assert max(sizes) < 1.4 * min(sizes)
+
+
+def test_a_partition_that_may_halt_stays_in_one_task() -> None:
+    halting = topic("a")
+    halting.job = halting.job.model_copy(update={"on_bad_record": "Halt"})
+    groups = slices({halting: {0: (0, 900_000), 1: (0, 50_000)}}, 4)
+    assert sorted(len(group) for group in groups) == [1, 1]
 
 
 def test_results_of_tasks_are_added_up() -> None:

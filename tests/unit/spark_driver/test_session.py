@@ -11,6 +11,7 @@ from firn_spark import documents, session
 from firn_spark.credentials import read_secret, without_secrets
 from firn_spark.kafka import clients
 from firn_spark.tables.catalogs import Catalogs, catalog_conf, catalog_properties
+from firn_spark.worker.fetching.access import access
 
 POD = {"POD_NAME": "firn-ingest-default-0", "POD_IP": "10.0.0.7"}
 
@@ -137,6 +138,11 @@ def test_both_clients_get_the_same_connection(tmp_path: Path) -> None:
     client = clients.client_config(connection)
     assert (client["ssl.ca.pem"], client["sasl.password"]) == ('the "ca"', 'the "password"')
     assert client["ssl.endpoint.identification.algorithm"] == "none"
+    fetching = access(connection)
+    assert (fetching.authority, fetching.password) == ('the "ca"', 'the "password"')
+    assert (fetching.certificate, fetching.certificate_key) == ('the "cert"', 'the "key"')
+    assert 'the "password"' not in repr(fetching)
+    assert 'the "key"' not in repr(fetching)
     java = clients.spark_options(connection)
     assert java["kafka.ssl.truststore.certificates"] == 'the "ca"'
     assert java["kafka.ssl.keystore.key"] == 'the "key"'

@@ -26,7 +26,7 @@ def job(name: str = "orders", **changes: Any) -> IngestJob:
 
 
 PARTS = {
-    "live": "log", "ends": "log", "client_reader": "reading", "record_bytes": "reading", "round_seconds": "reading",
+    "live": "log", "ends": "log", "spark_source": "reading", "record_bytes": "reading", "round_seconds": "reading",
     "failures": "attempts", "table_uuid": "table", "claimed": "letters",
 }  # fmt: skip
 """The part of a topic to which a keyword of `topic` belongs. Other keywords belong to the topic itself."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from firn.tables.rows import METADATA_COLUMN
 from firn_spark.ingestion.rounds.landing_job import TopicResult
-from firn_spark.kafka.client_reader import Ranges
+from firn_spark.worker.fetching.slices import Ranges
 
 Passed = Mapping[int, tuple[int, int]]
 """Partition -> (first offset of the round, next offset after it). A halt shortens the range that was read."""

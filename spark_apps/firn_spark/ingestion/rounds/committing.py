@@ -15,10 +15,10 @@ from firn_spark.ingestion.rounds import auditing
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.kafka.client_reader import Ranges
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, read_losses
 from firn_spark.tables.java_tables import Tables
+from firn_spark.worker.fetching.slices import Ranges
 from firn_spark.worker.landing import HaltPlace
 
 log = structlog.get_logger()
@@ -108,7 +108,6 @@ class TopicCommits:
         empty = self._audit(topic, ranges, reached, result)
         if result.records:
             topic.reading.record_bytes = max(16.0, result.bytes / result.records + 32)
-            topic.reading.largest_bytes = max(result.largest, (topic.reading.largest_bytes or 0) * 3 // 4)
         offsets = {**topic.landed_offsets, **topic.reading.position, **reached}
         if result.dead:
             try:
@@ -124,8 +123,6 @@ class TopicCommits:
         self._preparation.follow_table(topic)
         topic.reading.position.update(reached)
         self._count(topic, result, started)
-        if topic.reading.client_reader and not result.halts:
-            topic.reading.client_reader = False
         if halts:
             halt(topic, *min(halts.items()))
 

@@ -13,7 +13,7 @@ from firn.model.errors import FirnError, NotReadyError
 from firn.model.progress import LeaderEpochs, Offsets
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, LogEnd, offsets_of
-from firn_spark.kafka.client_reader import Ranges
+from firn_spark.worker.fetching.slices import Ranges
 
 log = structlog.get_logger()
 

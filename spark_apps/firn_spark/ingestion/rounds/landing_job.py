@@ -2,7 +2,6 @@
 
 import functools
 import json
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,18 +9,16 @@ from typing import Any
 from firn.model.jobs import IngestJob
 from firn_spark.ingestion.rounds.planning import Plan, slices
 from firn_spark.kafka.admin import Kafka
-from firn_spark.kafka.clients import client_config, spark_options
-from firn_spark.kafka.spark_reader import SMALL_RECORD_BYTES, small_records_session, spark_records
+from firn_spark.kafka.clients import spark_options
+from firn_spark.kafka.spark_reader import spark_records
 from firn_spark.kafka.tasks import land_records, land_slices
 from firn_spark.tables import dead_letters
+from firn_spark.worker.fetching.access import access
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
 
-CLIENT_READER_RECORDS = 20_000
-"""Largest number of records of a round that librdkafka reads. Spark's source creates a consumer for every partition."""
-SLICE_RECORDS = 5_000
-OVERFLOW = "long overflow"
-"""The message of Spark's Kafka source for a record whose time does not fit microseconds."""
+OLD_FORMAT = "OldFormatError"
+"""The error of a task that met messages in a format before record batches. Spark's own source reads them."""
 
 
 @dataclass(slots=True)
@@ -103,10 +100,6 @@ class LandingJobs:
         self._tasks = tasks
         self._buffer_bytes = buffer_bytes
 
-    @functools.cached_property
-    def _small_records(self) -> Any:
-        return small_records_session(self._spark)
-
     def run(self, planned: Plan) -> dict[str, TopicResult]:
         """Read and write the planned ranges. Raises as Spark does."""
         moment = dead_letters.moment((topic.letters.landed for topic in planned), dead_letters.now())
@@ -122,14 +115,13 @@ class LandingJobs:
                 force_dead=forced(topic.job),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
-        records = sum(end - start for ranges in planned.values() for start, end in ranges.values())
-        if records <= CLIENT_READER_RECORDS or any(topic.reading.client_reader for topic in planned):
-            return parse_results(self._by_client(planned, plan, min(self._tasks, -(-records // SLICE_RECORDS))))
-        return parse_results(self._by_spark(planned, plan))
+        if needs_spark_source(planned):
+            return parse_results(self._by_spark(planned, plan))
+        return parse_results(self._by_fetch(planned, plan))
 
-    def _by_client(self, planned: Plan, plan: LandingPlan, tasks: int) -> Iterable[tuple[str, str, str]]:
-        groups = slices(planned, tasks)
-        work = functools.partial(land_slices, client_config(self._connection(planned)), plan)
+    def _by_fetch(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
+        groups = slices(planned, self._tasks)
+        work = functools.partial(land_slices, access(self._connection(planned)), plan)
         rows: Iterable[tuple[str, str, str]] = (
             self._spark.sparkContext.parallelize(groups, len(groups)).mapPartitions(work).collect()
         )
@@ -137,9 +129,8 @@ class LandingJobs:
 
     def _by_spark(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
         split = all(topic.job.on_bad_record != "Halt" for topic in planned)
-        small = all((topic.reading.largest_bytes or math.inf) <= SMALL_RECORD_BYTES for topic in planned)
         frame = spark_records(
-            self._small_records if small else self._spark,
+            self._spark,
             spark_options(self._connection(planned)),
             {topic.job.topic: ranges for topic, ranges in planned.items()},
             self._tasks,
@@ -150,6 +141,11 @@ class LandingJobs:
 
     def _connection(self, planned: Plan) -> Any:
         return self._kafkas(next(iter(planned)).job.profile).connection
+
+
+def needs_spark_source(planned: Plan) -> bool:
+    """Return whether only Spark's own source reads these logs."""
+    return any(topic.reading.spark_source for topic in planned)
 
 
 def forced(job: IngestJob) -> dict[int, frozenset[int]]:

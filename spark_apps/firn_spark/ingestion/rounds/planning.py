@@ -1,5 +1,6 @@
 """The offsets that a round reads, and their distribution over tasks."""
 
+import dataclasses
 import time
 from collections.abc import Mapping, Sequence
 
@@ -11,9 +12,14 @@ from firn_spark.ingestion.rounds.elections import Ends, compare_positions
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, offsets_of
-from firn_spark.kafka.client_reader import Ranges, Slice
+from firn_spark.worker.fetching.slices import Ranges, Slice
 
 log = structlog.get_logger()
+
+SLICE_RECORDS = 5_000
+"""Records for which a task of their own pays."""
+LARGE_RECORDS = 20_000
+"""Records of a topic in a round above which several tasks may read it."""
 
 Plan = dict[Topic, dict[int, tuple[int, int]]]
 """Topic -> partition -> (first offset to read, offset to stop before)."""
@@ -82,15 +88,48 @@ def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
 
 
 def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
-    """Distribute the ranges over at most ``tasks`` tasks of about equal work.
+    """Distribute the ranges over at most ``tasks`` tasks of about equal bytes.
 
-    A topic stays in one task, because each task writes files of its own.
+    Each task writes files of its own, so a topic with few records stays in one task. So does a partition whose topic stops at a bad record.
     """
-    groups: list[list[Slice]] = [[] for _ in range(max(1, tasks))]
-    sizes = [0] * len(groups)
-    by_size = sorted(planned.items(), key=lambda item: -sum(end - start for start, end in item[1].values()))
-    for topic, ranges in by_size:
+    count = -(-sum(_records(ranges) for ranges in planned.values()) // SLICE_RECORDS)
+    groups: list[list[Slice]] = [[] for _ in range(max(1, min(tasks, count)))]
+    sizes = [0.0] * len(groups)
+    share = sum(_bytes(topic, ranges) for topic, ranges in planned.items()) / len(groups)
+
+    def give(parts: Sequence[Slice], record_bytes: float) -> None:
         least = sizes.index(min(sizes))
-        groups[least] += [Slice(topic.job.topic, part, start, end) for part, (start, end) in sorted(ranges.items())]
-        sizes[least] += sum(end - start for start, end in ranges.values())
-    return [group for group in groups if group]
+        groups[least] += parts
+        sizes[least] += sum(part.end - part.start for part in parts) * record_bytes
+
+    # Parts that stay whole come first, the largest of them first. The rest fills the tasks.
+    rest: list[tuple[Slice, float]] = []
+    for topic, ranges in sorted(planned.items(), key=lambda entry: -_bytes(*entry)):
+        parts = [Slice(topic.job.topic, part, start, end) for part, (start, end) in sorted(ranges.items())]
+        if _records(ranges) <= LARGE_RECORDS:
+            give(parts, topic.reading.record_bytes)
+        elif topic.job.on_bad_record == "Halt":
+            for part in sorted(parts, key=lambda part: part.start - part.end):
+                give([part], topic.reading.record_bytes)
+        else:
+            rest += [(part, topic.reading.record_bytes) for part in parts]
+    for part, record_bytes in rest:
+        while part.start < part.end:
+            room = max(SLICE_RECORDS, round((share - min(sizes)) / record_bytes))
+            # A few records more cost less than one file more.
+            end = part.end if part.end - part.start <= room + SLICE_RECORDS else part.start + room
+            give([dataclasses.replace(part, end=end)], record_bytes)
+            part = dataclasses.replace(part, start=end)
+    return [sorted(group, key=_place) for group in groups if group]
+
+
+def _records(ranges: Ranges) -> int:
+    return sum(end - start for start, end in ranges.values())
+
+
+def _bytes(topic: Topic, ranges: Ranges) -> float:
+    return _records(ranges) * topic.reading.record_bytes
+
+
+def _place(part: Slice) -> tuple[str, int, int]:
+    return part.topic, part.partition, part.start

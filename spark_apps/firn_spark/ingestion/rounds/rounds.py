@@ -16,12 +16,12 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.elections import compare_ranges
 from firn_spark.ingestion.rounds.failures import fail, short
-from firn_spark.ingestion.rounds.landing_job import OVERFLOW, LandingJobs, TopicResult
+from firn_spark.ingestion.rounds.landing_job import OLD_FORMAT, LandingJobs, TopicResult
 from firn_spark.ingestion.rounds.planning import Plan, plan
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import Kafka, TopicInfo
-from firn_spark.kafka.client_reader import Ranges
+from firn_spark.worker.fetching.slices import Ranges
 
 log = structlog.get_logger()
 
@@ -160,13 +160,14 @@ class Rounds:
             topic.reading.uncommitted = 0
 
     def _job_failed(self, topics: Sequence[Topic], error: Exception, started: float) -> None:
-        """Retry the topics with the other reader, or in halves, so that one topic does not fail the others."""
-        if OVERFLOW in str(error) and not any(topic.reading.client_reader for topic in topics):
-            for topic in topics:
-                topic.reading.client_reader = True
-            self._run(topics, started)
-        elif len(topics) == 1:
-            fail(topics[0], error)
+        """Retry the topics in halves, so that one topic does not fail the others, or one topic with the other reader."""
+        if len(topics) == 1:
+            reading = topics[0].reading
+            if OLD_FORMAT in str(error) and not reading.spark_source:
+                reading.spark_source = True
+                self._run(topics, started)
+            else:
+                fail(topics[0], error)
         else:
             middle = len(topics) // 2
             log.warning(

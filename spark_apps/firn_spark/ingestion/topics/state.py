@@ -178,11 +178,9 @@ class Reading:
     """Partition -> offsets that the log deleted before they landed, which no commit has recorded yet."""
     uncommitted: int = 0
     """Offsets whose files are written and whose commit is under way."""
-    client_reader: bool = False
-    """True if the next round has to be read by librdkafka."""
+    spark_source: bool = False
+    """True if the log has messages that only Spark's own source reads."""
     record_bytes: float = FIRST_RECORD_BYTES
-    largest_bytes: int | None = None
-    """Bounds the largest record of recent rounds; it decays. None before any was read."""
     round_seconds: float = FIRST_ROUND_SECONDS
     """Duration of recent rounds from the time when they were due, including the wait for a worker."""
     older: Offsets | None = None

@@ -1,0 +1,1 @@
+"""Reads committed records from Kafka brokers without an object for each record."""

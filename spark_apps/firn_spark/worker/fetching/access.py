@@ -1,0 +1,71 @@
+"""What a task needs to connect to brokers: addresses, certificates and credentials, with the secrets as values."""
+
+import os
+import ssl
+from dataclasses import dataclass, field
+
+from firn.model.jobs import KafkaConnection
+from firn_spark.credentials import read_secret
+
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Access to the brokers of a profile; picklable. Its text shows no secret."""
+
+    bootstrap_servers: str
+    protocol: str = "PLAINTEXT"
+    authority: str | None = None
+    certificate: str | None = None
+    certificate_key: str | None = field(default=None, repr=False)
+    verify_hostname: bool = True
+    mechanism: str | None = None
+    username: str = ""
+    password: str = field(default="", repr=False)
+
+    @property
+    def addresses(self) -> list[tuple[str, int]]:
+        """Return host and port of the bootstrap servers."""
+        addresses = []
+        for text in self.bootstrap_servers.split(","):
+            host, _, port = text.strip().rpartition(":")
+            addresses.append((host.strip("[]"), int(port)))
+        return addresses
+
+    def tls(self) -> ssl.SSLContext | None:
+        """Return the context for connections; None for connections without TLS."""
+        if not self.protocol.endswith("SSL"):
+            return None
+        context = ssl.create_default_context(cadata=self.authority)
+        context.check_hostname = self.verify_hostname
+        if self.certificate is not None and self.certificate_key is not None:
+            _load(context, f"{self.certificate}\n{self.certificate_key}\n")
+        return context
+
+
+def access(connection: KafkaConnection) -> Access:
+    """Return the access of ``connection``. Raises NotReadyError if a secret's file is missing."""
+    files = (connection.ca_path, connection.certificate_path, connection.certificate_key_path)
+    authority, certificate, key = (None if path is None else read_secret(path) for path in files)
+    return Access(
+        bootstrap_servers=connection.bootstrap_servers,
+        protocol=connection.protocol,
+        authority=authority,
+        certificate=certificate,
+        certificate_key=key,
+        verify_hostname=connection.verify_hostname,
+        mechanism=connection.sasl_mechanism,
+        username=connection.sasl_username or "",
+        password=read_secret(connection.sasl_password_path) if connection.sasl_password_path else "",
+    )
+
+
+def _load(context: ssl.SSLContext, chain: str) -> None:
+    # ssl reads certificates from files only. This one has no name and never reaches a disk.
+    file = os.memfd_create("certificate")
+    try:
+        os.write(file, chain.encode())
+        context.load_cert_chain(f"/proc/self/fd/{file}")
+    finally:
+        os.close(file)

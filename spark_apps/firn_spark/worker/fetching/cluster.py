@@ -1,0 +1,99 @@
+"""The brokers of a profile: connections that are kept, and the leaders of partitions."""
+
+import ssl
+from collections.abc import Iterable
+
+from kio.schema.errors import ErrorCode
+
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn_spark.worker.fetching import answers
+from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.connection import METADATA, Connection
+
+GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
+Partition = tuple[str, int]
+"""Topic and number."""
+Leader = tuple[int, int]
+"""Node and leader epoch, which is -1 if the broker does not say it."""
+
+
+class Cluster:
+    """Connections to brokers, by node. Not thread-safe."""
+
+    def __init__(self, access: Access, seconds: float) -> None:
+        """Use ``access``. Answers of brokers may take ``seconds``."""
+        self._access = access
+        self._seconds = seconds
+        self._addresses: dict[int, tuple[str, int]] = {}
+        self._connections: dict[int, Connection] = {}
+        self._any: Connection | None = None
+
+    def close(self) -> None:
+        """Close all connections."""
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+        if self._any is not None:
+            self._any.close()
+            self._any = None
+
+    def connection(self, node: int) -> Connection:
+        """Return the connection to a node that `leaders` named. Raises OSError and AccessDeniedError."""
+        if node not in self._connections:
+            self._connections[node] = Connection(*self._addresses[node], self._access, self._seconds)
+        return self._connections[node]
+
+    def drop(self, node: int) -> None:
+        """Close the connection to a node, because it broke."""
+        connection = self._connections.pop(node, None)
+        if connection is not None:
+            connection.close()
+
+    def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
+        """Ask a broker for the leaders of partitions. Those without one are left out.
+
+        Raises UnavailableError if no broker answers, and AccessDeniedError if the brokers refuse the client or a topic.
+        """
+        wanted = set(partitions)
+        metadata = self._metadata(sorted({topic for topic, _ in wanted}))
+        self._addresses = {broker.node_id: (broker.host, broker.port) for broker in metadata.brokers}
+        leaders: dict[Partition, Leader] = {}
+        for topic in metadata.topics:
+            if topic.error_code is ErrorCode.topic_authorization_failed:
+                raise AccessDeniedError(f"topic {topic.name}: the brokers deny its metadata; {GRANT_HINT}")
+            for part in topic.partitions:
+                place = (topic.name or "", part.partition_index)
+                if place in wanted and part.leader_id in self._addresses:
+                    leaders[place] = (part.leader_id, part.leader_epoch)
+        return leaders
+
+    def _metadata(self, topics: list[str]) -> answers.Metadata:
+        problem: Exception | None = None
+        for address in (None, *self._access.addresses):
+            try:
+                if self._any is None:
+                    if address is None:
+                        continue
+                    self._any = Connection(*address, self._access, self._seconds)
+                self._any.send(
+                    METADATA,
+                    {
+                        "topics": [{"topic_id": None, "name": topic} for topic in topics],
+                        "allow_auto_topic_creation": False,
+                        "include_cluster_authorized_operations": False,
+                        "include_topic_authorized_operations": False,
+                    },
+                )
+                metadata, _ = self._any.receive(answers.Metadata)
+            except (OSError, ssl.SSLError, UnavailableError) as error:
+                problem = error
+                if self._any is not None:
+                    self._any.close()
+                    self._any = None
+            else:
+                return metadata
+        raise UnavailableError(
+            f"brokers {self._access.bootstrap_servers}: no broker answers: {problem}; check that they run and are reachable",
+            reason=Reason.BROKER_UNREACHABLE,
+        ) from problem
