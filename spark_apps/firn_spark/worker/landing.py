@@ -55,7 +55,7 @@ class Kind(StrEnum):
 class TaskStats(TypedDict):
     """Counts of a task for one topic.
 
-    ``bytes`` counts keys and values read, ``largest`` bounds the largest record. ``partitions`` maps the partition's
+    ``bytes`` counts keys and values read. ``partitions`` maps the partition's
     number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
     record, empty if there is none; ``path`` has no text of the record. ``times`` maps fields to `Times`.
     """
@@ -65,7 +65,6 @@ class TaskStats(TypedDict):
     skipped: int
     excluded: int
     bytes: int
-    largest: int
     partitions: dict[str, list[int]]
     code: str
     path: str
@@ -189,7 +188,6 @@ class _Topic:
             "skipped": 0,
             "excluded": 0,
             "bytes": 0,
-            "largest": 0,
             "partitions": {},
             "code": "",
             "path": "",
@@ -239,9 +237,7 @@ class _Topic:
             stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
         for name, times in decoded.times.items():
             stats["times"][name] = stats["times"][name].plus(times) if name in stats["times"] else times
-        keys, values = records.keys.lengths(), records.values.lengths()
-        stats["bytes"] += int(keys.sum() + values.sum())
-        stats["largest"] = max(stats["largest"], int(keys.max(initial=0) + values.max(initial=0)))
+        stats["bytes"] += int(records.keys.lengths().sum() + records.values.lengths().sum())
         for partition in np.unique(records.partitions).tolist():
             own = records.offsets[records.partitions == partition]
             counted = stats["partitions"].setdefault(str(partition), [0, int(own.min()), int(own.max())])

@@ -140,7 +140,7 @@ class Tasks(LandingJobs):
             return [(Kind.ERROR, json.dumps({"type": "OSError", "message": str(problem)}))]
         rejected = len(dead) + counts["skipped"]
         stats = {
-            **counts, "rows": len(data), "dead": len(dead), "bytes": 100 * len(data), "largest": 100,
+            **counts, "rows": len(data), "dead": len(dead), "bytes": 100 * len(data),
             "partitions": bounds, "code": "TypeMismatch" if rejected else "", "path": "$.id" if rejected else "", "times": {},
         }  # fmt: skip
         return [*results, (Kind.STATS, json.dumps(stats))]

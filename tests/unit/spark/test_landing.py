@@ -50,7 +50,6 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "skipped": 0,
             "excluded": 0,
             "bytes": size,
-            "largest": max(len(GOOD) + 2, len(BAD)),
             "partitions": partitions,
             "code": "WrongKind",
             "path": "$.a",

@@ -73,7 +73,7 @@ def test_the_bytes_of_waiting_records_are_unknown_until_a_round_has_read_records
     assert (report.lag_records, report.lag_bytes) == (50, None)
     assert (value(metrics, "lag_records"), value(metrics, "lag_bytes")) == (50, None)
     assert progress_of(topic(lag=0), 0.0, 0.0).lag_bytes == 0
-    made.reading.record_bytes, made.reading.largest_bytes = 20.0, 100
+    made.reading.record_bytes, made.reading.measured = 20.0, True
     report = progress_of(made, 0.0, 0.0)
     metrics.reported(made, report, 0.0)
     assert value(metrics, "lag_bytes") == report.lag_bytes == 1000

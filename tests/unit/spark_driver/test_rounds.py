@@ -77,7 +77,6 @@ def test_results_of_tasks_are_added_up() -> None:
         "skipped": 2,
         "excluded": 4,
         "bytes": 50,
-        "largest": 7,
         "partitions": {"0": [10, 0, 9]},
         "code": "WrongKind",
         "path": "$.id",
@@ -96,7 +95,7 @@ def test_results_of_tasks_are_added_up() -> None:
     )
     assert (results["a"].data, results["a"].dead) == (["file 1", "file 2"], ["file 3"])
     assert (results["a"].rows, results["a"].dead_rows, results["a"].skipped, results["a"].excluded) == (6, 2, 4, 8)
-    assert (results["a"].bytes, results["a"].largest, results["a"].records) == (100, 7, 20)
+    assert (results["a"].bytes, results["a"].records) == (100, 20)
     assert results["a"].times == {"at": (6, 2, "s", 5)}
     assert results["b"].error == "OSError: no space"
     assert results["c"].dead_letters_missing

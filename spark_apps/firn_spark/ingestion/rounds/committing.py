@@ -108,6 +108,7 @@ class TopicCommits:
         empty = self._audit(topic, ranges, reached, result)
         if result.records:
             topic.reading.record_bytes = max(16.0, result.bytes / result.records + 32)
+            topic.reading.measured = True
         offsets = {**topic.landed_offsets, **topic.reading.position, **reached}
         if result.dead:
             try:

@@ -33,7 +33,6 @@ class TopicResult:
     skipped: int = 0
     excluded: int = 0
     bytes: int = 0
-    largest: int = 0
     records: int = 0
     partitions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
     """Partition -> number of records that the tasks read, and the first and the last of their offsets."""
@@ -66,7 +65,6 @@ class TopicResult:
         self.skipped += stats["skipped"]
         self.excluded += stats["excluded"]
         self.bytes += stats["bytes"]
-        self.largest = max(self.largest, stats["largest"])
         if stats["code"]:
             self.code, self.path = stats["code"], stats["path"]
         for name, counts in stats["times"].items():

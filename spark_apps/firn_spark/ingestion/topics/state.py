@@ -181,6 +181,8 @@ class Reading:
     spark_source: bool = False
     """True if the log has messages that only Spark's own source reads."""
     record_bytes: float = FIRST_RECORD_BYTES
+    measured: bool = False
+    """True if a round has read records, so that ``record_bytes`` is no guess."""
     round_seconds: float = FIRST_ROUND_SECONDS
     """Duration of recent rounds from the time when they were due, including the wait for a worker."""
     older: Offsets | None = None

@@ -162,7 +162,7 @@ class Topic:
         None if records wait and the driver has not read any yet: then it can only guess their size.
         """
         waiting = self._partition_bytes
-        return None if waiting and self.reading.largest_bytes is None else waiting
+        return None if waiting and not self.reading.measured else waiting
 
     @property
     def _partition_bytes(self) -> float:

@@ -238,6 +238,6 @@ def _readable(names: Places) -> Places:
 
 def _corrupt(position: str, offset: int, cause: str) -> CorruptDataError:
     return CorruptDataError(
-        f"{position}, offset {offset}: {cause}; check the disks of the brokers, or skip the batch with the offsets of the "
-        "next one"
+        f"{position}, offset {offset}: {cause}; check the disks of the brokers. kafka-delete-records skips the batch, and "
+        "Complete then lists its offsets as lost"
     )

@@ -61,7 +61,7 @@ class _Reader:
         self._leaders: dict[Partition, Leader] = {}
         self._asked: set[int] = set()
         self._deadline = 0.0
-        self._problem = "no record and no end of the partition"
+        self._problem = "check that the leader of the partition runs"
 
     def close(self) -> None:
         self._cluster.close()
@@ -87,7 +87,7 @@ class _Reader:
         if time.monotonic() > self._deadline:
             part = next(iter(self._waiting.values()))
             raise UnavailableError(
-                f"{part.name}, offset {part.next}: {self._problem} within {STALL_SECONDS:.0f} s",
+                f"{part.name}, offset {part.next}: no record arrived within {STALL_SECONDS:.0f} s; {self._problem}",
                 reason=Reason.BROKER_UNREACHABLE,
             )
 

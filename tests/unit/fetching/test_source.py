@@ -1,0 +1,170 @@
+"""Reading goes on through everything that brokers do, and names what it cannot go on through."""
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+
+import pytest
+
+from firn.model.errors import AccessDeniedError, NotReadyError, UnavailableError
+from firn_spark.worker.fetching import source
+from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.slices import Slice
+from tests.servers.process import free_port
+from tests.unit.fetching.broker import Answer, Broker, disconnect, error, records
+from tests.unit.fetching.log import Batch, Record
+
+NOT_LEADER, OUT_OF_RANGE, DENIED, FENCED, STORAGE = 6, 1, 29, 74, 56
+
+
+@pytest.fixture
+def brokers() -> Iterator[list[Broker]]:
+    cluster: list[Broker] = []
+    with Broker(1, cluster), Broker(2, cluster):
+        yield cluster
+
+
+def batches(first: int, last: int) -> bytes:
+    """Return the bytes of batches of two records, from offset ``first`` to ``last``."""
+    return b"".join(Batch(base, [Record(0), Record(1)]).encode() for base in range(first, last, 2))
+
+
+def lead(brokers: list[Broker], leaders: dict[int, int], **script: list[Answer]) -> None:
+    """Give partitions their leaders, and brokers their answers: ``n1p0`` are those of node 1 for partition 0."""
+    for broker in brokers:
+        broker.leaders = dict(leaders)
+    for place, answers in script.items():
+        node, part = int(place[1]), int(place[3:])
+        brokers[node - 1].script[part] = deque(answers)
+
+
+def read(brokers: list[Broker], *slices: Slice) -> list[tuple[int, int]]:
+    """Return partition and offset of each record."""
+    servers = ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
+    blocks = source.read(Access(servers), slices)
+    return sorted(
+        place for block in blocks for place in zip(block.partitions.tolist(), block.offsets.tolist(), strict=True)
+    )
+
+
+def exactly(first: int, end: int, part: int = 0) -> list[tuple[int, int]]:
+    return [(part, offset) for offset in range(first, end)]
+
+
+def test_each_partition_is_read_from_its_leader(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1, 1: 2}, n1p0=[records(batches(0, 6)), records(batches(6, 10))], n2p1=[records(batches(4, 8))])
+    found = read(brokers, Slice("orders", 0, 1, 10), Slice("orders", 1, 4, 7))
+    assert found == exactly(1, 10) + exactly(4, 7, part=1)
+    assert [part.fetch_offset for part in brokers[0].wanted] == [1, 6]
+
+
+def test_a_partition_that_brought_records_waits_for_the_others(brokers: list[Broker]) -> None:
+    lead(
+        brokers,
+        {0: 1, 1: 1},
+        n1p0=[records(batches(0, 4)), records(batches(4, 8))],
+        n1p1=[records(b""), records(batches(0, 8))],
+    )
+    read(brokers, Slice("orders", 0, 0, 8), Slice("orders", 1, 0, 8))
+    assert [part.partition for part in brokers[0].wanted] == [0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("code", [NOT_LEADER, FENCED, STORAGE])
+def test_a_new_leader_is_found(brokers: list[Broker], code: int) -> None:
+    def moved(broker: Broker, part: object) -> object:
+        for one in brokers:
+            one.leaders, one.epochs = {0: 2}, {0: 5}
+        return error(code)(broker, part)  # type: ignore[arg-type]
+
+    lead(brokers, {0: 1}, n1p0=[records(batches(0, 4)), moved], n2p0=[records(batches(4, 8))])  # type: ignore[list-item]
+    assert read(brokers, Slice("orders", 0, 0, 8)) == exactly(0, 8)
+    assert [part.current_leader_epoch for part in brokers[1].wanted] == [5]
+
+
+def test_a_lost_connection_is_opened_again(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1}, n1p0=[records(batches(0, 4)), disconnect, disconnect, records(batches(4, 8))])
+    assert read(brokers, Slice("orders", 0, 0, 8)) == exactly(0, 8)
+
+
+def test_a_bootstrap_server_that_is_away_is_skipped(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 2}, n2p0=[records(batches(0, 4))])
+    servers = f"127.0.0.1:{free_port()}, 127.0.0.1:{brokers[1].port}"
+    assert sum(len(block) for block in source.read(Access(servers), [Slice("orders", 0, 0, 4)])) == 4
+
+
+def test_a_throttled_answer_is_no_end(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1}, n1p0=[records(batches(0, 4))])
+    brokers[0].throttle = timedelta(milliseconds=50)
+    assert read(brokers, Slice("orders", 0, 0, 4)) == exactly(0, 4)
+
+
+def test_an_answer_may_repeat_records_before_the_wanted_ones(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1}, n1p0=[records(batches(0, 4)), records(batches(0, 8))])
+    assert read(brokers, Slice("orders", 0, 0, 8)) == exactly(0, 8)
+
+
+def test_offsets_that_the_log_no_longer_has_are_named(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1}, n1p0=[error(OUT_OF_RANGE)])
+    with pytest.raises(NotReadyError, match="topic orders, partition 0: the log no longer has offset 3"):
+        read(brokers, Slice("orders", 0, 3, 8))
+
+
+def test_a_denial_names_the_topic_and_the_right(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1}, n1p0=[error(DENIED)])
+    with pytest.raises(AccessDeniedError, match=r"topic orders, partition 0: topic_authorization_failed; grant .*Read"):
+        read(brokers, Slice("orders", 0, 3, 8))
+
+
+def test_brokers_that_are_too_old_are_named(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1})
+    for broker in brokers:
+        broker.versions = {3: (0, 5), 1: (0, 3)}
+    with pytest.raises(UnavailableError, match="serves versions 0 to 3 of API 1, and Firn uses 4 to 12"):
+        read(brokers, Slice("orders", 0, 0, 8))
+
+
+@pytest.mark.parametrize("fault", ["no records", "no leader", "no answer", "no broker", "errors"])
+def test_brokers_that_bring_no_record_are_reported(
+    brokers: list[Broker], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "STALL_SECONDS", 0.5)
+    lead(brokers, {0: 1}, n1p0=[error(NOT_LEADER)] * 100 if fault == "errors" else [])
+    if fault == "no leader":
+        lead(brokers, {0: -1})
+    if fault == "no answer":
+        brokers[0].silent.set()
+        brokers[1].silent.set()
+    if fault == "no broker":
+        for broker in brokers:
+            broker.__exit__()
+    cause = {
+        "no records": "check that the leader of the partition runs",
+        "no leader": "check that the leader of the partition runs",
+        "no answer": "no broker answers",
+        "no broker": "does not answer|no broker answers",
+        "errors": "the brokers answer not_leader_or_follower",
+    }[fault]
+    with pytest.raises(UnavailableError, match=f"topic orders, partition 0, offset 0: no record arrived.*({cause})"):
+        read(brokers, Slice("orders", 0, 0, 8))
+
+
+def test_a_port_of_another_protocol_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "STALL_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as web:
+        web.settimeout(5)
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = web.accept()
+                    with connection:
+                        connection.recv(1000)
+                        connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+
+        threading.Thread(target=serve, daemon=True).start()
+        access = Access(f"127.0.0.1:{web.getsockname()[1]}")
+        with pytest.raises(UnavailableError, match="check that the address is a Kafka listener"):
+            list(source.read(access, [Slice("orders", 0, 0, 1)]))
