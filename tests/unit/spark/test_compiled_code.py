@@ -13,7 +13,9 @@ USE = """
 import pyarrow as pa
 from firn.model.jobs import Column
 from firn_spark.worker.fetched import Places
+from firn_spark.worker.fetching import kernel as fetching
 from firn_spark.worker.formats.json import blocks, kernel
+from tests.unit.fetching import log, reading
 nested = "struct<x: list<struct<y: map<string, int>>>, z: list<string>>"
 for fields in (
     [Column(name="a", type="string")],
@@ -26,8 +28,14 @@ for fields in (
         whole = pa.array(values, pa.binary())
         for records in (whole, whole.slice(1)):
             decoder.decode(Places.from_arrow(records))
-for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts"):
-    function = getattr(kernel, name)
+for codec in (0, 4):
+    one = log.Batch(0, [log.Record(n, headers=((b"n", b"v"),)) for n in range(9)], codec=codec)
+    for start, end in ((0, 9), (3, 5)):
+        reading.blocks_of(one.encode(), start, end)
+        reading.blocks_of(log.marker(0, 1, aborts=True).encode(), 0, 1, [(1, 0)])
+used = [getattr(kernel, name) for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts")]
+used += [fetching.walk, fetching.read, fetching.read_headers]
+for function in used:
     assert not function.stats.cache_misses, function.stats
     assert sum(function.stats.cache_hits.values()) == 1, function.stats
 """

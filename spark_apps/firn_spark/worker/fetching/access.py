@@ -1,4 +1,4 @@
-"""What a task needs to connect to brokers: addresses, certificates and credentials, with the secrets as values."""
+"""Addresses, certificates and credentials of a task's connections to brokers, with the secrets as values."""
 
 import os
 import ssl

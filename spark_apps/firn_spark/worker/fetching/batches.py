@@ -122,7 +122,7 @@ class Blocks:
     _topic: str = ""
     _data: Numbers | None = None
     _own: bool = False
-    """Whether ``_data`` is a buffer for decompressed records. It is filled up to ``_used``."""
+    """True if ``_data`` is a buffer for decompressed records. It is filled up to ``_used``."""
     _used: int = 0
     _rows: list[list[int]] = field(default_factory=list)
     _names: list[str] = field(default_factory=list)
@@ -197,10 +197,10 @@ def _block(topic: str, data: Numbers, rows: Sequence[Sequence[int]], names: Sequ
     count, whole = kernel.read(data, table, records, present)
     if whole < len(rows):
         raise _corrupt(names[whole], rows[whole][kernel.BASE], "a record batch has a malformed record")
-    records, present = records[:, :count], present[:, :count]
-    headers = _headers(data, records)
+    headers = _headers(data, records, count)
     if headers is None:
         raise _corrupt(names[0], rows[0][kernel.BASE], "a record has malformed headers")
+    records, present = records[:, :count], present[:, :count]
     return Fetched(
         topic,
         records[kernel.OWNER].astype(np.int32),
@@ -213,17 +213,17 @@ def _block(topic: str, data: Numbers, rows: Sequence[Sequence[int]], names: Sequ
     )
 
 
-def _headers(data: Numbers, records: Numbers) -> HeaderPlaces | None:
-    """Return the headers of records, or None if they are malformed."""
-    starts = np.zeros(records.shape[1] + 1, np.int64)
-    np.cumsum(records[kernel.HEADERS], out=starts[1:])
+def _headers(data: Numbers, records: Numbers, count: int) -> HeaderPlaces | None:
+    """Return the headers of the first ``count`` records, or None if they are malformed."""
+    starts = np.zeros(count + 1, np.int64)
+    np.cumsum(records[kernel.HEADERS, :count], out=starts[1:])
     total = int(starts[-1])
     places, present = np.empty((kernel.HEADER_ROWS, total), np.int64), np.empty(total, bool)
-    if total and kernel.read_headers(data, records, places, present) != total:
+    if total and kernel.read_headers(data, records, count, places, present) != total:
         return None
     names = Places(data, places[kernel.NAME_FIRST], places[kernel.NAME_END], np.ones(total, bool))
     contents = Places(data, places[kernel.CONTENT_FIRST], places[kernel.CONTENT_END], present)
-    return HeaderPlaces(starts, np.ones(len(starts) - 1, bool), _readable(names), contents)
+    return HeaderPlaces(starts, np.ones(count, bool), _readable(names), contents)
 
 
 def _readable(names: Places) -> Places:

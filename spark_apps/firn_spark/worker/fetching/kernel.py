@@ -181,13 +181,13 @@ def read(data, batches, records, present):
 
 
 @njit
-def read_headers(data, records, headers, present):
-    """Read the headers of all records.
+def read_headers(data, records, count, headers, present):
+    """Read the headers of the first ``count`` records.
 
     Fill ``headers``, and ``present`` with whether a header has a value. Return the number of headers, or `MALFORMED`.
     """
     row = 0
-    for number in range(records.shape[1]):
+    for number in range(count):
         at, end = records[HEADERS_FIRST, number], records[HEADERS_END, number]
         for _ in range(records[HEADERS, number]):
             first, at = _bytes(data, at, end)
@@ -216,4 +216,4 @@ def warm() -> None:
     batches[0, PLACE], batches[0, SIZE], batches[0, TO] = HEADER, SMALLEST_RECORD, 1
     records, present = np.zeros((RECORD_ROWS, 1), np.int64), np.zeros((2, 1), bool)
     assert read(data, batches, records, present) == (1, 1)
-    assert read_headers(data, records, np.zeros((HEADER_ROWS, 1), np.int64), np.zeros(1, bool)) == 0
+    assert read_headers(data, records, 1, np.zeros((HEADER_ROWS, 1), np.int64), np.zeros(1, bool)) == 0
