@@ -160,7 +160,8 @@ def _formatted(secure: bool) -> dict[str, bytes]:
         }
         file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
         users = [(USER, PASSWORD), (STRANGER, STRANGER_PASSWORD)] if secure else []
-        scram = [f"SCRAM-SHA-512=[name={name},password={word}]" for name, word in users]
+        hashes = ("SHA-256", "SHA-512")
+        scram = [f"SCRAM-{each}=[name={name},password={word}]" for name, word in users for each in hashes]
         options = ["-t", "MkU3OEVBNTcwNTJENDM2Qk", "-c", str(file), *(part for user in scram for part in ("-S", user))]
         subprocess.run(program("kafka.tools.StorageTool", "format", *options), check=True, stdout=subprocess.DEVNULL)
         return {each.name: each.read_bytes() for each in log.iterdir()}
@@ -182,9 +183,10 @@ def _security(directory: Path) -> dict[str, str]:
     login = "org.apache.kafka.common.security.{}.{}LoginModule required"
     plain = login.format("plain", "Plain") + f' user_{USER}="{PASSWORD}" user_{STRANGER}="{STRANGER_PASSWORD}";'
     return {
-        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
         "listener.name.sasl_ssl.plain.sasl.jaas.config": plain,
         "listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config": login.format("scram", "Scram") + ";",
+        "listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config": login.format("scram", "Scram") + ";",
         "ssl.keystore.type": "PEM",
         "ssl.keystore.location": str(tls / "server.pem"),
         "listener.name.ssl.ssl.client.auth": "required",

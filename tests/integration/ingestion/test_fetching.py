@@ -33,7 +33,9 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kafka]:
 def slices(broker: Kafka) -> list[Slice]:
     """Produce transactions of all codecs into two topics, some of them aborted. Return the offsets in them."""
     rng = random.Random(12)
-    AdminClient({"bootstrap.servers": broker.bootstrap}).create_topics([NewTopic(name, PARTITIONS) for name in "ab"])
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for created in admin.create_topics([NewTopic(name, PARTITIONS) for name in "ab"]).values():
+        created.result(30)
     for codec in CODECS:
         producer = Producer(
             {
@@ -175,7 +177,8 @@ def test_a_broker_that_falls_silent_is_reported(tmp_path: Path, monkeypatch: pyt
 
 def produce(bootstrap: str) -> int:
     """Produce records to partition 0 of a new topic in batches of a few records. Return their number."""
-    AdminClient({"bootstrap.servers": bootstrap}).create_topics([NewTopic("orders", 1)])["orders"].result(30)
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic("orders", 1)])["orders"].result(30)
     producer = Producer({"bootstrap.servers": bootstrap, "batch.num.messages": 10, "enable.idempotence": True})
     for number in range(2_000):
         producer.produce("orders", b"%d" % number + b"x" * 100, partition=0)
