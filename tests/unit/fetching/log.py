@@ -1,14 +1,14 @@
 """Record batches as brokers store them, made record by record."""
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import cramjam
 from crc32c import crc32c
 
 TRANSACTIONAL, CONTROL, APPEND_TIME = 0x10, 0x20, 0x08
-COMPRESS = {
+COMPRESS: Mapping[int, Callable[[bytes], bytes]] = {
     0: bytes,
     1: lambda data: bytes(cramjam.gzip.compress(data)),
     2: lambda data: bytes(cramjam.snappy.compress_raw(data)),

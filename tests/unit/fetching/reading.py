@@ -32,7 +32,7 @@ def blocks_of(
 
 def rows_of(blocks: Sequence[Fetched]) -> list[Row]:
     """Return the records of blocks."""
-    rows = []
+    rows: list[Row] = []
     for block in blocks:
         assert block.topic == "orders"
         assert set(block.partitions.tolist()) <= {3}

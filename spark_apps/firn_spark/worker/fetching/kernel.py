@@ -3,7 +3,7 @@
 Source: ``DefaultRecordBatch.java`` and ``DefaultRecord.java``; `firn.records.record_batch` shows the header. The bytes come from the
 network, so each length is compared with the end of its surroundings before it is used.
 """
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,assignment"
 
 import numpy as np
 
