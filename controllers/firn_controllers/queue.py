@@ -26,6 +26,8 @@ ReconcileVerdict = Literal["ok", "retry", "error"]
 FIRST_DELAY = 1.0
 """Seconds before the first retry after a failure; doubled each time."""
 LONGEST_DELAY = 300.0
+LONGEST_SHARED_DELAY = 15.0
+"""Seconds after which a shared key is retried at the latest. The conditions of many topics follow its recovery."""
 DEADLINE = 120.0
 """Seconds after which a reconcile is cancelled and counted as failed."""
 
@@ -87,7 +89,8 @@ class NoReconcileMeter:
 class KeySchedule:
     """Decides which key is next, without I/O. ``jitter`` returns numbers in [0, 1).
 
-    Keys of the kinds ``shared`` always wait in `Lane.NEWS`: they are few, and many other keys depend on them.
+    Keys of the kinds ``shared`` always wait in `Lane.NEWS`, and back off for less time: they are few, and many other keys
+    depend on them.
     """
 
     def __init__(self, clock: Clock, jitter: Callable[[], float], shared: frozenset[str] = frozenset()) -> None:
@@ -147,7 +150,8 @@ class KeySchedule:
         if outcome.failed:
             failures = self._failures.get(key, 0) + 1
             self._failures[key] = failures
-            self.add_after(key, self.delay(failures, outcome.longest), outcome.lane)
+            longest = min(outcome.longest, LONGEST_SHARED_DELAY) if key[0] in self._shared else outcome.longest
+            self.add_after(key, self.delay(failures, longest), outcome.lane)
         else:
             self._failures.pop(key, None)
             if outcome.after is not None:

@@ -92,7 +92,7 @@ class Tasks(LandingJobs):
         self._log = log
         self._lake = lake
 
-    def _by_client(self, planned: Plan, plan: LandingPlan, tasks: int) -> Iterable[tuple[str, str, str]]:
+    def _by_fetch(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
         try:
             return [
                 (topic.job.topic, kind, text)

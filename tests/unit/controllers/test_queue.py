@@ -6,7 +6,17 @@ import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.errors import CommitConflictError, UnavailableError
-from firn_controllers.queue import LONGEST_DELAY, SHARES, Key, KeySchedule, Lane, Outcome, ReconcileVerdict, WorkQueue
+from firn_controllers.queue import (
+    LONGEST_DELAY,
+    LONGEST_SHARED_DELAY,
+    SHARES,
+    Key,
+    KeySchedule,
+    Lane,
+    Outcome,
+    ReconcileVerdict,
+    WorkQueue,
+)
 from tests.fakes.clock import FakeClock
 
 A, B, C = ("topic", "a"), ("topic", "b"), ("topic", "c")
@@ -179,6 +189,18 @@ def test_a_failure_may_ask_for_a_lower_limit(schedule: KeySchedule, clock: FakeC
         schedule.start_next()
         schedule.done(A, Outcome(failed=True, longest=15))
     assert schedule.next_due == pytest.approx(clock.monotonic() + 15)
+
+
+def test_a_shared_key_is_retried_soon_after_many_failures(clock: FakeClock) -> None:
+    schedule = KeySchedule(clock, lambda: 1.0, shared=frozenset({"group"}))
+    key = ("group", "default")
+    for _ in range(12):
+        schedule.add(key)
+        schedule.start_next()
+        schedule.done(key, Outcome(failed=True))
+        due = schedule.next_due
+        assert due is not None
+        assert due - clock.monotonic() <= LONGEST_SHARED_DELAY
 
 
 def test_half_of_a_delay_is_random(clock: FakeClock) -> None:
