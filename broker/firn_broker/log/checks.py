@@ -20,6 +20,9 @@ from firn_broker.log.turns import Turns
 
 log = structlog.get_logger()
 
+SECONDS = 10.0
+"""Seconds after which the process counts as stuck. A batch takes a twentieth of a second."""
+
 
 class Checks:
     """Checks one batch at a time. The process starts with the first batch."""
@@ -39,7 +42,8 @@ class Checks:
                     return await self._ask(batch)
                 except (OSError, asyncio.IncompleteReadError) as error:
                     log.warning(
-                        "the process that checks batches ended; the next batch starts it again", error=repr(error)
+                        "the process that checks batches ended or is stuck; the next batch starts it again",
+                        error=repr(error),
                     )
         await self._decoder.run(partial(keys.require, batch), address)
 
@@ -52,10 +56,11 @@ class Checks:
         assert requests is not None
         assert answers is not None
         try:
-            requests.write(len(batch.data).to_bytes(4, "big"))
-            requests.write(bytes(batch.data))
-            await requests.drain()
-            answered = await answers.readexactly(int.from_bytes(await answers.readexactly(4), "big"))
+            async with asyncio.timeout(SECONDS):
+                requests.write(len(batch.data).to_bytes(4, "big"))
+                requests.write(bytes(batch.data))
+                await requests.drain()
+                answered = await answers.readexactly(int.from_bytes(await answers.readexactly(4), "big"))
         except BaseException:
             self.close()  # the answer to this batch must not become that to the next one
             raise

@@ -165,6 +165,7 @@ def test_broken_connections_lose_and_double_nothing(tmp_path: Path, monkeypatch:
 def test_a_broker_that_falls_silent_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "ANSWER_BYTES", 20_000)
     monkeypatch.setattr(source, "STALL_SECONDS", 1.0)
+    monkeypatch.setattr(source, "ANSWER_SECONDS", 0.3)
     port = free_port()
     with Proxy(port) as proxy, kafka(tmp_path, port=port, advertised__listeners=f"PLAINTEXT://127.0.0.1:{proxy.port}"):
         count = produce(f"127.0.0.1:{proxy.port}")

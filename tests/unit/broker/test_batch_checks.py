@@ -10,6 +10,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from firn.records.record_batch import Batch, InvalidBatchError, parse
+from firn_broker.log import checks as module
 from firn_broker.log.checks import Checks
 from firn_broker.log.decoder import Decoder
 from tests.unit.broker.test_contents import batch, record
@@ -84,6 +85,16 @@ async def test_a_client_that_leaves_takes_no_answer_of_another(checks: Checks) -
         await asyncio.sleep(0)
     async with asyncio.timeout(SECONDS):
         await checks.require(parsed(GOOD), OTHER)
+
+
+async def test_a_stuck_process_is_replaced(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SECONDS", 0.2)
+    os.kill(await process_of(checks), signal.SIGSTOP)
+    async with asyncio.timeout(SECONDS):
+        await checks.require(parsed(GOOD), ADDRESS)
+        monkeypatch.setattr(module, "SECONDS", SECONDS)
+        with pytest.raises(InvalidBatchError):
+            await checks.require(parsed(KEYLESS), ADDRESS)
 
 
 async def test_without_a_process_the_decoder_checks() -> None:

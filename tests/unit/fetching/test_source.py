@@ -3,18 +3,19 @@
 import socket
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import timedelta
+from typing import Any
 
 import pytest
 
-from firn.model.errors import AccessDeniedError, NotReadyError, UnavailableError
+from firn.model.errors import AccessDeniedError, CorruptDataError, NotReadyError, UnavailableError
 from firn_spark.worker.fetching import source
 from firn_spark.worker.fetching.access import Access
 from firn_spark.worker.fetching.slices import Slice
 from tests.servers.process import free_port
-from tests.unit.fetching.broker import Answer, Broker, disconnect, error, records
+from tests.unit.fetching.broker import Answer, Broker, WantedPartition, disconnect, error, records
 from tests.unit.fetching.log import Batch, Record
 
 NOT_LEADER, OUT_OF_RANGE, DENIED, FENCED, STORAGE = 6, 1, 29, 74, 56
@@ -106,6 +107,56 @@ def test_an_answer_may_repeat_records_before_the_wanted_ones(brokers: list[Broke
     assert read(brokers, Slice("orders", 0, 0, 8)) == exactly(0, 8)
 
 
+def test_a_leader_that_falls_silent_is_replaced(brokers: list[Broker], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "ANSWER_SECONDS", 0.3)
+
+    def vanish(broker: Broker, part: WantedPartition) -> Mapping[str, Any] | None:
+        for one in brokers:
+            one.leaders = {0: 2}
+        broker.silent.set()
+        return records(b"")(broker, part)
+
+    lead(brokers, {0: 1}, n1p0=[records(batches(0, 4)), vanish], n2p0=[records(batches(4, 8))])
+    servers = f"127.0.0.1:{brokers[1].port}"
+    found = [
+        offset
+        for block in source.read(Access(servers), [Slice("orders", 0, 0, 8)])
+        for offset in block.offsets.tolist()
+    ]
+    assert found == list(range(8))
+
+
+LAST = bytearray(Batch(0, [Record(0)]).encode())
+LAST[:8] = (2**63 - 1).to_bytes(8, "big")
+STUCK = {
+    "a part of a batch": batches(0, 2)[:70],
+    "offsets before the wanted one": batches(0, 4),
+    "fewer bytes than a header": batches(0, 2)[:16],
+}
+
+
+@pytest.mark.parametrize("name", STUCK)
+def test_bytes_that_bring_no_progress_are_no_sign_of_life(
+    brokers: list[Broker], name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "STALL_SECONDS", 0.5)
+    lead(brokers, {0: 1}, n1p0=[records(STUCK[name])] * 1_000)
+    with pytest.raises(UnavailableError, match="offset 4: no record arrived"):
+        read(brokers, Slice("orders", 0, 4, 8))
+    assert len(brokers[0].wanted) < 50
+
+
+def test_an_offset_beyond_all_logs_is_refused(brokers: list[Broker]) -> None:
+    lead(brokers, {0: 1}, n1p0=[records(bytes(LAST))])
+    with pytest.raises(CorruptDataError, match="impossible header"):
+        read(brokers, Slice("orders", 0, 0, 8))
+
+
+def test_a_task_reads_one_range_of_a_partition(brokers: list[Broker]) -> None:
+    with pytest.raises(ValueError, match="two ranges of one partition"):
+        read(brokers, Slice("orders", 0, 0, 4), Slice("orders", 0, 4, 8))
+
+
 def test_offsets_that_the_log_no_longer_has_are_named(brokers: list[Broker]) -> None:
     lead(brokers, {0: 1}, n1p0=[error(OUT_OF_RANGE)])
     with pytest.raises(NotReadyError, match="topic orders, partition 0: the log no longer has offset 3"):
@@ -131,6 +182,7 @@ def test_brokers_that_bring_no_record_are_reported(
     brokers: list[Broker], fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(source, "ANSWER_SECONDS", 0.2)
     lead(brokers, {0: 1}, n1p0=[error(NOT_LEADER)] * 100 if fault == "errors" else [])
     if fault == "no leader":
         lead(brokers, {0: -1})

@@ -1,13 +1,17 @@
 """Addresses, certificates and credentials of a task's connections to brokers, with the secrets as values."""
 
 import os
+import re
 import ssl
 from dataclasses import dataclass, field
 
 from firn.model.jobs import KafkaConnection
 from firn_spark.credentials import read_secret
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+DEFAULT_PORT = 9092
+_ADDRESS = re.compile(r"(?:\w+://)?(\[[^]]+\]|[^:/]+)(?::(\d+))?")
+"""A server, perhaps behind the name of its protocol, which librdkafka accepts too."""
+_CERTIFICATE = re.compile(r"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,17 +31,14 @@ class Access:
     @property
     def addresses(self) -> list[tuple[str, int]]:
         """Return host and port of the bootstrap servers."""
-        addresses = []
-        for text in self.bootstrap_servers.split(","):
-            host, _, port = text.strip().rpartition(":")
-            addresses.append((host.strip("[]"), int(port)))
-        return addresses
+        matches = (_ADDRESS.fullmatch(text.strip()) for text in self.bootstrap_servers.split(",") if text.strip())
+        return [(match[1].strip("[]"), int(match[2] or DEFAULT_PORT)) for match in matches if match is not None]
 
     def tls(self) -> ssl.SSLContext | None:
         """Return the context for connections; None for connections without TLS."""
         if not self.protocol.endswith("SSL"):
             return None
-        context = ssl.create_default_context(cadata=self.authority)
+        context = ssl.create_default_context(cadata=None if self.authority is None else _certificates(self.authority))
         context.check_hostname = self.verify_hostname
         if self.certificate is not None and self.certificate_key is not None:
             _load(context, f"{self.certificate}\n{self.certificate_key}\n")
@@ -59,6 +60,11 @@ def access(connection: KafkaConnection) -> Access:
         username=connection.sasl_username or "",
         password=read_secret(connection.sasl_password_path) if connection.sasl_password_path else "",
     )
+
+
+def _certificates(text: str) -> str:
+    """Return the certificates of a bundle, without the comments between them, which may not be ASCII."""
+    return "\n".join(_CERTIFICATE.findall(text)) or text
 
 
 def _load(context: ssl.SSLContext, chain: str) -> None:

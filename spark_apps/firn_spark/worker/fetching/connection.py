@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
 import numpy as np
-import scramp
 from kio.schema.errors import ErrorCode
 
 from firn.kafka_clients import refuses_certificate
@@ -21,6 +20,7 @@ from firn.records.message_writer import Fields, encode_request
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.fetching import answers
 from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.scram import Scram
 
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30
@@ -163,14 +163,13 @@ class Connection:
             raise AccessDeniedError(
                 f"broker {self.name} offers {offered or 'no mechanism'}, and not {mechanism}; {CREDENTIALS_HINT}"
             )
-        if mechanism == "PLAIN":
-            self._token(f"\0{self._access.username}\0{self._access.password}".encode())
-            return
-        client = scramp.ScramClient([mechanism], self._access.username, self._access.password)
         try:
-            client.set_server_first(self._token(client.get_client_first().encode()).decode())
-            client.set_server_final(self._token(client.get_client_final().encode()).decode())
-        except scramp.ScramException as error:
+            if mechanism == "PLAIN":
+                self._token(f"\0{self._access.username}\0{self._access.password}".encode())
+            else:
+                client = Scram(mechanism, self._access.username, self._access.password)
+                client.check(self._token(client.final(self._token(client.first()))))
+        except (AccessDeniedError, ValueError) as error:
             raise AccessDeniedError(f"broker {self.name}: {error}; {CREDENTIALS_HINT}") from error
 
     def _token(self, data: bytes) -> bytes:
@@ -178,7 +177,7 @@ class Connection:
         authenticated, _ = self.receive(answers.Authentication)
         if authenticated.error_code is not ErrorCode.none:
             cause = authenticated.error_message or authenticated.error_code.name
-            raise AccessDeniedError(f"broker {self.name}: {cause}; {CREDENTIALS_HINT}")
+            raise AccessDeniedError(cause)
         return authenticated.auth_bytes
 
 

@@ -10,6 +10,8 @@ import numpy as np
 from firn_spark.worker.compiled import njit
 
 HEADER = 61
+MAGIC_PLACE = 16
+MAX_OFFSET = 2**62
 SMALLEST_RECORD = 7
 """Bytes of a record without key, value and headers."""
 
@@ -54,10 +56,13 @@ def walk(data, at, end, batches):
     Return their number, or `MALFORMED` or `OLD_FORMAT`, and the place behind the last one. A batch that ends behind ``end`` is left out.
     """
     count = 0
-    while count < len(batches) and end - at >= HEADER:
+    while count < len(batches) and end - at > MAGIC_PLACE:
+        # Messages of older formats may be shorter than the header of a batch.
+        if data[np.uintp(at + MAGIC_PLACE)] != _MAGIC:
+            return OLD_FORMAT if data[np.uintp(at + MAGIC_PLACE)] < _MAGIC else MALFORMED, at
+        if end - at < HEADER:
+            break
         size = _signed(_number(data, at + 8, 4), 32) + 12
-        if data[np.uintp(at + 16)] != _MAGIC:
-            return OLD_FORMAT if data[np.uintp(at + 16)] < _MAGIC else MALFORMED, at
         if size < HEADER:
             return MALFORMED, at
         if at + size > end:
@@ -71,7 +76,7 @@ def walk(data, at, end, batches):
         row[MAX_TIME] = _number(data, at + 35, 8)
         row[PRODUCER] = _number(data, at + 43, 8)
         row[COUNT] = _signed(_number(data, at + 57, 4), 32)
-        if row[DELTA] < 0 or row[COUNT] < 0 or row[BASE] < 0:
+        if row[DELTA] < 0 or row[COUNT] < 0 or not 0 <= row[BASE] <= MAX_OFFSET:
             return MALFORMED, at
         at += size
         count += 1

@@ -24,6 +24,8 @@ from firn_spark.worker.fetching.slices import Slice
 
 STALL_SECONDS = 30.0
 """Seconds without a record after which reading fails."""
+ANSWER_SECONDS = 8.0
+"""Seconds after which a broker that owes an answer counts as gone. Its partitions may have another leader by then."""
 ANSWER_BYTES = 8 << 20
 PARTITION_BYTES = 4 << 20
 """Bytes that an answer, and a partition in it, may have. The first batch of an answer comes whole."""
@@ -56,10 +58,13 @@ class _Reader:
     """Positions that have not reached their ends, their leaders, and the nodes that owe an answer."""
 
     def __init__(self, access: Access, positions: Sequence[Position]) -> None:
-        self._cluster = Cluster(access, STALL_SECONDS)
+        self._cluster = Cluster(access, ANSWER_SECONDS)
         self._waiting: dict[Partition, Position] = {(part.topic, part.partition): part for part in positions}
+        if len(self._waiting) < len(positions):
+            raise ValueError("a task reads two ranges of one partition")
         self._leaders: dict[Partition, Leader] = {}
-        self._asked: set[int] = set()
+        self._asked: dict[int, float] = {}
+        """Node that owes an answer -> monotonic seconds of the request."""
         self._deadline = 0.0
         self._problem = "check that the leader of the partition runs"
 
@@ -99,7 +104,7 @@ class _Reader:
                 self._leaders |= self._cluster.leaders(unknown)
             except UnavailableError as error:
                 self._problem = str(error)
-        for node in {self._leaders[place][0] for place in self._waiting if place in self._leaders} - self._asked:
+        for node in {self._leaders[place][0] for place in self._waiting if place in self._leaders} - self._asked.keys():
             self._send(node)
 
     def _send(self, node: int) -> None:
@@ -136,7 +141,7 @@ class _Reader:
         except OSError as error:
             self._broke(node, error)
         else:
-            self._asked.add(node)
+            self._asked[node] = time.monotonic()
 
     def _answers(self) -> Iterator[list[Batches]]:
         """Yield the batches of each answer that has arrived."""
@@ -145,9 +150,13 @@ class _Reader:
             return
         connections = {self._cluster.connection(node).fileno(): node for node in self._asked}
         ready, _, _ = select.select(list(connections), [], [], PAUSE_SECONDS)
+        for node in [node for node, asked in self._asked.items() if time.monotonic() - asked > ANSWER_SECONDS]:
+            if self._cluster.connection(node).fileno() not in ready:
+                del self._asked[node]
+                self._broke(node, TimeoutError(f"no answer within {ANSWER_SECONDS:.0f} s"))
         for number in ready:
             node = connections[number]
-            self._asked.discard(node)
+            del self._asked[node]
             try:
                 answer, frame = self._cluster.connection(node).receive(answers.Fetch)
             except OSError as error:
@@ -158,6 +167,9 @@ class _Reader:
                 time.sleep(PAUSE_SECONDS)
             else:
                 self._send(node)
+                if node in self._asked:
+                    # A broker that throttles reads the next request later (KIP-219).
+                    self._asked[node] += answer.throttle_time.total_seconds()
             yield batches
 
     def _broke(self, node: int, error: OSError) -> None:
@@ -183,21 +195,23 @@ class _Reader:
                     self._failed(position, part.error_code)
                     failed = True
                 elif part.records:
-                    self._progress()
                     first = _address(np.frombuffer(part.records, np.uint8)) - start
                     aborted = [(entry.producer_id, entry.first_offset) for entry in part.aborted_transactions or ()]
                     before = position.next
                     found += wanted(position, frame, first, first + len(part.records), aborted)
-                    self._advance(place, position, before)
+                    # Bytes without progress are a part of a batch, or repeat earlier offsets. They must not keep the task busy for ever.
+                    failed |= not self._advance(place, position, before)
         return found, failed
 
-    def _advance(self, place: Partition, position: Position, before: int) -> None:
-        """Remove a position that has reached its end, and ask for others before one that moved."""
+    def _advance(self, place: Partition, position: Position, before: int) -> bool:
+        """Return whether a position moved. Then others are asked for before it, and it is removed at its end."""
         if position.next == before:
-            return
+            return False
+        self._progress()
         del self._waiting[place]
         if position.next < position.end:
             self._waiting[place] = position
+        return True
 
     def _failed(self, position: Position, code: ErrorCode) -> None:
         """Look for the leader again, or raise if that cannot help."""
