@@ -212,7 +212,11 @@ def test_a_condition_reports_a_wrong_kafka_password(stage: Stage, admin: AdminCl
     set_password(admin, "member", "second")
     stage.produce(name, 5, 5)
     stage.await_condition(
-        name, "IngestionReady", "False", "BackingOff", saying=("uthentication failed", "correct its credentials")
+        name,
+        "IngestionReady",
+        "False",
+        "BackingOff",
+        saying=("uthentication failed", "correct the profile's credentials"),
     )
     stage.rotate("member", "password", "second")
     stage.await_condition(name, "Ready", "True")

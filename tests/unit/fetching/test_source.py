@@ -165,7 +165,7 @@ def test_offsets_that_the_log_no_longer_has_are_named(brokers: list[Broker]) -> 
 
 def test_a_denial_names_the_topic_and_the_right(brokers: list[Broker]) -> None:
     lead(brokers, {0: 1}, n1p0=[error(DENIED)])
-    with pytest.raises(AccessDeniedError, match=r"topic orders, partition 0: topic_authorization_failed; grant .*Read"):
+    with pytest.raises(AccessDeniedError, match=r"topic orders, partition 0: topic authorization failed; grant .*Read"):
         read(brokers, Slice("orders", 0, 3, 8))
 
 
@@ -197,7 +197,7 @@ def test_brokers_that_bring_no_record_are_reported(
         "no leader": "check that the leader of the partition runs",
         "no answer": "no broker answers",
         "no broker": "does not answer|no broker answers",
-        "errors": "the brokers answer not_leader_or_follower",
+        "errors": "the brokers answer: not leader or follower",
     }[fault]
     with pytest.raises(UnavailableError, match=f"topic orders, partition 0, offset 0: no record arrived.*({cause})"):
         read(brokers, Slice("orders", 0, 0, 8))

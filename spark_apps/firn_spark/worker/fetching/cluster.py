@@ -96,4 +96,4 @@ class Cluster:
         raise UnavailableError(
             f"brokers {self._access.bootstrap_servers}: no broker answers: {problem}; check that they run and are reachable",
             reason=Reason.BROKER_UNREACHABLE,
-        ) from problem
+        ) from None

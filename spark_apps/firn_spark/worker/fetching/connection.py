@@ -25,7 +25,7 @@ from firn_spark.worker.fetching.scram import Scram
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30
 """Bytes of an answer. A batch comes whole, however large it is."""
-CREDENTIALS_HINT = "correct the credentials or certificates of the profile"
+CREDENTIALS_HINT = "correct the profile's credentials or certificates"
 FETCH, METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 1, 3, 17, 18, 36
 VERSIONS: Mapping[int, tuple[int, int]] = {
     FETCH: (4, 12),
@@ -170,7 +170,8 @@ class Connection:
                 client = Scram(mechanism, self._access.username, self._access.password)
                 client.check(self._token(client.final(self._token(client.first()))))
         except (AccessDeniedError, ValueError) as error:
-            raise AccessDeniedError(f"broker {self.name}: {error}; {CREDENTIALS_HINT}") from error
+            # The driver reads the first of our errors in the text of a failed task.
+            raise AccessDeniedError(f"broker {self.name}: {error}; {CREDENTIALS_HINT}") from None
 
     def _token(self, data: bytes) -> bytes:
         self.send(SASL_AUTHENTICATE, {"auth_bytes": data})

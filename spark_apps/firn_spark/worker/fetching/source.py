@@ -220,8 +220,8 @@ class _Reader:
                 f"{position.name}: the log no longer has offset {position.next}. The driver reloads the bounds of the log and retries"
             )
         if code in _DENIED:
-            raise AccessDeniedError(f"{position.name}: {code.name}; {GRANT_HINT}")
-        self._problem = f"the brokers answer {code.name}"
+            raise AccessDeniedError(f"{position.name}: {_words(code)}; {GRANT_HINT}")
+        self._problem = f"the brokers answer: {_words(code)}"
         self._leaders.pop((position.topic, position.partition), None)
 
 
@@ -229,3 +229,7 @@ def _address(array: Numbers) -> int:
     """Return the address of an array's first byte."""
     address: int = array.__array_interface__["data"][0]
     return address
+
+
+def _words(code: ErrorCode) -> str:
+    return code.name.replace("_", " ")
