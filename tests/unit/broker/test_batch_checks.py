@@ -89,8 +89,8 @@ async def test_a_client_that_leaves_takes_no_answer_of_another(checks: Checks) -
 
 
 async def test_a_stuck_process_is_replaced(checks: Checks, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS", 0.2)
     os.kill(await process_of(checks), signal.SIGSTOP)
+    monkeypatch.setattr(module, "SECONDS", 0.2)
     async with asyncio.timeout(SECONDS):
         await checks.require(parsed(GOOD), ADDRESS)
         monkeypatch.setattr(module, "SECONDS", SECONDS)
