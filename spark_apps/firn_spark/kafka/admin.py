@@ -14,7 +14,8 @@ from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, Unava
 from firn.model.jobs import KafkaConnection
 from firn_spark.kafka.clients import client_config, silent_logger
 from firn_spark.kafka.divergence import find_divergences
-from firn_spark.kafka.refusals import GRANT_HINT, UNANSWERED, denied, refuses_connection
+from firn_spark.kafka.refusals import UNANSWERED, denied, refuses_connection
+from firn_spark.worker.fetching.access import GRANT_HINT
 
 REQUEST_SECONDS = 10.0
 _T = TypeVar("_T")

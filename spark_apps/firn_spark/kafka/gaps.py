@@ -11,7 +11,8 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.maintenance import OffsetRange
 from firn_spark.kafka.clients import STALL_SECONDS, silent_logger
-from firn_spark.kafka.refusals import GRANT_HINT, denied
+from firn_spark.kafka.refusals import denied
+from firn_spark.worker.fetching.access import GRANT_HINT
 
 MOST_RECORDS = 1_000_000
 """Number of records that a search reads. The offsets that it does not reach stay unknown."""

@@ -11,7 +11,6 @@ DENIED = NOT_LET_IN | {
     KafkaError.GROUP_AUTHORIZATION_FAILED,
 }
 UNANSWERED = frozenset({KafkaError._TIMED_OUT, KafkaError._TRANSPORT, KafkaError._ALL_BROKERS_DOWN})
-GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 
 
 def refuses_connection(error: KafkaError) -> bool:

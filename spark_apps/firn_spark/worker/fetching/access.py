@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from firn.model.jobs import KafkaConnection
 from firn_spark.credentials import read_secret
 
+GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 DEFAULT_PORT = 9092
 _ADDRESS = re.compile(r"(?:\w+://)?(\[[^]]+\]|[^:/]+)(?::(\d+))?")
 """A server, perhaps behind the name of its protocol, which librdkafka accepts too."""

@@ -1,6 +1,5 @@
 """The brokers of a profile: connections that are kept, and the leaders of partitions."""
 
-import ssl
 from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
@@ -8,10 +7,9 @@ from kio.schema.errors import ErrorCode
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn_spark.worker.fetching import answers
-from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.access import GRANT_HINT, Access
 from firn_spark.worker.fetching.connection import METADATA, Connection
 
-GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 Partition = tuple[str, int]
 """Topic and number."""
 Leader = tuple[int, int]
@@ -86,7 +84,7 @@ class Cluster:
                     },
                 )
                 metadata, _ = self._any.receive(answers.Metadata)
-            except (OSError, ssl.SSLError, UnavailableError) as error:
+            except (OSError, UnavailableError) as error:
                 problem = error
                 if self._any is not None:
                     self._any.close()

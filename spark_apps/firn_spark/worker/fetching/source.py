@@ -16,9 +16,9 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, NotReadyError, UnavailableError
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.fetching import answers
-from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.access import GRANT_HINT, Access
 from firn_spark.worker.fetching.batches import Batches, Blocks, Position, wanted
-from firn_spark.worker.fetching.cluster import GRANT_HINT, Cluster, Leader, Partition
+from firn_spark.worker.fetching.cluster import Cluster, Leader, Partition
 from firn_spark.worker.fetching.connection import FETCH
 from firn_spark.worker.fetching.slices import Slice
 
