@@ -63,7 +63,13 @@ def compiled() -> Path:
     """Return the directory of the decoder's machine code, compiled once as in the build of the Spark image."""
     sources = [
         REPOSITORY / "spark_apps" / "firn_spark" / "worker" / name
-        for name in ("compiled.py", "formats/json/kernel.py", "formats/json/limits.py")
+        for name in (
+            "compiled.py",
+            "fetching/kernel.py",
+            "formats/json/kernel.py",
+            "formats/json/limits.py",
+            "formats/json/words.py",
+        )
     ]
 
     def compile_all(directory: Path) -> None:

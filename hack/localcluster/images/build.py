@@ -138,6 +138,7 @@ _KERNEL = (
     "worker/formats/json/__init__",
     "worker/formats/json/kernel",
     "worker/formats/json/limits",
+    "worker/formats/json/words",
 )
 """Modules of the Spark application that its image compiles to machine code."""
 

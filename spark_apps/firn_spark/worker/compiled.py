@@ -50,6 +50,7 @@ def _prepare() -> None:
 
 _prepare()
 numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.{Locator.__name__}"  # type: ignore[attr-defined]
+_OPTIONS: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -59,6 +60,14 @@ def njit(function: Function) -> Function:
     It runs without the interpreter's lock. It must not allocate arrays, and its arguments are not reference-counted:
     counting takes longer than a short function.
     """
-    options: dict[str, Any] = {"cache": True, "nogil": True, "error_model": "numpy", "_nrt": False}
-    compiled: Function = numba.njit(**options)(function)
+    compiled: Function = numba.njit(**_OPTIONS)(function)
+    return compiled
+
+
+def inlined(function: Function) -> Function:
+    """Compile ``function`` as `njit` does, and copy its code to each place that calls it.
+
+    A call costs more than a short function: each array is passed as seven numbers.
+    """
+    compiled: Function = numba.njit(forceinline=True, **_OPTIONS)(function)
     return compiled

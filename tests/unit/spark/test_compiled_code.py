@@ -64,6 +64,7 @@ def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
         "worker/fetching/kernel.py",
         "worker/formats/json/kernel.py",
         "worker/formats/json/limits.py",
+        "worker/formats/json/words.py",
     ):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())

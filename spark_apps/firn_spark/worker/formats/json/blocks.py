@@ -23,7 +23,7 @@ from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
-from firn_spark.worker.formats.json import kernel, limits
+from firn_spark.worker.formats.json import kernel, limits, words
 from firn_spark.worker.formats.json.values import ValueReader
 
 _KINDS = {
@@ -116,7 +116,7 @@ class _Members:
         self._scales = np.array([scale for _, scale in digits], np.int64)
         self._required = np.array([field.required for field in fields], bool)
         names = [field.name.encode() for field in fields]
-        self._names = np.frombuffer(b"".join(names) or b"\0", np.uint8)
+        self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._refuse_unknown = refuse_unknown
         self._readers = {
@@ -304,7 +304,7 @@ def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths:
         total = int(np.abs(lengths[valid == 1]).sum())
         if total >= 2**31:
             raise ValueError("a batch has 2 GiB of text in one column: read smaller batches")
-        out = np.empty(total, np.uint8)
+        out = np.empty(total + words.BYTES, np.uint8)
         size = kernel.copy_texts(data, values, lengths, valid, places, out)
         return pa.Array.from_buffers(type_, count, [bitmap, pa.py_buffer(places), pa.py_buffer(out[:size])], nulls)
     if kind == kernel.BOOLEAN:

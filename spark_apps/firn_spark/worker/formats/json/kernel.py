@@ -4,13 +4,13 @@ They return the place behind what they read, or `DOUBT`. Loops index by ``np.uin
 being negative (from the end), once for each byte. The functions allocate no arrays and count no references
 (``_nrt``), because counting would take longer than the work.
 """
-# mypy: disable-error-code="no-untyped-def,no-untyped-call"
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,assignment,var-annotated"
 # ruff: noqa: SIM109, SIM110
 
 import numpy as np
 
-from firn_spark.worker.compiled import njit
-from firn_spark.worker.formats.json import limits
+from firn_spark.worker.compiled import inlined, njit
+from firn_spark.worker.formats.json import limits, words
 
 BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
 """Kinds of values. Opaque values are only found and checked for being JSON."""
@@ -32,7 +32,7 @@ MAX_KEYS = 64
 """Largest number of a map's keys that are compared with each other. Maps with more keys are doubted."""
 
 
-@njit
+@inlined
 def _after_space(data, at, end):
     while at < end:
         byte = data[np.uintp(at)]
@@ -129,11 +129,20 @@ def _after_escape(data, at, end):
     return at + 12
 
 
-@njit
+@inlined
 def _after_string(data, at, end):
     """Return the place behind the closing quote of the string that begins at ``at``, and whether it has escapes."""
     escaped = False
+    whole = len(data) - words.BYTES
     while at < end:
+        if at <= whole:
+            marks = words.special(words.load(data, np.uintp(at)))
+            if marks == np.uint64(0):
+                at += words.BYTES
+                continue
+            at += np.int64(words.zeros_below(marks) >> np.uint64(3))
+            if at >= end:
+                break
         byte = data[np.uintp(at)]
         if byte == QUOTE:
             return at + 1, escaped
@@ -153,7 +162,28 @@ def _after_string(data, at, end):
     return DOUBT, False
 
 
-@njit
+@inlined
+def _after_digits(data, at, end, number):
+    """Return the place behind the digits at ``at``, and ``number`` followed by these digits, modulo 2**64."""
+    whole = len(data) - words.BYTES
+    while at < end:
+        if at <= whole:
+            count, value = words.leading_digits(words.load(data, np.uintp(at)))
+            if at + count <= end:
+                number = number * words.POWERS[count] + value
+                at += count
+                if count < words.BYTES:
+                    break
+                continue
+        byte = data[np.uintp(at)]
+        if byte < ZERO or byte > NINE:
+            break
+        number = number * np.uint64(10) + np.uint64(byte - ZERO)
+        at += 1
+    return at, number
+
+
+@inlined
 def _number(data, at, end):  # noqa: C901
     """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
     their number, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
@@ -173,21 +203,21 @@ def _number(data, at, end):  # noqa: C901
     if byte == ZERO:
         at += 1
     elif ZERO < byte <= NINE:
-        while at < end and ZERO <= data[np.uintp(at)] <= NINE:
-            mantissa = mantissa * np.uint64(10) + np.uint64(data[np.uintp(at)] - ZERO)
-            digits += 1
-            at += 1
+        first = at
+        at, mantissa = _after_digits(data, at, end, mantissa)
+        digits = at - first
     else:
         return failed
     if at < end and data[np.uintp(at)] == POINT:
         integral = False
         at += 1
         first = at
-        while at < end and ZERO <= data[np.uintp(at)] <= NINE:
-            mantissa = mantissa * np.uint64(10) + np.uint64(data[np.uintp(at)] - ZERO)
-            if digits or data[np.uintp(at)] != ZERO:
-                digits += 1
-            at += 1
+        if digits == 0:
+            while at < end and data[np.uintp(at)] == ZERO:
+                at += 1
+        significant = at
+        at, mantissa = _after_digits(data, at, end, mantissa)
+        digits += at - significant
         if at == first:
             return failed
         exponent = first - at
@@ -211,7 +241,7 @@ def _number(data, at, end):  # noqa: C901
     return at, negative, mantissa, digits, exponent, integral
 
 
-@njit
+@inlined
 def _literal(data, at, end):
     """Return the place behind ``null``, ``true`` or ``false``."""
     if at + 4 > end:
@@ -299,21 +329,22 @@ def _after_value(data, at, end):  # noqa: C901
             break
 
 
-@njit
+@inlined
 def _two_digits(data, at):
     high, low = int(data[np.uintp(at)]) - ZERO, int(data[np.uintp(at + 1)]) - ZERO
     return high * 10 + low if 0 <= high <= 9 and 0 <= low <= 9 else -1_000_000
 
 
-@njit
+@inlined
 def _day(data, at, end):
     """Return the days since 1970 of the ten characters YYYY-MM-DD, and whether that day exists."""
-    if at + 10 > end or data[np.uintp(at + 4)] != MINUS or data[np.uintp(at + 7)] != MINUS:
+    if at + 10 > end:
         return 0, False
-    year = _two_digits(data, at) * 100 + _two_digits(data, at + 2)
-    month = _two_digits(data, at + 5)
+    matches, pairs = words.digits_between(words.load(data, np.uintp(at)), words.DATE, words.DATE_SIGNS)
+    year = words.byte(pairs, 0) * 100 + words.byte(pairs, 2)
+    month = words.byte(pairs, 5)
     day = _two_digits(data, at + 8)
-    if year < 1 or month < 1 or month > 12 or day < 1:
+    if not matches or year < 1 or month < 1 or month > 12 or day < 1:
         return 0, False
     length = 31
     if month == 4 or month == 6 or month == 9 or month == 11:
@@ -332,36 +363,38 @@ def _day(data, at, end):
     return era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468, True
 
 
-@njit
+@inlined
 def _time_of_day(data, at, end):
     """Return the place behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to six digits, and its microseconds."""
     if at + 5 > end or data[np.uintp(at + 2)] != COLON:
         return DOUBT, 0
-    hour, minute, second, fraction = _two_digits(data, at), _two_digits(data, at + 3), 0, 0
+    second, fraction = 0, 0
+    matches, pairs = False, np.uint64(0)
+    if at + words.BYTES <= end:
+        matches, pairs = words.digits_between(words.load(data, np.uintp(at)), words.TIME, words.TIME_SIGNS)
+    if matches:
+        hour, minute = words.byte(pairs, 0), words.byte(pairs, 3)
+    else:
+        hour, minute = _two_digits(data, at), _two_digits(data, at + 3)
     if hour < 0 or hour > 23 or minute < 0 or minute > 59:
         return DOUBT, 0
     at += 5
     if at + 3 <= end and data[np.uintp(at)] == COLON:
-        second = _two_digits(data, at + 1)
+        second = words.byte(pairs, 6) if matches else _two_digits(data, at + 1)
         if second < 0 or second > 59:
             return DOUBT, 0
         at += 3
         if at < end and data[np.uintp(at)] == POINT:
             at += 1
             first = at
-            while at < end and ZERO <= data[np.uintp(at)] <= NINE:
-                if at - first == 6:
-                    return DOUBT, 0
-                fraction = fraction * 10 + int(data[np.uintp(at)] - ZERO)
-                at += 1
-            if at == first:
+            at, digits = _after_digits(data, at, end, np.uint64(0))
+            if at == first or at - first > 6:
                 return DOUBT, 0
-            for _ in range(6 - (at - first)):
-                fraction *= 10
+            fraction = np.int64(digits * words.POWERS[6 - (at - first)])
     return at, ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
 
 
-@njit
+@inlined
 def _zone(data, at, end):
     """Return the place behind a zone, and its minutes east."""
     if at >= end:
@@ -386,7 +419,7 @@ def _zone(data, at, end):
     return at, -total if sign == MINUS else total
 
 
-@njit
+@inlined
 def _moment(data, at, end, zoned):
     """Return the place behind a date, a time of day and, if ``zoned``, a zone; and microseconds since 1970."""
     days, valid = _day(data, at, end)
@@ -431,7 +464,7 @@ def _unscaled(mantissa, digits, exponent, precision, scale):
     return number, number < limit
 
 
-@njit
+@inlined
 def _product(left, right):
     """Return the high and the low half of a product of two 64-bit numbers."""
     half, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
@@ -443,7 +476,7 @@ def _product(left, right):
     return left_high * right_high + (middle >> half) + (other >> half), (other << half) | (lowest & low_half)
 
 
-@njit
+@inlined
 def _double(mantissa, digits, exponent, powers):
     """Return the bits of the nearest double, and whether they are certain (Eisel-Lemire, as in Go's strconv).
 
@@ -453,11 +486,8 @@ def _double(mantissa, digits, exponent, powers):
         return 0, False
     if mantissa == np.uint64(0):
         return 0, True
-    zeros = 0
-    for width in (32, 16, 8, 4, 2, 1):
-        if mantissa >> np.uint64(64 - width) == np.uint64(0):
-            mantissa <<= np.uint64(width)
-            zeros += width
+    zeros = np.int64(words.zeros_above(mantissa))
+    mantissa <<= np.uint64(zeros)
     binary = ((217_706 * exponent) >> 16) + 64 + 1023 - zeros
     last, low_bits = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x1FF)
     high, low = _product(mantissa, powers[exponent - MIN_POWER, 0])
@@ -484,7 +514,7 @@ def _double(mantissa, digits, exponent, powers):
     return (binary << 52) | np.int64(bits & np.uint64(0xFFFFFFFFFFFFF)), True
 
 
-@njit
+@inlined
 def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):  # noqa: C901, PLR0913
     """Read the value at ``at``, which is not null, into its place. Return the place behind it.
 
@@ -631,15 +661,23 @@ def _named(data, at, length, names, starts):
     return -1
 
 
-@njit
+@inlined
 def _same(data, at, names, start, length):
+    if at + length + words.BYTES <= len(data) and start + length + words.BYTES <= len(names):
+        place = 0
+        while place + words.BYTES <= length:
+            if words.load(data, np.uintp(at + place)) != words.load(names, np.uintp(start + place)):
+                return False
+            place += words.BYTES
+        different = words.load(data, np.uintp(at + place)) ^ words.load(names, np.uintp(start + place))
+        return words.first_bytes(different, length - place) == np.uint64(0)
     for place in range(length):
         if data[np.uintp(at + place)] != names[np.uintp(start + place)]:
             return False
     return True
 
 
-@njit
+@inlined
 def _record(  # noqa: C901, PLR0913
     data, at, end, row, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid,
@@ -894,7 +932,10 @@ def find_entries(  # noqa: C901, PLR0913
 
 @njit
 def copy_texts(data, firsts, lengths, valid, offsets, out):
-    """Copy texts one behind the other. Return their number of bytes."""
+    """Copy texts one behind the other. Return their number of bytes.
+
+    A text is copied by words if ``out`` has room for a whole word behind it; the next text overwrites the surplus.
+    """
     to = 0
     for row in range(len(valid)):
         offsets[row] = to
@@ -902,6 +943,10 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
             first, length = firsts[row], lengths[row]
             if length < 0:
                 to = _unescaped(data, first, first - length - 1, out, to)
+            elif first + length + words.BYTES <= len(data) and to + length + words.BYTES <= len(out):
+                for place in range(0, length, words.BYTES):
+                    words.store(out, np.uintp(to + place), words.load(data, np.uintp(first + place)))
+                to += length
             else:
                 for place in range(length):
                     out[np.uintp(to + place)] = data[np.uintp(first + place)]
