@@ -1,6 +1,7 @@
 """The broker: its parts, composed from its ports, and its background tasks. The handlers of APIs work with it."""
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from firn_broker.log.blocks import BlockCache
 from firn_broker.log.checks import Checks
 from firn_broker.log.decoder import Decoder
 from firn_broker.log.fetch_sessions import FetchSessions
+from firn_broker.log.put_budget import BUCKET_PUTS, PutBudget
 from firn_broker.log.reader import Reader
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
@@ -33,7 +35,7 @@ from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
 from firn_broker.ports import MetadataStore, ObjectStore
-from firn_broker.settings import BrokerSettings
+from firn_broker.settings import BrokerSettings, DirectorySettings
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicCreator
 from firn_broker.topics.topic_metadata import TopicMetadata
@@ -119,6 +121,7 @@ class Broker:
             self.watermarks,
             self.identifiers,
             settings.writer,
+            PutBudget(_puts_per_second(settings)),
         )
         self.groups = GroupCoordinator(
             self.metadata_store.groups, self.metadata_store.nodes, self.membership, self.topic_metadata, self.identifiers,
@@ -231,6 +234,12 @@ class Broker:
         self.checks.close()
         await self.metadata_store.close()
         await self.objects.close()
+
+
+def _puts_per_second(settings: BrokerSettings) -> float:
+    if settings.writer.puts_per_second is not None:
+        return settings.writer.puts_per_second
+    return math.inf if isinstance(settings.objects, DirectorySettings) else BUCKET_PUTS
 
 
 async def _reached(step: Callable[[], Awaitable[T]]) -> T:

@@ -35,12 +35,18 @@ class WriterSettings(Settings):
     """How the broker collects produced batches into objects."""
 
     flush_seconds: float = Field(default=0.25, gt=0, le=60)
-    """Seconds from the first batch of an object to its upload."""
+    """Most seconds from the first batch of an object to its upload."""
     flush_bytes: int = Field(default=8 * MIB, ge=1024, le=256 * MIB)
     """Size of an object in bytes. The broker uploads an object before it grows larger."""
+    puts_per_second: float | None = Field(default=None, ge=0)
+    """Objects per second up to which the broker uploads batches at once, instead of at the end of `flushSeconds`. It does
+    so while no other object is being uploaded or committed. A larger number shortens the time until an acknowledgement,
+    and costs more requests to the object store. Default: 20 for a bucket, no limit for a directory."""
     early_bytes: int = Field(default=256 * 1024, ge=0)
-    """Size in bytes from which the broker may upload an object early. It does so if a producer has the maximum of
-    requests in flight and no other upload is running. Throughput rises, at one more request to the object store each time."""
+    """Size in bytes from which the broker may upload an object at once, whatever `putsPerSecond` is. It does so if a
+    producer has the maximum of requests in flight, and fewer than `earlyUploads` uploads are running."""
+    early_uploads: int = Field(default=2, ge=1, le=64)
+    """Concurrent uploads up to which a producer with the maximum of requests in flight causes another one."""
     uploads: int = Field(default=4, ge=1, le=64)
     """Largest number of concurrent uploads."""
     upload_seconds: float = Field(default=30, gt=0)

@@ -3,10 +3,14 @@ answers.
 
 ::
 
-    append -> active file -(250 ms or 8 MiB)-> queue of files, by rotation
-                                                   | up to 4 uploads at a time        | commits one by one, in order of rotation
-                                                   v                                  v
-                                              one PUT an object             offsets, one outcome a batch -> answers, cache, fetches
+    append -> active file -(idle, 250 ms or 8 MiB)-> queue of files, by rotation
+                                                         | up to 4 uploads at a time  | commits one by one, in order of rotation
+                                                         v                            v
+                                                    one PUT an object       offsets, one outcome a batch -> answers, cache, fetches
+
+Rotation: a file does not wait for the end of its interval if the writer is idle. The batches that arrive until its
+commit share the next file. So a lone batch waits for nothing, and many batches share few objects. `PutBudget` bounds
+the uploads that begin before the interval ends.
 
 Order: a producer with several requests in flight has consecutive sequences in consecutive files. So commits follow the
 order of rotation, and a late upload delays the commits of later files. When a file fails, later batches of the same
@@ -32,6 +36,7 @@ from firn_broker import metrics
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.blocks import Block, BlockCache
+from firn_broker.log.put_budget import PutBudget
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, NodeLease, Partition
 from firn_broker.ports import LogStore, ObjectStore
@@ -122,6 +127,7 @@ class WalWriter:
         watermarks: Watermarks,
         identifiers: Identifiers,
         settings: WriterSettings,
+        budget: PutBudget,
     ) -> None:
         self._log_store = log_store
         self._store = store
@@ -130,8 +136,11 @@ class WalWriter:
         self._watermarks = watermarks
         self._identifiers = identifiers
         self._settings = settings
+        self._budget = budget
         self._active = _File(0)
-        self._timer: asyncio.TimerHandle | None = None
+        self._interval: asyncio.TimerHandle | None = None
+        self._sooner: asyncio.Handle | None = None
+        """The next check whether the active file rotates before its interval ends."""
         self._queue: asyncio.Queue[_File] = asyncio.Queue()
         self._uploads = asyncio.Semaphore(settings.uploads)
         self._failed: list[_Failed] = []
@@ -166,11 +175,14 @@ class WalWriter:
         if not file.entries:
             self._unfinished += 1
             self._idle.clear()
-            self._timer = asyncio.get_running_loop().call_later(self._settings.flush_seconds, self._rotate)
+            self._interval = asyncio.get_running_loop().call_later(self._settings.flush_seconds, self._rotate)
         file.entries += [_Entry(append, group, index) for index, append in enumerate(batches)]
         file.size += size
         if file.size >= self._settings.flush_bytes:
             self._rotate()
+        elif self._unfinished == 1 and self._sooner is None:
+            # In the next turn of the event loop: the other requests that have arrived by now share the object.
+            self._sooner = asyncio.get_running_loop().call_soon(self._rotate_sooner)
         return future
 
     def flush_early(self) -> None:
@@ -180,17 +192,35 @@ class WalWriter:
         self._rotate_early()
 
     def _rotate_early(self) -> None:
-        if self._early and not self._uploading and self._active.size >= self._settings.early_bytes:
+        if (
+            self._early
+            and self._uploading < self._settings.early_uploads
+            and self._active.size >= self._settings.early_bytes
+        ):
             self._rotate()
+
+    def _rotate_sooner(self) -> None:
+        """Rotate the active file if no other one is under way and the budget allows it, or else when it will."""
+        self._sooner = None
+        if self._unfinished > 1 or not self._active.entries:
+            return
+        loop = asyncio.get_running_loop()
+        wait = self._budget.wait(loop.time())
+        if wait <= 0:
+            self._rotate()
+        elif wait < self._settings.flush_seconds:
+            self._sooner = loop.call_later(wait, self._rotate_sooner)
 
     def _rotate(self) -> None:
         self._early = False
         file = self._active
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for handle in (self._interval, self._sooner):
+            if handle is not None:
+                handle.cancel()
+        self._interval = self._sooner = None
         if not file.entries:
             return
+        self._budget.take(asyncio.get_running_loop().time())
         self._active = _File(file.number + 1)
         self._uploading += 1
         file.upload = asyncio.create_task(self._upload(file))
@@ -263,6 +293,8 @@ class WalWriter:
                 self._unfinished -= 1
                 if not self._unfinished:
                     self._idle.set()
+                elif self._sooner is None:
+                    self._rotate_sooner()
 
     async def _finish(self, file: _File) -> None:
         assert file.upload is not None

@@ -30,12 +30,14 @@ from tests.simulation.broker.world import (
 STORAGE_ERROR = ErrorCode.kafka_storage_error.value
 TOPIC = "t"
 PRODUCER = 7
+INTERVAL = SETTINGS.model_copy(update={"writer": SETTINGS.writer.model_copy(update={"puts_per_second": 0})})
+"""Batches wait for the end of the interval, so that faults happen before their upload."""
 
 
 @asynccontextmanager
 async def brokers(count: int = 2) -> AsyncIterator[World]:
     """Run a world without faults, until the test adds some."""
-    world = World(1)
+    world = World(1, INTERVAL)
     await world.store.start()
     for _ in range(count):
         await world.start()

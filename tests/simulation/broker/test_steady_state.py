@@ -36,12 +36,13 @@ def counts(shared: Shared) -> dict[str, int]:
 def test_stored_data_stays_within_bounds() -> None:
     async def write(asked: Asked, number: int) -> None:
         loop = asyncio.get_running_loop()
+        began = loop.time()
         for count in range(HOURS * 3600 // 2):
             # Each producer writes ten batches, and then a new one replaces it.
             data = batch(producer=count // 10 * 2 + number, epoch=0, sequence=count % 10).data
             answer = await produce(asked, "t", (count // 10 + number) % PARTITIONS, data)
             assert not answer.error_code
-            await asyncio.sleep(2 - loop.time() % 2)
+            await asyncio.sleep(began + 2 * (count + 1) - loop.time())
 
     async def story() -> None:
         shared = Shared()

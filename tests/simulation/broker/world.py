@@ -42,7 +42,7 @@ SETTINGS = BrokerSettings(
     coordinator=SqliteSettings(path=":memory:"),
     objects=DirectorySettings(path="/nowhere"),
     lease_seconds=LEASE_SECONDS,
-    writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024),
+    writer=WriterSettings(flush_bytes=4096, upload_seconds=3, early_bytes=1024, puts_per_second=5),
     reader=ReaderSettings(poll_seconds=0.5),
     upkeep=MaintenanceSettings(interval_seconds=2, grace_seconds=5, abandon_seconds=6, uncommitted_seconds=120),
     groups=GroupSettings(shards=4, initial_rebalance_ms=500, consumer_session_ms=10_000),

@@ -11,6 +11,7 @@ from firn.model.errors import UnavailableError
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.blocks import BlockCache
+from firn_broker.log.put_budget import PutBudget
 from firn_broker.log.reader import Reader
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
@@ -144,7 +145,7 @@ class TroubledGroups(SqliteGroups):
 class Rig:
     """The parts, by name."""
 
-    def __init__(self, **writer: Any) -> None:
+    def __init__(self, puts_per_second: float = 0, **writer: Any) -> None:
         self.objects = Objects()
         self.store = Store()
         self.cache = BlockCache(1 << 24, 1 << 24)
@@ -153,14 +154,15 @@ class Rig:
         self.writer = WalWriter(
             self.store.log, self.objects, self.membership, self.cache, self.watermarks,
             Identifiers(FakeClock(), Random(1)), WriterSettings(**{"flush_seconds": 0.01, "upload_seconds": 0.2, **writer}),
+            PutBudget(puts_per_second),
         )  # fmt: skip
         self.reader = Reader(self.store.log, self.objects, self.cache, self.watermarks, ReaderSettings())
 
 
 @asynccontextmanager
-async def rig(**writer: Any) -> AsyncIterator[Rig]:
+async def rig(puts_per_second: float = 0, **writer: Any) -> AsyncIterator[Rig]:
     """Run the parts of a broker with a topic of two partitions."""
-    made = Rig(**writer)
+    made = Rig(puts_per_second, **writer)
     await made.store.start()
     await made.store.topics.create_topic(Topic(TOPIC, "t", 2, {}))
     await made.membership.join()

@@ -73,7 +73,7 @@ def test_objects_that_cannot_be_deleted_hold_up_no_others(monkeypatch: pytest.Mo
             # More than one lookup returns.
             locked.update(sorted(shared.objects.objects)[: 2 * retention.DELETES + 1])
             assert len(shared.objects.objects) > len(locked)
-            await asyncio.sleep(10 * ROUND_SECONDS)
+            await asyncio.sleep(10.5 * ROUND_SECONDS)
             assert set(shared.objects.objects) == locked
             assert gauge("postponed_objects") == gauge("dead_objects") == len(locked)
             assert gauge("upkeep_behind") == 0

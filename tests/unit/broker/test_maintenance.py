@@ -69,7 +69,7 @@ def test_a_search_by_time_reads_few_ranges_of_a_long_log(monkeypatch: pytest.Mon
             monkeypatch.setattr(sqlite_log, "TIMED_RANGES", 2)
             for number in range(50):
                 await produce(asked, "t", 0, batch(time=1000 + number).data)
-            await asyncio.sleep(2 * ROUND_SECONDS)
+            await asyncio.sleep(2.5 * ROUND_SECONDS)
             read, reads = shared.store.database.run, 0
 
             async def counted(work: Callable[[], Any], *, write: bool = True) -> Any:

@@ -124,7 +124,7 @@ def test_a_broker_serves_records_of_another() -> None:
             assert bases((await fetch(first_broker, "t", 0, 4)).records) == [3]
             # Another broker may have commits that the coordinator lost, until it has renewed its lease.
             assert (await fetch(first_broker, "t", 0, 6)).error_code == ErrorCode.kafka_storage_error
-            await asyncio.sleep(first_broker.broker.settings.lease_seconds)
+            await asyncio.sleep(1.5 * first_broker.broker.settings.lease_seconds)
             assert (await fetch(first_broker, "t", 0, 6)).error_code == ErrorCode.offset_out_of_range
 
     run(story())

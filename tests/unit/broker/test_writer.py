@@ -1,6 +1,7 @@
 """The path of produced batches to the log: buffered, uploaded, committed in order, and the failure of each step."""
 
 import asyncio
+import math
 
 import pytest
 from kio.schema.errors import ErrorCode
@@ -25,6 +26,66 @@ async def test_requests_of_an_interval_share_an_object() -> None:
         answers = [[outcome.base_offset for outcome in await future] for future in futures]
         assert answers == [[0, 0], [1, 2], [2, 4]]
         assert parts.objects.puts == 1
+
+
+async def test_a_lone_batch_does_not_wait_for_the_interval() -> None:
+    async with rig(puts_per_second=math.inf, flush_seconds=60) as parts:
+        for offset in range(3):
+            (outcome,) = await parts.writer.append([append()])
+            assert outcome.base_offset == offset
+        assert parts.objects.puts == 3
+
+
+async def test_requests_that_arrive_together_share_an_object_without_an_interval() -> None:
+    async with rig(puts_per_second=math.inf, flush_seconds=60) as parts:
+        await asyncio.gather(*(parts.writer.append([append()]) for _ in range(5)))
+        assert parts.objects.puts == 1
+
+
+async def test_batches_that_arrive_during_an_upload_share_the_next_object() -> None:
+    async with rig(puts_per_second=math.inf, flush_seconds=60) as parts:
+        gate = asyncio.Event()
+        parts.objects.gates = [gate]
+        futures = [parts.writer.append([append()])]
+        while not parts.objects.puts:
+            await asyncio.sleep(0)
+        for _ in range(4):
+            futures.append(parts.writer.append([append()]))
+            await asyncio.sleep(0)
+        gate.set()
+        assert [outcome.base_offset for future in futures for outcome in await future] == list(range(5))
+        assert parts.objects.puts == 2
+
+
+async def test_a_spent_budget_leaves_the_interval() -> None:
+    async with rig(puts_per_second=1e-6, flush_seconds=0.02) as parts:
+        for offset in range(3):
+            (outcome,) = await parts.writer.append([append()])
+            assert outcome.base_offset == offset
+
+
+async def test_the_next_token_comes_before_a_long_interval_ends() -> None:
+    async with rig(puts_per_second=100, flush_seconds=60) as parts:
+        for offset in range(105):
+            (outcome,) = await parts.writer.append([append()])
+            assert outcome.base_offset == offset
+
+
+async def test_a_stalled_producer_causes_no_more_early_uploads_than_it_may() -> None:
+    async with rig(flush_seconds=60, early_bytes=1, early_uploads=2) as parts:
+        gates = [asyncio.Event() for _ in range(3)]
+        parts.objects.gates = list(gates)
+        futures = []
+        for _ in range(3):
+            futures.append(parts.writer.append([append()]))
+            parts.writer.flush_early()
+        while parts.objects.puts < 2:
+            await asyncio.sleep(0)
+        assert parts.objects.most_at_once == 2
+        for gate in gates:
+            gate.set()
+        assert [outcome.base_offset for future in futures for outcome in await future] == [0, 1, 2]
+        assert parts.objects.puts == 3
 
 
 async def test_a_full_object_does_not_wait_for_the_interval() -> None:
