@@ -24,8 +24,8 @@ from firn_broker.log.blocks import BlockCache
 from firn_broker.log.checks import Checks
 from firn_broker.log.decoder import Decoder
 from firn_broker.log.fetch_sessions import FetchSessions
-from firn_broker.log.put_budget import BUCKET_PUTS, PutBudget
 from firn_broker.log.reader import Reader
+from firn_broker.log.repeated_fetches import RepeatedFetches
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import Endpoint, Node, NodeAddress
@@ -36,6 +36,7 @@ from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings, DirectorySettings
+from firn_broker.storage.put_budget import BUCKET_PUTS, PutBudget
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicCreator
 from firn_broker.topics.topic_metadata import TopicMetadata
@@ -90,6 +91,7 @@ class Broker:
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.fetch_sessions = FetchSessions(settings.reader.max_session_partitions, self.identifiers)
+        self.repeated_fetches = RepeatedFetches(self.watermarks, self.fetch_sessions, settings.reader)
         self.large_fetches = Budget(settings.connections.buffered_bytes // 2)
         """Limits the memory that fetches of many partitions take besides records, from before their parsing until the
         answer is written."""

@@ -8,15 +8,16 @@
   are KAFKA_STORAGE_ERROR, after which clients retry."""
 
 import asyncio
+from collections.abc import Sequence
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
-from firn_broker.log.fetch_sessions import Key, Wanted, wanted_by
+from firn_broker.log.fetch_sessions import LAST, Key, Wanted, wanted_by
 from firn_broker.log.reader import Position
-from firn_broker.log_types import Topic
+from firn_broker.log_types import Partition, Topic
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Call
 from firn_broker.wire import fetch
@@ -56,24 +57,43 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
 
 
 async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memoryview]:
+    call.client.again = None
     request = fetch.read(call.frame, call.header.body, call.version)
     session, error = broker.fetch_sessions.find(call.client, request)
     if error:
         return fetch.write(call.version, request.isolation, [], error)
     wanted = wanted_by(request) if session is None else session.wanted
-    results = await _results(broker, request, wanted, share)
+    results, positions = await _results(broker, request, wanted, share)
+    ends = _ends(results, positions)
     await _pause(len(wanted))
     if session is None:
+        repeats = request.session_epoch == LAST
         session = broker.fetch_sessions.open(call.client, request, wanted)
         if session is not None:
             session.changes(results)
     else:
         results = session.changes(results)
+        repeats = not results and not request.topics and not request.forgotten
     await _pause(len(results))
     topics: dict[str | UUID, list[FetchResult]] = {}
     for (name, _), result in results:
         topics.setdefault(name, []).append(result)
-    return fetch.write(call.version, request.isolation, list(topics.items()), session=session.id if session else 0)
+    body = fetch.write(call.version, request.isolation, list(topics.items()), session=session.id if session else 0)
+    if ends and repeats and call.version >= 7 and request.min_bytes > 0:
+        broker.repeated_fetches.remember(call, request, session, ends, b"".join(body))
+    return body
+
+
+def _ends(results: Results, positions: Sequence[Position]) -> dict[Partition, tuple[int, int]]:
+    """Return the ends of all partitions if the fetch found nothing there, else nothing."""
+    if len(positions) < len(results):
+        return {}
+    ends = {}
+    for (_, result), position in zip(results, positions, strict=True):
+        if result.error or result.records or result.high_watermark != position.offset:
+            return {}
+        ends[position.partition] = result.log_start, result.high_watermark
+    return ends
 
 
 async def _pause(partitions: int) -> None:
@@ -82,7 +102,10 @@ async def _pause(partitions: int) -> None:
         await asyncio.sleep(0)
 
 
-async def _results(broker: Broker, request: FetchRequest, wanted: Wanted, share: Share) -> Results:
+async def _results(
+    broker: Broker, request: FetchRequest, wanted: Wanted, share: Share
+) -> tuple[Results, list[Position]]:
+    """Return the result of each partition, and the positions that the reader looked at."""
     results: Results = []
     positions: list[Position] = []
     answers: list[FetchResult] = []
@@ -122,7 +145,7 @@ async def _results(broker: Broker, request: FetchRequest, wanted: Wanted, share:
         for result, records in zip(answers, read, strict=True):
             result.error, result.records = records.error, records.batches
             result.high_watermark, result.log_start = records.high_watermark, records.log_start
-    return results
+    return results, positions
 
 
 async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorCode]:

@@ -66,6 +66,10 @@ class FetchSession:
                 self._partitions[key] = _Partition(wanted)
         for key in request.forgotten:
             self._partitions.pop(key, None)
+        self.advance()
+
+    def advance(self) -> None:
+        """Expect the next request."""
         self.epoch = FIRST if self.epoch == GREATEST else self.epoch + 1
 
     def changes(self, results: Iterable[tuple[Key, FetchResult]]) -> list[tuple[Key, FetchResult]]:
@@ -122,6 +126,10 @@ class FetchSessions:
         self._sessions[client.peer] = session
         client.on_close = partial(self.close, client)
         return session
+
+    def holds(self, client: Client, session: FetchSession | None) -> bool:
+        """Return whether this is the session of the connection, or whether it has none if ``session`` is None."""
+        return self._sessions.get(client.peer) is session
 
     def size(self, client: Client) -> int:
         """Return the number of partitions in the session of a connection."""

@@ -16,7 +16,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import CorruptDataError, UnavailableError
 from firn_broker import metrics
 from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches
-from firn_broker.log.watermarks import Watch, Watermarks
+from firn_broker.log.watermarks import Waiter, Watermarks
 from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResult, Partition
 from firn_broker.network.budget import SHARES, Budget, Share
 from firn_broker.ports import LogStore, ObjectStore
@@ -123,9 +123,13 @@ class Reader:
         ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
         results: dict[Position, LookupResult] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
-            pending = positions
+            if max_wait_seconds > 0 and min_bytes > 0:
+                results = self._at_known_end(positions, watch)
+            claimed = set(results)
+            pending: Sequence[Position] = [position for position in positions if position not in claimed]
             while True:
-                full = await self._find(pending, max_bytes, ahead, results, watch)
+                claimed.difference_update(pending)
+                full = bool(pending) and await self._find(pending, max_bytes, ahead, results, watch)
                 left = deadline - loop.time()
                 if (
                     left <= 0
@@ -138,7 +142,40 @@ class Reader:
                 if not (grown := await watch.wait(left)):
                     break
                 pending = [position for position in positions if position.partition in grown]
+            if claimed:
+                await self._confirm(claimed, max_bytes, ahead, results, watch)
         return await self._load(positions, [results[position] for position in positions], max_bytes, share)
+
+    def _at_known_end(self, positions: Sequence[Position], watch: Waiter) -> dict[Position, LookupResult]:
+        """Return empty results for the positions at the known ends of their partitions. The next poll confirms them."""
+        results = {}
+        for position in positions:
+            known = self._watermarks.known(position.partition)
+            if known is not None and known[1] == position.offset:
+                results[position] = LookupResult(ErrorCode.none, *known)
+        if results:
+            self._watermarks.claim(watch)
+        return results
+
+    async def _confirm(
+        self,
+        claimed: Iterable[Position],
+        max_bytes: int,
+        ahead: int,
+        results: dict[Position, LookupResult],
+        watch: Waiter,
+    ) -> None:
+        """Take the bounds that a poll has read since the fetch arrived, or look them up: the answer must not report
+        bounds that are older than the request."""
+        unconfirmed = []
+        for position in claimed:
+            known = self._watermarks.known(position.partition)
+            if watch.confirmed and known is not None:
+                results[position] = LookupResult(ErrorCode.none, *known)
+            else:
+                unconfirmed.append(position)
+        if unconfirmed:
+            await self._find(unconfirmed, max_bytes, ahead, results, watch)
 
     async def _find(
         self,
@@ -146,7 +183,7 @@ class Reader:
         max_bytes: int,
         ahead: int,
         results: dict[Position, LookupResult],
-        watch: Watch,
+        watch: Waiter,
     ) -> bool:
         """Look up the batches of these positions into ``results``; return whether there are more than one answer may
         have.
@@ -173,7 +210,8 @@ class Reader:
                 with metrics.FIND_SECONDS.time():
                     looked_up = await self._log_store.find(lookups, allowed)
                 for position, lookup, result in zip(some, lookups, looked_up, strict=True):
-                    self._watermarks.observe(position.partition, result.high_watermark, watch)
+                    if not result.error:
+                        self._watermarks.observe(position.partition, result.log_start, result.high_watermark, watch)
                     results[position] = result
                     if len(result.ranges) >= allowed and _bytes((result,)) < lookup.max_bytes:
                         cut.append(position)
@@ -327,12 +365,18 @@ class Reader:
         """Poll the high watermarks of partitions with waiting fetches, which other brokers may have moved. Runs until
         it is cancelled.
 
-        A broker that is ``alone`` does not poll: its own commits report all changes.
+        The own commits of a broker that is ``alone`` report all changes. It polls only to confirm the ends that it
+        knows.
         """
         while True:
             await asyncio.sleep(self._settings.poll_seconds)
-            partitions = self._watermarks.watched()
-            if not partitions or alone():
+            claims = self._watermarks.claims()
+            partitions = (
+                list(dict.fromkeys(partition for claim in claims for partition in claim.partitions))
+                if alone()
+                else self._watermarks.watched()
+            )
+            if not partitions:
                 continue
             try:
                 states = await self._log_store.states(partitions)
@@ -344,9 +388,10 @@ class Reader:
                 continue
             for partition, state in zip(partitions, states, strict=True):
                 if state is None:
-                    self._watermarks.wake_partition(partition)
+                    self._watermarks.forget(partition)
                 else:
-                    self._watermarks.observe(partition, state.high_watermark)
+                    self._watermarks.poll(partition, state.log_start, state.high_watermark)
+            self._watermarks.confirm(claims)
 
 
 def _slices(

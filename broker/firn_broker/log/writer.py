@@ -36,12 +36,12 @@ from firn_broker import metrics
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.blocks import Block, BlockCache
-from firn_broker.log.put_budget import PutBudget
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, NodeLease, Partition
 from firn_broker.ports import LogStore, ObjectStore
 from firn_broker.settings import WriterSettings
 from firn_broker.storage import wal
+from firn_broker.storage.put_budget import PutBudget
 
 log = structlog.get_logger()
 

@@ -41,6 +41,9 @@ class Client:
     on_close: Callable[[], None] | None = None
     """Called once when the connection ends."""
     closed: bool = False
+    again: "Callable[[memoryview, Callable[[], asyncio.Task[Buffers | None]]], asyncio.Future[Buffers | None] | None] | None" = None
+    """Answers a frame that repeats the last request, or returns None. It may call its second argument, which handles the
+    frame as any other. Set by the handler of the last request."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
     """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
     the number of later batches that were rejected since."""

@@ -48,6 +48,10 @@ CHECK_SECONDS = 1.0
 """The longest interval between two checks of the connections' timeouts."""
 
 
+_Work = asyncio.Future[Buffers | None]
+"""The task of a request, or its answer without a task of its own."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """The connection of one client."""
 
@@ -74,11 +78,13 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = 0
         self._bytes = 0
         self._paused: set[str] = set()
-        self._replies: asyncio.Queue[tuple[asyncio.Task[Buffers | None], int, int] | None] = asyncio.Queue()
-        self._running: list[asyncio.Task[Buffers | None]] = []
+        self._replies: asyncio.Queue[tuple[_Work, int, int] | None] = asyncio.Queue()
+        self._running: list[_Work] = []
         """The received requests in their order, without some of those that are done."""
         self._reading: asyncio.Task[Buffers | None] | None = None
         """The running request, if it changes nothing."""
+        self._repeated: _Work | None = None
+        """The last request that repeated the one before it (`Client.again`)."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._sending: Share | None = None
@@ -154,6 +160,8 @@ class Connection(asyncio.BufferedProtocol):
         """Release the memory of the connection and its arriving request, and its place in line."""
         self._lost = True
         self.client.close()
+        if self._repeated is not None:
+            self._repeated.cancel()
         self._budget.cancel(self._granted)
         if self._counts:
             granted, self._granted_bytes = self._granted_bytes, 0
@@ -261,14 +269,18 @@ class Connection(asyncio.BufferedProtocol):
             self._pause("read ahead")
         produce = frame[0] == 0 and frame[1] == PRODUCE
         earlier = [task for task in self._running if not task.done()]
-        task = asyncio.create_task(self._serve(frame, () if produce else earlier))
+        task: _Work | None = None
+        if self.client.again is not None and not earlier:
+            task = self._repeated = self.client.again(frame, lambda: asyncio.create_task(self._serve(frame, ())))
+        if task is None:
+            task = asyncio.create_task(self._serve(frame, () if produce else earlier))
         self._running = [*earlier, task]
         self._replies.put_nowait((task, size, counted))
         if "read ahead" in self._paused:
             # Scheduled behind the tasks of the received requests, whose batches have to be buffered first.
             asyncio.get_running_loop().call_soon(self._router.stalled)
 
-    async def _serve(self, frame: memoryview, earlier: "Sequence[asyncio.Task[Buffers | None]]") -> Buffers | None:
+    async def _serve(self, frame: memoryview, earlier: Sequence[_Work]) -> Buffers | None:
         if earlier:
             await asyncio.wait(earlier)
         header = headers.read(frame)
@@ -311,7 +323,7 @@ class Connection(asyncio.BufferedProtocol):
                 self._budget.release(item[2], self.client.peer)
                 _release(item[0])
 
-    def _send(self, task: "asyncio.Task[Buffers | None]") -> None:
+    def _send(self, task: _Work) -> None:
         try:
             buffers = task.result()
         except MalformedError as error:
@@ -353,7 +365,7 @@ class Connection(asyncio.BufferedProtocol):
         return self._writer
 
 
-def _release(task: "asyncio.Task[Buffers | None]") -> None:
+def _release(task: _Work) -> None:
     """Release the memory of an answer that is sent or dropped."""
     if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Counted):
         answer.share.release()

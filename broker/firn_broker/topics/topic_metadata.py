@@ -54,7 +54,7 @@ class TopicMetadata:
         self.partitions = sum(topic.partitions for topic in by_id.values())
         for partition in self._watermarks.watched():
             if partition.topic not in self.by_id:
-                self._watermarks.wake_partition(partition)
+                self._watermarks.forget(partition)
 
     def add(self, topic: Topic) -> None:
         """Add a topic that this broker has created, without loading all topics."""

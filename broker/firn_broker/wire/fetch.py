@@ -105,6 +105,12 @@ def read(frame: memoryview, place: int, version: int) -> FetchRequest:
     )
 
 
+def epoch_place(body: int, version: int) -> int:
+    """Return the place of the session's epoch in a request whose body begins at ``body``; since version 7."""
+    # The replica id (until 14), three numbers of 4 bytes, the isolation, and the session's id.
+    return body + (4 if version < 15 else 0) + 12 + 1 + 4
+
+
 def partition_size(version: int) -> int:
     """Return the bytes of a partition of a request."""
     return _layout(version).size

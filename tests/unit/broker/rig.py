@@ -11,7 +11,6 @@ from firn.model.errors import UnavailableError
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
 from firn_broker.log.blocks import BlockCache
-from firn_broker.log.put_budget import PutBudget
 from firn_broker.log.reader import Reader
 from firn_broker.log.watermarks import Watermarks
 from firn_broker.log.writer import WalWriter
@@ -36,6 +35,7 @@ from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.metadata_store.sqlite.topics import SqliteTopics
 from firn_broker.settings import ReaderSettings, WriterSettings
 from firn_broker.storage.objects import MemoryObjects
+from firn_broker.storage.put_budget import PutBudget
 from tests.fakes.clock import FakeClock
 
 TOPIC = UUID(int=1)

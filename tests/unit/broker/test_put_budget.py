@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from firn_broker.log.put_budget import PutBudget
+from firn_broker.storage.put_budget import PutBudget
 
 
 def test_the_tokens_of_one_second_are_there_at_the_start() -> None:
@@ -52,3 +52,15 @@ def test_no_limit_never_waits_and_zero_always_does() -> None:
         unlimited.take(0.0)
     assert unlimited.wait(0.0) == 0
     assert never.wait(0.0) == never.wait(1e9) == math.inf
+
+
+@pytest.mark.parametrize("now", [0.1, 1234.5, 1e7])
+def test_there_is_a_token_after_the_announced_wait(now: float) -> None:
+    for rate in (3.0, 7.0, 20.0, 97.0):
+        budget = PutBudget(rate)
+        for _ in range(100):
+            while not budget.wait(now):
+                budget.take(now)
+            now += budget.wait(now)
+            assert budget.wait(now) == 0
+            budget.take(now)

@@ -5,6 +5,9 @@ import math
 BUCKET_PUTS = 20.0
 """Default of ``writer.putsPerSecond`` for a bucket: 1.7 million PUTs a day, about 9 dollars at the list price of S3."""
 
+ROUNDING = 1e-6
+"""Part of a token that may be missing. Without it, a wait could be too short for the clock to move."""
+
 
 class PutBudget:
     """A token bucket of uploads, of the size of one second. Every upload takes a token; only early ones wait for it."""
@@ -27,7 +30,7 @@ class PutBudget:
         if math.isinf(self._per_second):
             return 0.0
         self._fill(now)
-        if self._tokens >= 1:
+        if self._tokens > 1 - ROUNDING:
             return 0.0
         return (1 - self._tokens) / self._per_second if self._per_second else math.inf
 

@@ -1,0 +1,152 @@
+"""Fetches that repeat the last request of their connection, which found nothing.
+
+A consumer at the ends of its partitions sends the same bytes every half second, and gets the same answer. Such a fetch
+needs no parsing, no task and no lookup of its own. It registers, and a timer sends the answer again. If a partition
+grows, or no poll confirms the ends in time, the broker handles the request as any other.
+
+In a session (KIP-227) the epoch of the request grows each time, and all else is the same."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+from firn_broker import metrics
+from firn_broker.log.fetch_sessions import FetchSession, FetchSessions
+from firn_broker.log.watermarks import Watch, Watermarks
+from firn_broker.log_types import Partition
+from firn_broker.network.budget import Counted
+from firn_broker.network.router import Buffers, Call
+from firn_broker.settings import ReaderSettings
+from firn_broker.wire import headers
+from firn_broker.wire.fetch import FetchRequest, epoch_place
+
+Ends = Mapping[Partition, tuple[int, int]]
+"""Log start and high watermark by partition."""
+Serve = Callable[[], "asyncio.Task[Buffers | None]"]
+"""Handles the request as any other."""
+
+PARTITIONS = 100
+"""Partitions at most whose ends are remembered for a connection, which takes some kilobytes."""
+MAX_WAIT_SECONDS = 5.0
+"""The longest wait for records. A request that is handled after all waits for them once more."""
+POLLS = 2
+"""Polls of the coordinator for which a request waits at least, so that one of them can confirm the ends."""
+
+
+class RepeatedFetches:
+    """Remembers the last request of each connection that found nothing."""
+
+    def __init__(self, watermarks: Watermarks, sessions: FetchSessions, settings: ReaderSettings) -> None:
+        self.watermarks = watermarks
+        self.sessions = sessions
+        self._min_wait_seconds = POLLS * settings.poll_seconds
+
+    def remember(
+        self, call: Call, request: FetchRequest, session: FetchSession | None, ends: Ends, body: bytes
+    ) -> None:
+        """Remember a request that found nothing at these ends, and the body of its answer."""
+        wait = request.max_wait_ms / 1000
+        if len(ends) <= PARTITIONS and self._min_wait_seconds <= wait <= MAX_WAIT_SECONDS:
+            call.client.again = _Last(self, call, session, ends, wait, body).again
+
+
+class _Last:
+    """The last request of a connection."""
+
+    def __init__(
+        self,
+        fetches: RepeatedFetches,
+        call: Call,
+        session: FetchSession | None,
+        ends: Ends,
+        wait_seconds: float,
+        body: bytes,
+    ) -> None:
+        self.watermarks, self._sessions = fetches.watermarks, fetches.sessions
+        self.ends = ends
+        self.partitions = frozenset(ends)
+        self.wait_seconds = wait_seconds
+        self.body = body
+        self._client, self._session = call.client, session
+        place = epoch_place(call.header.body, call.version)
+        frame = bytes(call.frame)
+        # A frame begins with API and version (4 bytes) and the correlation id (4 bytes).
+        self._api, self._request, self._rest = frame[:4], frame[8:place], frame[place + 4 :]
+        self._epoch = slice(place, place + 4)
+        self._head = headers.response(call.header)[4:]
+
+    def again(self, frame: memoryview, serve: Serve) -> "asyncio.Future[Buffers | None] | None":
+        """Return the future answer if the frame repeats the last request."""
+        data = bytes(frame)
+        epoch = -1 if self._session is None else self._session.epoch
+        if (
+            int.from_bytes(data[self._epoch], "big", signed=True) != epoch
+            or data[8 : self._epoch.start] != self._request
+            or data[self._epoch.stop :] != self._rest
+            or data[:4] != self._api
+            or not self.holds
+        ):
+            return None
+        return _Repeated(self, data[4:8] + self._head, serve).answer
+
+    @property
+    def holds(self) -> bool:
+        """Return whether the ends are still the known ones, and the session still that of the connection."""
+        known = self.watermarks.known
+        return self._sessions.holds(self._client, self._session) and all(
+            known(partition) == end for partition, end in self.ends.items()
+        )
+
+    def answered(self) -> None:
+        """Expect the next request of the session."""
+        if self._session is not None:
+            self._session.advance()
+
+
+class _Repeated(Watch):
+    """A fetch that waits without a task."""
+
+    def __init__(self, last: _Last, head: bytes, serve: Serve) -> None:
+        super().__init__(last.partitions)
+        loop = asyncio.get_running_loop()
+        self._last, self._head, self._serve = last, head, serve
+        self._task: asyncio.Task[Buffers | None] | None = None
+        self._began = loop.time()
+        self.answer: asyncio.Future[Buffers | None] = loop.create_future()
+        last.watermarks.register(self)
+        last.watermarks.claim(self)
+        self._timer = loop.call_later(last.wait_seconds, self._expire)
+        self.answer.add_done_callback(self._end)
+
+    def wake(self, partition: Partition) -> None:
+        """Handle the request as any other, in the next turn of the event loop."""
+        asyncio.get_running_loop().call_soon(self._handle)
+
+    def _expire(self) -> None:
+        if self.answer.done() or self._task is not None:
+            return
+        if not self.confirmed or not self._last.holds:
+            self._handle()
+            return
+        self._last.answered()
+        metrics.REQUEST_SECONDS.labels("Fetch").observe(asyncio.get_running_loop().time() - self._began)
+        self.answer.set_result([self._head, self._last.body])
+
+    def _handle(self) -> None:
+        if self._task is None and not self.answer.done():
+            self._task = self._serve()
+            self._task.add_done_callback(self._handled)
+
+    def _handled(self, task: "asyncio.Task[Buffers | None]") -> None:
+        if self.answer.done():
+            if not task.cancelled() and task.exception() is None and isinstance(late := task.result(), Counted):
+                late.share.release()
+        elif task.cancelled():
+            self.answer.cancel()
+        elif (error := task.exception()) is not None:
+            self.answer.set_exception(error)
+        else:
+            self.answer.set_result(task.result())
+
+    def _end(self, _: object) -> None:
+        self._timer.cancel()
+        self._last.watermarks.unregister(self)

@@ -1,0 +1,167 @@
+"""Fetches that repeat the last request of their connection: the same answer, without the work, and never an old one."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn_broker.log_types import Partition
+from firn_broker.network.router import Router
+from firn_broker.wire.headers import RequestHeader
+from tests.unit.broker.batches import batch
+from tests.unit.broker.test_disconnected_clients import Client, request, seconds, serving, until
+from tests.unit.broker.test_known_ends import NONE
+from tests.unit.broker.test_whole_brokers import bases, produce
+from tests.unit.broker.whole import Asked, Shared
+
+FETCH, VERSION = 1, 12
+WAIT = 0.25
+
+
+def asks(offset: int = 0, *, session: int = 0, epoch: int = -1, topics: bool = True, wait: float = WAIT) -> bytes:
+    partition = {
+        "partition": 0, "fetch_offset": offset, "partition_max_bytes": 1 << 20, "current_leader_epoch": -1,
+        "last_fetched_epoch": -1, "log_start_offset": -1,
+    }  # fmt: skip
+    return request(
+        FETCH, VERSION, replica_id=-1, max_wait=seconds(wait), min_bytes=1, max_bytes=1 << 20, session_id=session,
+        session_epoch=epoch, topics=[{"topic": "t", "partitions": [partition]}] if topics else (),
+        forgotten_topics_data=(), rack_id="",
+    )  # fmt: skip
+
+
+class Handled:
+    """Counts the fetches that are handled as any other."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        handle = Router.handle
+
+        async def counted(router: Router, header: RequestHeader, *values: Any) -> Any:
+            self.count += header.api == FETCH
+            return await handle(router, header, *values)
+
+        monkeypatch.setattr(Router, "handle", counted)
+
+
+class Consumer:
+    """A connection, and what its last answer has for partition 0."""
+
+    def __init__(self, client: Client, asked: Asked) -> None:
+        self.client, self.asked = client, asked
+
+    async def fetch(self, frame: bytes) -> Any:
+        answer = await self.client.ask(FETCH, VERSION, frame)
+        assert answer.error_code is NONE
+        return answer
+
+    async def partition(self, frame: bytes) -> Any:
+        ((partition,),) = [topic.partitions for topic in (await self.fetch(frame)).responses]
+        return partition
+
+
+@asynccontextmanager
+async def consumer() -> AsyncIterator[Consumer]:
+    async with serving(Shared()) as (asked, _, connect):
+        yield Consumer(await connect(), asked)
+
+
+async def test_a_fetch_that_finds_nothing_again_is_not_handled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = Handled(monkeypatch)
+    async with consumer() as reader:
+        answers = [await reader.partition(asks()) for _ in range(4)]
+    assert {(answer.error_code, answer.high_watermark, answer.log_start_offset) for answer in answers} == {(NONE, 0, 0)}
+    assert handled.count == 1
+
+
+async def test_records_end_the_wait_of_a_repeated_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with consumer() as reader:
+        await reader.partition(asks())
+        waiting = asyncio.create_task(reader.partition(asks()))
+        await until(lambda: bool(reader.asked.broker.watermarks.claims()))
+        await produce(reader.asked, "t", 0, batch().data)
+        assert bases((await waiting).records) == [0]
+        assert not reader.asked.broker.watermarks.watched()
+
+
+async def test_a_repeated_fetch_has_the_correlation_id_of_its_request() -> None:
+    async with consumer() as reader:
+        await reader.partition(asks())
+        frame = bytearray(asks())
+        frame[8:12] = (77).to_bytes(4, "big")
+        reader.client.send(bytes(frame))
+        size = int.from_bytes(await reader.client._reader.readexactly(4), "big")
+        answer = await reader.client._reader.readexactly(size)
+        assert int.from_bytes(answer[:4], "big") == 77
+
+
+async def test_another_offset_is_handled_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = Handled(monkeypatch)
+    async with consumer() as reader:
+        await reader.partition(asks())
+        assert (await reader.partition(asks(5))).error_code is not NONE
+        assert handled.count == 2
+
+
+async def test_a_session_repeats_with_growing_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = Handled(monkeypatch)
+    async with consumer() as reader:
+        session = (await reader.fetch(asks(epoch=0))).session_id
+        for epoch in range(1, 5):
+            answer = await reader.fetch(asks(session=session, epoch=epoch, topics=False))
+            assert (answer.session_id, list(answer.responses)) == (session, [])
+        assert handled.count == 2
+        # An epoch that was used before is rejected, as without the repetition.
+        again = await reader.client.ask(FETCH, VERSION, asks(session=session, epoch=4, topics=False))
+        assert again.error_code is ErrorCode.invalid_fetch_session_epoch
+        waiting = asyncio.create_task(reader.partition(asks(session=session, epoch=5, topics=False)))
+        await asyncio.sleep(0)
+        await produce(reader.asked, "t", 0, batch().data)
+        assert bases((await waiting).records) == [0]
+
+
+async def test_a_deleted_topic_ends_the_repetition() -> None:
+    async with consumer() as reader:
+        await reader.partition(asks())
+        broker = reader.asked.broker
+        await broker.metadata_store.topics.delete_topic(broker.topic_metadata.by_name["t"].id)
+        await broker.topic_metadata.refresh()
+        assert (await reader.partition(asks())).error_code is ErrorCode.unknown_topic_or_partition
+
+
+async def test_a_newer_log_start_is_in_the_next_answer() -> None:
+    async with consumer() as reader:
+        for _ in range(3):
+            await produce(reader.asked, "t", 0, batch().data)
+        for _ in range(2):
+            assert (await reader.partition(asks(3))).log_start_offset == 0
+        partition = Partition(reader.asked.broker.topic_metadata.by_name["t"].id, 0)
+        await reader.asked.broker.metadata_store.log.advance_start(partition, 2)
+        assert (await reader.partition(asks(3))).log_start_offset == 2
+
+
+async def test_a_disconnected_client_leaves_no_repeated_fetch() -> None:
+    async with serving(Shared()) as (asked, server, connect):
+        reader = Consumer(await connect(), asked)
+        await reader.partition(asks())
+        reader.client.send(asks())
+        await until(lambda: bool(asked.broker.watermarks.claims()))
+        reader.client.go()
+        await until(lambda: not server._connections)
+        assert not asked.broker.watermarks.watched()
+        assert asked.broker.reader.answers.used == 0
+
+
+async def test_a_stopping_broker_ends_repeated_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    handled = Handled(monkeypatch)
+    async with serving(Shared()) as (asked, _, connect):
+        reader = Consumer(await connect(), asked)
+        await reader.partition(asks())
+        waiting = asyncio.create_task(reader.partition(asks()))
+        await until(lambda: bool(asked.broker.watermarks.claims()))
+        asked.broker.wake()
+        assert (await waiting).error_code is NONE
+        assert handled.count == 2
