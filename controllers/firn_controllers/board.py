@@ -16,6 +16,19 @@ from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies.outcome import PolicyOutcome
 from firn_controllers.ports import TableDebt
 
+PATIENCE = 60.0
+"""Seconds without an awaited report after which the others of the group are no longer awaited."""
+_FINAL = frozenset({"Running", "CaughtUp", "Suspended"})
+"""States of a driver after which no other state of the same contract is expected soon."""
+
+
+@dataclass(slots=True)
+class AwaitedReports:
+    """Contracts of one group that its driver has not reported yet: uid -> generation, until a monotonic time."""
+
+    generations: dict[str, int] = field(default_factory=dict)
+    until: float = 0.0
+
 
 @dataclass(slots=True)
 class Board:
@@ -26,6 +39,7 @@ class Board:
     groups: dict[str, GroupHealth] = field(default_factory=dict)
     progress: dict[str, dict[str, TopicProgress]] = field(default_factory=dict)
     """Group -> uid of a topic -> the driver's progress report about it."""
+    awaited: dict[str, AwaitedReports] = field(default_factory=dict)
     debts: dict[str, TableDebt] = field(default_factory=dict)
     """Uid of a topic -> the maintenance debt of its table."""
     configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
@@ -48,3 +62,27 @@ class Board:
     def topic_progress(self, group: str, uid: str) -> TopicProgress | None:
         """Return the progress of a topic, as the driver of ``group`` last reported it."""
         return self.progress.get(group, {}).get(uid)
+
+    def await_report(self, group: str, uid: str, generation: int, now: float) -> None:
+        """Expect the driver's report about a new contract. ``now`` is in monotonic seconds."""
+        awaited = self.awaited.setdefault(group, AwaitedReports())
+        awaited.generations[uid] = generation
+        awaited.until = now + PATIENCE
+
+    def settle_reports(self, group: str, now: float) -> None:
+        """Expect no longer the reports that have arrived. If none arrives for `PATIENCE` seconds, expect none."""
+        awaited = self.awaited.get(group)
+        if awaited is None:
+            return
+        reports = self.progress.get(group, {})
+        arrived = [
+            uid
+            for uid, generation in awaited.generations.items()
+            if uid in reports and reports[uid].generation >= generation and reports[uid].state in _FINAL
+        ]
+        for uid in arrived:
+            del awaited.generations[uid]
+        if arrived:
+            awaited.until = now + PATIENCE
+        if not awaited.generations or awaited.until <= now:
+            del self.awaited[group]

@@ -328,10 +328,13 @@ class Cluster(Protocol):
 
 
 class Progress(Protocol):
-    """Progress reports of the ingestion drivers (`/progress`), polled in the background."""
+    """Progress reports of the ingestion drivers (`/progress`)."""
 
-    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
-        """Return the newest report and the monotonic time when it was read; None if there is no report."""
+    async def read(self, group: str, max_age: float) -> tuple[GroupProgress, float] | None:
+        """Return a report and the monotonic time when it was read; None if there is no report.
+
+        The driver is asked if the last attempt is ``max_age`` seconds ago or longer.
+        """
         ...
 
 

@@ -72,6 +72,7 @@ class Controllers:
             wake_topic=self._wake,
             topic_written=self.topic_written,
             wake_topic_after=lambda name, seconds: self.queue.add_after((TOPIC, *name), seconds),
+            wake_group_after=lambda group, seconds: self.queue.add_after((GROUP, group), seconds),
             announce=self._announcements.append,
             jitter=jitter,
         )

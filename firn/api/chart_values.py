@@ -103,7 +103,7 @@ class OperatorValues(Settings):
     resync: Duration
     """Longest time between two reconciles of a resource."""
     progress_interval: Duration
-    """Interval between two reads of an ingestion application's progress."""
+    """Longest interval between two reads of an ingestion application's progress."""
     workers: int = Field(ge=1, le=64)
     """Number of reconciles that run at the same time."""
     writes_per_second: int = Field(ge=1, le=1000)

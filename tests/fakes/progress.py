@@ -10,8 +10,10 @@ from tests.fakes.tables import FakeTables
 class FakeProgress:
     def __init__(self) -> None:
         self.documents: dict[str, tuple[GroupProgress, float]] = {}
+        self.reads = 0
 
-    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
+    async def read(self, group: str, max_age: float) -> tuple[GroupProgress, float] | None:
+        self.reads += 1
         return self.documents.get(group)
 
 

@@ -18,6 +18,11 @@ REFRESH = 60.0
 REFRESHES_PER_SECOND = 10
 """Largest number of such writes a second, of all topics together."""
 
+LEAST_REPORT_AGE = 1.0
+"""Least seconds between two reads of a driver's report."""
+REPORTS_PER_SECOND = 2000
+"""Largest number of topics that the operator reads a second from the reports of one driver."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -37,6 +42,8 @@ class Context:
     """Stores a topic as the API server answered to a write."""
     wake_topic_after: Callable[[Name, float], None]
     """Puts a topic into the queue after so many seconds."""
+    wake_group_after: Callable[[str, float], None]
+    """Puts a configured group into the queue after so many seconds."""
     announce: Callable[[Announcement], None]
     """Records an Event on the ConfigMap ``firn-config``, for objects that have no resource of their own."""
     jitter: Callable[[], float]
@@ -51,6 +58,22 @@ class Context:
     def refresh_interval(self) -> float:
         """Least seconds between two writes of a status in which only times and counts differ."""
         return max(REFRESH, len(self.topics) / REFRESHES_PER_SECOND)
+
+    @property
+    def report_interval(self) -> float:
+        """Seconds between two reads of a driver's report from which nothing new is expected."""
+        return durations.milliseconds(self.config.progress_interval) / 1000
+
+    def report_age(self, group: str) -> float:
+        """Return the seconds between two reads of a driver's report while something new is expected."""
+        cost = len(self.board.progress.get(group, ())) / REPORTS_PER_SECOND
+        return min(self.report_interval, max(LEAST_REPORT_AGE, cost))
+
+    def await_report(self, group: str, uid: str, generation: int) -> None:
+        """Read the reports of a group more often until its driver reports this generation of a topic's contract."""
+        self.board.await_report(group, uid, generation, self.ports.clock.monotonic())
+        if group in self.config.groups:
+            self.wake_group_after(group, self.report_age(group))
 
     def resync(self) -> Outcome:
         """Return the outcome that repeats a reconcile after the resync interval, shortened by up to a fifth at random."""

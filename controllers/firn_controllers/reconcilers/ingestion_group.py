@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from firn.model import durations, names
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.progress import TopicProgress
 from firn_controllers import children
@@ -14,6 +14,9 @@ from firn_controllers.ingestion_group.layout import group_labels
 from firn_controllers.ports import PodState
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
+
+READ_SHARE = 0.8
+"""Share of its interval for which a report is not read again, although an event wakes the group."""
 
 
 class GroupReconciler:
@@ -28,8 +31,7 @@ class GroupReconciler:
         self._ports = context.ports
         self._board = context.board
         self._topics = context.topics
-        self._interval = durations.milliseconds(context.config.progress_interval) / 1000
-        self._stale_after = max(15.0, 3 * self._interval)
+        self._stale_after = max(15.0, 3 * context.report_interval)
         self._started = context.ports.clock.monotonic()
         self._digests: dict[str, dict[str, tuple[object, ...]]] = {}
 
@@ -54,7 +56,7 @@ class GroupReconciler:
         pods = await cluster.pods(labels)
         mates = names.EXECUTOR_ROLE | {names.LABEL_GROUP: group}
         executors = await cluster.pods(mates) if configured.executors is not None else None
-        report = await self._ports.progress.read(group)
+        report = await self._ports.progress.read(group, READ_SHARE * self._interval(group))
         if report is None and group not in self._board.groups and self._first_reading_due(pods):
             return Outcome(after=1.0)
         template = children.template_hash(wanted)
@@ -73,7 +75,13 @@ class GroupReconciler:
             memory_hint=settings.memory_hint(configured),
         )
         self._publish_health(group, health.group_health(observed))
-        return Outcome(after=self._interval)
+        return Outcome(after=self._interval(group))
+
+    def _interval(self, group: str) -> float:
+        """Return the seconds until the next read of the group's report: few while topics or the driver itself start."""
+        health = self._board.group(group)
+        expected = group in self._board.awaited or health.problem is Reason.STARTING
+        return self._context.report_age(group) if expected else self._context.report_interval
 
     async def _has_contracts(self, group: str) -> bool:
         """Return whether the driver has a job contract, although no spec names its group.
@@ -93,6 +101,7 @@ class GroupReconciler:
         topics: dict[str, TopicProgress] = {item.uid: item for item in report[0].topics} if report else {}
         earlier = self._board.progress.get(group, {})
         self._board.progress[group] = topics
+        self._board.settle_reports(group, self._ports.clock.monotonic())
         before = self._digests.get(group, {})
         digests: dict[str, tuple[object, ...]] = {}
         for uid, progress in topics.items():

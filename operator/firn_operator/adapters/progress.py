@@ -30,24 +30,20 @@ class _Last:
 
 
 class HttpProgress:
-    """Port `Progress` over HTTP. Reads a group on demand, at most once in ``interval`` seconds.
+    """Port `Progress` over HTTP. If a group stops answering, the last answer stays, with its time."""
 
-    If a group stops answering, the last answer stays, with its time.
-    """
-
-    def __init__(self, address: Callable[[str], str], interval: float) -> None:
+    def __init__(self, address: Callable[[str], str]) -> None:
         self._address = address
-        self._interval = interval
         self._last: dict[str, _Last] = {}
         self._locks: dict[str, asyncio.Lock] = {}
         self._session: aiohttp.ClientSession | None = None
 
-    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
-        """Return the newest report of a group and its monotonic time; None if there is no report."""
+    async def read(self, group: str, max_age: float) -> tuple[GroupProgress, float] | None:
+        """Return a report of a group and its monotonic time; None if there is no report."""
         async with self._locks.setdefault(group, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
             last = self._last.setdefault(group, _Last(float("-inf"), None))
-            if now - last.asked >= self._interval * 0.8:
+            if now - last.asked >= max_age:
                 last.asked = now
                 last.answer = await self._ask(group) or last.answer
             return last.answer

@@ -97,8 +97,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         if await _until(stop, health, lambda: _claim(cluster, config)) is None:
             return
         lake = tables(config)
-        interval = durations.milliseconds(config.progress_interval) / 1000
-        progress_reader = progress.HttpProgress(progress.service_address(config.namespace), interval)
+        progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
         ports = Ports(topics(config), lake, cluster, progress_reader, SystemClock())
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)

@@ -129,31 +129,28 @@ def progress(group: str = "default") -> Answer:
     return lambda: web.Response(text=json.dumps({"group": group, "started": 1.0, "topics": []}))
 
 
-async def test_progress_is_read_once_per_interval_and_kept_on_errors(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=1000)
+async def test_progress_is_read_once_for_all_callers_and_kept_on_errors(server: Server) -> None:
+    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}")
     server.answers = [progress()]
-    answers = await asyncio.gather(*(http_progress.read("default") for _ in range(20)))
+    answers = await asyncio.gather(*(http_progress.read("default", max_age=1000) for _ in range(20)))
     assert len(server.asked) == 1
     assert all(answer is not None and answer[0].group == "default" for answer in answers)
-    http_progress._last["default"].asked = float("-inf")
     server.answers = [response(503)]
-    assert await http_progress.read("default") == answers[0]
+    assert await http_progress.read("default", max_age=0) == answers[0]
     assert len(server.asked) == 2
     await http_progress.close()
 
 
 @pytest.mark.parametrize("answer", [lambda: web.Response(text="<html>"), response(404)])
 async def test_an_invalid_answer_is_no_progress(server: Server, answer: Answer) -> None:
-    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}", interval=5)
+    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{server.port}/{group}")
     server.answers = [answer]
-    assert await http_progress.read("default") is None
+    assert await http_progress.read("default", max_age=5) is None
     await http_progress.close()
 
 
 async def test_a_closed_port_is_no_progress() -> None:
     port = free_port()
-    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{port}/{group}", interval=5)
-    assert await http_progress.read("default") is None
+    http_progress = HttpProgress(lambda group: f"http://127.0.0.1:{port}/{group}")
+    assert await http_progress.read("default", max_age=5) is None
     await http_progress.close()

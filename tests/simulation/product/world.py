@@ -181,7 +181,7 @@ class World:
         rivals = [driver.host for driver in self.drivers if driver is not self.pod and not driver.host.dead]
         return rivals[-1] if rivals else None
 
-    async def read(self, group: str) -> tuple[GroupProgress, float] | None:
+    async def read(self, group: str, max_age: float) -> tuple[GroupProgress, float] | None:
         """Implement `Progress.read`: the driver's newest answer. It stays if the driver stops answering."""
         if self.pod is not None and self.pod.progress is not None:
             self._answer = self.pod.progress

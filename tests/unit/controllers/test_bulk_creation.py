@@ -144,4 +144,4 @@ def test_a_topic_is_ready_soon_after_its_driver_reports_it_while_others_are_crea
     run(created(stage, topics), tick=1e-9)
     waits = sorted(stage.ready[uid] - stage.reported[uid] for uid in stage.ready)
     assert max(stage.contracts.values()) > topics / 5, "the creations take minutes"
-    assert waits[topics * 99 // 100] <= 10
+    assert waits[topics * 99 // 100] <= 5

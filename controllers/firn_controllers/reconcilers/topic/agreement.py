@@ -221,6 +221,7 @@ class TopicAgreement:
             await self._kept.forget(profile, topic)
         if observed.job != wanted or self._contracts.edited(observed.entry.uid):
             await self._contracts.apply(wanted)
+            self._context.await_report(wanted.job.group, wanted.job.uid, wanted.job.generation)
         if not named:
             await self._kept.forget(profile, topic)
         return replace(findings, job=None if revoked else wanted)

@@ -143,7 +143,8 @@ class TopicDeletion:
         for group in self._groups[uid]:
             pods = await context.ports.cluster.pods(group_labels(group))
             # The driver of a group that is no longer configured is ending, so only the absence of its pod counts.
-            report = await context.ports.progress.read(group) if group in context.config.groups else None
+            configured = group in context.config.groups
+            report = await context.ports.progress.read(group, context.report_age(group)) if configured else None
             if not released(uid, pods, report, since, GRACE):
                 return False
         return True
