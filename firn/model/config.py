@@ -644,7 +644,7 @@ class Config(Settings):
     resync: Duration = "5m"
     """Longest time between two reconciles of a resource."""
     progress_interval: Duration = "5s"
-    """Longest interval between two reads of a group's /progress. The operator reads it more often while it expects news (`Context.report_age`)."""
+    """Longest interval between two reads of a group's /progress; it is shorter while news are expected."""
     workers: int = Field(default=8, ge=1, le=64)
     writes_per_second: int = Field(default=100, ge=1, le=1000)
     """Most writes to the Kubernetes API per second, on average. Events are not counted."""
