@@ -15,6 +15,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import CatalogConnection
 from firn_spark.credentials import read_secret, without_secrets
+from firn_spark.jvm import JavaNames
 from firn_spark.tables.java_errors import JAVA_ERRORS
 
 log = structlog.get_logger()
@@ -90,7 +91,7 @@ class Catalogs:
     its next use."""
 
     def __init__(self, spark: Any, settings: CatalogSettings) -> None:
-        self.jvm = spark._jvm
+        self.jvm = JavaNames(spark._jvm)
         self._hadoop = spark._jsc.hadoopConfiguration()
         self._settings = settings
         self._open: dict[str, JavaObject] = {}

@@ -46,7 +46,7 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 
     Raises ConflictError if Firn did not create the table of that name.
     """
-    table = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+    table = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name), rare=True)
     if table is not None and table.properties().get(names.TABLE_OWNER) is None:
         raise ConflictError(
             f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not create it; "
@@ -73,7 +73,7 @@ def create(tables: Tables, job: IngestJob) -> Any:
 def count(table: Any) -> int:
     """Return the number of dead letters that the newest snapshot's summary states."""
     snapshot = table.currentSnapshot()
-    return int(dict(snapshot.summary()).get("total-records", 0)) if snapshot is not None else 0
+    return int(snapshot.summary().get("total-records") or 0) if snapshot is not None else 0
 
 
 def now() -> int:

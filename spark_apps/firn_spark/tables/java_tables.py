@@ -17,6 +17,7 @@ from firn.model.errors import ConflictError
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn.tables import evolution, rows, table_properties, transforms, types
 from firn.tables.ownership import Claimant, Ownership
+from firn_spark.jvm import elements, texts
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
 from firn_spark.tables.vended import io_properties
@@ -95,15 +96,20 @@ class Tables:
         self._catalogs = catalogs
         self._cluster, self._former_clusters = cluster, tuple(former_clusters)
         self.jvm = catalogs.jvm
+        self._namespaces: dict[str, Any] = {}
 
-    def load(self, catalog: str, namespace: str, name: str) -> Any | None:
-        """Return the Java table; None if it does not exist."""
-        org = self.jvm.org.apache.iceberg
+    def load(self, catalog: str, namespace: str, name: str, *, rare: bool = False) -> Any | None:
+        """Return the Java table; None if it does not exist.
+
+        ``rare``: the table is usually missing. The catalog is asked for its existence first, because a Java exception takes
+        sixty requests to the JVM.
+        """
         for attempt in range(2):
             opened = None
             try:
                 opened = self._catalogs.get(catalog)
-                return opened.loadTable(org.catalog.TableIdentifier.of(self._strings(namespace, name)))
+                identifier = self._identifier(namespace, name)
+                return opened.loadTable(identifier) if not rare or opened.tableExists(identifier) else None
             except JAVA_ERRORS as error:
                 if java_class(error).endswith(("NoSuchTableException", "NoSuchNamespaceException")):
                     return None
@@ -129,7 +135,7 @@ class Tables:
         try:
             if getattr(iceberg.MetadataTableType, "from")(name) is None:
                 return False
-            place = iceberg.catalog.Namespace.of(self._strings(namespace))
+            place = self._namespace(namespace)
             if not catalog.namespaceExists(place):
                 return True
             return all(str(table.name()) != name for table in catalog.listTables(place))
@@ -150,7 +156,7 @@ class Tables:
             return self.create(target, target.name, columns, *terms, self.claimant(job))
         claimant = self.claimant(job)
         try:
-            claimant.check(target.identifier, Ownership.of(dict(table.properties())))
+            claimant.check(target.identifier, Ownership.of(texts(self.jvm, table.properties())))
             self._evolve(table, target, columns, claimant)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
@@ -173,7 +179,7 @@ class Tables:
         iceberg = self.jvm.org.apache.iceberg
         try:
             catalog = self._catalogs.get(target.catalog)
-            namespace = iceberg.catalog.Namespace.of(self._strings(target.namespace))
+            namespace = self._namespace(target.namespace)
             if not catalog.namespaceExists(namespace):
                 try:
                     catalog.createNamespace(namespace)
@@ -189,7 +195,7 @@ class Tables:
             for text in sort_by:
                 self._sort(order, transforms.parse_sort(text))
             builder = (
-                catalog.buildTable(iceberg.catalog.TableIdentifier.of(self._strings(target.namespace, name)), schema)
+                catalog.buildTable(self._identifier(target.namespace, name), schema)
                 .withPartitionSpec(spec.build())
                 .withSortOrder(order.build())
             )
@@ -221,7 +227,7 @@ class Tables:
             partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
             sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
             location=table.location(),
-            properties=dict(table.properties()),
+            properties=texts(self.jvm, table.properties()),
             io=io_properties(self.jvm, table.io(), str(table.location())),
         )
 
@@ -271,7 +277,7 @@ class Tables:
 
     def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
-        properties = dict(table.properties())
+        properties = texts(self.jvm, table.properties())
         set_by_us = table_properties.set_for(claimant, properties)
         self._lay_out(table, target, set_by_us)
         ours = {
@@ -334,13 +340,17 @@ class Tables:
         nulls = self.jvm.org.apache.iceberg.NullOrder.valueOf("NULLS_FIRST" if term.nulls_first else "NULLS_LAST")
         (order.desc if term.descending else order.asc)(self._term(term.term), nulls)
 
-    def _strings(self, *texts: str) -> Any:
-        array = self.jvm.java.lang.reflect.Array.newInstance(
-            self.jvm.java.lang.Class.forName("java.lang.String"), len(texts)
-        )
-        for index, text in enumerate(texts):
-            array[index] = text
-        return array
+    def _identifier(self, namespace: str, name: str) -> Any:
+        return self.jvm.org.apache.iceberg.catalog.TableIdentifier.of(self._namespace(namespace), name)
+
+    def _namespace(self, name: str) -> Any:
+        if name not in self._namespaces:
+            array = self.jvm.java.lang.reflect.Array.newInstance(
+                self.jvm.java.lang.Class.forName("java.lang.String"), 1
+            )
+            array[0] = name
+            self._namespaces[name] = self.jvm.org.apache.iceberg.catalog.Namespace.of(array)
+        return self._namespaces[name]
 
 
 def _partition(spec: Any, term: transforms.PartitionTerm) -> None:
@@ -359,7 +369,7 @@ def partition_terms(table: Any) -> list[str]:
     """Return the table's current partition fields as users write them, without dropped fields (void)."""
     schema = table.schema()
     terms = []
-    for field in table.spec().fields():
+    for field in elements(table.spec().fields().iterator()):
         text, column = field.transform().toString(), schema.findColumnName(field.sourceId())
         if text != "void":
             terms.append(str(transforms.parse(_term_text(text, column))))
@@ -372,7 +382,7 @@ def sort_terms(table: Any) -> list[str]:
     return [
         f"{transforms.parse(_term_text(field.transform().toString(), schema.findColumnName(field.sourceId())))} "
         f"{field.direction().toString().lower()} {field.nullOrder().toString().lower()}"
-        for field in table.sortOrder().fields()
+        for field in elements(table.sortOrder().fields().iterator())
     ]
 
 

@@ -9,7 +9,7 @@ A removal deletes no file. Orphan removal finds the files that no snapshot refer
 - the last one of an earlier Kafka topic and the first one of the next: ``firn audit`` tells their rows apart.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -39,9 +39,9 @@ class Window:
     at_least: int = 1
 
     @classmethod
-    def of(cls, age_ms: int, properties: dict[str, str]) -> Self:
+    def of(cls, age_ms: int, properties: Mapping[str, str]) -> Self:
         """Return the window of a table: ``age_ms``, or more if Iceberg's own properties of the table ask for more."""
-        return cls(max(age_ms, int(properties.get(_MAX_AGE, 0))), int(properties.get(_AT_LEAST, 1)))
+        return cls(max(age_ms, int(properties.get(_MAX_AGE) or 0)), int(properties.get(_AT_LEAST) or 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,8 @@ def removable(entries: Sequence[Entry], needed: frozenset[int], now_ms: int) -> 
 
 def old_snapshots(metadata: Any, age_ms: int, now_ms: int) -> list[Any]:
     """Return the snapshots (Java) to remove from ``metadata``, whose newest snapshot stays."""
-    properties = dict(metadata.properties())
-    if properties.get("gc.enabled", "true").lower() != "true":
+    properties = metadata.properties()
+    if (properties.get("gc.enabled") or "true").lower() != "true":
         return []
     try:
         window = Window.of(age_ms, properties)

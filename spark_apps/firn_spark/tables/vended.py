@@ -5,8 +5,11 @@ prefix (LoadTableResult in Iceberg's REST specification). Only Java's FileIO use
 workers need them as properties.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import Any
+
+from firn_spark.jvm import texts
 
 RENEW_MS = 600_000
 """Remaining time from which credentials are renewed before a round. Those with a shorter life are renewed for each round."""
@@ -15,19 +18,25 @@ _EXPIRES = ("s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "ad
 
 def implements(jvm: Any, io: Any, interface: str) -> bool:
     """Return True if a FileIO implements an interface of ``org.apache.iceberg.io``."""
-    # Only the session's class loader may know Iceberg's classes.
-    loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-    return bool(loader.loadClass(f"org.apache.iceberg.io.{interface}").isInstance(io))
+    return bool(_loaded(jvm, f"org.apache.iceberg.io.{interface}").isInstance(io))
+
+
+@functools.lru_cache(maxsize=16)
+def _loaded(jvm: Any, name: str) -> Any:
+    """Return a class. Only the session's class loader may know Iceberg's classes."""
+    return jvm.java.lang.Thread.currentThread().getContextClassLoader().loadClass(name)
 
 
 def io_properties(jvm: Any, io: Any, location: str) -> dict[str, str]:
     """Return the properties of a FileIO with its credentials for ``location``, those of the longest prefix."""
-    properties = dict(io.properties())
+    properties = texts(jvm, io.properties())
     if not implements(jvm, io, "SupportsStorageCredentials"):
         return properties
-    fitting = [each for each in io.credentials() if location.startswith(str(each.prefix()))]
+    credentials = io.credentials()
+    every = [credentials[place] for place in range(len(credentials))]
+    fitting = [each for each in every if location.startswith(str(each.prefix()))]
     best = max(fitting, key=lambda each: len(str(each.prefix())), default=None)
-    return properties if best is None else {**properties, **dict(best.config())}
+    return properties if best is None else {**properties, **texts(jvm, best.config())}
 
 
 def expires_ms(properties: Mapping[str, str]) -> int | None:

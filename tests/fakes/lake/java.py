@@ -368,6 +368,9 @@ class Session:
     def loadTable(self, name: str) -> JavaTable:
         return JavaTable(self, name, self.read(name))
 
+    def tableExists(self, name: str) -> bool:
+        return self._call("catalog.load", lambda: name in self.lake.tables)
+
     def namespaceExists(self, name: str) -> bool:
         return True
 
@@ -424,6 +427,7 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
     def loaded(_: str) -> Any:
         return SimpleNamespace(isInstance=lambda io: False)
 
+    mapper = SimpleNamespace(readTree=json.loads, writeValueAsString=json.dumps)
     as_json = SimpleNamespace(toJson=lambda item: item.json, fromJson=schema)
     thread = SimpleNamespace(getContextClassLoader=lambda: SimpleNamespace(loadClass=loaded))
     iceberg = SimpleNamespace(
@@ -437,8 +441,10 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
         PartitionSpec=SimpleNamespace(builderFor=lambda _: SimpleNamespace(build=lambda: None, day=lambda _: None)),
         SortOrder=SimpleNamespace(builderFor=no_terms),
         ContentFileParser=SimpleNamespace(fromJson=lambda node, specs: DataFile(node["path"])),
-        catalog=SimpleNamespace(TableIdentifier=SimpleNamespace(of=".".join), Namespace=SimpleNamespace(of=".".join)),
-        util=SimpleNamespace(JsonUtil=SimpleNamespace(mapper=lambda: SimpleNamespace(readTree=json.loads))),
+        catalog=SimpleNamespace(
+            TableIdentifier=SimpleNamespace(of=lambda *parts: ".".join(parts)), Namespace=SimpleNamespace(of=".".join)
+        ),
+        util=SimpleNamespace(JsonUtil=SimpleNamespace(mapper=lambda: mapper)),
     )
     java = SimpleNamespace(
         util=SimpleNamespace(ArrayList=_List),

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from py4j.clientserver import ClientServerConnection
 
 from firn.model.jobs import GroupSettings, IngestJob, TableTarget
 from firn_spark.tables.catalogs import Catalogs
@@ -48,6 +49,29 @@ class TestIceberg(DriverTablesContract):
         commit_ahead(tables.jvm, table, time_ms)
 
     def drop(self, tables: Tables, job: IngestJob) -> None:
-        name = tables._strings(job.table.namespace, job.table.name)
-        catalog = self._catalogs.get(job.table.catalog)
-        catalog.dropTable(tables.jvm.org.apache.iceberg.catalog.TableIdentifier.of(name))
+        identifier = tables.jvm.org.apache.iceberg.catalog.TableIdentifier.parse(
+            f"{job.table.namespace}.{job.table.name}"
+        )
+        self._catalogs.get(job.table.catalog).dropTable(identifier)
+
+    def test_a_known_name_is_looked_up_once_and_a_table_is_described_in_few_requests(
+        self, tables: Tables, job: IngestJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def describe() -> None:
+            assert tables.load(job.table.catalog, job.table.namespace, "missing", rare=True) is None
+            assert tables.spec(tables.ensure(job)).properties["firn.owner"] == job.uid
+
+        tables.ensure(job)
+        describe()
+        requests: list[str] = []
+        send = ClientServerConnection.send_command
+
+        def counted(connection: ClientServerConnection, command: str) -> Any:
+            requests.append(command)
+            return send(connection, command)
+
+        monkeypatch.setattr(ClientServerConnection, "send_command", counted)
+        describe()
+        assert [command for command in requests if command.startswith("r\n")] == []
+        # Requests that free an object come when Python collects it.
+        assert len([command for command in requests if not command.startswith("m\n")]) < 60

@@ -122,7 +122,9 @@ def catalog_of(listed: list[str], error: Exception, metadata: object = "HISTORY"
         listTables=lambda _: [SimpleNamespace(name=lambda name=name: name) for name in listed],
     )
     kinds = SimpleNamespace(**{"from": lambda name: metadata if name == "history" else None})
-    places = SimpleNamespace(Namespace=SimpleNamespace(of=str), TableIdentifier=SimpleNamespace(of=str))
+    places = SimpleNamespace(
+        Namespace=SimpleNamespace(of=str), TableIdentifier=SimpleNamespace(of=lambda *parts: parts)
+    )
     iceberg = SimpleNamespace(MetadataTableType=kinds, catalog=places)
     array = SimpleNamespace(newInstance=lambda _, size: [""] * size)
     lang = SimpleNamespace(reflect=SimpleNamespace(Array=array), Class=SimpleNamespace(forName=str))

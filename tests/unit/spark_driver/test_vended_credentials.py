@@ -1,5 +1,6 @@
 """Credentials that a catalog hands out with a table: they are renewed before a round if they expire soon."""
 
+import json
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ import pytest
 from firn.model.errors import NotReadyError
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.preparation import Preparation
+from firn_spark.jvm import JavaNames
 from firn_spark.tables.java_errors import Cause
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import RENEW_MS, expires_ms, io_properties
@@ -47,7 +49,10 @@ def jvm(supports: bool) -> Any:
     loader = SimpleNamespace(loadClass=lambda name: SimpleNamespace(isInstance=lambda io: supports))
     thread = SimpleNamespace(getContextClassLoader=lambda: loader)
     lang = SimpleNamespace(Thread=SimpleNamespace(currentThread=lambda: thread))
-    return SimpleNamespace(java=SimpleNamespace(lang=lang))
+    mapper = SimpleNamespace(writeValueAsString=json.dumps)
+    iceberg = SimpleNamespace(util=SimpleNamespace(JsonUtil=SimpleNamespace(mapper=lambda: mapper)))
+    org = SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))
+    return JavaNames(SimpleNamespace(org=org, java=SimpleNamespace(lang=lang)))
 
 
 def test_the_credentials_of_the_longest_prefix_count() -> None:

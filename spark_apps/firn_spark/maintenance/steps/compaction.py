@@ -20,8 +20,9 @@ from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
 from firn.tables.compaction import CommitTimes, DataFile, Group, manifests_fragmented, plan
 from firn.tables.deletes import DeleteFile, applied
+from firn_spark.jvm import elements
 from firn_spark.maintenance.steps.changes import NewMetadata
-from firn_spark.maintenance.steps.rewriting import Arrangement, elements
+from firn_spark.maintenance.steps.rewriting import Arrangement
 from firn_spark.maintenance.steps.rewriting import planned as scan_tasks
 from firn_spark.maintenance.steps.subject import Subject
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate

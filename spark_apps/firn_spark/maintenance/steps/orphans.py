@@ -24,8 +24,8 @@ from firn.model.errors import ConflictError, InvalidSpecError
 from firn.model.maintenance import Removed
 from firn.tables import metadata_files as metadata_paths
 from firn.tables.table_properties import PLACES
+from firn_spark.jvm import elements
 from firn_spark.maintenance.steps.reachable import Places, Reachable, place
-from firn_spark.maintenance.steps.rewriting import elements
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes
 from firn_spark.tables.swaps import short

@@ -17,10 +17,11 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, InvalidSpecError
 from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWork
 from firn.model.progress import is_complete
+from firn_spark.jvm import elements
 from firn_spark.maintenance.steps import orphans
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.reachable import Places, Reachable
-from firn_spark.maintenance.steps.rewriting import elements, planned
+from firn_spark.maintenance.steps.rewriting import planned
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap

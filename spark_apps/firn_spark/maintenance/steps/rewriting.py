@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from py4j.java_gateway import get_method
 from pyspark.sql import functions
 
 from firn.model.errors import InvalidSpecError
 from firn.tables import transforms
 from firn_spark.failpoints import Failpoints
+from firn_spark.jvm import JavaNames, elements
 from firn_spark.maintenance.steps import z_order
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import sort_terms
@@ -43,19 +43,12 @@ def planned(scan: Any) -> Iterator[Any]:
         tasks.close()
 
 
-def elements(iterator: Any) -> Iterator[Any]:
-    """Yield the elements of a Java iterator. Its exceptions are raised; py4j's own iteration takes them for the end."""
-    following = get_method(iterator, "next")
-    while iterator.hasNext():
-        yield following()
-
-
 class Rewriter:
     """Writes new data files on one Spark session."""
 
     def __init__(self, spark: Any, failpoints: Failpoints) -> None:
         self._spark = spark
-        self._jvm = spark._jvm
+        self._jvm = JavaNames(spark._jvm)
         self._failpoints = failpoints
 
     def rewrite(
