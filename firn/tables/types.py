@@ -4,6 +4,7 @@ Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``st
 """
 
 import difflib
+import functools
 import re
 from dataclasses import dataclass
 
@@ -89,6 +90,7 @@ _FOREIGN = {
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
 
 
+@functools.lru_cache(maxsize=1024)
 def parse(text: str) -> Type:
     """Parse a type. Raises InvalidSpecError (BadSchema) that names cause and place."""
     reader = _Reader(text)

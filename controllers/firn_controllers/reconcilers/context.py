@@ -20,7 +20,7 @@ REFRESHES_PER_SECOND = 10
 
 LEAST_REPORT_AGE = 1.0
 """Least seconds between two reads of a driver's report."""
-REPORTS_PER_SECOND = 2000
+REPORTS_PER_SECOND = 4000
 """Largest number of topics that the operator reads a second from the reports of one driver."""
 
 

@@ -25,8 +25,10 @@ def service_address(namespace: str) -> Callable[[str], str]:
 
 @dataclass(slots=True)
 class _Last:
-    asked: float
-    answer: tuple[GroupProgress, float] | None
+    asked: float = float("-inf")
+    answer: tuple[GroupProgress, float] | None = None
+    text: bytes = b""
+    """The document of ``answer`` as the driver sent it."""
 
 
 class HttpProgress:
@@ -42,10 +44,10 @@ class HttpProgress:
         """Return a report of a group and its monotonic time; None if there is no report."""
         async with self._locks.setdefault(group, asyncio.Lock()):
             now = asyncio.get_running_loop().time()
-            last = self._last.setdefault(group, _Last(float("-inf"), None))
+            last = self._last.setdefault(group, _Last())
             if now - last.asked >= max_age:
                 last.asked = now
-                last.answer = await self._ask(group) or last.answer
+                await self._ask(group, last)
             return last.answer
 
     async def close(self) -> None:
@@ -53,17 +55,19 @@ class HttpProgress:
         if self._session is not None:
             await self._session.close()
 
-    async def _ask(self, group: str) -> tuple[GroupProgress, float] | None:
+    async def _ask(self, group: str, last: _Last) -> None:
+        """Ask the driver, and store its answer. If it is the same as the last one, only its time is new."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
         try:
             async with self._session.get(self._address(group)) as response:
                 response.raise_for_status()
-                document = GroupProgress.model_validate_json(await response.read())
+                text = await response.read()
+            if last.answer is None or text != last.text:
+                last.answer = GroupProgress.model_validate_json(text), 0.0
+                last.text = text
+            last.answer = last.answer[0], time.monotonic()
         except (aiohttp.ClientError, TimeoutError) as error:
             log.debug("ingestion group %s does not answer on /progress: %s", group, error)
-            return None
         except ValidationError as error:
             log.error("ingestion group %s sends an invalid progress document: %s", group, error)
-            return None
-        return document, time.monotonic()

@@ -101,6 +101,21 @@ def _newest(manifests: Iterable[Mapping[str, Any]], earlier: Mapping[str, int] |
     return newest
 
 
+class _NoDiffs(kopf.DiffBaseStorage):
+    """Keep no earlier state of objects. kopf would copy each object of each event to compare it, for handlers that Firn
+    does not have."""
+
+    def build(self, **_: Any) -> kopf.BodyEssence:
+        """Return an empty state."""
+        return kopf.BodyEssence()
+
+    def fetch(self, **_: Any) -> None:
+        """Return no state."""
+
+    def store(self, **_: Any) -> None:
+        """Store nothing."""
+
+
 class Watches:
     """Feeds ``controllers`` and ``workloads``."""
 
@@ -214,7 +229,7 @@ class Watches:
         # kopf never sets this finalizer, but removes it from objects that have it. So it must not be the name of ours.
         settings.persistence.finalizer = f"{names.GROUP}/kopf"
         settings.persistence.progress_storage = kopf.AnnotationsProgressStorage(prefix=names.GROUP)
-        settings.persistence.diffbase_storage = kopf.AnnotationsDiffBaseStorage(prefix=names.GROUP)
+        settings.persistence.diffbase_storage = _NoDiffs()
         settings.process.ultimate_exiting_timeout = None
         return settings
 

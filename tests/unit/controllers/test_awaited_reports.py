@@ -71,7 +71,7 @@ async def test_a_report_that_does_not_come_is_read_often_for_a_minute() -> None:
     assert await reads(world, 20) == 4
 
 
-@pytest.mark.parametrize(("reported", "seconds"), [(2000, 1), (6000, 3), (40000, 5)])
+@pytest.mark.parametrize(("reported", "seconds"), [(4000, 1), (12000, 3), (40000, 5)])
 async def test_the_report_of_many_topics_is_read_less_often(reported: int, seconds: int) -> None:
     world = await with_topic()
     report = gen.progress("other")

@@ -80,6 +80,8 @@ class Api:
     def __init__(self, configuration: Configuration, writes: RateLimit) -> None:
         self.configuration = configuration
         configuration.connection_pool_maxsize = 32
+        # Otherwise aiohttp looks for a proxy and reads .netrc in a thread before each request. The watches use neither.
+        configuration.client_session_kwargs = {"trust_env": False}
         self._client = ApiClient(configuration)
         self._writes = writes
 
