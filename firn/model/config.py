@@ -645,10 +645,10 @@ class Config(Settings):
     """Longest time between two reconciles of a resource."""
     progress_interval: Duration = "5s"
     """Longest interval between two reads of a group's /progress; it is shorter while news are expected."""
-    workers: int = Field(default=8, ge=1, le=64)
-    writes_per_second: int = Field(default=100, ge=1, le=1000)
+    workers: int = Field(default=32, ge=1, le=64)
+    writes_per_second: int = Field(default=300, ge=1, le=1000)
     """Most writes to the Kubernetes API per second, on average. Events are not counted."""
-    write_burst: int = Field(default=200, ge=1, le=10000)
+    write_burst: int = Field(default=600, ge=1, le=10000)
     """Most writes to the Kubernetes API in a burst."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 

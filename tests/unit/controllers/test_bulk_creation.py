@@ -77,7 +77,9 @@ class Stage:
         ports = Ports(
             Delayed(HiddenTopics(faults)), Delayed(self.tables), Delayed(self.cluster), self.progress, self.clock
         )
-        self.operator = Controllers(gen.config(defaultProfile="outside"), "config-uid", ports, jitter=lambda: 0.5)
+        self.operator = Controllers(
+            gen.config(defaultProfile="outside", workers=8), "config-uid", ports, jitter=lambda: 0.5
+        )
         self.contracts: dict[str, float] = {}
         self.reports: dict[str, TopicProgress] = {}
         self.reported: dict[str, float] = {}
