@@ -7,7 +7,7 @@ network, so each length is compared with the end of its surroundings before it i
 
 import numpy as np
 
-from firn_spark.worker.compiled import njit
+from firn_spark.worker.compiled import inlined, njit
 
 HEADER = 61
 MAGIC_PLACE = 16
@@ -36,7 +36,7 @@ _MAGIC = 2
 _MAX_SHIFT = 63
 
 
-@njit
+@inlined
 def _number(data, at, size):
     value = np.int64(0)
     for place in range(at, at + size):
@@ -44,7 +44,7 @@ def _number(data, at, size):
     return value
 
 
-@njit
+@inlined
 def _signed(value, bits):
     return value - (np.int64(1) << bits) if value >> (bits - 1) else value
 
@@ -83,7 +83,7 @@ def walk(data, at, end, batches):
     return count, at
 
 
-@njit
+@inlined
 def _varint(data, at, end):
     """Read a signed varint of at most 64 bits. Return it and the place behind it, which is `MALFORMED` if it is not whole."""
     if at < end and data[np.uintp(at)] < 0x80:
@@ -102,7 +102,7 @@ def _varint(data, at, end):
     return np.int64(0), MALFORMED
 
 
-@njit
+@inlined
 def _bytes(data, at, end):
     """Read a length and the bytes that follow. Return their first place and their end, which is `MALFORMED` if they are not whole;
     the first place is -1 for null."""
@@ -114,7 +114,7 @@ def _bytes(data, at, end):
     return at, at + size
 
 
-@njit
+@inlined
 def _record(data, at, end, records, present, row):
     """Read what follows the offset of a record that ends at ``end``. Return False if it is malformed."""
     first, at = _bytes(data, at, end)
@@ -135,7 +135,7 @@ def _record(data, at, end, records, present, row):
     return True
 
 
-@njit
+@inlined
 def _read_batch(data, batch, records, present, row):
     """Read the wanted records of a batch. Return the next free row, or `MALFORMED`."""
     at = batch[PLACE]
