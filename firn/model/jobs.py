@@ -199,6 +199,16 @@ class GroupSettings(Contract):
         return names.ingestion(self.group)
 
     @property
+    def rows_in_jvm(self) -> bool:
+        """Return False: tasks in Python fetch and write the rows."""
+        return False
+
+    @property
+    def tasks(self) -> int:
+        """Return the number of tasks that run at the same time."""
+        return self.cores if self.executors is None else self.executors.instances * self.executors.cores
+
+    @property
     def driver_host(self) -> str | None:
         """Return the name at which executors reach the driver."""
         return f"{self.application}.{self.namespace}.svc"

@@ -174,6 +174,11 @@ class MaintenanceRun(Contract):
         return self.name
 
     @property
+    def rows_in_jvm(self) -> bool:
+        """Return True: Spark reads and writes the rows."""
+        return True
+
+    @property
     def driver_host(self) -> str | None:
         """Return the address at which executors reach the driver. The pod of a Job has no DNS name."""
         return None

@@ -1,13 +1,15 @@
-"""The one SparkSession of an application, configured from `GroupSettings` or a `MaintenanceRun`.
+"""The Spark of an application: its JVM, its context and its SQL session, configured from `GroupSettings` or a `MaintenanceRun`.
 
 Secrets are read from the files that the settings name. They reach Spark only as catalog properties whose names match
 ``spark.redaction.regex``. Nothing here logs a value.
 """
 
+import contextlib
 import os
 import secrets
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -56,6 +58,8 @@ HEAP_EXHAUSTED_EXIT = 3
 """Exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError`` that ran out of heap."""
 JVM_END_SECONDS = 10.0
 """Longest time between the JVM's last answer and its end."""
+RESERVED_BYTES = 64 << 20
+"""Heap that Spark keeps free of its own blocks and buffers in a JVM without rows."""
 REDACTION = r"(?i)secret|password|token|access[.]?key|credential|jdbc[.]user"
 
 
@@ -75,6 +79,11 @@ class Application(Protocol):
     @property
     def executor_labels(self) -> dict[str, str]:
         """Labels that distinguish its executors from those of other applications."""
+        ...
+
+    @property
+    def rows_in_jvm(self) -> bool:
+        """True if rows pass through the driver's JVM. Otherwise the JVM plans and commits, and its second compiler does not pay."""
         ...
 
     @property
@@ -99,13 +108,15 @@ class Application(Protocol):
     def catalogs(self) -> dict[str, CatalogConnection]: ...  # noqa: D102
 
 
-def java_options(cores: int, environment: Mapping[str, str]) -> str:
+def java_options(cores: int, environment: Mapping[str, str], *, rows_in_jvm: bool = True) -> str:
     """Return the options of the driver's JVM for this number of cores.
 
     FIRN_CLASS_ARCHIVE in ``environment`` names the archive of classes that the image's build wrote
     (hack/images/spark/class_archive.py). A JVM that cannot use the archive ignores it.
     """
     options = ["-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC" if cores <= 2 else "-XX:+UseG1GC"]
+    if not rows_in_jvm:
+        options.append("-XX:TieredStopAtLevel=1")
     if archive := environment.get("FIRN_CLASS_ARCHIVE"):
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"]
     return " ".join(options)
@@ -120,7 +131,7 @@ def spark_conf(settings: Application, environment: Mapping[str, str], attempt: s
     conf = {
         "spark.app.name": settings.application,
         "spark.driver.memory": settings.heap,
-        "spark.driver.extraJavaOptions": java_options(settings.cores, environment),
+        "spark.driver.extraJavaOptions": java_options(settings.cores, environment, rows_in_jvm=settings.rows_in_jvm),
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.ui.retainedJobs": "20",
@@ -133,11 +144,16 @@ def spark_conf(settings: Application, environment: Mapping[str, str], attempt: s
         "spark.sql.shuffle.partitions": str(max(2, settings.cores)),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
-        "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
         "spark.python.daemon.module": "firn_spark.worker_daemon",
         "spark.redaction.regex": REDACTION,
         "spark.cleaner.periodicGC.interval": "10min",
     }
+    if settings.rows_in_jvm:
+        # Procedures and other SQL of Iceberg. Ingestion has none.
+        conf["spark.sql.extensions"] = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+    else:
+        # Spark keeps 300 MB of the heap free for itself, and refuses a heap of less than 450 MB.
+        conf["spark.testing.reservedMemory"] = str(RESERVED_BYTES)
     if settings.executors is None:
         conf |= {
             "spark.master": f"local[{settings.cores},2]",
@@ -212,6 +228,11 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
     The heap has to be known before the JVM starts, so call this before any other use of Spark. Raises
     InvalidSpecError as `spark_conf` does.
     """
+    return start_context(settings, environment).sql_session
+
+
+def start_context(settings: Application, environment: Mapping[str, str] = os.environ) -> "Spark":
+    """Start Spark as `start` does, without its SQL session, which starts at its first use."""
     # Executors may survive a container restart inside one pod. The label distinguishes those of other attempts.
     attempt = secrets.token_hex(3)
     conf = spark_conf(settings, environment, attempt)
@@ -223,13 +244,54 @@ def start(settings: Application, environment: Mapping[str, str] = os.environ) ->
         delete_executors(settings)
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # The JVM starts with this configuration as its arguments, including the heap.
+    context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
+    context.setLogLevel(conf.get("spark.log.level", "WARN"))
+    return Spark(context, catalogs)
 
-    # The builder starts the JVM with this configuration as its arguments, including the heap.
-    spark = SparkSession.builder.config(conf=SparkConf(loadDefaults=False).setAll(list(conf.items()))).getOrCreate()
-    for key, value in catalogs.items():
-        spark.conf.set(key, value)
-    spark.sparkContext.setLogLevel(conf.get("spark.log.level", "WARN"))
-    return spark
+
+class Spark:
+    """A running Spark whose SQL session starts at its first use: only a few rounds need it, and its start takes seconds.
+
+    It has those attributes of a SparkSession that ingestion uses.
+    """
+
+    def __init__(self, context: SparkContext, catalogs: Mapping[str, str]) -> None:
+        self.sparkContext = context
+        self._jvm = context._jvm
+        self._jsc = context._jsc
+        self._catalogs = catalogs
+        self._sql: SparkSession | None = None
+        self._starting = threading.Lock()
+
+    @property
+    def sql_session(self) -> SparkSession:
+        """The SQL session, with the application's catalogs."""
+        with self._starting:
+            if self._sql is None:
+                session = SparkSession.builder.getOrCreate()
+                for key, value in self._catalogs.items():
+                    session.conf.set(key, value)
+                self._sql = session
+            return self._sql
+
+    @property
+    def read(self) -> Any:
+        """The SQL session's reader of data frames."""
+        return self.sql_session.read
+
+    @property
+    def _jsparkSession(self) -> Any:
+        return self.sql_session._jsparkSession
+
+    def warm(self, tasks: int) -> None:
+        """Start the Python workers of ``tasks`` tasks in the background, so that the first round does not wait for them."""
+        threading.Thread(target=self._run_nothing, args=(tasks,), name="warm", daemon=True).start()
+
+    def _run_nothing(self, tasks: int) -> None:
+        # The first round reports an error better than this job, which nothing depends on.
+        with contextlib.suppress(Exception):
+            self.sparkContext.parallelize(range(tasks), tasks).mapPartitions(list).collect()
 
 
 def delete_executors(settings: Application) -> None:

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 from hack.bench.contestants.contestant import Contestant
-from hack.bench.contestants.ingestion import compiled, ingestion, job
+from hack.bench.contestants.ingestion import class_archive, compiled, ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, Lake, lake
 from hack.bench.contestants.records import create_topics, fill, read_through
 from hack.bench.contestants.sink import NAME, jars, sink
@@ -29,7 +29,7 @@ from tests.servers.process import await_true
 TOPIC = "measurements"
 PARTITIONS = 4
 CORES = 2
-HEAP = "1g"
+HEAP = "384m"
 COMMIT_SECONDS = 10.0
 """The sink's commit interval, and Firn's freshness."""
 LONGEST_SECONDS = 900.0
@@ -104,6 +104,7 @@ def measure(options: Options) -> Iterator[Figure]:
     """Fill the topic, let both contestants land it in turn, and compare them."""
     jars()
     compiled()
+    class_archive()
     with lake(options.directory / "ingest") as stores:
         with step(f"producing {options.rows:,} records"):
             create_topics(stores.kafka.bootstrap, [TOPIC], PARTITIONS)

@@ -27,6 +27,7 @@ from tests.servers.process import cache, free_port, running
 GROUP = "bench"
 PROFILE = "classic"
 _ROOTS = [str(REPOSITORY), str(REPOSITORY / "spark_apps")]
+_ARCHIVE_PROGRAM = REPOSITORY / "hack" / "images" / "spark" / "class_archive.py"
 _FAILURES = 5
 """Consecutive failures after which the benchmark gives up on a topic."""
 
@@ -80,6 +81,22 @@ def compiled() -> Path:
     return cached("compiled", content_hash(sources, sys.version, version("numba")), compile_all)
 
 
+def class_path() -> list[str]:
+    """Return the jars that Spark's own jars need."""
+    return sorted(str(jar) for jar in (cache() / "jars" / "spark").glob("*.jar"))
+
+
+def class_archive() -> Path:
+    """Return the archive of Java classes, written once as in the build of the Spark image."""
+
+    def write(directory: Path) -> None:
+        with step("writing the archive of classes"):
+            run([sys.executable, _ARCHIVE_PROGRAM, directory / "classes.jsa", *class_path()])
+
+    key = content_hash([_ARCHIVE_PROGRAM], *class_path(), sys.prefix, version("pyspark"))
+    return cached("class-archive", key, write) / "classes.jsa"
+
+
 @contextmanager
 def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Ingestion]:
     """Run the driver for ``jobs`` inside the with block."""
@@ -87,13 +104,12 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
     contracts.mkdir(parents=True)
     for contract in jobs:
         (contracts / f"{contract.uid}.json").write_text(contract.model_dump_json())
-    jars = sorted(str(jar) for jar in (cache() / "jars" / "spark").glob("*.jar"))
     port = free_port()
     settings = GroupSettings(
         group=GROUP,
         cores=cores,
         heap=heap,
-        spark_conf={"spark.jars": ",".join(jars)},
+        spark_conf={"spark.driver.extraClassPath": ":".join(class_path())},
         kafka={PROFILE: lake.kafka.connection},
         catalogs={CATALOG: lake.connection},
         jobs_directory=str(contracts),
@@ -120,6 +136,7 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
     environment = {
         "PYTHONPATH": os.pathsep.join(_ROOTS),
         "FIRN_COMPILED": str(compiled()),
+        "FIRN_CLASS_ARCHIVE": str(class_archive()),
         "TMPDIR": str(scratch),
         "SPARK_LOCAL_DIRS": str(scratch),
     }

@@ -58,11 +58,9 @@ class Driver:
         tables = Tables(self._catalogs, settings.cluster, settings.former_clusters)
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
-        executors = settings.executors
-        tasks = settings.cores if executors is None else executors.instances * executors.cores
         committer = Committer(tables, writer, points)
         preparation = Preparation(spark, tables, self.kafka, committer, points)
-        landing = LandingJobs(spark, self.kafka, tasks=tasks, buffer_bytes=settings.buffer_bytes)
+        landing = LandingJobs(spark, self.kafka, tasks=settings.tasks, buffer_bytes=settings.buffer_bytes)
         commits = TopicCommits(tables, committer, preparation, points, self.metrics)
         self.loop = Loop(
             settings,
@@ -132,7 +130,8 @@ def run(path: str) -> int:
         settings = documents.load(GroupSettings, path)
         points = failpoints.from_environment()
         credentials = Credentials(settings.secret_files)
-        spark = session.start(settings)
+        spark = session.start_context(settings)
+        spark.warm(settings.tasks)
         driver = Driver(settings, spark, job_source(settings), points, credentials)
     except InvalidSpecError as error:
         log.error("cannot start", error=str(error))

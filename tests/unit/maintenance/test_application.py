@@ -68,6 +68,8 @@ def test_executors_of_a_run_use_the_address_of_the_driver() -> None:
     assert conf["spark.driver.host"] == "10.0.0.9"
     assert conf["spark.kubernetes.executor.podNamePrefix"] == "firn-run-nightly-0a1b2c-abc123"
     assert conf[f"spark.kubernetes.executor.label.{names.LABEL_RUN}"] == run.name
+    assert "spark.sql.extensions" in conf
+    assert "TieredStopAtLevel" not in conf["spark.driver.extraJavaOptions"]
     long = run.model_copy(update={"name": "firn-run-" + "x" * 50})
     conf = session.spark_conf(long, {"POD_NAME": "p", "POD_IP": "10.0.0.9"}, "abc123")
     prefix = conf["spark.kubernetes.executor.podNamePrefix"]

@@ -34,6 +34,24 @@ def test_the_driver_maps_the_images_class_archive() -> None:
     assert "SharedArchiveFile" not in session.spark_conf(settings(), {}, "a1")["spark.driver.extraJavaOptions"]
 
 
+def test_a_jvm_without_rows_starts_fast_and_small() -> None:
+    conf = session.spark_conf(settings(heap="384m"), {}, "a1")
+    assert "-XX:TieredStopAtLevel=1" in conf["spark.driver.extraJavaOptions"].split()
+    assert "spark.sql.extensions" not in conf
+    # Spark refuses a heap of less than one and a half times the bytes that it keeps free.
+    assert 1.5 * int(conf["spark.testing.reservedMemory"]) < 384 << 20
+
+
+def test_the_sql_session_starts_at_its_first_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[str] = []
+    sql = SimpleNamespace(read="reader", conf=SimpleNamespace(set=lambda key, _: started.append(key)))
+    monkeypatch.setattr(session, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: sql)))
+    spark = session.Spark(SimpleNamespace(_jvm="jvm", _jsc="context"), {"spark.sql.catalog.lake": "x"})  # type: ignore[arg-type]
+    assert not started
+    assert (spark.read, spark.read) == ("reader", "reader")
+    assert started == ["spark.sql.catalog.lake"]
+
+
 def test_executors_are_pods_of_their_own_attempt() -> None:
     group = settings(
         executors=Executors(instances=3, cores=2, memory="4g"),
