@@ -2,7 +2,8 @@
 
 Both read the same topic, and use the same catalog and the same disk, one after the other. Each contestant is a fresh process that starts at
 the topic's beginning. The figures separate its start (until it serves), its warm-up (until its first commit) and the rest. The sink's
-table has only the columns of the record. Firn's table also has the partition and offset of each record.
+table has only the columns of the record. Firn's table also has the partition and offset of each record. At the end, Firn alone lands
+the same records from topics whose batches are compressed.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ TOPIC = "measurements"
 PARTITIONS = 4
 CORES = 2
 HEAP = "384m"
+CODECS = ("lz4", "zstd")
 COMMIT_SECONDS = 10.0
 """The sink's commit interval, and Firn's freshness."""
 LONGEST_SECONDS = 900.0
@@ -97,6 +99,7 @@ FIGURES: dict[str, tuple[str, Better]] = {
 }
 
 
+_RATE = "rows_per_second_backlogged"
 _LATER = "cpu_seconds_per_million_rows_after_first_commit"
 
 
@@ -117,6 +120,22 @@ def measure(options: Options) -> Iterator[Figure]:
             theirs.append(_run_sink(stores, options.rows, number))
             ours.append(_run_firn(stores, options.rows, number))
         yield from compared(ours, theirs)
+        for codec in CODECS:
+            topic = f"{TOPIC}-{codec}"
+            with step(f"producing {options.rows:,} records with {codec}"):
+                create_topics(stores.kafka.bootstrap, [topic], PARTITIONS)
+                fill(stores.kafka.bootstrap, topic, options.rows, PARTITIONS, codec)
+            runs = [_run_firn(stores, options.rows, number, topic) for number in range(options.repeats)]
+            yield from _compressed(codec, runs, ours)
+
+
+def _compressed(codec: str, runs: Sequence[Run], plain: Sequence[Run]) -> Iterator[Figure]:
+    """Yield the medians of runs on a compressed topic, beside those without compression."""
+    values, others = [run.values() for run in runs], [run.values() for run in plain]
+    for name in (_RATE, _LATER):
+        unit, better = FIGURES[name]
+        value, other = _median([run[name] for run in values]), _median([run[name] for run in others])
+        yield Figure(f"ingest_{codec}_{name}", value, unit, better, "Firn without compression", other)
 
 
 def compared(ours: Sequence[Run], theirs: Sequence[Run]) -> Iterator[Figure]:
@@ -145,10 +164,10 @@ def _run_sink(stores: Lake, rows: int, number: int) -> Run:
     return _run(NAME, stores, name, rows, lambda: sink(directory, stores, TOPIC, name, COMMIT_SECONDS))
 
 
-def _run_firn(stores: Lake, rows: int, number: int) -> Run:
-    name = f"firn_{number}"
+def _run_firn(stores: Lake, rows: int, number: int, topic: str = TOPIC) -> Run:
+    name = f"firn_{topic}_{number}".replace("-", "_")
     (target,) = stores.create_topic_tables([name])
-    contracts = [job(TOPIC, target, COMMIT_SECONDS)]
+    contracts = [job(topic, target, COMMIT_SECONDS)]
     return _run(
         "Firn",
         stores,

@@ -80,13 +80,17 @@ def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) ->
         future.result()
 
 
-def fill(bootstrap: str, topic: str, rows: int, partitions: int) -> int:
-    """Produce ``rows`` records evenly over the topic's partitions and return their bytes. Raises RuntimeError unless all arrived."""
+def fill(bootstrap: str, topic: str, rows: int, partitions: int, codec: str = "none") -> int:
+    """Produce ``rows`` records evenly over the topic's partitions, in batches compressed with ``codec``.
+
+    Returns the bytes of their values. Raises RuntimeError unless all arrived.
+    """
     producer = Producer(
         {
             "bootstrap.servers": bootstrap,
             "linger.ms": 20,
             "batch.size": 256 * 1024,
+            "compression.type": codec,
             "queue.buffering.max.messages": 2 * _IN_FLIGHT,
             "queue.buffering.max.kbytes": 1024 * 1024,
             "log_level": 4,
