@@ -18,6 +18,7 @@ from pyiceberg.table import StaticTable
 from pyiceberg.transforms import parse_transform
 from pyiceberg.types import NestedField
 
+from firn_spark.worker.data_files import DELTA
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
 from tests.integration.landing.conftest import CATALOG
 from tests.integration.landing.tables import commit, java_table, of_kind, results, table_spec
@@ -212,8 +213,9 @@ def test_partitions_counts_and_bounds_equal_those_of_icebergs_writer(spark: Any,
         assert mine[partition] == file
 
 
-def test_rows_read_back_equal_the_records(spark: Any) -> None:
-    table = create(spark, "values")
+@pytest.mark.parametrize("delta", ["false", "true"])
+def test_rows_read_back_equal_the_records(spark: Any, delta: str) -> None:
+    table = create(spark, f"values_{delta}", properties={DELTA: delta})
     values, batch = random_batch(seed=1)
     landed(spark, table, batch)
     rows = spark.table(table).orderBy("_kafka.offset").collect()

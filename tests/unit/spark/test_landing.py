@@ -12,6 +12,7 @@ from pyiceberg.schema import Schema
 
 from firn.model.jobs import Column
 from firn.tables import rows, table_properties
+from firn_spark.worker import data_files
 from firn_spark.worker.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch, job
@@ -283,6 +284,28 @@ def test_dictionaries_are_used_for_repeated_values(tmp_path: Path) -> None:
     columns = [group.column(place) for place in range(group.num_columns)]
     plain = {column.path_in_schema for column in columns if not any("DICTIONARY" in name for name in column.encodings)}
     assert plain == {"n", "place.n", "_kafka.offset"}
+
+
+def test_differences_are_stored_only_if_the_table_says_so(tmp_path: Path) -> None:
+    given = job(("n", "long"), ("at", "timestamptz"), ("same", "int"), ("place", "struct<n: int>"))
+    values = [
+        json.dumps({"n": n * n, "at": f"2026-01-01T00:00:00.{n:06d}Z", "same": n % 3, "place": {"n": n}}).encode()
+        for n in range(3000)
+    ]
+    written = {}
+    for wanted in ("true", "false"):
+        properties = {data_files.DELTA: wanted}
+        table = tables.table_of(given, tmp_path / wanted, properties=properties)
+        (file,) = tables.results(land(iter([batch(values)]), plan(t=TopicLanding(given, table))))["t"]["data"]
+        path = file["file-path"].removeprefix("file://")
+        group = pq.read_metadata(path).row_group(0)
+        columns = [group.column(place) for place in range(group.num_columns)]
+        assert all(column.has_column_index and column.has_offset_index for column in columns)
+        deltas = {column.path_in_schema for column in columns if "DELTA_BINARY_PACKED" in column.encodings}
+        assert deltas == ({"n", "at", "place.n", "_kafka.offset"} if wanted == "true" else set())
+        bounds = {key: file[key] for key in ("record-count", "value-counts", "lower-bounds", "upper-bounds")}
+        written[wanted] = (pq.read_table(path), bounds)
+    assert written["true"] == written["false"]
 
 
 def test_a_partition_value_of_a_megabyte_has_a_short_path(tmp_path: Path) -> None:
