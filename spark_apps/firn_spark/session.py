@@ -116,7 +116,8 @@ def java_options(cores: int, environment: Mapping[str, str], *, rows_in_jvm: boo
     """
     options = ["-XX:+ExitOnOutOfMemoryError", "-XX:+UseSerialGC" if cores <= 2 else "-XX:+UseG1GC"]
     if not rows_in_jvm:
-        options.append("-XX:TieredStopAtLevel=1")
+        # By default, the heap starts at a 64th of the machine's memory, which is more than commits need.
+        options += ["-XX:TieredStopAtLevel=1", "-Xms64m"]
     if archive := environment.get("FIRN_CLASS_ARCHIVE"):
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"]
     return " ".join(options)

@@ -3,6 +3,8 @@
 It imports what every task needs, so that a worker is ready in milliseconds and shares this memory with its siblings.
 """
 
+import gc
+
 import pyarrow as pa
 from pyspark import daemon
 
@@ -16,4 +18,7 @@ if __name__ == "__main__":
     kernel.warm()
     fetching_kernel.warm()
     pa.set_cpu_count(1)  # a worker runs one task on one core
+    # A collection writes to all objects that it looks at, and a worker would then have its own copy of this memory.
+    gc.collect()
+    gc.freeze()
     daemon.manager()  # type: ignore[no-untyped-call]
