@@ -10,8 +10,9 @@ import logging
 import os
 import struct
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -68,12 +69,11 @@ class DataFileWriter:
         self._schema = Schema.model_validate_json(table.schema)
         self._spec = PartitionSpec.model_validate_json(table.partition_spec)
         self._order = SortOrder.model_validate_json(table.sort_order)
-        self._arrow = pa.schema([_arrow_field(column) for column in self._schema.fields])
+        self._arrow = arrow_schema(self._schema)
         self._partitioner = Partitioner(self._schema, self._spec, self._order)
-        self._parquet = _ParquetSettings.from_properties(table.properties)
+        self._parquet = ParquetSettings.from_properties(table.properties)
         self._metrics = Metrics(self._schema, table.properties)
-        self._locations = load_location_provider(table.location, dict(table.properties))
-        self._partitioned_paths = table.properties.get("write.object-storage.partitioned-paths", "true") == "true"
+        self._locations = Locations(table)
         self._io = PyArrowFileIO(arrow_io_properties(table.io))
         self._paths = list(parquet_path_to_id_mapping(self._schema))
         self._written: list[str] = []
@@ -124,50 +124,72 @@ class DataFileWriter:
         for start in range(0, rows.num_rows, length):
             yield rows.slice(start, length)
 
-    def _encodings(self, rows: pa.Table) -> dict[str, Any]:
-        """Return pyarrow's options for the encodings of columns, chosen by a sample.
-
-        A dictionary may pay off for all columns but integers and times that hardly repeat. Of these, differences are smaller.
-        """
-        sample = rows.slice(0, _SAMPLE)
-        distinct = {
-            name
-            for name, array in _members(sample)
-            if (pa.types.is_integer(array.type) or pa.types.is_temporal(array.type))
-            and len(array.unique()) * 2 > len(array) - array.null_count
-        }
-        options: dict[str, Any] = {"use_dictionary": [path for path in self._paths if path not in distinct]}
-        if self._parquet.delta and distinct:
-            options["column_encoding"] = dict.fromkeys(distinct, "DELTA_BINARY_PACKED")
-        return options
-
     def _write_file(self, part: Part, rows: pa.Table) -> str:
-        name = f"{uuid.uuid4()}.{self._parquet.suffix}"
-        path = self._locations.new_data_location(
-            f"{part.path}/{name}" if part.path and self._partitioned_paths else name
-        )
+        path = self._locations.new_path(part.path, self._parquet.suffix)
         self._written.append(path)
         with self._io.new_output(path).create(overwrite=True) as sink:
-            writer = pq.ParquetWriter(sink, self._arrow, **self._encodings(rows), **self._parquet.options)
+            options = encodings(self._paths, rows, self._parquet) | self._parquet.options
+            writer = pq.ParquetWriter(sink, self._arrow, **options)
             with writer:
                 writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
             size = sink.tell()
-        descriptor: dict[str, Any] = {
-            "spec-id": self._spec.spec_id,
-            "content": "data",
-            "file-path": path,
-            "file-format": "parquet",
-            "partition": list(part.values),
-            "file-size-in-bytes": size,
-            **self._metrics.collect(writer.writer.metadata),
-        }
-        if self._order.fields:
-            descriptor["sort-order-id"] = self._order.order_id
-        return json.dumps(descriptor, separators=(",", ":"))
+        metrics = self._metrics.collect(writer.writer.metadata)
+        order = self._order.order_id if self._order.fields else None
+        return descriptor(self._spec.spec_id, path, part.values, size, metrics, order)
+
+
+def descriptor(
+    spec_id: int, path: str, partition: Sequence[Any], size: int, metrics: Mapping[str, Any], order: int | None = None
+) -> str:
+    """Return the descriptor of a file of ``size`` bytes. ``partition`` is as in `Part.values`, ``metrics`` as `Metrics`
+    returns them."""
+    content: dict[str, Any] = {
+        "spec-id": spec_id,
+        "content": "data",
+        "file-path": path,
+        "file-format": "parquet",
+        "partition": list(partition),
+        "file-size-in-bytes": size,
+        **metrics,
+    }
+    if order is not None:
+        content["sort-order-id"] = order
+    return json.dumps(content, separators=(",", ":"))
+
+
+class Locations:
+    """Names the new data files of a table."""
+
+    def __init__(self, table: TableSpec) -> None:
+        self._provider = load_location_provider(table.location, dict(table.properties))
+        self._partitioned = table.properties.get("write.object-storage.partitioned-paths", "true") == "true"
+
+    def new_path(self, partition: str, suffix: str) -> str:
+        """Return the location of a new file. ``partition`` is as in `Part.path`."""
+        name = f"{uuid.uuid4()}.{suffix}"
+        return self._provider.new_data_location(f"{partition}/{name}" if partition and self._partitioned else name)
+
+
+def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") -> dict[str, Any]:
+    """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows.
+
+    A dictionary may pay off for all columns but integers and times that hardly repeat. Of these, differences are smaller.
+    """
+    sample = rows.slice(0, _SAMPLE)
+    distinct = {
+        name
+        for name, array in _members(sample)
+        if (pa.types.is_integer(array.type) or pa.types.is_temporal(array.type))
+        and len(array.unique()) * 2 > len(array) - array.null_count
+    }
+    options: dict[str, Any] = {"use_dictionary": [path for path in paths if path not in distinct]}
+    if parquet.delta and distinct:
+        options["column_encoding"] = dict.fromkeys(distinct, "DELTA_BINARY_PACKED")
+    return options
 
 
 @dataclass(frozen=True, slots=True)
-class _ParquetSettings:
+class ParquetSettings:
     """Table properties such as ``write.parquet.*``, as pyarrow takes them."""
 
     options: dict[str, Any]
@@ -178,7 +200,9 @@ class _ParquetSettings:
     """True to store integers and times that hardly repeat as differences."""
 
     @classmethod
-    def from_properties(cls, properties: Mapping[str, str]) -> "_ParquetSettings":
+    def from_properties(cls, properties: Mapping[str, str]) -> "ParquetSettings":
+        """Read the settings. Raises ValueError for one that Parquet or pyarrow does not have."""
+
         def number(key: str, default: int) -> int:
             try:
                 return max(1, int(properties.get(key, default)))
@@ -255,6 +279,11 @@ _ARROW: dict[type, pa.DataType] = {
 }
 
 
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """Return the schema of the files of a table. Raises ValueError for types that cannot be written."""
+    return pa.schema([_arrow_field(column) for column in schema.fields])
+
+
 def _arrow_field(column: types.NestedField, *, nested: bool = False) -> pa.Field:
     """Return the file's field. Members are optional in the file whatever the table says; no reader depends on it."""
     return pa.field(
@@ -312,8 +341,9 @@ class Metrics:
             mode = _mode(properties, f"write.metadata.metrics.column.{name}") or default or inferred
             self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, mode))
 
-    def collect(self, file: pq.FileMetaData) -> dict[str, Any]:
-        """Return a file's metrics in the form of its descriptor."""
+    def collect(self, file: pq.FileMetaData, nans: Mapping[int, int] = MappingProxyType({})) -> dict[str, Any]:
+        """Return a file's metrics in the form of its descriptor. ``nans``: number of NaN values by field id, if there
+        are any."""
         groups = [file.row_group(place) for place in range(file.num_row_groups)]
         sizes: dict[int, int] = {}
         counts: dict[int, int] = {}
@@ -333,7 +363,7 @@ class Metrics:
             if all(group is not None and group.has_null_count for group in statistics):
                 nulls[leaf.field_id] = sum(group.null_count for group in statistics)
             if isinstance(leaf.kind, types.FloatType | types.DoubleType):
-                not_numbers[leaf.field_id] = 0  # JSON has no NaN
+                not_numbers[leaf.field_id] = nans.get(leaf.field_id, 0)
             bounds = None if leaf.keep == "counts" else _bounds(leaf, columns)
             if bounds is not None:
                 low, high = bounds
