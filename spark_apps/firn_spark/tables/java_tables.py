@@ -86,6 +86,25 @@ def shape(kind: Any) -> str:
             return "struct<" + ", ".join(f"{field['name']}: {shape(field['type'])}" for field in kind["fields"]) + ">"
 
 
+def table_spec(jvm: Any, table: Any) -> TableSpec:
+    """Describe the current table for writers."""
+    iceberg = jvm.org.apache.iceberg
+    return TableSpec(
+        schema=iceberg.SchemaParser.toJson(table.schema()),
+        partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
+        sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
+        location=table.location(),
+        properties=texts(jvm, table.properties()),
+        io=io_properties(jvm, table.io(), str(table.location())),
+    )
+
+
+def data_file(jvm: Any, table: Any, descriptor: str) -> Any:
+    """Return the Java data file of a writer's descriptor."""
+    node = jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
+    return jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
+
+
 class Tables:
     """The tables of an application's catalogs. Every method raises AccessDeniedError, UnavailableError, or what it
     names."""
@@ -221,20 +240,11 @@ class Tables:
 
     def spec(self, table: Any) -> TableSpec:
         """Describe the current table for writers."""
-        iceberg = self.jvm.org.apache.iceberg
-        return TableSpec(
-            schema=iceberg.SchemaParser.toJson(table.schema()),
-            partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
-            sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
-            location=table.location(),
-            properties=texts(self.jvm, table.properties()),
-            io=io_properties(self.jvm, table.io(), str(table.location())),
-        )
+        return table_spec(self.jvm, table)
 
     def data_file(self, table: Any, descriptor: str) -> Any:
         """Return the Java data file of a writer's descriptor."""
-        node = self.jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
-        return self.jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
+        return data_file(self.jvm, table, descriptor)
 
     def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant) -> None:
         iceberg = self.jvm.org.apache.iceberg

@@ -1,9 +1,9 @@
 """Rewrites data files: reads them through Iceberg, which applies their deletes, and writes new ones. It commits
 nothing.
 
-The files are staged as scan tasks of one snapshot, as Iceberg's own rewrite action does
-(``SparkDataFileRewriteRunner``). That keeps the row lineage of format 3, and the new files follow the table's
-properties.
+Tasks merge files with Arrow if nothing else changes (`firn_spark.maintenance.merging`). For all other rewrites, the
+files are staged as scan tasks of one snapshot, as Iceberg's own rewrite action does (``SparkDataFileRewriteRunner``).
+That keeps the row lineage of format 3, and the new files follow the table's properties.
 """
 
 import uuid
@@ -18,6 +18,8 @@ from firn.model.errors import InvalidSpecError
 from firn.tables import transforms
 from firn_spark.failpoints import Failpoints
 from firn_spark.jvm import JavaNames, elements
+from firn_spark.maintenance.merging.eligibility import obstacle
+from firn_spark.maintenance.merging.job import MergeJobs
 from firn_spark.maintenance.steps import z_order
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import sort_terms
@@ -50,6 +52,7 @@ class Rewriter:
         self._spark = spark
         self._jvm = JavaNames(spark._jvm)
         self._failpoints = failpoints
+        self._merges = MergeJobs(spark)
 
     def rewrite(
         self,
@@ -71,6 +74,10 @@ class Rewriter:
         coordinator = iceberg.spark.FileRewriteCoordinator.get()
         try:
             self._failpoints.reach("before-rewrite")
+            merged = self._merged(table, tasks, outputs, arrangement, keep)
+            if merged is not None:
+                self._failpoints.reach("after-rewrite")
+                return merged
             cache.add(group, table)
             staged.stageTasks(table, group, list(tasks))
             self._write(table, catalog, group, tasks, outputs, target_bytes, arrangement, keep)
@@ -81,6 +88,18 @@ class Rewriter:
             cache.remove(group)
             staged.removeTasks(table, group)
             coordinator.clearRewrite(table, group)
+
+    def _merged(
+        self, table: Any, tasks: Sequence[Any], outputs: int, arrangement: Arrangement, keep: str | None
+    ) -> list[Any] | None:
+        """Return the new data files of a plain merge; None if Spark has to rewrite the files."""
+        reason = obstacle(
+            self._merges.table_facts(table), self._merges.file_facts(tasks), arrangement.strategy, keep is not None
+        )
+        if reason:
+            log.info("Spark rewrites the files", table=str(table.name()), reason=reason)
+            return None
+        return self._merges.merge(table, tasks, outputs)
 
     def _write(
         self,

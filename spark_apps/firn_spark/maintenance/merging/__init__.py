@@ -1,0 +1,1 @@
+"""Merges data files in Spark tasks without Spark's rows."""

@@ -1,0 +1,92 @@
+"""Runs merges as Spark jobs, and describes tables and files (Java) for them."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import structlog
+
+from firn_spark.maintenance.merging.eligibility import FileFacts, TableFacts
+from firn_spark.maintenance.scans import Columns
+from firn_spark.tables.java_tables import data_file, table_spec
+from firn_spark.worker.merging.merge import merge
+from firn_spark.worker.merging.plan import Kind, MergePlan, SourceFile
+
+log = structlog.get_logger()
+
+
+class MergeJobs:
+    """Merges files of one partition on one Spark session."""
+
+    def __init__(self, spark: Any) -> None:
+        self._spark = spark
+        self._jvm = spark._jvm
+
+    def table_facts(self, table: Any) -> TableFacts:
+        """Describe a table for the decision."""
+        return TableFacts(
+            format_version=int(table.operations().current().formatVersion()),
+            spec_id=int(table.spec().specId()),
+            sorted=bool(table.sortOrder().isSorted()),
+            schema=str(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())),
+            properties=dict(table.properties()),
+        )
+
+    def file_facts(self, tasks: Sequence[Any]) -> list[FileFacts]:
+        """Describe the files of scan tasks for the decision."""
+        columns, listed = self._columns(tasks)
+        return [
+            FileFacts(form, spec_id, deletes, bool(key), bool(first))
+            for form, spec_id, deletes, key, first in zip(
+                columns.values(listed, "format"),
+                columns.numbers(listed, "specId"),
+                columns.deletes(listed),
+                columns.values(listed, "keyMetadata"),
+                columns.values(listed, "firstRowId"),
+                strict=True,
+            )
+        ]
+
+    def merge(self, table: Any, tasks: Sequence[Any], outputs: int) -> list[Any] | None:
+        """Return the new data files (Java) with the rows of ``tasks``; None if Spark has to rewrite them.
+
+        Raises as Spark does if the task is killed again and again.
+        """
+        plan = self._plan(table, tasks, outputs)
+        rows = self._spark.sparkContext.parallelize([plan], 1).mapPartitions(merge).collect()
+        reasons = [text for kind, text in rows if kind == Kind.UNFIT]
+        if reasons:
+            log.warning("Spark rewrites files that a task cannot merge", table=str(table.name()), reason=reasons[0])
+            return None
+        return [data_file(self._jvm, table, text) for _, text in rows]
+
+    def _plan(self, table: Any, tasks: Sequence[Any], outputs: int) -> MergePlan:
+        columns, listed = self._columns(tasks)
+        spec, first = table.spec(), tasks[0].file()
+        described = json.loads(self._jvm.org.apache.iceberg.ContentFileParser.toJson(first, spec))
+        partitioned = bool(spec.isPartitioned())
+        files = tuple(
+            SourceFile(path, size, sequence, int(row_id) if row_id else None)
+            for path, size, sequence, row_id in zip(
+                columns.values(listed, "location"),
+                columns.numbers(listed, "fileSizeInBytes"),
+                columns.numbers(listed, "dataSequenceNumber"),
+                columns.values(listed, "firstRowId"),
+                strict=True,
+            )
+        )
+        return MergePlan(
+            table=table_spec(self._jvm, table),
+            files=files,
+            records=sum(columns.numbers(listed, "recordCount")),
+            outputs=outputs,
+            partition=tuple(described["partition"]) if partitioned else (),
+            partition_path=str(spec.partitionToPath(first.partition())) if partitioned else "",
+            lineage=int(table.operations().current().formatVersion()) >= 3,
+        )
+
+    def _columns(self, tasks: Sequence[Any]) -> tuple[Columns, Any]:
+        listed = self._jvm.java.util.ArrayList()
+        for task in tasks:
+            listed.add(task)
+        return Columns(self._jvm), listed

@@ -1,0 +1,1 @@
+"""Merges data files in Spark's Python workers, for compaction."""

@@ -1,0 +1,215 @@
+"""Merges data files inside a Spark task: rows stream from Parquet to Parquet through Arrow, and never become objects.
+
+The result is a few small rows for the driver, which alone commits. No table refers to the files of a failed task.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_path_to_id_mapping
+from pyiceberg.partitioning import PartitionSpec
+from pyiceberg.schema import Schema
+
+from firn_spark.worker.data_files import (
+    Locations,
+    Metrics,
+    ParquetSettings,
+    arrow_io_properties,
+    descriptor,
+    encodings,
+)
+from firn_spark.worker.merging.columns import field_id
+from firn_spark.worker.merging.plan import Kind, MergePlan, UnfitError
+from firn_spark.worker.merging.reading import Sources
+
+HELD_BYTES = 64 * 1024 * 1024
+"""Most bytes of rows in memory for a row group."""
+_MESSAGE_LIMIT = 500
+FOLDED = 1024
+"""Number of batches after which the held dictionaries are unified, so that copies do not add up."""
+
+
+def merge(plans: Iterator[MergePlan]) -> Iterator[tuple[str, str]]:
+    """Merge the files of each plan and give rows of a `Kind` and a text.
+
+    After any failure the files written so far are deleted, and Spark has to try. It reads what Arrow cannot read, and
+    reports the cause if the store fails.
+    """
+    for plan in plans:
+        yield from _results(plan)
+
+
+def _results(plan: MergePlan) -> list[tuple[str, str]]:
+    merger: _Merger | None = None
+    try:
+        merger = _Merger(plan)
+        return [(Kind.FILE, text) for text in merger.run()]
+    except BaseException as error:
+        if merger is not None:
+            merger.discard()
+        if not isinstance(error, Exception):
+            raise
+        text = str(error) if isinstance(error, UnfitError) else f"{type(error).__name__}: {error}"
+        return [(Kind.UNFIT, text[:_MESSAGE_LIMIT])]
+
+
+class _Merger:
+    """The merge of one plan: held rows, and the file that is being written."""
+
+    def __init__(self, plan: MergePlan) -> None:
+        self._plan = plan
+        self._sources = Sources(plan)
+        self._parquet = ParquetSettings.from_properties(plan.table.properties)
+        self._locations = Locations(plan.table)
+        self._io = PyArrowFileIO(arrow_io_properties(plan.table.io))
+        self._spec_id = PartitionSpec.model_validate_json(plan.table.partition_spec).spec_id
+        self._schema = Schema.model_validate_json(plan.table.schema)
+        self._written: list[str] = []
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        self._file: _NewFile | None = None
+
+    def run(self) -> list[str]:
+        """Write the files and return their descriptors."""
+        share = -(-self._plan.records // self._plan.outputs)
+        left, descriptors = share, []
+        with contextlib.ExitStack() as open_file:
+            open_file.callback(self._abandon)
+            for rows in self._sources.tables():
+                while rows.num_rows:
+                    piece, rows = rows.slice(0, left), rows.slice(left)
+                    left -= piece.num_rows
+                    self._hold(piece)
+                    if not left:
+                        descriptors.append(self._finish())
+                        left = share
+            if self._held or self._file is not None:
+                descriptors.append(self._finish())
+        return descriptors
+
+    def discard(self) -> None:
+        """Delete the files written so far, as far as possible."""
+        for path in self._written:
+            with contextlib.suppress(OSError):
+                self._io.delete(path)
+
+    def _hold(self, rows: pa.Table) -> None:
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if len(self._held) >= FOLDED:
+            self._held = [_alike(self._held).unify_dictionaries().combine_chunks()]
+            self._held_bytes = self._held[0].nbytes
+        if self._held_bytes >= min(HELD_BYTES, self._parquet.row_group_bytes):
+            self._flush()
+
+    def _flush(self) -> None:
+        """Write the held rows as a row group."""
+        if not self._held:
+            return
+        rows = _alike(self._held).unify_dictionaries()
+        self._held, self._held_bytes = [], 0
+        if self._file is None:
+            self._sources.dictionary &= self._repeating(rows)
+            rows = self._decoded(rows)
+            path = self._locations.new_path(self._plan.partition_path, self._parquet.suffix)
+            self._written.append(path)
+            self._file = _NewFile(path, self._io, rows, self._schema, self._parquet)
+        self._file.write(self._decoded(rows))
+
+    def _finish(self) -> str:
+        """Close the file and return its descriptor."""
+        self._flush()
+        assert self._file is not None
+        size, metadata, nans = self._file.close()
+        path, self._file = self._file.path, None
+        metrics = Metrics(self._schema, self._plan.table.properties).collect(metadata, nans)
+        return descriptor(self._spec_id, path, self._plan.partition, size, metrics)
+
+    def _abandon(self) -> None:
+        if self._file is not None:
+            with contextlib.suppress(Exception):
+                self._file.close()
+
+    def _repeating(self, rows: pa.Table) -> set[str]:
+        """Return the columns whose dictionaries pay off in a file."""
+        limit = self._parquet.options["dictionary_pagesize_limit"]
+        repeating = set()
+        for name, column in zip(rows.column_names, rows.columns, strict=True):
+            if pa.types.is_dictionary(column.type) and column.num_chunks:
+                values = column.chunk(0).dictionary
+                if len(values) * 2 <= rows.num_rows and values.nbytes <= limit:
+                    repeating.add(name)
+        return repeating
+
+    def _decoded(self, rows: pa.Table) -> pa.Table:
+        return _plain(rows, set(rows.column_names) - self._sources.dictionary)
+
+
+class _NewFile:
+    """A Parquet file that is being written. ``rows`` show the types of its columns."""
+
+    def __init__(self, path: str, io: PyArrowFileIO, rows: pa.Table, schema: Schema, parquet: ParquetSettings) -> None:
+        self.path = path
+        self._nans: dict[int, int] = {}
+        paths = [*parquet_path_to_id_mapping(schema), *rows.column_names[len(schema.fields) :]]
+        self._arrow = rows.schema
+        self._sink = io.new_output(path).create(overwrite=True)
+        options = encodings(paths, rows, parquet) | parquet.options
+        self._writer = pq.ParquetWriter(self._sink, self._arrow, **options)
+
+    def write(self, rows: pa.Table) -> None:
+        """Write the rows as a row group. A column whose dictionary stopped paying off keeps it in this file."""
+        columns = [
+            column if column.type == field.type else column.cast(field.type)
+            for column, field in zip(rows.columns, self._arrow, strict=True)
+        ]
+        rows = pa.table(columns, schema=self._arrow)
+        for number, count in nans(rows):
+            self._nans[number] = self._nans.get(number, 0) + count
+        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
+
+    def close(self) -> tuple[int, pq.FileMetaData, dict[int, int]]:
+        """Write the footer and return size, metadata, and numbers of NaN values by field id."""
+        with self._sink:
+            self._writer.close()
+            size = self._sink.tell()
+        return int(size), self._writer.writer.metadata, self._nans
+
+
+def nans(rows: pa.Table) -> Iterator[tuple[int, int]]:
+    """Yield field ids and numbers of NaN values of the columns that have some. Elements of lists and maps do not
+    count."""
+    for field, column in _members(zip(rows.schema, rows.columns, strict=True)):
+        if pa.types.is_floating(field.type):
+            count = pc.call_function("sum", [pc.call_function("is_nan", [column])]).as_py()
+            number = field_id(field)
+            if count and number is not None:
+                yield number, count
+
+
+def _members(columns: Any) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
+    for field, column in columns:
+        if pa.types.is_struct(field.type):
+            yield from _members(zip(field.type, column.flatten(), strict=True))
+        else:
+            yield field, column
+
+
+def _alike(tables: list[pa.Table]) -> pa.Table:
+    """Concatenate tables, of which some may have columns with dictionaries that others have without."""
+    if len({tuple(table.schema.types) for table in tables}) > 1:
+        tables = [_plain(table, set(table.column_names)) for table in tables]
+    return pa.concat_tables(tables)
+
+
+def _plain(rows: pa.Table, names: set[str]) -> pa.Table:
+    """Return the rows with these columns as values instead of places in dictionaries."""
+    for place, field in enumerate(rows.schema):
+        if field.name in names and pa.types.is_dictionary(field.type):
+            column = rows.column(place).cast(field.type.value_type)
+            rows = rows.set_column(place, field.with_type(column.type), column)
+    return rows
