@@ -54,6 +54,8 @@ spec:
     - name: spark-local-dir-1
       emptyDir: {}
 """
+LANDING_DAEMON = "firn_spark.worker_daemon"
+MERGE_DAEMON = "firn_spark.merge_daemon"
 HEAP_EXHAUSTED_EXIT = 3
 """Exit code of a JVM with ``-XX:+ExitOnOutOfMemoryError`` that ran out of heap."""
 JVM_END_SECONDS = 10.0
@@ -123,8 +125,10 @@ def java_options(cores: int, environment: Mapping[str, str], *, rows_in_jvm: boo
     return " ".join(options)
 
 
-def spark_conf(settings: Application, environment: Mapping[str, str], attempt: str) -> dict[str, str]:
-    """Return Spark's configuration for ``settings``.
+def spark_conf(
+    settings: Application, environment: Mapping[str, str], attempt: str, daemon: str = LANDING_DAEMON
+) -> dict[str, str]:
+    """Return Spark's configuration for ``settings``. ``daemon`` is the module from which Python workers are forked.
 
     ``environment`` holds POD_NAME and POD_IP if there are executors, and what `java_options` reads; ``attempt`` names this start of the driver.
     ``settings.spark_conf`` takes precedence. Raises InvalidSpecError for settings that cannot work.
@@ -145,7 +149,7 @@ def spark_conf(settings: Application, environment: Mapping[str, str], attempt: s
         "spark.sql.shuffle.partitions": str(max(2, settings.cores)),
         "spark.sql.execution.arrow.maxRecordsPerBatch": "65536",
         "spark.sql.execution.arrow.maxBytesPerBatch": str(16 * 1024 * 1024),
-        "spark.python.daemon.module": "firn_spark.worker_daemon",
+        "spark.python.daemon.module": daemon,
         "spark.redaction.regex": REDACTION,
         "spark.cleaner.periodicGC.interval": "10min",
     }
@@ -223,20 +227,22 @@ def _executor_conf(settings: Application, environment: Mapping[str, str], attemp
     return conf
 
 
-def start(settings: Application, environment: Mapping[str, str] = os.environ) -> Any:
-    """Start the application's SparkSession.
+def start(settings: Application, environment: Mapping[str, str] = os.environ, *, daemon: str = LANDING_DAEMON) -> Any:
+    """Start the application's SparkSession. ``daemon`` is as in `spark_conf`.
 
     The heap has to be known before the JVM starts, so call this before any other use of Spark. Raises
     InvalidSpecError as `spark_conf` does.
     """
-    return start_context(settings, environment).sql_session
+    return start_context(settings, environment, daemon=daemon).sql_session
 
 
-def start_context(settings: Application, environment: Mapping[str, str] = os.environ) -> "Spark":
+def start_context(
+    settings: Application, environment: Mapping[str, str] = os.environ, *, daemon: str = LANDING_DAEMON
+) -> "Spark":
     """Start Spark as `start` does, without its SQL session, which starts at its first use."""
     # Executors may survive a container restart inside one pod. The label distinguishes those of other attempts.
     attempt = secrets.token_hex(3)
-    conf = spark_conf(settings, environment, attempt)
+    conf = spark_conf(settings, environment, attempt, daemon)
     catalogs = catalog_conf(settings)
     if settings.executors is not None:
         Path(conf["spark.kubernetes.executor.podTemplateFile"]).write_text(

@@ -348,7 +348,7 @@ def main(path: str, message: str) -> int:
         contract = documents.load(MaintenanceRun, path)
         points = failpoints.from_environment()
         leases = leases_of(contract)
-        spark = session.start(contract)
+        spark = session.start(contract, daemon=session.MERGE_DAEMON)
         run = Run(contract, spark, leases, points)
     except InvalidSpecError as error:
         log.error("cannot start", error=str(error))

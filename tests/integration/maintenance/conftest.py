@@ -43,7 +43,7 @@ def contract(connection: CatalogConnection) -> MaintenanceRun:
 
 @pytest.fixture(scope="session")
 def spark(contract: MaintenanceRun) -> Iterator[object]:
-    running = session.start(contract)
+    running = session.start(contract, daemon=session.MERGE_DAEMON)
     yield running
     running.stop()
 
