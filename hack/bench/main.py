@@ -34,12 +34,12 @@ BENCHMARKS = (
 
 _SIZES = {
     "rows": "number of records of ingest, and highest number of sustained",
-    "minutes": "minutes of files, trickle and sustained; compaction has 100 files per minute",
+    "minutes": "minutes of files, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
-    "repeats": "number of runs of ingest, whose figures are medians",
+    "repeats": "number of runs of ingest and compaction, whose figures are medians",
 }
 
 

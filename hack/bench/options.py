@@ -18,7 +18,7 @@ class Options:
     resources: int = 1000
     """Number of IcebergTopics of `scale`."""
     repeats: int = 1
-    """Number of runs of `ingest`, Firn and the peer in turn. Figures are medians."""
+    """Number of runs of `ingest` and `compaction`, Firn and the peer in turn. Figures are medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""
     hours: float = 8.0

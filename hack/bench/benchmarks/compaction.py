@@ -1,25 +1,29 @@
-"""Compare Firn's compaction of a table of 1 MiB files with Spark's plain ``rewrite_data_files`` on a table of the same files.
+"""Compare Firn's compaction of tables of 1 MiB and of 16 MiB files with Spark's plain ``rewrite_data_files`` on tables of the same files.
 
-The compactions run one after the other, each in a fresh process with one core, the same heap and the same Spark settings. The benchmark also
-times queries before and after compaction.
+The compactions run one after the other, each in a fresh process with one core, the same heap and the same Spark settings. Speeds are those of
+the work on the table; the time from the start of the process to this work is a figure of its own. The benchmark also times queries before
+and after the compaction of the 1 MiB files.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
-from firn.model.maintenance import CompactionWork
+from firn.model.maintenance import CompactionWork, TableReport
 from hack.bench.contestants.lake import NAMESPACE, Lake, lake
 from hack.bench.contestants.maintenance import MIB, Outcome, fill_with_small_files, maintain, process, run_of, work
 from hack.bench.measuring import commits
-from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.figures import Better, Figure
 from hack.bench.options import Options
 from hack.support.progress import step
 
 CORES = 1
 HEAP = "1g"
 TARGET = 128 * MIB
+LARGER = 16 * MIB
 FILES_PER_MINUTE = 100
 """Files per minute of `Options.minutes`: ten minutes are a table of 1,000 files."""
 PEER = "Spark rewrite_data_files"
@@ -27,47 +31,108 @@ BEFORE = "before"
 WORK = CompactionWork(target_file_bytes=TARGET, open_grace_ms=0, rewrite_manifests="Never")
 
 
+@dataclass(frozen=True)
+class Pair:
+    """Both compactions of one repeat. ``megabytes`` is the size of each table."""
+
+    megabytes: float
+    report: TableReport
+    ours: Outcome
+    plain_seconds: float
+    theirs: Outcome
+
+
 def measure(options: Options) -> Iterator[Figure]:
-    """Fill both tables, compact both, and measure both."""
+    """Compact tables of both sizes of files, `Options.repeats` times, and give medians."""
     count = max(20, int(FILES_PER_MINUTE * options.minutes))
     with lake(options.directory / "compaction") as stores:
-        with step(f"writing two tables of {count} files of 1 MiB"):
-            rows = fill_with_small_files(stores, ["ours", "theirs"], count)
-        size = sum(file.bytes for file in commits.data_files(stores.catalog().load_table((NAMESPACE, "ours"))))
+        small = [compact(stores, f"small{turn}", count, MIB) for turn in range(options.repeats)]
+        yield from figures(small, "")
+        yield from queries(stores, count)
+        larger = [compact(stores, f"larger{turn}", max(10, count // 10), LARGER) for turn in range(options.repeats)]
+        yield from figures(larger, "_16mib")
+
+
+def compact(stores: Lake, name: str, count: int, size: int) -> Pair:
+    """Fill two tables with files of ``size`` bytes and compact them. Raises RuntimeError if rows are missing."""
+    ours, theirs = f"{name}_ours", f"{name}_theirs"
+    with step(f"writing two tables of {count} files of {size // MIB} MiB"):
+        rows = fill_with_small_files(stores, [ours, theirs], count, size)
+    files = commits.data_files(stores.catalog().load_table((NAMESPACE, ours)))
+    megabytes = sum(file.bytes for file in files) / 1e6
+    if name == "small0":
         with step("queries before compaction"):
-            before = time_queries(stores, "look-before", "ours")["ours"]
-        with step("compaction by plain Spark"):
-            theirs = plain(stores, "plain", ["rewrite", "theirs", str(TARGET)])
-        with step("compaction by Firn"):
-            report, ours = maintain(
-                stores, run_of(stores, "firn", [work(stores, "ours", WORK)], cores=CORES, heap=HEAP)
-            )
-        with step("queries after compaction"):
-            after = time_queries(stores, "look-after", "ours,theirs")
-        for name, query_seconds in after.items():
-            if query_seconds["rows"] != rows or query_seconds["sum"] != before["sum"]:
-                raise RuntimeError(f"table {name} has {query_seconds['rows']} rows instead of {rows}")
-        plain_result = json.loads(theirs.output.splitlines()[-1])
-        speed, plain_speed = (size / 1e6 / seconds / CORES for seconds in (report.seconds, plain_result["seconds"]))
-        yield Figure("compaction_speed", speed, "MB/s per core", "higher", PEER, plain_speed)
-        yield Figure("compaction_process", ours.seconds, "s, process start to end", "lower", PEER, theirs.seconds)
-        spent, plain_spent = (outcome.usage.samples[-1].cpu / (size / 1e9) for outcome in (ours, theirs))
-        yield Figure("compaction_cpu", spent, "CPU s per GB, whole process", "lower", PEER, plain_spent)
-        peaks = [outcome.usage.peak_bytes / 1e6 for outcome in (ours, theirs)]
-        yield Figure("compaction_peak_memory", peaks[0], "MB (PSS of all processes)", "lower", PEER, peaks[1])
-        yield Figure(
-            "compaction_files", after["ours"]["files"], f"files, of {count}", "lower", PEER, after["theirs"]["files"]
-        )
-        yield Figure("compaction_planning", after["ours"]["plan"], "s to plan a query", "lower", BEFORE, before["plan"])
-        yield Figure("compaction_query", after["ours"]["query"], "s of a query", "lower", BEFORE, before["query"])
-        yield Figure(
-            "compaction_query_beside_plain",
-            after["ours"]["query"],
-            "s of a query",
-            "lower",
-            PEER,
-            after["theirs"]["query"],
-        )
+            before = time_queries(stores, "look-before", ours)[ours]
+        (stores.directory / "before.json").write_text(json.dumps(before))
+    with step("compaction by plain Spark"):
+        other = plain(stores, f"{name}-plain", ["rewrite", theirs, str(TARGET)])
+    with step("compaction by Firn"):
+        run = run_of(stores, f"{name}-firn", [work(stores, ours, WORK)], cores=CORES, heap=HEAP)
+        report, outcome = maintain(stores, run)
+    for table in (ours, theirs):
+        records = sum(file.rows for file in commits.data_files(stores.catalog().load_table((NAMESPACE, table))))
+        if records != rows:
+            raise RuntimeError(f"table {table} has {records} rows instead of {rows}")
+    return Pair(megabytes, report, outcome, json.loads(other.output.splitlines()[-1])["seconds"], other)
+
+
+def figures(pairs: Sequence[Pair], suffix: str) -> Iterator[Figure]:
+    """Give the medians of all repeats."""
+
+    def figure(name: str, unit: str, better: Better, values: Iterable[tuple[float, float]]) -> Figure:
+        ours, theirs = (statistics.median(side) for side in zip(*values, strict=True))
+        return Figure(f"compaction_{name}{suffix}", ours, unit, better, PEER, theirs)
+
+    yield figure(
+        "speed",
+        "MB/s per core",
+        "higher",
+        ((each.megabytes / each.report.seconds / CORES, each.megabytes / each.plain_seconds / CORES) for each in pairs),
+    )
+    yield figure(
+        "start",
+        "s, process start and end without the work on the table",
+        "lower",
+        ((each.ours.seconds - each.report.seconds, each.theirs.seconds - each.plain_seconds) for each in pairs),
+    )
+    yield figure(
+        "process", "s, process start to end", "lower", ((each.ours.seconds, each.theirs.seconds) for each in pairs)
+    )
+    yield figure(
+        "cpu",
+        "CPU s per GB, whole process",
+        "lower",
+        (
+            (cpu_seconds(each.ours) / each.megabytes * 1000, cpu_seconds(each.theirs) / each.megabytes * 1000)
+            for each in pairs
+        ),
+    )
+    yield figure(
+        "peak_memory",
+        "MB (PSS of all processes)",
+        "lower",
+        ((each.ours.usage.peak_bytes / 1e6, each.theirs.usage.peak_bytes / 1e6) for each in pairs),
+    )
+
+
+def cpu_seconds(outcome: Outcome) -> float:
+    """Return the CPU time of a process tree."""
+    return outcome.usage.samples[-1].cpu
+
+
+def queries(stores: Lake, count: int) -> Iterator[Figure]:
+    """Time queries over the tables of the first repeat. Raises RuntimeError if the tables differ."""
+    before = json.loads((stores.directory / "before.json").read_text())
+    with step("queries after compaction"):
+        after = time_queries(stores, "look-after", "small0_ours,small0_theirs")
+    for name, result in after.items():
+        if (result["rows"], result["sum"]) != (before["rows"], before["sum"]):
+            raise RuntimeError(f"table {name} has other rows than before its compaction")
+    ours, theirs = after["small0_ours"], after["small0_theirs"]
+    yield Figure("compaction_files", ours["files"], f"files, of {count}", "lower", PEER, theirs["files"])
+    yield Figure("compaction_planning", ours["plan"], "s to plan a query", "lower", BEFORE, before["plan"])
+    yield Figure("compaction_query", ours["query"], "s of a query", "lower", BEFORE, before["query"])
+    yield Figure("compaction_query_beside_plain", ours["query"], "s of a query", "lower", PEER, theirs["query"])
 
 
 def plain(stores: Lake, name: str, arguments: list[str]) -> Outcome:
