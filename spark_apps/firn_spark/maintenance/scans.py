@@ -3,12 +3,13 @@
 A call through py4j takes about 0.1 ms, so that a table of 100,000 files would need minutes.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 SEPARATOR = "\0"
 """Stands between values. Neither paths nor numbers contain it."""
 _ICEBERG = "org.apache.iceberg."
+_STRUCT = f"{_ICEBERG}StructLike"
+_OBJECT = "java.lang.Object"
 _FILE_VALUES = {
     "location": "java.lang.String",
     "fileSizeInBytes": "long",
@@ -29,12 +30,15 @@ class Columns:
     def __init__(self, jvm: Any) -> None:
         self._jvm = jvm
         relocated = jvm.org.apache.iceberg.relocated.com.google.common
-        self._lists, self._joiner = relocated.collect.Lists, relocated.base.Joiner
+        self._lists, self._iterables = relocated.collect.Lists, relocated.collect.Iterables
+        self._joiner = relocated.base.Joiner
         # Only the session's class loader may know Iceberg's classes.
         self._loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
-        self._function = self._loader.loadClass(f"{_ICEBERG}relocated.com.google.common.base.Function")
+        self._function = self._class(f"{_ICEBERG}relocated.com.google.common.base.Function")
+        self._predicate = self._class(f"{_ICEBERG}relocated.com.google.common.base.Predicate")
         self._handles = jvm.java.lang.invoke.MethodHandles
-        self._file = self._getter(f"{_ICEBERG}ContentScanTask", "file", f"{_ICEBERG}ContentFile")
+        self._file = self._method(f"{_ICEBERG}ContentScanTask", "file", f"{_ICEBERG}ContentFile")
+        self._partition = self._then(self._file, self._method(f"{_ICEBERG}ContentFile", "partition", _STRUCT))
 
     def tasks(self, scan: Any) -> Any:
         """Return the scan tasks of a table scan as a Java list."""
@@ -47,7 +51,7 @@ class Columns:
     def values(self, tasks: Any, name: str) -> list[str]:
         """Return a value of each task's file by the name of its getter, empty for null."""
         return self._joined(
-            tasks, self._then(self._file, self._getter(f"{_ICEBERG}ContentFile", name, _FILE_VALUES[name]))
+            tasks, self._then(self._file, self._method(f"{_ICEBERG}ContentFile", name, _FILE_VALUES[name]))
         )
 
     def numbers(self, tasks: Any, name: str) -> list[int]:
@@ -56,40 +60,64 @@ class Columns:
 
     def deletes(self, tasks: Any) -> list[int]:
         """Return the number of delete files of each task."""
-        getter = self._getter(f"{_ICEBERG}FileScanTask", "deletes", "java.util.List")
-        counts = self._joined(tasks, self._then(getter, self._getter("java.util.List", "size", "int")))
+        getter = self._method(f"{_ICEBERG}FileScanTask", "deletes", "java.util.List")
+        counts = self._joined(tasks, self._then(getter, self._method("java.util.List", "size", "int")))
         return [int(count) for count in counts]
 
+    def of_spec(self, tasks: Any, spec_id: int) -> Any:
+        """Return the tasks (Java list) whose files are of a partition spec."""
+        number = self._then(self._file, self._method(f"{_ICEBERG}ContentFile", "specId", "int"))
+        boxed = number.asType(number.type().changeReturnType(self._class(_OBJECT)))
+        equals = self._method(_OBJECT, "equals", "boolean", _OBJECT).bindTo(self._jvm.java.lang.Integer(spec_id))
+        predicate = self._proxy(self._predicate, self._then(boxed, equals))
+        return self._lists.newArrayList(self._iterables.filter(tasks, predicate))
+
     def partitions(self, tasks: Any, spec: Any) -> list[str]:
-        """Return the partition of each task's file as Iceberg's text. The files have to be of this spec."""
-        getter = self._getter(f"{_ICEBERG}ContentFile", "partition", f"{_ICEBERG}StructLike")
-        to_path = self._method(
-            f"{_ICEBERG}PartitionSpec", "partitionToPath", "java.lang.String", f"{_ICEBERG}StructLike"
-        ).bindTo(spec)
-        return self._joined(tasks, self._then(self._then(self._file, getter), to_path))
+        """Return the partition of each task's file as a text that is unique in ``spec``, which all files have."""
+        to_path = self._method(f"{_ICEBERG}PartitionSpec", "partitionToPath", "java.lang.String", _STRUCT)
+        texts = self._joined(tasks, self._then(self._partition, to_path.bindTo(spec)))
+        if not any("null" in text for text in texts):
+            return texts
+        # Iceberg's own text is the same for null and for the text "null".
+        nulls = zip(*(self._nulls(tasks, place) for place in range(int(spec.fields().size()))), strict=True)
+        return [f"{text} {flags}" for text, flags in zip(texts, nulls, strict=True)]
+
+    def _nulls(self, tasks: Any, place: int) -> list[bool]:
+        """Return for each task whether a partition value is null."""
+        value = self._method(_STRUCT, "get", _OBJECT, "int", "java.lang.Class")
+        chosen = self._handles.insertArguments(value, 1, self._array(_OBJECT, place, self._class(_OBJECT)))
+        is_null = self._handles.publicLookup().findStatic(
+            self._class("java.util.Objects"), "isNull", self._type("boolean", _OBJECT)
+        )
+        return [
+            text == "true" for text in self._joined(tasks, self._then(self._then(self._partition, chosen), is_null))
+        ]
 
     def _joined(self, tasks: Any, handle: Any) -> list[str]:
+        """Return the texts of the values that a handle gives for the tasks."""
         if not tasks.size():
             return []
-        function = self._jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(self._function, handle)
+        function = self._proxy(self._function, handle)
         text = self._joiner.on(SEPARATOR).useForNull("").join(self._lists.transform(tasks, function))
         return str(text).split(SEPARATOR)
+
+    def _proxy(self, interface: Any, handle: Any) -> Any:
+        return self._jvm.java.lang.invoke.MethodHandleProxies.asInterfaceInstance(interface, handle)
 
     def _then(self, first: Any, second: Any) -> Any:
         return self._handles.filterReturnValue(first, second)
 
-    def _getter(self, owner: str, name: str, result: str) -> Any:
-        return self._method(owner, name, result)
-
     def _method(self, owner: str, name: str, result: str, *arguments: str) -> Any:
-        kind = self._jvm.java.lang.invoke.MethodType.methodType(self._class(result))
-        for argument in arguments:
-            kind = kind.appendParameterTypes(self._array(self._class(argument)))
-        return self._handles.publicLookup().findVirtual(self._class(owner), name, kind)
+        return self._handles.publicLookup().findVirtual(self._class(owner), name, self._type(result, *arguments))
 
-    def _array(self, value: Any) -> Any:
-        array = self._jvm.java.lang.reflect.Array.newInstance(self._class("java.lang.Class"), 1)
-        array[0] = value
+    def _type(self, result: str, *arguments: str) -> Any:
+        parameters = self._array("java.lang.Class", *map(self._class, arguments))
+        return self._jvm.java.lang.invoke.MethodType.methodType(self._class(result), parameters)
+
+    def _array(self, kind: str, *values: Any) -> Any:
+        array = self._jvm.java.lang.reflect.Array.newInstance(self._class(kind), len(values))
+        for place, value in enumerate(values):
+            array[place] = value
         return array
 
     def _class(self, name: str) -> Any:
@@ -98,11 +126,7 @@ class Columns:
                 return self._jvm.java.lang.Integer.TYPE
             case "long":
                 return self._jvm.java.lang.Long.TYPE
+            case "boolean":
+                return self._jvm.java.lang.Boolean.TYPE
             case _:
                 return self._loader.loadClass(name)
-
-
-def parts(tasks: Any, size: int) -> Iterator[Any]:
-    """Yield a Java list in parts of at most ``size`` elements."""
-    for start in range(0, int(tasks.size()), size):
-        yield tasks.subList(start, min(start + size, int(tasks.size())))

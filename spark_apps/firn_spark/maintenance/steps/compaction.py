@@ -9,9 +9,9 @@ applied only to rewritten files are removed in the same commit.
 import hashlib
 import json
 from collections import defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import structlog
@@ -21,9 +21,9 @@ from firn.model.maintenance import CompactionWork
 from firn.tables.compaction import CommitTimes, DataFile, Group, manifests_fragmented, plan
 from firn.tables.deletes import DeleteFile, applied
 from firn_spark.jvm import elements
+from firn_spark.maintenance.scans import Columns
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.rewriting import Arrangement
-from firn_spark.maintenance.steps.rewriting import planned as scan_tasks
 from firn_spark.maintenance.steps.subject import Subject
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap
@@ -47,14 +47,20 @@ class Planned:
     snapshot_id: int
     sequence: int
     files: tuple[DataFile, ...]
-    tasks: dict[str, Any]
-    """Path -> Java scan task, for files that may be rewritten."""
+    tasks: Any
+    """The scan tasks (Java list) of the files."""
+    places: dict[str, int]
+    """Path -> place of the file's task in ``tasks``."""
     users: dict[tuple[str, int], set[str]]
     """Delete file (path and offset in it) -> data files that it may apply to."""
     deletes: dict[tuple[str, int], Any]
     """Delete file -> the Java one."""
     idle: tuple[Any, ...]
     """Delete files (Java) that apply to no data file."""
+
+    def task(self, path: str) -> Any:
+        """Return the scan task (Java) of a file."""
+        return self.tasks.get(self.places[path])
 
 
 def compact(subject: Subject, work: CompactionWork) -> None:
@@ -121,7 +127,7 @@ def _rewrite(
     """Rewrite and commit one batch. Return False if other commits interfered; the new files are deleted then."""
     subject.guard.check()
     added = subject.rewrite(
-        [([planned.tasks[file.path] for file in group.files], group.outputs) for group in batch],
+        [([planned.task(file.path) for file in group.files], group.outputs) for group in batch],
         work.target_file_bytes,
         arrangement,
     )
@@ -134,9 +140,9 @@ def _rewrite(
     # An equality delete applies to files of its own partition and spec only (Iceberg specification, scan planning). The
     # files of another spec would lose deletes that other writers commit during the rewrite. Without the old sequence
     # number, Iceberg rejects the rewrite after such a delete.
+    before = subject.table.specs()
     moved = bool(specs) and any(
-        planned.tasks[path].spec().isPartitioned() and {int(planned.tasks[path].spec().specId())} != specs
-        for path in paths
+        spec_id not in specs and before[spec_id].isPartitioned() for spec_id in {group.spec_id for group in batch}
     )
 
     def produce(table: Any) -> Any:
@@ -144,7 +150,7 @@ def _rewrite(
         if table.operations().current().formatVersion() > 1 and not moved:
             rewrite.dataSequenceNumber(planned.sequence)
         for path in paths:
-            rewrite.deleteFile(planned.tasks[path].file())
+            rewrite.deleteFile(planned.task(path).file())
         for file in added:
             rewrite.addFile(file)
         for delete in dangling:
@@ -195,35 +201,20 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
         return None
     times = CommitTimes({int(commit.sequenceNumber()): int(commit.timestampMillis()) for commit in table.snapshots()})
     marked = arranged_sequences(dict(table.properties()), arrangement)
-    files: list[DataFile] = []
-    tasks: dict[str, Any] = {}
+    columns = Columns(subject.jvm)
+    tasks = columns.tasks(table.newScan().useSnapshot(snapshot.snapshotId()))
+    files = [
+        replace(file, added_ms=times.of(file.written), arranged=file.written in marked)
+        for file in _data_files(columns, tasks, dict(table.specs()))
+    ]
     users: dict[tuple[str, int], set[str]] = defaultdict(set)
     deletes: dict[tuple[str, int], Any] = {}
     described: dict[tuple[str, int], DeleteFile] = {}
-    # Every call of Java is expensive: no value is requested twice, or without need.
-    specs = dict(table.specs())
-    partitioned = {number for number, spec in specs.items() if not spec.isUnpartitioned()}
     total_deletes = int(snapshot.summary().get("total-delete-files") or -1)
-    for task in scan_tasks(table.newScan().useSnapshot(snapshot.snapshotId())):
-        file = task.file()
-        path, spec_id, written = str(file.location()), int(file.specId()), int(file.fileSequenceNumber() or 0)
-        files.append(
-            DataFile(
-                path=path,
-                bytes=int(file.fileSizeInBytes()),
-                records=int(file.recordCount()),
-                partition=_partition(specs[spec_id], file.partition()) if spec_id in partitioned else "",
-                spec_id=spec_id,
-                added_ms=times.of(written),
-                sequence=int(file.dataSequenceNumber() or 0),
-                arranged=written in marked,
-                written=written,
-            )
-        )
-        tasks[path] = task
-        for delete in task.deletes() if total_deletes else ():
+    for place, count in enumerate(columns.deletes(tasks) if total_deletes else ()):
+        for delete in tasks.get(place).deletes() if count else ():
             key = _key(delete)
-            users[key].add(path)
+            users[key].add(files[place].path)
             if key not in deletes:
                 deletes[key] = delete
                 described[key] = _delete(subject, delete)
@@ -232,11 +223,50 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
         int(snapshot.sequenceNumber()),
         tuple(applied(files, described.values())),
         tasks,
+        {file.path: place for place, file in enumerate(files)},
         dict(users),
         deletes,
         # All delete files of the table are in use, so none can be idle.
-        () if total_deletes == len(deletes) else tuple(_idle(subject, snapshot, specs, deletes)),
+        () if total_deletes == len(deletes) else tuple(_idle(subject, snapshot, dict(table.specs()), deletes)),
     )
+
+
+def _data_files(columns: Columns, tasks: Any, specs: Mapping[int, Any]) -> Iterator[DataFile]:
+    """Yield the files of scan tasks, without times."""
+    spec_ids = columns.numbers(tasks, "specId")
+    for path, size, records, spec_id, partition, sequence, written in zip(
+        columns.values(tasks, "location"),
+        columns.numbers(tasks, "fileSizeInBytes"),
+        columns.numbers(tasks, "recordCount"),
+        spec_ids,
+        _partitions(columns, tasks, specs, spec_ids),
+        columns.numbers(tasks, "dataSequenceNumber"),
+        columns.numbers(tasks, "fileSequenceNumber"),
+        strict=True,
+    ):
+        yield DataFile(
+            path=path,
+            bytes=size,
+            records=records,
+            partition=partition,
+            spec_id=spec_id,
+            added_ms=0,
+            sequence=sequence,
+            written=written,
+        )
+
+
+def _partitions(columns: Columns, tasks: Any, specs: Mapping[int, Any], spec_ids: Sequence[int]) -> list[str]:
+    """Return the partitions of scan tasks as texts that are unique in their specs."""
+    texts = [""] * len(spec_ids)
+    for spec_id in set(spec_ids):
+        if specs[spec_id].isUnpartitioned():
+            continue
+        places = [place for place, other in enumerate(spec_ids) if other == spec_id]
+        chosen = tasks if len(places) == len(spec_ids) else columns.of_spec(tasks, spec_id)
+        for place, text in zip(places, columns.partitions(chosen, specs[spec_id]), strict=True):
+            texts[place] = text
+    return texts
 
 
 def _partition(spec: Any, values: Any) -> str:
