@@ -13,10 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import NestedField
 
 from firn_spark.worker.data_files import DataFileWriter, TableSpec, arrow_schema
+from firn_spark.worker.merging import merge as merging
+from firn_spark.worker.merging import reading
 from firn_spark.worker.merging.merge import merge
 from firn_spark.worker.merging.plan import Kind, MergePlan, SourceFile
 from tests.unit.spark import tables
@@ -248,6 +252,62 @@ def test_files_without_field_ids_follow_the_name_mapping(tmp_path: Path) -> None
     mapping = json.dumps([{"field-id": 1, "names": ["id"]}, {"field-id": 2, "names": ["region", "old_region"]}])
     (merged_file,) = merged(plan(spec_of(tmp_path, schema, {"schema.name-mapping.default": mapping}), [file]))
     assert tables.read([merged_file]) == [{"id": 1, "region": "a"}, {"id": 2, "region": "b"}]
+
+
+def strings(seed: int, count: int, distinct: int) -> pa.Table:
+    """Return rows of an id and a text, of which there are ``distinct``."""
+    pick = random.Random(seed)
+    texts_ = [f"value-{pick.randrange(distinct):08d}" if pick.random() < 0.9 else None for _ in range(count)]
+    ids = pa.array(range(seed * count, (seed + 1) * count), pa.int64())
+    return pa.table([ids, pa.array(texts_)], schema=arrow_schema(Schema(FIELDS[0], FIELDS[1])))
+
+
+@pytest.mark.parametrize("distinct", [(5, 5, 5, 5), (10**9,) * 4, (5, 10**9, 5, 10**9), (10**9, 5, 10**9, 5)])
+def test_texts_stay_the_same_however_often_they_repeat(tmp_path: Path, distinct: tuple[int, ...]) -> None:
+    """The first rows decide whether a file has dictionaries. Later rows may repeat more or less often."""
+    spec = spec_of(tmp_path, Schema(FIELDS[0], FIELDS[1]), {"write.parquet.row-group-size-bytes": "30000"})
+    inputs = [strings(seed, 1500, count) for seed, count in enumerate(distinct)]
+    sources = [
+        source(tmp_path, table, number, row_group_size=400, use_dictionary=bool(number % 3))
+        for number, table in enumerate(inputs)
+    ]
+    files = merged(plan(spec, sources, outputs=2))
+    assert tables.read(files) == pa.concat_tables(inputs).to_pylist()
+    for file in files:
+        assert pq.read_metadata(file["file-path"].removeprefix("file://")).num_row_groups > 1
+
+
+def test_many_small_batches_are_folded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(merging, "FOLDED", 3)
+    schema = Schema(FIELDS[0], FIELDS[1])
+    inputs = [strings(seed, 50, 7 if seed % 2 else 10**9) for seed in range(10)]
+    inputs[4] = inputs[4].select(["id"])
+    sources = [source(tmp_path, table, number) for number, table in enumerate(inputs)]
+    (file,) = merged(plan(spec_of(tmp_path, schema), sources))
+    expected = [{"region": None} | row for table in inputs for row in table.to_pylist()]
+    assert [sorted(row.items()) for row in tables.read([file])] == [sorted(row.items()) for row in expected]
+
+
+def test_large_files_are_read_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(reading, "BUFFERED_BYTES", 0)
+    monkeypatch.setattr(reading, "BUFFER", 1024)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 64)
+    inputs = [rows(seed) for seed in range(3)]
+    (file,) = merged(plan(spec_of(tmp_path), [source(tmp_path, table, number) for number, table in enumerate(inputs)]))
+    assert texts(tables.read([file])) == texts(pa.concat_tables(inputs).to_pylist())
+
+
+def test_columns_of_identity_partitions_may_be_missing_in_files(tmp_path: Path) -> None:
+    """Their values are in the table's metadata only (Iceberg specification, Column Projection), so Spark reads them."""
+    field = PartitionField(source_id=2, field_id=1000, transform=IdentityTransform(), name="region")
+    spec = tables.table_spec(
+        tmp_path, (), schema=WIDE.model_dump_json(), partition_spec=PartitionSpec(field, spec_id=1).model_dump_json()
+    )
+    given = plan(
+        spec, [source(tmp_path, rows(1).drop_columns(["region"]), 1)], partition=("eu",), partition_path="region=eu"
+    )
+    assert "no column region" in reason(given)
 
 
 def test_a_damaged_file_is_left_to_spark(tmp_path: Path) -> None:
