@@ -11,6 +11,10 @@ import json
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+from pyiceberg.typedef import Record
 
 from firn.model.maintenance import CompactionWork, TableReport
 from hack.bench.contestants.lake import NAMESPACE, Lake, lake
@@ -24,6 +28,9 @@ CORES = 1
 HEAP = "1g"
 TARGET = 128 * MIB
 LARGER = 16 * MIB
+MANY = 100_000
+MANIFEST = 10_000
+"""Files of a manifest of the table with `MANY` files."""
 FILES_PER_MINUTE = 100
 """Files per minute of `Options.minutes`: ten minutes are a table of 1,000 files."""
 PEER = "Spark rewrite_data_files"
@@ -51,6 +58,7 @@ def measure(options: Options) -> Iterator[Figure]:
         yield from queries(stores, count)
         larger = [compact(stores, f"larger{turn}", max(10, count // 10), LARGER) for turn in range(options.repeats)]
         yield from figures(larger, "_16mib")
+        yield Figure("compaction_plan", plan(stores), f"s to plan a table of {MANY} files", "lower")
 
 
 def compact(stores: Lake, name: str, count: int, size: int) -> Pair:
@@ -112,6 +120,51 @@ def figures(pairs: Sequence[Pair], suffix: str) -> Iterator[Figure]:
         "MB (PSS of all processes)",
         "lower",
         ((each.ours.usage.peak_bytes / 1e6, each.theirs.usage.peak_bytes / 1e6) for each in pairs),
+    )
+
+
+def plan(stores: Lake) -> float:
+    """Return the seconds that a run needs to find that a table of `MANY` files has nothing to do. The files exist in metadata only."""
+    catalog = stores.catalog()
+    # Full sizes leave nothing to rewrite.
+    with step(f"writing the metadata of a table of {MANY} files"):
+        stores.create_plain_table("many")
+        table = catalog.load_table((NAMESPACE, "many"))
+        with table.update_spec() as update:
+            update.add_identity("region")
+        for part in range(MANY // MANIFEST):
+            with table.transaction() as transaction, transaction.update_snapshot().fast_append() as append:
+                for number in range(part * MANIFEST, (part + 1) * MANIFEST):
+                    append.append_data_file(_file(table, number))
+    with step("planning by Firn"):
+        report, _ = maintain(stores, run_of(stores, "plan", [work(stores, "many", WORK)], cores=CORES, heap=HEAP))
+    if report.outcome != "Nothing" or report.files_before != MANY:
+        raise RuntimeError(f"the run on {report.files_before} files ended with {report.outcome}: {report.message}")
+    return report.seconds
+
+
+def _file(table: Any, number: int) -> DataFile:
+    """Describe a file with the metrics of all columns."""
+    fields = [field.field_id for field in table.schema().fields]
+    region = f"region-{number % 100}"
+    return DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=f"{table.location()}/data/region={region}/00000-{number}-0123456789abcdef.parquet",
+        file_format=FileFormat.PARQUET,
+        partition=Record(region),
+        record_count=1_000_000,
+        file_size_in_bytes=TARGET,
+        column_sizes=dict.fromkeys(fields, TARGET // len(fields)),
+        value_counts=dict.fromkeys(fields, 1_000_000),
+        null_value_counts=dict.fromkeys(fields, 0),
+        nan_value_counts={},
+        lower_bounds=dict.fromkeys(fields, bytes(8)),
+        upper_bounds=dict.fromkeys(fields, bytes(8)),
+        split_offsets=[4],
+        sort_order_id=0,
+        equality_ids=None,
+        key_metadata=None,
+        spec_id=table.spec().spec_id,
     )
 
 
