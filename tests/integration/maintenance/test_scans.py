@@ -11,12 +11,17 @@ def scanned(topic: Topic) -> tuple[Columns, Any]:
     return columns, columns.tasks(topic.fresh().newScan())
 
 
+def partition(spec: Any, values: Any) -> tuple[str, list[bool]]:
+    """Return a partition as it differs from others."""
+    return str(spec.partitionToPath(values)), [values.get(place) is None for place in range(values.size())]
+
+
 def test_values_are_those_of_each_task(lake: Lake) -> None:
     topic = lake.topic(format_version=3, properties={"write.delete.mode": "merge-on-read"})
     topic.ingest(3)
     topic.sql("DELETE FROM {t} WHERE id = 13")
-    columns, tasks = scanned(topic)
-    files = [task.file() for task in tasks]
+    columns, listed = scanned(topic)
+    files, tasks = [task.file() for task in listed], columns.files(listed)
     assert columns.values(tasks, "location") == [str(file.location()) for file in files]
     assert columns.numbers(tasks, "fileSizeInBytes") == [file.fileSizeInBytes() for file in files]
     assert columns.numbers(tasks, "recordCount") == [10, 10, 10]
@@ -24,13 +29,20 @@ def test_values_are_those_of_each_task(lake: Lake) -> None:
     assert columns.numbers(tasks, "firstRowId") == [file.firstRowId() for file in files]
     assert columns.values(tasks, "format") == ["PARQUET"] * 3
     assert columns.values(tasks, "keyMetadata") == [""] * 3
-    assert sorted(columns.deletes(tasks)) == [0, 0, 1]
+    assert sorted(columns.delete_counts(listed)) == [0, 0, 1]
+    (delete,) = [delete for task in listed for delete in task.deletes()]
+    (deleted,) = [str(task.file().location()) for task in listed if task.deletes()]
+    deletes = columns.delete_files(listed)
+    assert columns.keys(deletes) == [(str(delete.location()), delete.contentOffset())]
+    assert columns.targets(deletes) == [deleted]
+    assert columns.values(deletes, "content") == ["POSITION_DELETES"]
 
 
 def test_a_table_without_files_has_no_values(lake: Lake) -> None:
-    columns, tasks = scanned(lake.topic())
+    columns, listed = scanned(lake.topic())
+    tasks = columns.files(listed)
     assert columns.values(tasks, "location") == []
-    assert columns.numbers(tasks, "specId") == columns.deletes(tasks) == []
+    assert columns.numbers(tasks, "specId") == columns.delete_counts(listed) == []
 
 
 def test_partitions_of_each_spec_are_unique_texts(lake: Lake) -> None:
@@ -42,9 +54,16 @@ def test_partitions_of_each_spec_are_unique_texts(lake: Lake) -> None:
     old = int(topic.fresh().spec().specId())
     topic.sql("ALTER TABLE {t} ADD PARTITION FIELD bucket(2, id)")
     topic.sql("INSERT INTO {t} SELECT * FROM {t} LIMIT 1")
-    columns, tasks = scanned(topic)
-    assert sorted(columns.numbers(tasks, "specId")) == [old] * 5 + [old + 1]
-    assert columns.numbers(columns.of_spec(tasks, old + 1), "specId") == [old + 1]
-    texts = columns.partitions(columns.of_spec(tasks, old), topic.fresh().specs()[old])
-    assert len(texts) == 5
-    assert len(set(texts)) == 4
+    columns, listed = scanned(topic)
+    files, specs = columns.files(listed), dict(topic.fresh().specs())
+    assert sorted(columns.numbers(files, "specId")) == [old] * 5 + [old + 1]
+    assert columns.numbers(columns.of_spec(files, old + 1), "specId") == [old + 1]
+    texts = columns.partitions(files, specs)
+    expected = [(file.specId(), *partition(specs[file.specId()], file.partition())) for file in files]
+    assert len(set(texts)) == len({repr(each) for each in expected}) == 5
+    # A text does not depend on the other files of the list.
+    assert columns.partitions(listed_alone(columns, listed), specs) == texts[:1]
+
+
+def listed_alone(columns: Columns, tasks: Any) -> Any:
+    return columns.files(tasks.subList(0, 1))

@@ -35,14 +35,15 @@ class MergeJobs:
     def file_facts(self, tasks: Sequence[Any]) -> list[FileFacts]:
         """Describe the files of scan tasks for the decision."""
         columns, listed = self._columns(tasks)
+        files = columns.files(listed)
         return [
             FileFacts(form, spec_id, deletes, bool(key), bool(first))
             for form, spec_id, deletes, key, first in zip(
-                columns.values(listed, "format"),
-                columns.numbers(listed, "specId"),
-                columns.deletes(listed),
-                columns.values(listed, "keyMetadata"),
-                columns.values(listed, "firstRowId"),
+                columns.values(files, "format"),
+                columns.numbers(files, "specId"),
+                columns.delete_counts(listed),
+                columns.values(files, "keyMetadata"),
+                columns.values(files, "firstRowId"),
                 strict=True,
             )
         ]
@@ -62,23 +63,24 @@ class MergeJobs:
 
     def _plan(self, table: Any, tasks: Sequence[Any], outputs: int) -> MergePlan:
         columns, listed = self._columns(tasks)
+        data_files = columns.files(listed)
         spec, first = table.spec(), tasks[0].file()
         described = json.loads(self._jvm.org.apache.iceberg.ContentFileParser.toJson(first, spec))
         partitioned = bool(spec.isPartitioned())
         files = tuple(
             SourceFile(path, size, sequence, int(row_id) if row_id else None)
             for path, size, sequence, row_id in zip(
-                columns.values(listed, "location"),
-                columns.numbers(listed, "fileSizeInBytes"),
-                columns.numbers(listed, "dataSequenceNumber"),
-                columns.values(listed, "firstRowId"),
+                columns.values(data_files, "location"),
+                columns.numbers(data_files, "fileSizeInBytes"),
+                columns.numbers(data_files, "dataSequenceNumber"),
+                columns.values(data_files, "firstRowId"),
                 strict=True,
             )
         )
         return MergePlan(
             table=table_spec(self._jvm, table),
             files=files,
-            records=sum(columns.numbers(listed, "recordCount")),
+            records=sum(columns.numbers(data_files, "recordCount")),
             outputs=outputs,
             partition=tuple(described["partition"]) if partitioned else (),
             partition_path=str(spec.partitionToPath(first.partition())) if partitioned else "",

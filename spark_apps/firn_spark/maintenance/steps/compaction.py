@@ -11,7 +11,7 @@ import json
 from collections import defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import structlog
@@ -32,12 +32,30 @@ log = structlog.get_logger()
 
 COMPACT = "compact"
 """``firn.kind`` of the snapshots."""
+PORTION = 100_000
+"""Number of delete files whose values are read at once. A file counts once for each data file that it applies to."""
 PASSES = 3
 """Number of times that a table is planned, if other commits replace files that are being rewritten."""
 ARRANGED = "firn.arranged"
 """Table property: digest of an arrangement and the sequence numbers of the commits that wrote files in it."""
 ARRANGED_COMMITS = 2_000
 """Largest number of commits in the property: the newest whose files exist. Files of other commits are arranged again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """The delete files of a snapshot that apply to data files, by path and offset in it."""
+
+    users: dict[tuple[str, int], set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Data files that the delete file may apply to."""
+    described: dict[tuple[str, int], DeleteFile] = field(default_factory=dict)
+    listed: dict[tuple[str, int], tuple[Any, int]] = field(default_factory=dict)
+    """A Java list with the delete file, and its place there."""
+
+    def java(self, key: tuple[str, int]) -> Any:
+        """Return a delete file (Java)."""
+        files, place = self.listed[key]
+        return files.get(place)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +69,7 @@ class Planned:
     """The scan tasks (Java list) of the files."""
     places: dict[str, int]
     """Path -> place of the file's task in ``tasks``."""
-    users: dict[tuple[str, int], set[str]]
-    """Delete file (path and offset in it) -> data files that it may apply to."""
-    deletes: dict[tuple[str, int], Any]
-    """Delete file -> the Java one."""
+    deletes: Deletes
     idle: tuple[Any, ...]
     """Delete files (Java) that apply to no data file."""
 
@@ -133,7 +148,9 @@ def _rewrite(
     )
     paths = {file.path for group in batch for file in group.files}
     dangling = [
-        planned.deletes[key] for key, users in planned.users.items() if users & paths and not users - paths - gone
+        planned.deletes.java(key)
+        for key, users in planned.deletes.users.items()
+        if users & paths and not users - paths - gone
     ]
 
     specs = {int(file.specId()) for file in added}
@@ -201,47 +218,36 @@ def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Pl
         return None
     times = CommitTimes({int(commit.sequenceNumber()): int(commit.timestampMillis()) for commit in table.snapshots()})
     marked = arranged_sequences(dict(table.properties()), arrangement)
-    columns = Columns(subject.jvm)
+    columns, specs = Columns(subject.jvm), dict(table.specs())
     tasks = columns.tasks(table.newScan().useSnapshot(snapshot.snapshotId()))
     files = [
         replace(file, added_ms=times.of(file.written), arranged=file.written in marked)
-        for file in _data_files(columns, tasks, dict(table.specs()))
+        for file in _data_files(columns, columns.files(tasks), specs)
     ]
-    users: dict[tuple[str, int], set[str]] = defaultdict(set)
-    deletes: dict[tuple[str, int], Any] = {}
-    described: dict[tuple[str, int], DeleteFile] = {}
     total_deletes = int(snapshot.summary().get("total-delete-files") or -1)
-    for place, count in enumerate(columns.deletes(tasks) if total_deletes else ()):
-        for delete in tasks.get(place).deletes() if count else ():
-            key = _key(delete)
-            users[key].add(files[place].path)
-            if key not in deletes:
-                deletes[key] = delete
-                described[key] = _delete(subject, delete)
+    found = _deletes(columns, tasks, specs, files) if total_deletes else Deletes()
     return Planned(
         int(snapshot.snapshotId()),
         int(snapshot.sequenceNumber()),
-        tuple(applied(files, described.values())),
+        tuple(applied(files, found.described.values())),
         tasks,
         {file.path: place for place, file in enumerate(files)},
-        dict(users),
-        deletes,
+        found,
         # All delete files of the table are in use, so none can be idle.
-        () if total_deletes == len(deletes) else tuple(_idle(subject, snapshot, dict(table.specs()), deletes)),
+        () if total_deletes == len(found.users) else tuple(_idle(subject, snapshot, specs, found.users)),
     )
 
 
-def _data_files(columns: Columns, tasks: Any, specs: Mapping[int, Any]) -> Iterator[DataFile]:
-    """Yield the files of scan tasks, without times."""
-    spec_ids = columns.numbers(tasks, "specId")
+def _data_files(columns: Columns, listed: Any, specs: Mapping[int, Any]) -> Iterator[DataFile]:
+    """Yield data files (Java list) as planning needs them, without times."""
     for path, size, records, spec_id, partition, sequence, written in zip(
-        columns.values(tasks, "location"),
-        columns.numbers(tasks, "fileSizeInBytes"),
-        columns.numbers(tasks, "recordCount"),
-        spec_ids,
-        _partitions(columns, tasks, specs, spec_ids),
-        columns.numbers(tasks, "dataSequenceNumber"),
-        columns.numbers(tasks, "fileSequenceNumber"),
+        columns.values(listed, "location"),
+        columns.numbers(listed, "fileSizeInBytes"),
+        columns.numbers(listed, "recordCount"),
+        columns.numbers(listed, "specId"),
+        columns.partitions(listed, specs),
+        columns.numbers(listed, "dataSequenceNumber"),
+        columns.numbers(listed, "fileSequenceNumber"),
         strict=True,
     ):
         yield DataFile(
@@ -256,26 +262,56 @@ def _data_files(columns: Columns, tasks: Any, specs: Mapping[int, Any]) -> Itera
         )
 
 
-def _partitions(columns: Columns, tasks: Any, specs: Mapping[int, Any], spec_ids: Sequence[int]) -> list[str]:
-    """Return the partitions of scan tasks as texts that are unique in their specs."""
-    texts = [""] * len(spec_ids)
-    for spec_id in set(spec_ids):
-        if specs[spec_id].isUnpartitioned():
-            continue
-        places = [place for place, other in enumerate(spec_ids) if other == spec_id]
-        chosen = tasks if len(places) == len(spec_ids) else columns.of_spec(tasks, spec_id)
-        for place, text in zip(places, columns.partitions(chosen, specs[spec_id]), strict=True):
-            texts[place] = text
-    return texts
+def _deletes(columns: Columns, tasks: Any, specs: Mapping[int, Any], files: Sequence[DataFile]) -> Deletes:
+    """Return the delete files of scan tasks, whose data files are ``files``."""
+    found = Deletes()
+    counts = columns.delete_counts(tasks)
+    for start, end in portions(counts, PORTION):
+        listed = columns.delete_files(tasks.subList(start, end))
+        keys = columns.keys(listed)
+        users = (files[place].path for place in range(start, end) for _ in range(counts[place]))
+        for key, user in zip(keys, users, strict=True):
+            found.users[key].add(user)
+        for place, delete in enumerate(_delete_files(columns, listed, specs)):
+            if keys[place] not in found.described:
+                found.described[keys[place]] = delete
+                found.listed[keys[place]] = (listed, place)
+    return found
 
 
-def _partition(spec: Any, values: Any) -> str:
-    """Return a partition as a text that is unique in its spec. Iceberg's own text is the same for null and the text
-    ``null``."""
-    text = str(spec.partitionToPath(values))
-    if "null" not in text:
-        return text
-    return f"{text} {[values.get(place) is None for place in range(int(values.size()))]}"
+def portions(counts: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges of ``counts`` whose sum is at most ``most``, or that have one element."""
+    start = total = 0
+    for end, count in enumerate(counts):
+        if total + count > most and end > start:
+            yield start, end
+            start, total = end, 0
+        total += count
+    if total:
+        yield start, len(counts)
+
+
+def _delete_files(columns: Columns, listed: Any, specs: Mapping[int, Any]) -> Iterator[DeleteFile]:
+    """Yield delete files (Java list) as planning needs them."""
+    for content, records, sequence, spec_id, partition, target in zip(
+        columns.values(listed, "content"),
+        columns.numbers(listed, "recordCount"),
+        columns.numbers(listed, "dataSequenceNumber"),
+        columns.numbers(listed, "specId"),
+        columns.partitions(listed, specs),
+        columns.targets(listed),
+        strict=True,
+    ):
+        equality = content == "EQUALITY_DELETES"
+        yield DeleteFile(
+            records=records,
+            sequence=sequence,
+            spec_id=spec_id,
+            partition=partition,
+            equality=equality,
+            everywhere=equality and bool(specs[spec_id].isUnpartitioned()),
+            target=None if equality else target,
+        )
 
 
 def _key(delete: Any) -> tuple[str, int]:
@@ -295,23 +331,6 @@ def _idle(subject: Subject, snapshot: Any, specs: Any, used: Container[tuple[str
             yield from (file.copy() for file in elements(reader.iterator()) if _key(file) not in used)
         finally:
             reader.close()
-
-
-def _delete(subject: Subject, delete: Any) -> DeleteFile:
-    equality = str(delete.content()) == "EQUALITY_DELETES"
-    spec = subject.table.specs()[delete.specId()]
-    target = (
-        None if equality else subject.jvm.org.apache.iceberg.util.ContentFileUtil.referencedDataFileLocation(delete)
-    )
-    return DeleteFile(
-        records=int(delete.recordCount()),
-        sequence=int(delete.dataSequenceNumber() or 0),
-        spec_id=int(delete.specId()),
-        partition=_partition(spec, delete.partition()),
-        equality=equality,
-        everywhere=equality and bool(spec.isUnpartitioned()),
-        target=str(target) if target is not None else None,
-    )
 
 
 def rewrite_manifests(subject: Subject, *, always: bool = False) -> None:
