@@ -14,7 +14,7 @@ LARGEST_ROW_GROUPS = 512 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class TableFacts:
-    """What the decision needs to know about the table. ``schema`` is Iceberg's JSON."""
+    """Facts about a table for the decision. ``schema`` is Iceberg's JSON."""
 
     format_version: int
     spec_id: int
@@ -25,7 +25,7 @@ class TableFacts:
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What the decision needs to know about a file."""
+    """Facts about a file for the decision."""
 
     format: str
     spec_id: int
