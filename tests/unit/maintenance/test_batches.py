@@ -1,11 +1,12 @@
 """Groups are committed in a bounded number of commits."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from firn.model.maintenance import CompactionWork
 from firn.tables.compaction import DataFile, Group
-from firn_spark.maintenance.steps.compaction import ARRANGED, arranged_sequences, batches, digest
+from firn_spark.maintenance.steps.compaction import ARRANGED, arranged_sequences, batches, digest, portions
 from firn_spark.maintenance.steps.rewriting import Arrangement
 
 
@@ -30,3 +31,12 @@ def test_an_arrangement_is_remembered_as_long_as_it_is_wanted() -> None:
     assert arranged_sequences(properties, other) == set()
     assert arranged_sequences({}, arrangement) == set()
     assert CompactionWork().strategy == Arrangement().strategy
+
+
+@pytest.mark.parametrize("counts", [[], [0, 0], [1, 1, 1], [2, 2, 2], [9, 1, 0, 2, 1], [0, 3, 0], [0, 9, 9]])
+def test_delete_files_are_read_in_portions(counts: list[int]) -> None:
+    found = list(portions(counts, 3))
+    assert sum(sum(counts[start:end]) for start, end in found) == sum(counts)
+    assert all(sum(counts[start:end]) <= 3 or sum(map(bool, counts[start:end])) == 1 for start, end in found)
+    places = [place for start, end in found for place in range(start, end)]
+    assert places == list(range(len(places)))
