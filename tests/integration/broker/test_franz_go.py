@@ -56,7 +56,7 @@ def test_the_tests_of_franz_go_pass(tests_of_franz_go: Path, firn: FirnBroker, t
     environment = {
         **os.environ, "KGO_SEEDS": firn.bootstrap, "KGO_TEST_RF": "1", "KGO_TEST_RECORDS": "50000", "KGO_LOG_LEVEL": "none",
     }  # fmt: skip
-    command = [tests_of_franz_go, "-test.v", "-test.run", f"^({tests})$", "-test.timeout", f"{seconds}s"]
+    command = [str(tests_of_franz_go), "-test.v", "-test.run", f"^({tests})$", "-test.timeout", f"{seconds}s"]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=seconds + 30)
     assert ended.returncode == 0, ended.stdout[-4000:]
     passed = set(re.findall(r"^--- PASS: (\w+)", ended.stdout, re.MULTILINE))

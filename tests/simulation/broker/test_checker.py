@@ -17,7 +17,7 @@ from firn_broker.cluster.continuity import Continuity, Fallen
 from firn_broker.groups.shards import Shard
 from firn_broker.groups.storage import GroupStorage
 from firn_broker.log.reader import Position, Reader
-from firn_broker.log.watermarks import Watch
+from firn_broker.log.watermarks import Waiter
 from firn_broker.log.writer import WalWriter
 from firn_broker.log_types import BatchEntry, BatchOutcome, Commit, LookupResult, StoredGroup
 from firn_broker.metadata_store import idempotence
@@ -154,7 +154,7 @@ class StaleReader(Reader):
         max_bytes: int,
         ahead: int,
         results: dict[Position, LookupResult],
-        watch: Watch,
+        watch: Waiter,
     ) -> bool:
         key, now = tuple(positions), asyncio.get_running_loop().time
         if key not in self._known or self._known[key][0] + 5 < now():
@@ -179,7 +179,7 @@ class SkippingReader(Reader):
         max_bytes: int,
         ahead: int,
         results: dict[Position, LookupResult],
-        watch: Watch,
+        watch: Waiter,
     ) -> bool:
         full = await super()._find(positions, max_bytes, ahead, results, watch)
         for position in positions:
