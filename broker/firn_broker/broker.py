@@ -1,7 +1,6 @@
 """The broker: its parts, composed from its ports, and its background tasks. The handlers of APIs work with it."""
 
 import asyncio
-import math
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -36,7 +35,7 @@ from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
 from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings, DirectorySettings
-from firn_broker.storage.put_budget import BUCKET_PUTS, PutBudget
+from firn_broker.storage.put_budget import BUCKET_PUTS, DIRECTORY_PUTS, PutBudget
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicCreator
 from firn_broker.topics.topic_metadata import TopicMetadata
@@ -241,7 +240,7 @@ class Broker:
 def _puts_per_second(settings: BrokerSettings) -> float:
     if settings.writer.puts_per_second is not None:
         return settings.writer.puts_per_second
-    return math.inf if isinstance(settings.objects, DirectorySettings) else BUCKET_PUTS
+    return DIRECTORY_PUTS if isinstance(settings.objects, DirectorySettings) else BUCKET_PUTS
 
 
 async def _reached(step: Callable[[], Awaitable[T]]) -> T:

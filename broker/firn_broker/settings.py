@@ -41,12 +41,12 @@ class WriterSettings(Settings):
     puts_per_second: float | None = Field(default=None, ge=0)
     """Objects per second up to which the broker uploads batches at once, instead of at the end of `flushSeconds`. It does
     so while no other object is being uploaded or committed. A larger number shortens the time until an acknowledgement,
-    and costs more requests to the object store. Default: 20 for a bucket, no limit for a directory."""
+    and costs more requests to the object store. Default: 20 for a bucket, 200 for a directory."""
     early_bytes: int = Field(default=256 * 1024, ge=0)
     """Size in bytes from which the broker may upload an object at once, whatever `putsPerSecond` is. It does so if a
     producer has the maximum of requests in flight, and fewer than `earlyUploads` uploads are running."""
     early_uploads: int = Field(default=2, ge=1, le=64)
-    """Concurrent uploads up to which a producer with the maximum of requests in flight causes another one."""
+    """Largest number of concurrent uploads for producers with the maximum of requests in flight."""
     uploads: int = Field(default=4, ge=1, le=64)
     """Largest number of concurrent uploads."""
     upload_seconds: float = Field(default=30, gt=0)

@@ -57,7 +57,7 @@ async def handle(broker: Broker, call: Call) -> list[bytes | memoryview]:
 
 
 async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memoryview]:
-    call.client.again = None
+    call.client.forget()
     request = fetch.read(call.frame, call.header.body, call.version)
     session, error = broker.fetch_sessions.find(call.client, request)
     if error:

@@ -123,10 +123,10 @@ class Reader:
         ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
         results: dict[Position, LookupResult] = {}
         with self._watermarks.watch(position.partition for position in positions) as watch:
-            if max_wait_seconds > 0 and min_bytes > 0:
+            if max_wait_seconds > 0 and min_bytes > 0 and len(positions) <= LOOKUPS:
                 results = self._at_known_end(positions, watch)
             claimed = set(results)
-            pending: Sequence[Position] = [position for position in positions if position not in claimed]
+            pending = () if claimed else positions
             while True:
                 claimed.difference_update(pending)
                 full = bool(pending) and await self._find(pending, max_bytes, ahead, results, watch)
@@ -141,20 +141,22 @@ class Reader:
                     break
                 if not (grown := await watch.wait(left)):
                     break
-                pending = [position for position in positions if position.partition in grown]
+                # One lookup for those that have grown, and for those whose bounds may be older than the request.
+                unsure = () if watch.confirmed else claimed
+                pending = [position for position in positions if position.partition in grown or position in unsure]
             if claimed:
                 await self._confirm(claimed, max_bytes, ahead, results, watch)
         return await self._load(positions, [results[position] for position in positions], max_bytes, share)
 
     def _at_known_end(self, positions: Sequence[Position], watch: Waiter) -> dict[Position, LookupResult]:
-        """Return empty results for the positions at the known ends of their partitions. The next poll confirms them."""
+        """Return empty results if all positions are at the known ends of their partitions. The next poll confirms them."""
         results = {}
         for position in positions:
             known = self._watermarks.known(position.partition)
-            if known is not None and known[1] == position.offset:
-                results[position] = LookupResult(ErrorCode.none, *known)
-        if results:
-            self._watermarks.claim(watch)
+            if known is None or known[1] != position.offset:
+                return {}
+            results[position] = LookupResult(ErrorCode.none, *known)
+        self._watermarks.claim(watch)
         return results
 
     async def _confirm(
@@ -382,9 +384,11 @@ class Reader:
                 states = await self._log_store.states(partitions)
             except UnavailableError as error:
                 log.warning("cannot poll high watermarks", error=str(error))
+                self._watermarks.doubt(claims)
                 continue
             except Exception:
                 log.exception("cannot poll high watermarks")
+                self._watermarks.doubt(claims)
                 continue
             for partition, state in zip(partitions, states, strict=True):
                 if state is None:

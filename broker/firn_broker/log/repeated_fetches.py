@@ -7,25 +7,26 @@ grows, or no poll confirms the ends in time, the broker handles the request as a
 In a session (KIP-227) the epoch of the request grows each time, and all else is the same."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from firn_broker import metrics
 from firn_broker.log.fetch_sessions import FetchSession, FetchSessions
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import Partition
 from firn_broker.network.budget import Counted
-from firn_broker.network.router import Buffers, Call
+from firn_broker.network.router import Buffers, Call, Serve
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire import headers
 from firn_broker.wire.fetch import FetchRequest, epoch_place
 
 Ends = Mapping[Partition, tuple[int, int]]
 """Log start and high watermark by partition."""
-Serve = Callable[[], "asyncio.Task[Buffers | None]"]
-"""Handles the request as any other."""
-
-PARTITIONS = 100
-"""Partitions at most whose ends are remembered for a connection, which takes some kilobytes."""
+REQUEST_BYTES = 16 << 10
+"""Bytes at most of a remembered request and its answer."""
+END_BYTES = 350
+"""Bytes that the end of a partition takes."""
+TOTAL_BYTES = 16 << 20
+"""Bytes at most of the remembered requests of all connections."""
 MAX_WAIT_SECONDS = 5.0
 """The longest wait for records. A request that is handled after all waits for them once more."""
 POLLS = 2
@@ -39,14 +40,21 @@ class RepeatedFetches:
         self.watermarks = watermarks
         self.sessions = sessions
         self._min_wait_seconds = POLLS * settings.poll_seconds
+        self.held = 0
+        """Bytes of all remembered requests."""
 
     def remember(
         self, call: Call, request: FetchRequest, session: FetchSession | None, ends: Ends, body: bytes
     ) -> None:
         """Remember a request that found nothing at these ends, and the body of its answer."""
         wait = request.max_wait_ms / 1000
-        if len(ends) <= PARTITIONS and self._min_wait_seconds <= wait <= MAX_WAIT_SECONDS:
-            call.client.again = _Last(self, call, session, ends, wait, body).again
+        if call.client.closed or not self._min_wait_seconds <= wait <= MAX_WAIT_SECONDS:
+            return
+        size = len(call.frame) + len(body)
+        held = size + len(ends) * END_BYTES
+        if size <= REQUEST_BYTES and self.held + held <= TOTAL_BYTES:
+            self.held += held
+            call.client.repeatable = _Last(self, call, session, ends, wait, body, held)
 
 
 class _Last:
@@ -60,7 +68,10 @@ class _Last:
         ends: Ends,
         wait_seconds: float,
         body: bytes,
+        held: int,
     ) -> None:
+        self._fetches, self._held = fetches, held
+        self._waiting: _Repeated | None = None
         self.watermarks, self._sessions = fetches.watermarks, fetches.sessions
         self.ends = ends
         self.partitions = frozenset(ends)
@@ -72,10 +83,13 @@ class _Last:
         # A frame begins with API and version (4 bytes) and the correlation id (4 bytes).
         self._api, self._request, self._rest = frame[:4], frame[8:place], frame[place + 4 :]
         self._epoch = slice(place, place + 4)
+        self._size = len(frame)
         self._head = headers.response(call.header)[4:]
 
     def again(self, frame: memoryview, serve: Serve) -> "asyncio.Future[Buffers | None] | None":
         """Return the future answer if the frame repeats the last request."""
+        if len(frame) != self._size:
+            return None
         data = bytes(frame)
         epoch = -1 if self._session is None else self._session.epoch
         if (
@@ -86,7 +100,18 @@ class _Last:
             or not self.holds
         ):
             return None
-        return _Repeated(self, data[4:8] + self._head, serve).answer
+        self._waiting = _Repeated(self, data[4:8] + self._head, serve)
+        return self._waiting.answer
+
+    def abandon(self) -> None:
+        """Cancel the answer that waits for a timer."""
+        if self._waiting is not None:
+            self._waiting.abandon()
+
+    def release(self) -> None:
+        """Release the memory of the request."""
+        self._fetches.held -= self._held
+        self._held = 0
 
     @property
     def holds(self) -> bool:
@@ -95,6 +120,10 @@ class _Last:
         return self._sessions.holds(self._client, self._session) and all(
             known(partition) == end for partition, end in self.ends.items()
         )
+
+    def ended(self) -> None:
+        """Forget the answer, which may hold records."""
+        self._waiting = None
 
     def answered(self) -> None:
         """Expect the next request of the session."""
@@ -120,6 +149,11 @@ class _Repeated(Watch):
     def wake(self, partition: Partition) -> None:
         """Handle the request as any other, in the next turn of the event loop."""
         asyncio.get_running_loop().call_soon(self._handle)
+
+    def abandon(self) -> None:
+        """Cancel the answer. A task that handles the request ends as those of other requests, and then the answer too."""
+        if self._task is None:
+            self.answer.cancel()
 
     def _expire(self) -> None:
         if self.answer.done() or self._task is not None:
@@ -149,4 +183,5 @@ class _Repeated(Watch):
 
     def _end(self, _: object) -> None:
         self._timer.cancel()
+        self._last.ended()
         self._last.watermarks.unregister(self)

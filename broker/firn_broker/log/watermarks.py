@@ -14,8 +14,8 @@ from contextlib import contextmanager
 
 from firn_broker.log_types import Partition
 
-KNOWN = 100_000
-"""Partitions whose ends are remembered. Each takes about 200 bytes."""
+KNOWN = 50_000
+"""Partitions whose ends are remembered. Each takes about 320 bytes."""
 
 
 class Watch(ABC):
@@ -114,6 +114,12 @@ class Watermarks:
             watch.confirmed = True
             self._claims.pop(watch, None)
 
+    def doubt(self, claims: Iterable[Watch]) -> None:
+        """Wake these fetches after a failed poll, so that they look their partitions up and report the failure."""
+        for watch in claims:
+            for partition in watch.partitions:
+                watch.wake(partition)
+
     def watched(self) -> Sequence[Partition]:
         """List the partitions that a fetch waits for."""
         return list(self._watches)
@@ -138,9 +144,10 @@ class Watermarks:
     def poll(self, partition: Partition, log_start: int, high_watermark: int) -> None:
         """Use the bounds that a poll has read.
 
-        A lower high watermark than the known one means that a commit of this broker was faster than the poll, or that
-        the coordinator lost commits. Then each fetch reads it again."""
-        if high_watermark < self._known.get(partition, (-1, -1))[1]:
+        Bounds that are lower than the known ones mean that a commit of this broker was faster than the poll, or that the
+        coordinator went back. Then each fetch reads them again."""
+        known = self._known.get(partition, (-1, -1))
+        if log_start < known[0] or high_watermark < known[1]:
             self.forget(partition)
         else:
             self.observe(partition, log_start, high_watermark)

@@ -293,8 +293,8 @@ class WalWriter:
                 self._unfinished -= 1
                 if not self._unfinished:
                     self._idle.set()
-                elif self._sooner is None:
-                    self._rotate_sooner()
+            if self._sooner is None:
+                self._rotate_sooner()
 
     async def _finish(self, file: _File) -> None:
         assert file.upload is not None

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 
@@ -41,9 +41,8 @@ class Client:
     on_close: Callable[[], None] | None = None
     """Called once when the connection ends."""
     closed: bool = False
-    again: "Callable[[memoryview, Callable[[], asyncio.Task[Buffers | None]]], asyncio.Future[Buffers | None] | None] | None" = None
-    """Answers a frame that repeats the last request, or returns None. It may call its second argument, which handles the
-    frame as any other. Set by the handler of the last request."""
+    repeatable: "Repeatable | None" = None
+    """The last request, if its handler can answer a repetition."""
     awaited: dict[tuple[str, int, int], tuple[int, int, int]] = field(default_factory=dict)
     """(topic, partition, producer id) -> (epoch, sequence) of a rejected batch that this client has to send again, and
     the number of later batches that were rejected since."""
@@ -51,8 +50,17 @@ class Client:
     def close(self) -> None:
         """Release the resources of the connection."""
         self.closed = True
+        if self.repeatable is not None:
+            self.repeatable.abandon()
+        self.forget()
         if self.on_close is not None:
             self.on_close()
+
+    def forget(self) -> None:
+        """Forget the last request."""
+        if self.repeatable is not None:
+            self.repeatable.release()
+            self.repeatable = None
 
     @property
     def address(self) -> str:
@@ -84,6 +92,26 @@ class Call:
 
 
 Buffers = Sequence[bytes | memoryview]
+Serve = Callable[[], "asyncio.Task[Buffers | None]"]
+"""Handles a request as any other."""
+
+
+class Repeatable(Protocol):
+    """A request whose repetition can be answered without its handler."""
+
+    def again(self, frame: memoryview, serve: Serve) -> "asyncio.Future[Buffers | None] | None":
+        """Return the future answer if the frame repeats the request. It may come from ``serve``."""
+        ...
+
+    def abandon(self) -> None:
+        """Cancel the answer that waits, unless ``serve`` gives it."""
+        ...
+
+    def release(self) -> None:
+        """Release the memory of the request."""
+        ...
+
+
 Handler = Callable[[Any, Call], Awaitable[Fields]]
 """Answers a decoded request with the fields of the newest version."""
 RawHandler = Callable[[Call], Awaitable[Buffers | None]]

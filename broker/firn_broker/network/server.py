@@ -83,8 +83,6 @@ class Connection(asyncio.BufferedProtocol):
         """The received requests in their order, without some of those that are done."""
         self._reading: asyncio.Task[Buffers | None] | None = None
         """The running request, if it changes nothing."""
-        self._repeated: _Work | None = None
-        """The last request that repeated the one before it (`Client.again`)."""
         self._writable = asyncio.Event()
         self._writable.set()
         self._sending: Share | None = None
@@ -160,8 +158,6 @@ class Connection(asyncio.BufferedProtocol):
         """Release the memory of the connection and its arriving request, and its place in line."""
         self._lost = True
         self.client.close()
-        if self._repeated is not None:
-            self._repeated.cancel()
         self._budget.cancel(self._granted)
         if self._counts:
             granted, self._granted_bytes = self._granted_bytes, 0
@@ -270,8 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         produce = frame[0] == 0 and frame[1] == PRODUCE
         earlier = [task for task in self._running if not task.done()]
         task: _Work | None = None
-        if self.client.again is not None and not earlier:
-            task = self._repeated = self.client.again(frame, lambda: asyncio.create_task(self._serve(frame, ())))
+        if self.client.repeatable is not None and not earlier:
+            task = self.client.repeatable.again(frame, lambda: asyncio.create_task(self._serve(frame, ())))
         if task is None:
             task = asyncio.create_task(self._serve(frame, () if produce else earlier))
         self._running = [*earlier, task]

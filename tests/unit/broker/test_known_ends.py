@@ -146,6 +146,45 @@ async def test_an_outage_is_reported_to_a_fetch_at_the_known_end(monkeypatch: py
                 await fetch(reader, end(0), wait=0.05)
 
 
+async def test_a_failed_poll_ends_the_wait_at_the_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as parts:
+
+        async def lost(*_: Any) -> Any:
+            raise UnavailableError("no way there")
+
+        reader = cold(parts)
+        async with polled(reader):
+            await fetch(reader, end(0), wait=0.05)
+            for name in ("find", "states"):
+                monkeypatch.setattr(parts.store.log, name, lost)
+            async with asyncio.timeout(10):
+                with pytest.raises(UnavailableError):
+                    await fetch(reader, end(0), wait=300)
+
+
+async def test_one_lookup_serves_a_fetch_of_which_one_partition_has_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with rig() as parts:
+        await fetch(parts.reader, end(0), end(0, SECOND), wait=0.01)
+        await produce(parts, 1, partition=SECOND)
+        find, calls = parts.store.log.find, 0
+
+        async def counted(*values: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            return await find(*values)
+
+        monkeypatch.setattr(parts.store.log, "find", counted)
+        _, second = await fetch(parts.reader, end(0), end(0, SECOND), wait=20)
+        assert (bases(second), calls) == ([0], 1)
+
+
+async def test_a_log_start_that_went_back_does_not_stay() -> None:
+    known = Watermarks()
+    known.observe(FIRST, 3, 5)
+    known.poll(FIRST, 1, 5)
+    assert known.known(FIRST) is None
+
+
 async def test_a_partition_that_lost_records_does_not_keep_its_known_end() -> None:
     async with rig() as parts:
         await produce(parts, 3)

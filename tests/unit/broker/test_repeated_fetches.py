@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn_broker.log import repeated_fetches
 from firn_broker.log_types import Partition
 from firn_broker.network.router import Router
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker.batches import batch
-from tests.unit.broker.test_disconnected_clients import Client, request, seconds, serving, until
+from tests.unit.broker.test_disconnected_clients import Client, Slow, request, seconds, serving, until
 from tests.unit.broker.test_known_ends import NONE
 from tests.unit.broker.test_whole_brokers import bases, produce
 from tests.unit.broker.whole import Asked, Shared
@@ -153,6 +154,48 @@ async def test_a_disconnected_client_leaves_no_repeated_fetch() -> None:
         await until(lambda: not server._connections)
         assert not asked.broker.watermarks.watched()
         assert asked.broker.reader.answers.used == 0
+
+
+async def test_a_disconnect_ends_a_repeated_fetch_that_is_handled_after_all() -> None:
+    shared = Shared()
+    shared.store.log = slow = Slow(shared)
+    slow.gate.set()
+    async with serving(shared) as (asked, server, connect):
+        reader = Consumer(await connect(), asked)
+        await reader.partition(asks())
+        slow.gate.clear()
+        reader.client.send(asks())
+        await until(lambda: bool(asked.broker.watermarks.claims()))
+        asked.broker.watermarks.doubt(asked.broker.watermarks.claims())
+        asked.broker.wake()
+        await until(lambda: slow.under_way == 1)
+        reader.client.go()
+        await until(lambda: not server._connections)
+        assert slow.under_way == 0
+        assert not asked.broker.watermarks.watched()
+        slow.gate.set()
+
+
+async def test_a_large_request_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_fetches, "REQUEST_BYTES", len(asks()) // 2)
+    handled = Handled(monkeypatch)
+    async with consumer() as reader:
+        for _ in range(2):
+            await reader.partition(asks())
+        assert (handled.count, reader.asked.broker.repeated_fetches.held) == (2, 0)
+
+
+async def test_remembered_requests_have_a_common_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repeated_fetches, "TOTAL_BYTES", 1000)
+    async with serving(Shared()) as (asked, server, connect):
+        readers = [Consumer(await connect(), asked) for _ in range(4)]
+        await asyncio.gather(*(reader.partition(asks()) for reader in readers))
+        fetches = asked.broker.repeated_fetches
+        assert 0 < fetches.held <= 1000
+        for reader in readers:
+            reader.client.go()
+        await until(lambda: not server._connections)
+        assert fetches.held == 0
 
 
 async def test_a_stopping_broker_ends_repeated_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
