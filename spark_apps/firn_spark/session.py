@@ -252,7 +252,7 @@ def start_context(
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     # The JVM starts with this configuration as its arguments, including the heap.
-    context = SparkContext(conf=SparkConf(loadDefaults=False).setAll(list(conf.items())))
+    context = SparkContext.getOrCreate(SparkConf(loadDefaults=False).setAll(list(conf.items())))
     context.setLogLevel(conf.get("spark.log.level", "WARN"))
     return Spark(context, catalogs)
 

@@ -43,9 +43,14 @@ def settings(broker: Kafka, lake: CatalogConnection) -> GroupSettings:
     )
 
 
+EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"
+
+
 @pytest.fixture(scope="session")
 def spark(settings: GroupSettings) -> Iterator[object]:
-    running = session.start(settings)
+    # A process has one Spark, and tests of landing and of maintenance share it. They alter tables with SQL.
+    conf = {**settings.spark_conf, "spark.sql.extensions": EXTENSIONS}
+    running = session.start(settings.model_copy(update={"spark_conf": conf}))
     yield running
     running.stop()
 
