@@ -17,7 +17,7 @@ from firn_controllers.policies.outcome import PolicyOutcome
 from firn_controllers.ports import TableDebt
 
 PATIENCE = 60.0
-"""Seconds without an awaited report after which the others of the group are no longer awaited."""
+"""Seconds without an expected report of a group, or of its start, after which the operator expects no other one."""
 _FINAL = frozenset({"Running", "CaughtUp", "Suspended"})
 """States of a driver after which no other state of the same contract is expected soon."""
 
@@ -70,7 +70,7 @@ class Board:
         awaited.until = now + PATIENCE
 
     def settle_reports(self, group: str, now: float) -> None:
-        """Expect no longer the reports that have arrived. If none arrives for `PATIENCE` seconds, expect none."""
+        """Remove arrived reports from the expected ones. Remove all after `PATIENCE` seconds without an arrival."""
         awaited = self.awaited.get(group)
         if awaited is None:
             return

@@ -7,6 +7,7 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.progress import TopicProgress
 from firn_controllers import children
+from firn_controllers.board import PATIENCE
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import status
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
@@ -42,6 +43,8 @@ class GroupReconciler:
         self._topics = context.topics
         self._stale_after = max(15.0, 3 * context.report_interval)
         self._started = context.ports.clock.monotonic()
+        self._starting: dict[str, float] = {}
+        """Since when drivers start, in monotonic seconds."""
         self._digested: dict[str, dict[str, _Digested]] = {}
 
     async def reconcile(self, group: str) -> Outcome:
@@ -88,8 +91,13 @@ class GroupReconciler:
 
     def _interval(self, group: str) -> float:
         """Return the seconds until the next read of the group's report: few while topics or the driver itself start."""
-        health = self._board.group(group)
-        expected = group in self._board.awaited or health.problem is Reason.STARTING
+        now = self._ports.clock.monotonic()
+        if self._board.group(group).problem is Reason.STARTING:
+            starts = now - self._starting.setdefault(group, now) < PATIENCE
+        else:
+            starts = False
+            self._starting.pop(group, None)
+        expected = starts or group in self._board.awaited
         return self._context.report_age(group) if expected else self._context.report_interval
 
     async def _has_contracts(self, group: str) -> bool:

@@ -46,8 +46,9 @@ class HttpProgress:
             now = asyncio.get_running_loop().time()
             last = self._last.setdefault(group, _Last())
             if now - last.asked >= max_age:
-                last.asked = now
                 await self._ask(group, last)
+                # The calls that waited for a driver that hangs share its failure.
+                last.asked = asyncio.get_running_loop().time()
             return last.answer
 
     async def close(self) -> None:
