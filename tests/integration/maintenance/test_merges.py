@@ -118,6 +118,17 @@ def test_rewrites_that_are_no_plain_merges_stay_with_spark(lake: Lake) -> None:
         assert writers(topic) == {SPARK}
 
 
+def test_a_table_whose_partition_fields_were_dropped_is_compacted(lake: Lake) -> None:
+    topic = lake.topic(format_version=1, partition_by=("name",))
+    topic.ingest(4)
+    topic.sql("ALTER TABLE {t} DROP PARTITION FIELD name")
+    insert(topic)
+    before = content(topic)
+    report = lake.run(topic.work(compaction=NOW))
+    assert report.outcome == "Done"
+    assert content(topic) == before
+
+
 def test_files_that_a_task_cannot_merge_are_rewritten_by_spark(lake: Lake) -> None:
     topic = lake.topic()
     topic.sql("ALTER TABLE {t} ADD COLUMN point struct<x: int, y: int>")

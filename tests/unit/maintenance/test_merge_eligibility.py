@@ -86,3 +86,20 @@ def test_a_sort_order_sends_the_table_to_spark() -> None:
 def test_schemas_that_arrow_cannot_write_exactly_stay_with_spark(added: dict[str, Any], plain: bool) -> None:
     facts = replace(TABLE, schema=schema(added))
     assert (obstacle(facts, [FILE], "BinPack", filtered=False) == "") is plain
+
+
+@pytest.mark.parametrize("setting", ["s3.sse.type", "s3.acl", "s3.write.storage-class", "gcs.encryption-key"])
+def test_settings_of_new_objects_that_arrow_does_not_follow_send_the_table_to_spark(setting: str) -> None:
+    reason = obstacle(
+        replace(TABLE, file_settings=frozenset({"s3.endpoint", setting})), [FILE], "BinPack", filtered=False
+    )
+    assert setting in reason
+
+
+def test_other_settings_of_files_do_not_matter() -> None:
+    table = replace(TABLE, file_settings=frozenset({"s3.endpoint", "s3.access-key-id", "client.region"}))
+    assert obstacle(table, [FILE], "BinPack", filtered=False) == ""
+
+
+def test_a_partition_spec_of_dropped_fields_sends_the_table_to_spark() -> None:
+    assert "dropped" in obstacle(replace(TABLE, void_partition=True), [FILE], "BinPack", filtered=False)

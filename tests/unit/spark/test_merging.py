@@ -5,6 +5,7 @@ import math
 import pickle
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ def source(directory: Path, table: pa.Table, number: int, **options: Any) -> Sou
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"source-{number}.parquet"
     pq.write_table(table, path, **options)
-    return SourceFile(path.as_uri(), path.stat().st_size, number, number * 1000)
+    return SourceFile(path.as_uri(), path.stat().st_size, table.num_rows, number, number * 1000)
 
 
 def plan(spec: TableSpec, sources: list[SourceFile], **changes: Any) -> MergePlan:
@@ -172,7 +173,7 @@ def test_rows_inherit_the_lineage_of_their_file_and_keep_a_stored_one(tmp_path: 
         return [(row["_row_id"], row["_last_updated_sequence_number"]) for row in tables.read([file])]
 
     assert lineage(first) == expected
-    again = SourceFile(first["file-path"], first["file-size-in-bytes"], 9, 70_000)
+    again = SourceFile(first["file-path"], first["file-size-in-bytes"], 2 * COUNT, 9, 70_000)
     (second,) = merged(plan(spec_of(tmp_path), [again, source(tmp_path, rows(3), 3)], lineage=True))
     assert lineage(second) == [*expected, *((3000 + n, 3) for n in range(COUNT))]
     schema = pq.read_schema(second["file-path"].removeprefix("file://"))
@@ -341,3 +342,22 @@ def test_repeated_texts_of_many_files_share_a_dictionary(tmp_path: Path) -> None
     metadata = pq.read_metadata(file["file-path"].removeprefix("file://")).row_group(0)
     encodings = {metadata.column(place).path_in_schema: metadata.column(place).encodings for place in range(9)}
     assert "RLE_DICTIONARY" in encodings["region"]
+
+
+def test_a_file_with_other_rows_than_its_table_says_stays_with_spark(tmp_path: Path) -> None:
+    file = replace(source(tmp_path, rows(1), 1), records=COUNT + 1)
+    assert f"has {COUNT} rows" in reason(plan(spec_of(tmp_path), [file]))
+
+
+def test_texts_in_lists_are_read_in_small_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    iterate = pq.ParquetFile.iter_batches
+
+    def recorded(self: pq.ParquetFile, size: int, **options: Any) -> Any:
+        sizes.append(size)
+        return iterate(self, size, **options)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", recorded)
+    merged(plan(spec_of(tmp_path), [source(tmp_path, rows(1), 1)]))
+    assert sizes
+    assert max(sizes) <= reading.NESTED_BATCH_ROWS

@@ -8,6 +8,11 @@ from pyiceberg.schema import Schema
 
 from firn_spark.worker.data_files import ParquetSettings, arrow_schema
 
+JAVA_FILE_SETTINGS = (
+    "s3.sse.", "s3.acl", "s3.write.", "s3.delete.", "s3.remote-signing", "gcs.encryption", "gcs.decryption",
+    "adls.encryption",
+)  # fmt: skip
+"""Beginnings of properties for new objects that Iceberg's FileIO follows, and pyarrow does not."""
 LARGEST_ROW_GROUPS = 512 * 1024 * 1024
 """Largest ``write.parquet.row-group-size-bytes`` of a table whose files tasks merge."""
 
@@ -21,6 +26,10 @@ class TableFacts:
     sorted: bool
     schema: str
     properties: Mapping[str, str]
+    file_settings: frozenset[str] = frozenset()
+    """Names of the properties of the table's FileIO."""
+    void_partition: bool = False
+    """True if all fields of the partition spec were dropped, and stay as ``void``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +71,16 @@ def _file_obstacle(table: TableFacts, file: FileFacts) -> str:
 
 def _table_obstacle(table: TableFacts) -> str:
     properties = table.properties
+    if table.void_partition:
+        return "all fields of the partition spec were dropped"
+    if setting := next((name for name in sorted(table.file_settings) if name.startswith(JAVA_FILE_SETTINGS)), ""):
+        return f"tasks cannot follow {setting} of the catalog"
     if properties.get("write.format.default", "parquet").lower() != "parquet":
         return "the table's files are not Parquet"
     if properties.get("encryption.key-id"):
         return "the table is encrypted"
     if properties.get("write.location-provider.impl"):
-        return "the table has its own location provider"
+        return "write.location-provider.impl is set"
     for key, value in properties.items():
         if key.startswith("write.parquet.bloom-filter-enabled.") and value.lower() == "true":
             return "the table's files have bloom filters"
@@ -87,7 +100,7 @@ def _schema_obstacle(schema: str) -> str:
     except ValueError as error:
         return f"a type of the table is not supported: {str(error).splitlines()[0]}"
     if any("." in name for name in arrow.names) or len(set(arrow.names)) != len(arrow.names):
-        return "a column's name contains a dot"
+        return "column names contain a dot or occur twice"
     return ""
 
 

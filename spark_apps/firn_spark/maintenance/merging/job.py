@@ -1,14 +1,18 @@
 """Runs merges as Spark jobs, and describes tables and files (Java) for them."""
 
+import contextlib
 import json
 from collections.abc import Sequence
 from typing import Any
 
 import structlog
 
+from firn_spark.jvm import texts
 from firn_spark.maintenance.merging.eligibility import FileFacts, TableFacts
 from firn_spark.maintenance.scans import Columns
+from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import data_file, table_spec
+from firn_spark.tables.vended import io_properties
 from firn_spark.worker.merging.merge import merge
 from firn_spark.worker.merging.plan import Kind, MergePlan, SourceFile
 
@@ -29,7 +33,9 @@ class MergeJobs:
             spec_id=int(table.spec().specId()),
             sorted=bool(table.sortOrder().isSorted()),
             schema=str(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())),
-            properties=dict(table.properties()),
+            properties=texts(self._jvm, table.properties()),
+            file_settings=frozenset(io_properties(self._jvm, table.io(), str(table.location()))),
+            void_partition=not table.spec().isPartitioned() and bool(table.spec().fields().size()),
         )
 
     def file_facts(self, tasks: Sequence[Any]) -> list[FileFacts]:
@@ -51,15 +57,24 @@ class MergeJobs:
     def merge(self, table: Any, tasks: Sequence[Any], outputs: int) -> list[Any] | None:
         """Return the new data files (Java) with the rows of ``tasks``; None if Spark has to rewrite them.
 
-        Raises as Spark does if the task is killed again and again.
+        Raises as Spark does if all attempts of the task fail.
         """
         plan = self._plan(table, tasks, outputs)
         rows = self._spark.sparkContext.parallelize([plan], 1).mapPartitions(merge).collect()
         reasons = [text for kind, text in rows if kind == Kind.UNFIT]
         if reasons:
-            log.warning("Spark rewrites files that a task cannot merge", table=str(table.name()), reason=reasons[0])
+            log.warning(
+                "a task cannot merge the files; Spark rewrites them", table=str(table.name()), reason=reasons[0]
+            )
             return None
-        return [data_file(self._jvm, table, text) for _, text in rows]
+        try:
+            return [data_file(self._jvm, table, text) for _, text in rows]
+        except JAVA_ERRORS:
+            # No commit will name these files.
+            for _, text in rows:
+                with contextlib.suppress(*JAVA_ERRORS):
+                    table.io().deleteFile(json.loads(text)["file-path"])
+            raise
 
     def _plan(self, table: Any, tasks: Sequence[Any], outputs: int) -> MergePlan:
         columns, listed = self._columns(tasks)
@@ -68,10 +83,11 @@ class MergeJobs:
         described = json.loads(self._jvm.org.apache.iceberg.ContentFileParser.toJson(first, spec))
         partitioned = bool(spec.isPartitioned())
         files = tuple(
-            SourceFile(path, size, sequence, int(row_id) if row_id else None)
-            for path, size, sequence, row_id in zip(
+            SourceFile(path, size, records, sequence, int(row_id) if row_id else None)
+            for path, size, records, sequence, row_id in zip(
                 columns.values(data_files, "location"),
                 columns.numbers(data_files, "fileSizeInBytes"),
+                columns.numbers(data_files, "recordCount"),
                 columns.numbers(data_files, "dataSequenceNumber"),
                 columns.values(data_files, "firstRowId"),
                 strict=True,
@@ -80,7 +96,7 @@ class MergeJobs:
         return MergePlan(
             table=table_spec(self._jvm, table),
             files=files,
-            records=sum(columns.numbers(data_files, "recordCount")),
+            records=sum(file.records for file in files),
             outputs=outputs,
             partition=tuple(described["partition"]) if partitioned else (),
             partition_path=str(spec.partitionToPath(first.partition())) if partitioned else "",

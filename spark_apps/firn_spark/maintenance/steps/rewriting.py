@@ -1,5 +1,4 @@
-"""Rewrites data files: reads them through Iceberg, which applies their deletes, and writes new ones. It commits
-nothing.
+"""Rewrites data files into new ones. It commits nothing.
 
 Tasks merge files with Arrow if nothing else changes (`firn_spark.maintenance.merging`). For all other rewrites, the
 files are staged as scan tasks of one snapshot, as Iceberg's own rewrite action does (``SparkDataFileRewriteRunner``).

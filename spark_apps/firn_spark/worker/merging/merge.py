@@ -75,7 +75,7 @@ class _Merger:
 
     def run(self) -> list[str]:
         """Write the files and return their descriptors."""
-        share = -(-self._plan.records // self._plan.outputs)
+        share = max(1, -(-self._plan.records // self._plan.outputs))
         left, descriptors = share, []
         with contextlib.ExitStack() as open_file:
             open_file.callback(self._abandon)

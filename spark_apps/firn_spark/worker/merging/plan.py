@@ -13,7 +13,7 @@ class Kind(StrEnum):
     FILE = "file"
     """A data file, for ``org.apache.iceberg.ContentFileParser.fromJson``."""
     UNFIT = "unfit"
-    """The reason why the task cannot merge the files. The task wrote none then."""
+    """The reason why the task cannot merge the files. The task has deleted the files that it wrote."""
 
 
 class UnfitError(Exception):
@@ -26,6 +26,7 @@ class SourceFile:
 
     path: str
     bytes: int
+    records: int
     sequence: int
     """Data sequence number."""
     first_row_id: int | None = None

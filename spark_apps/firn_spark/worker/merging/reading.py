@@ -20,6 +20,13 @@ from firn_spark.worker.merging.columns import LAST_UPDATED, LINEAGE, ROW_ID, fie
 from firn_spark.worker.merging.plan import MergePlan, SourceFile, UnfitError
 
 BATCH_ROWS = 65_536
+NESTED_BATCH_ROWS = 1024
+"""Rows of a batch with texts in structs, lists or maps. These are read without their dictionaries, so their size in the
+file says little."""
+BATCH_BYTES = 32 * 1024 * 1024
+"""Bytes of a batch, by the size of its row group."""
+GROUP_BYTES = 1024 * 1024 * 1024
+"""Largest row group, decompressed, that a task reads."""
 WHOLE_BYTES = 8 * 1024 * 1024
 """Files up to this size are read with one request, and ahead of their turn."""
 AHEAD = 4
@@ -83,8 +90,14 @@ class Sources:
     def _batches(self, content: pa.NativeFile, source: SourceFile) -> Iterator[pa.RecordBatch]:
         # The schema decides which columns are read with dictionaries, so the metadata is parsed first and reused.
         metadata = pq.read_metadata(content)
-        columns = self._columns(metadata.schema.to_arrow_schema(), source)
-        dictionary = [name for name in columns if name in self._dictionary_names(metadata.schema.to_arrow_schema())]
+        if metadata.num_rows != source.records:
+            raise UnfitError(
+                f"file {source.path}: it has {metadata.num_rows} rows, and its table says {source.records}"
+            )
+        schema = metadata.schema.to_arrow_schema()
+        columns = self._columns(schema, source)
+        dictionary = [name for name in columns if name in self._dictionary_names(schema)]
+        most = NESTED_BATCH_ROWS if any(_has_nested_text(schema.field(name).type) for name in columns) else BATCH_ROWS
         groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
         for place, group in enumerate(groups):
             compressed = sum(group.column(column).total_compressed_size for column in range(group.num_columns))
@@ -95,7 +108,10 @@ class Sources:
                 pre_buffer=compressed <= BUFFERED_BYTES,
                 buffer_size=0 if compressed <= BUFFERED_BYTES else BUFFER,
             )
-            yield from file.iter_batches(BATCH_ROWS, row_groups=[place], columns=columns, use_threads=False)
+            if group.total_byte_size > GROUP_BYTES:
+                raise UnfitError(f"file {source.path}: a row group has {group.total_byte_size} bytes")
+            rows = max(1, min(most, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
+            yield from file.iter_batches(rows, row_groups=[place], columns=columns, use_threads=False)
 
     def _dictionary_names(self, schema: pa.Schema) -> set[str]:
         """Return the names in the file of the columns to read with dictionaries."""
@@ -160,6 +176,12 @@ def _coalesced(stored: pa.ChunkedArray | None, inherited: pa.Array) -> pa.Chunke
         return stored
     mask = stored.is_valid().combine_chunks()
     return pa.array(np.where(mask, stored.fill_null(0).to_numpy(), inherited.to_numpy()), pa.int64())
+
+
+def _has_nested_text(kind: pa.DataType, *, nested: bool = False) -> bool:
+    if pa.types.is_nested(kind):
+        return any(_has_nested_text(kind.field(place).type, nested=True) for place in range(kind.num_fields))
+    return nested and (pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _nulls(field: pa.Field, count: int, dictionary: bool) -> pa.ChunkedArray:
