@@ -13,7 +13,7 @@ from firn_broker import metrics
 from firn_broker.log.fetch_sessions import FetchSession, FetchSessions
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import Partition
-from firn_broker.network.budget import Counted
+from firn_broker.network.budget import release_answer
 from firn_broker.network.router import Buffers, Call, Serve
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire import headers
@@ -28,9 +28,9 @@ END_BYTES = 350
 TOTAL_BYTES = 16 << 20
 """Bytes at most of the remembered requests of all connections."""
 MAX_WAIT_SECONDS = 5.0
-"""The longest wait for records. A request that is handled after all waits for them once more."""
+"""The longest wait for records. If the ends are not confirmed in time, the request is handled with a full wait."""
 POLLS = 2
-"""Polls of the coordinator for which a request waits at least, so that one of them can confirm the ends."""
+"""Least number of polls of the coordinator for which a request waits, so that one of them can confirm the ends."""
 
 
 class RepeatedFetches:
@@ -172,8 +172,7 @@ class _Repeated(Watch):
 
     def _handled(self, task: "asyncio.Task[Buffers | None]") -> None:
         if self.answer.done():
-            if not task.cancelled() and task.exception() is None and isinstance(late := task.result(), Counted):
-                late.share.release()
+            release_answer(task)
         elif task.cancelled():
             self.answer.cancel()
         elif (error := task.exception()) is not None:

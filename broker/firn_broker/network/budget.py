@@ -7,7 +7,7 @@ that holds little always finds memory."""
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 SHARES = 8
 """Shares of a budget."""
@@ -259,3 +259,9 @@ class Counted(list[bytes | memoryview]):
     def __init__(self, buffers: list[bytes | memoryview], share: Share) -> None:
         super().__init__(buffers)
         self.share = share
+
+
+def release_answer(answer: "asyncio.Future[Sequence[bytes | memoryview] | None]") -> None:
+    """Release the memory of an answer that is sent or dropped, if it holds any."""
+    if not answer.cancelled() and answer.exception() is None and isinstance(buffers := answer.result(), Counted):
+        buffers.share.release()

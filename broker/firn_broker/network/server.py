@@ -20,7 +20,7 @@ import structlog
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
-from firn_broker.network.budget import SHARES, Budget, Counted, Share
+from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
 from firn_broker.network.router import Buffers, Client, Router
 from firn_broker.settings import ConnectionSettings
 from firn_broker.wire import headers
@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
                     await self._writable.wait()
             finally:
                 self._budget.release(counted, self.client.peer)
-                _release(task)
+                release_answer(task)
                 self._sending = None
                 self._requests -= 1
                 self._bytes -= size
@@ -317,7 +317,7 @@ class Connection(asyncio.BufferedProtocol):
             if (item := self._replies.get_nowait()) is not None:
                 await asyncio.wait((item[0],))
                 self._budget.release(item[2], self.client.peer)
-                _release(item[0])
+                release_answer(item[0])
 
     def _send(self, task: _Work) -> None:
         try:
@@ -359,12 +359,6 @@ class Connection(asyncio.BufferedProtocol):
     def writer(self) -> "asyncio.Task[None] | None":
         """Return the task that ends when all requests are answered."""
         return self._writer
-
-
-def _release(task: _Work) -> None:
-    """Release the memory of an answer that is sent or dropped."""
-    if not task.cancelled() and task.exception() is None and isinstance(answer := task.result(), Counted):
-        answer.share.release()
 
 
 class Server:

@@ -24,15 +24,11 @@ class PutBudget:
 
     def take(self, now: float) -> None:
         """Take one token, or what is left of it, at ``now`` in seconds of the event loop."""
-        if math.isinf(self._per_second):
-            return
         self._fill(now)
         self._tokens = max(0.0, self._tokens - 1)
 
     def wait(self, now: float) -> float:
         """Return the seconds until there is a token; 0 if there is one, infinity if there never will be."""
-        if math.isinf(self._per_second):
-            return 0.0
         self._fill(now)
         if self._tokens > 1 - ROUNDING:
             return 0.0

@@ -20,14 +20,16 @@ NONE = ErrorCode.none
 
 
 class Finds:
-    """Records the partitions of all lookups."""
+    """Records the lookups and their partitions."""
 
     def __init__(self, parts: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
         self.partitions: list[Partition] = []
         self._find = parts.store.log.find
         monkeypatch.setattr(parts.store.log, "find", self._counted)
 
     async def _counted(self, lookups: Sequence[Lookup], *more: Any) -> Sequence[LookupResult]:
+        self.calls += 1
         self.partitions += [lookup.partition for lookup in lookups]
         return await self._find(lookups, *more)
 
@@ -39,6 +41,16 @@ async def polled(reader: Reader, *, alone: bool = False) -> AsyncIterator[None]:
         yield
     finally:
         poll.cancel()
+
+
+def cut_off(parts: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let all reads of the coordinator fail."""
+
+    async def lost(*_: Any) -> Any:
+        raise UnavailableError("no way there")
+
+    for name in ("find", "states"):
+        monkeypatch.setattr(parts.store.log, name, lost)
 
 
 def end(offset: int, partition: Partition = FIRST) -> Position:
@@ -133,30 +145,20 @@ async def test_records_of_one_partition_do_not_come_with_old_bounds_of_another()
 
 async def test_an_outage_is_reported_to_a_fetch_at_the_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as parts:
-
-        async def lost(*_: Any) -> Any:
-            raise UnavailableError("no way there")
-
         reader = cold(parts)
         async with polled(reader):
             await fetch(reader, end(0), wait=0.05)
-            for name in ("find", "states"):
-                monkeypatch.setattr(parts.store.log, name, lost)
+            cut_off(parts, monkeypatch)
             with pytest.raises(UnavailableError):
                 await fetch(reader, end(0), wait=0.05)
 
 
 async def test_a_failed_poll_ends_the_wait_at_the_known_end(monkeypatch: pytest.MonkeyPatch) -> None:
     async with rig() as parts:
-
-        async def lost(*_: Any) -> Any:
-            raise UnavailableError("no way there")
-
         reader = cold(parts)
         async with polled(reader):
             await fetch(reader, end(0), wait=0.05)
-            for name in ("find", "states"):
-                monkeypatch.setattr(parts.store.log, name, lost)
+            cut_off(parts, monkeypatch)
             async with asyncio.timeout(10):
                 with pytest.raises(UnavailableError):
                     await fetch(reader, end(0), wait=300)
@@ -166,19 +168,12 @@ async def test_one_lookup_serves_a_fetch_of_which_one_partition_has_records(monk
     async with rig() as parts:
         await fetch(parts.reader, end(0), end(0, SECOND), wait=0.01)
         await produce(parts, 1, partition=SECOND)
-        find, calls = parts.store.log.find, 0
-
-        async def counted(*values: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            return await find(*values)
-
-        monkeypatch.setattr(parts.store.log, "find", counted)
+        finds = Finds(parts, monkeypatch)
         _, second = await fetch(parts.reader, end(0), end(0, SECOND), wait=20)
-        assert (bases(second), calls) == ([0], 1)
+        assert (bases(second), finds.calls) == ([0], 1)
 
 
-async def test_a_log_start_that_went_back_does_not_stay() -> None:
+def test_a_log_start_that_went_back_does_not_stay() -> None:
     known = Watermarks()
     known.observe(FIRST, 3, 5)
     known.poll(FIRST, 1, 5)

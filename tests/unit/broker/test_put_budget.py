@@ -46,7 +46,7 @@ def test_a_rate_below_one_allows_one_upload_at_a_time() -> None:
     assert budget.wait(0.0) == pytest.approx(2)
 
 
-def test_no_limit_never_waits_and_zero_always_does() -> None:
+def test_an_unlimited_budget_never_waits_and_a_budget_of_zero_always_does() -> None:
     unlimited, never = PutBudget(math.inf), PutBudget(0)
     for _ in range(1000):
         unlimited.take(0.0)
