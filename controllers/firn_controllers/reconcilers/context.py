@@ -71,8 +71,8 @@ class Context:
 
     def await_report(self, group: str, uid: str, generation: int) -> None:
         """Read the reports of a group more often until its driver reports this generation of a topic's contract."""
-        self.board.await_report(group, uid, generation, self.ports.clock.monotonic())
         if group in self.config.groups:
+            self.board.await_report(group, uid, generation, self.ports.clock.monotonic())
             self.wake_group_after(group, self.report_age(group))
 
     def resync(self) -> Outcome:

@@ -127,10 +127,9 @@ class GroupReconciler:
                 continue
             known, configs = before.get(uid), self._board.configs.get(uid)
             facts = (progress, entry.resource.freshness_ms, configs)
+            # Most topics have no news, and this comparison takes a tenth of the time of a digest.
             if known is not None and known.facts == facts:
-                digested[uid] = (
-                    known  # Most topics have no news. The digest takes ten times as long as this comparison.
-                )
+                digested[uid] = known
                 continue
             new = digested[uid] = _Digested(facts, status.driver_digest(*facts))
             if known is None or new.digest != known.digest:
