@@ -175,7 +175,7 @@ class MaintenanceRun(Contract):
 
     @property
     def rows_in_jvm(self) -> bool:
-        """Return True: Spark reads and writes the rows."""
+        """Return True: rewrites other than plain merges pass rows through the JVM."""
         return True
 
     @property

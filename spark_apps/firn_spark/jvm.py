@@ -40,7 +40,7 @@ def texts(jvm: Any, source: Any) -> dict[str, str]:
 
 
 def elements(iterator: Any) -> Iterator[Any]:
-    """Yield the elements of a Java iterator. Its exceptions are raised; py4j's own iteration takes them for the end."""
+    """Yield the elements of a Java iterator. Raises its exceptions; py4j's own iteration ends silently at them."""
     following = get_method(iterator, "next")
     while iterator.hasNext():
         yield following()

@@ -85,7 +85,7 @@ class Application(Protocol):
 
     @property
     def rows_in_jvm(self) -> bool:
-        """True if rows pass through the driver's JVM. Otherwise the JVM plans and commits, and its second compiler does not pay."""
+        """True if rows pass through the driver's JVM. Otherwise the JVM plans and commits, and its compiler C2 does not pay."""
         ...
 
     @property
@@ -293,10 +293,10 @@ class Spark:
 
     def warm(self, tasks: int) -> None:
         """Start the Python workers of ``tasks`` tasks in the background, so that the first round does not wait for them."""
-        threading.Thread(target=self._run_nothing, args=(tasks,), name="warm", daemon=True).start()
+        threading.Thread(target=self._run_empty_job, args=(tasks,), name="warm", daemon=True).start()
 
-    def _run_nothing(self, tasks: int) -> None:
-        # The first round reports an error better than this job, which nothing depends on.
+    def _run_empty_job(self, tasks: int) -> None:
+        # The first round reports the same error, with its topic.
         with contextlib.suppress(Exception):
             self.sparkContext.parallelize(range(tasks), tasks).mapPartitions(list).collect()
 

@@ -61,7 +61,7 @@ class Columns:
         return [int(count) for count in self._joined(tasks, self._then(self._deletes, size))]
 
     def delete_files(self, tasks: Any) -> Any:
-        """Return the delete files of scan tasks, those of one task after those of the task before."""
+        """Return the delete files of scan tasks, in the order of the tasks."""
         return self._lists.newArrayList(self._iterables.concat(self._mapped(tasks, self._deletes)))
 
     def values(self, files: Any, name: str) -> list[str]:
@@ -132,7 +132,7 @@ class Columns:
         return self._lists.transform(items, self._proxy(self._function, handle))
 
     def _joined(self, items: Any, handle: Any) -> list[str]:
-        """Return the texts of the values that a handle gives for the items of a list."""
+        """Return the results of a method handle for the items of a list, as texts."""
         if not items.size():
             return []
         text = self._joiner.on(SEPARATOR).useForNull("").join(self._mapped(items, handle))

@@ -87,9 +87,8 @@ def source(directory: Path, table: pa.Table, number: int, **options: Any) -> Sou
 
 
 def plan(spec: TableSpec, sources: list[SourceFile], **changes: Any) -> MergePlan:
-    records = sum(pq.read_metadata(file.path.removeprefix("file://")).num_rows for file in sources)
     given: dict[str, Any] = {"outputs": 1, "partition": (), "partition_path": "", "lineage": False, **changes}
-    return MergePlan(table=spec, files=tuple(sources), records=records, **given)
+    return MergePlan(table=spec, files=tuple(sources), **given)
 
 
 def merged(given: MergePlan) -> list[dict[str, Any]]:

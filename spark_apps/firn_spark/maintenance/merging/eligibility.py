@@ -1,4 +1,4 @@
-"""Decides which rewrites are plain merges that tasks do with Arrow. Spark does all others."""
+"""Decides which rewrites are plain merges that tasks do with Arrow. All other rewrites use Spark."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -49,9 +49,9 @@ def obstacle(table: TableFacts, files: Sequence[FileFacts], strategy: str, filte
     ``strategy`` is that of the policy. ``filtered``: only rows that match a condition stay.
     """
     if strategy != "BinPack" or table.sorted:
-        return "rows are sorted"
+        return "the strategy or the table sorts rows"
     if filtered:
-        return "rows are dropped"
+        return "the rewrite filters rows"
     return _table_obstacle(table) or next(filter(None, (_file_obstacle(table, file) for file in files)), "")
 
 

@@ -96,7 +96,6 @@ class MergeJobs:
         return MergePlan(
             table=table_spec(self._jvm, table),
             files=files,
-            records=sum(file.records for file in files),
             outputs=outputs,
             partition=tuple(described["partition"]) if partitioned else (),
             partition_path=str(spec.partitionToPath(first.partition())) if partitioned else "",

@@ -30,14 +30,14 @@ HELD_BYTES = 64 * 1024 * 1024
 """Most bytes of rows in memory for a row group."""
 _MESSAGE_LIMIT = 500
 FOLDED = 1024
-"""Number of batches after which the held dictionaries are unified, so that copies do not add up."""
+"""Number of batches after which the held dictionaries are unified. Otherwise memory would hold one for each batch."""
 
 
 def merge(plans: Iterator[MergePlan]) -> Iterator[tuple[str, str]]:
-    """Merge the files of each plan and give rows of a `Kind` and a text.
+    """Merge the files of each plan and yield pairs of a `Kind` and its text.
 
-    After any failure the files written so far are deleted, and Spark has to try. It reads what Arrow cannot read, and
-    reports the cause if the store fails.
+    After a failure, the task deletes the files that it wrote, and the driver rewrites the files with Spark. Spark reads
+    what Arrow cannot read, and reports the cause if the store fails.
     """
     for plan in plans:
         yield from _results(plan)
@@ -75,7 +75,7 @@ class _Merger:
 
     def run(self) -> list[str]:
         """Write the files and return their descriptors."""
-        share = max(1, -(-self._plan.records // self._plan.outputs))
+        share = max(1, -(-sum(file.records for file in self._plan.files) // self._plan.outputs))
         left, descriptors = share, []
         with contextlib.ExitStack() as open_file:
             open_file.callback(self._abandon)
@@ -101,7 +101,7 @@ class _Merger:
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if len(self._held) >= FOLDED:
-            self._held = [_alike(self._held).unify_dictionaries().combine_chunks()]
+            self._held = [_concatenated(self._held).unify_dictionaries().combine_chunks()]
             self._held_bytes = self._held[0].nbytes
         if self._held_bytes >= min(HELD_BYTES, self._parquet.row_group_bytes):
             self._flush()
@@ -110,7 +110,7 @@ class _Merger:
         """Write the held rows as a row group."""
         if not self._held:
             return
-        rows = _alike(self._held).unify_dictionaries()
+        rows = _concatenated(self._held).unify_dictionaries()
         self._held, self._held_bytes = [], 0
         if self._file is None:
             self._sources.dictionary &= self._repeating(rows)
@@ -146,7 +146,7 @@ class _Merger:
         return repeating
 
     def _decoded(self, rows: pa.Table) -> pa.Table:
-        return _plain(rows, set(rows.column_names) - self._sources.dictionary)
+        return _without_dictionaries(rows, set(rows.column_names) - self._sources.dictionary)
 
 
 class _NewFile:
@@ -162,7 +162,7 @@ class _NewFile:
         self._writer = pq.ParquetWriter(self._sink, self._arrow, **options)
 
     def write(self, rows: pa.Table) -> None:
-        """Write the rows as a row group. A column whose dictionary stopped paying off keeps it in this file."""
+        """Write the rows as a row group. A column keeps the encoding of the first row group."""
         columns = [
             column if column.type == field.type else column.cast(field.type)
             for column, field in zip(rows.columns, self._arrow, strict=True)
@@ -199,15 +199,15 @@ def _members(columns: Any) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
             yield field, column
 
 
-def _alike(tables: list[pa.Table]) -> pa.Table:
+def _concatenated(tables: list[pa.Table]) -> pa.Table:
     """Concatenate tables, of which some may have columns with dictionaries that others have without."""
     if len({tuple(table.schema.types) for table in tables}) > 1:
-        tables = [_plain(table, set(table.column_names)) for table in tables]
+        tables = [_without_dictionaries(table, set(table.column_names)) for table in tables]
     return pa.concat_tables(tables)
 
 
-def _plain(rows: pa.Table, names: set[str]) -> pa.Table:
-    """Return the rows with these columns as values instead of places in dictionaries."""
+def _without_dictionaries(rows: pa.Table, names: set[str]) -> pa.Table:
+    """Return the rows with plain values in these columns."""
     for place, field in enumerate(rows.schema):
         if field.name in names and pa.types.is_dictionary(field.type):
             column = rows.column(place).cast(field.type.value_type)

@@ -39,8 +39,6 @@ class MergePlan:
 
     table: TableSpec
     files: tuple[SourceFile, ...]
-    records: int
-    """Number of rows of all files."""
     outputs: int
     partition: tuple[Any, ...]
     """The partition's values, as in `firn_spark.worker.partitioning.Part`."""

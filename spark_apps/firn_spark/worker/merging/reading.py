@@ -1,6 +1,7 @@
 """Reads the files of a merge as a stream of Arrow tables in the current schema of the table.
 
-Memory holds the compressed bytes of one row group at most, or of a few small files that are read ahead.
+Memory holds a batch of rows, and the compressed bytes of one row group at most or of a few small files that are read
+ahead.
 """
 
 from collections import deque
@@ -98,8 +99,10 @@ class Sources:
         columns = self._columns(schema, source)
         dictionary = [name for name in columns if name in self._dictionary_names(schema)]
         most = NESTED_BATCH_ROWS if any(_has_nested_text(schema.field(name).type) for name in columns) else BATCH_ROWS
-        groups = [metadata.row_group(place) for place in range(metadata.num_row_groups)]
-        for place, group in enumerate(groups):
+        for place in range(metadata.num_row_groups):
+            group = metadata.row_group(place)
+            if group.total_byte_size > GROUP_BYTES:
+                raise UnfitError(f"file {source.path}: a row group has {group.total_byte_size} bytes")
             compressed = sum(group.column(column).total_compressed_size for column in range(group.num_columns))
             file = pq.ParquetFile(
                 content,
@@ -108,8 +111,6 @@ class Sources:
                 pre_buffer=compressed <= BUFFERED_BYTES,
                 buffer_size=0 if compressed <= BUFFERED_BYTES else BUFFER,
             )
-            if group.total_byte_size > GROUP_BYTES:
-                raise UnfitError(f"file {source.path}: a row group has {group.total_byte_size} bytes")
             rows = max(1, min(most, BATCH_BYTES * group.num_rows // max(1, group.total_byte_size)))
             yield from file.iter_batches(rows, row_groups=[place], columns=columns, use_threads=False)
 
