@@ -20,7 +20,7 @@ from urllib.request import urlopen
 from uuid import uuid4
 
 import psycopg
-from confluent_kafka import Consumer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -40,6 +40,7 @@ RECORD_BYTES = 1000
 PARTITIONS = 4
 WARM_UP_MB = 400
 LOAD_SECONDS = 20
+WAITING_SECONDS = 5
 SLOW_MB = 10
 TAIL_MB = 40
 T = TypeVar("T")
@@ -113,6 +114,7 @@ UNITS: dict[str, tuple[str, Better]] = {
     "half_p99": ("ms of publish, half of its own MB/s in", "lower"),
     "same_p50": ("ms of publish, half of Kafka's MB/s in", "lower"),
     "same_p99": ("ms of publish, half of Kafka's MB/s in", "lower"),
+    "waiting": ("requests/s of a producer that waits for each answer", "higher"),
     "memory": ("MB at most (PSS)", "lower"),
     "stalls": ("stalls of the event loop over 100 ms", "lower"),
 }
@@ -135,6 +137,7 @@ def contest(brokers: Brokers, megabytes: int, peer: Seen | None) -> Seen:
         same = {f"same_{percentile}": seen[f"half_{percentile}"] for percentile in ("p50", "p99")}
         seen |= same if peer is None else under_load(brokers, {"same": peer["produce_1m"] / 2})
         seen |= beside_history(brokers, megabytes)
+        seen["waiting"] = waiting(brokers)
     if brokers.metrics:
         seen["stalls"] = stalls(brokers)
     seen["memory"] = max(usage.peak_bytes, memory_bytes(brokers.pid)) / 1e6
@@ -265,6 +268,25 @@ def beside_history(brokers: Brokers, megabytes: int) -> Seen:
         over.set()
         reading.join()
     return {"beside_p99": sent.p99}
+
+
+def waiting(brokers: Brokers) -> float:
+    """Return the requests per second of a producer that sends a record after the answer to the one before."""
+    say(f"{brokers.name}: a producer that waits for each answer")
+    create(brokers, "waiting", 1)
+    producer = Producer({"bootstrap.servers": brokers.bootstrap, "linger.ms": 0, "acks": "all"})
+
+    def send() -> None:
+        producer.produce("waiting", b"x" * 100)
+        assert producer.flush(30) == 0
+
+    # Without the time in which the producer connects.
+    send()
+    answered, began = 0, time.monotonic()
+    while time.monotonic() < began + WAITING_SECONDS:
+        send()
+        answered += 1
+    return answered / (time.monotonic() - began)
 
 
 def charged(brokers: Brokers, work: Callable[[], T]) -> tuple[Spent, T]:
