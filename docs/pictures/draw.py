@@ -234,7 +234,7 @@ PICTURES = {
             Box(20, 66, 108, 56, "producers", kind="outside"),
             Box(20, 252, 108, 56, "consumers", kind="outside"),
             Box(222, 66, 132, 56, "check batches", ("header and CRC",)),
-            Box(424, 66, 132, 56, "active file", ("250 ms or 8 MiB",)),
+            Box(424, 66, 132, 56, "active file", ("idle, 250 ms or 8 MiB",)),
             Box(424, 166, 132, 48, "cache"),
             Box(222, 252, 132, 56, "fetch"),
             Box(690, 66, 146, 56, "bucket", ("one object a file",), kind="store"),
