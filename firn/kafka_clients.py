@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from firn.model.jobs import KafkaConnection
+from firn.model.jobs import KafkaConnection, TokenEndpoint
 
 RECONNECT_BACKOFF_MS = 1_000
 """Milliseconds before the first reconnect.
@@ -31,8 +31,27 @@ def connection_settings(connection: KafkaConnection, secret: Callable[[str], str
                 config[key] = secret(path)
     if connection.sasl_mechanism is not None:
         config["sasl.mechanism"] = connection.sasl_mechanism
-        config["sasl.username"] = connection.sasl_username or ""
-        config["sasl.password"] = secret(connection.sasl_password_path) if connection.sasl_password_path else ""
+        password = secret(connection.sasl_password_path) if connection.sasl_password_path else ""
+        if connection.sasl_tokens is None:
+            config |= {"sasl.username": connection.sasl_username or "", "sasl.password": password}
+        else:
+            config |= _tokens(connection.sasl_tokens, connection.sasl_username or "", password, secret)
+    return config
+
+
+def _tokens(tokens: TokenEndpoint, client: str, password: str, secret: Callable[[str], str]) -> dict[str, str]:
+    config = {
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": tokens.url,
+        "sasl.oauthbearer.client.id": client,
+        "sasl.oauthbearer.client.secret": password,
+    }
+    if tokens.scope:
+        config["sasl.oauthbearer.scope"] = tokens.scope
+    if tokens.extensions:
+        config["sasl.oauthbearer.extensions"] = ",".join(f"{key}={value}" for key, value in tokens.extensions.items())
+    if tokens.ca_path is not None:
+        config["https.ca.pem"] = secret(tokens.ca_path)
     return config
 
 

@@ -204,15 +204,42 @@ class Scheduling(Settings):
     priority_class_name: str | None = None
 
 
+class TokenEndpoint(Settings):
+    """The endpoint of an identity provider that issues access tokens for client credentials (RFC 6749, section 4.4)."""
+
+    url: str = Field(pattern=r"^https?://[^/@\s]+(/\S*)?$")
+    """URL of the token endpoint."""
+    scope: str = ""
+    """Scopes to request, separated by spaces."""
+    extensions: dict[Annotated[str, Field(pattern="^[A-Za-z]+$")], Annotated[str, Field(pattern="^[\x20-\x7e]*$")]] = {}
+    """SASL extensions for the brokers (RFC 7628), such as ``logicalCluster``."""
+    ca: SecretKey | None = None
+    """Secret key with the CA certificates of the endpoint. Without it, the endpoint needs a certificate of a public CA."""
+
+    @model_validator(mode="after")
+    def _extensions_are_no_token(self) -> Self:
+        if "auth" in self.extensions:
+            raise ValueError("extensions must not have the key auth, which is the token")
+        return self
+
+
 class Sasl(Settings):
     """SASL credentials of the operator and the drivers."""
 
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
     """SASL mechanism of the brokers."""
     username: str
-    """Name of the user."""
+    """Name of the user. For OAUTHBEARER, the ID of the OAuth client."""
     password: SecretKey
-    """Secret key with the password."""
+    """Secret key with the password. For OAUTHBEARER, the secret of the OAuth client."""
+    tokens: TokenEndpoint | None = None
+    """Endpoint of the access tokens for OAUTHBEARER."""
+
+    @model_validator(mode="after")
+    def _only_oauth_has_tokens(self) -> Self:
+        if (self.mechanism == "OAUTHBEARER") != (self.tokens is not None):
+            raise ValueError("mechanism OAUTHBEARER needs tokens, and no other mechanism has them")
+        return self
 
 
 class KafkaSecurity(Settings):
@@ -695,6 +722,8 @@ def security_references(security: KafkaSecurity) -> Iterator[SecretKey]:
     yield from (ref for ref in (security.ca, security.certificate, security.certificate_key) if ref is not None)
     if security.sasl is not None:
         yield security.sasl.password
+        if security.sasl.tokens is not None and security.sasl.tokens.ca is not None:
+            yield security.sasl.tokens.ca
 
 
 def load(path: str | Path, *, private: bool = False) -> Config:

@@ -119,6 +119,15 @@ class IngestJob(Contract):
     """True if the resource created its topic. Then every record of the log belongs to the table, from offset 0 on."""
 
 
+class TokenEndpoint(Contract):
+    """The endpoint that issues access tokens for SASL OAUTHBEARER. A file has its CA certificates."""
+
+    url: str
+    scope: str = ""
+    extensions: dict[str, str] = Field(default_factory=dict)
+    ca_path: str | None = None
+
+
 class KafkaConnection(Contract):
     """Connection to a profile's brokers. Files have the secret values."""
 
@@ -131,11 +140,14 @@ class KafkaConnection(Contract):
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_path: str | None = None
+    sasl_tokens: TokenEndpoint | None = None
+    """Set if the mechanism is OAUTHBEARER. Name and password are then those of the OAuth client."""
 
     @property
     def secret_files(self) -> tuple[str, ...]:
         """Return the files with secret values."""
-        files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.sasl_password_path)
+        tokens_ca = self.sasl_tokens.ca_path if self.sasl_tokens else None
+        files = (self.ca_path, self.certificate_path, self.certificate_key_path, self.sasl_password_path, tokens_ca)
         return tuple(file for file in files if file is not None)
 
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from firn.model.jobs import KafkaConnection
+from firn.model.jobs import KafkaConnection, TokenEndpoint
 from tests.servers.process import cache, free_port, listens, running
 
 USER, PASSWORD = "firn", "firn-secret"
@@ -48,6 +48,13 @@ class Kafka:
             sasl_username=username,
             sasl_password_path=str(file),
         )
+
+    def token_connection(
+        self, tokens: str, username: str = USER, password: str = PASSWORD, ca: Path | None = None
+    ) -> KafkaConnection:
+        """Return the connection to the same listener with access tokens of the provider at a URL."""
+        endpoint = TokenEndpoint(url=tokens, ca_path=str(ca or self.directory / "tls" / "ca.crt"))
+        return self.secure_connection(username, password, "OAUTHBEARER").model_copy(update={"sasl_tokens": endpoint})
 
     def mutual_connection(self, certificate: str | None = "client") -> KafkaConnection:
         """Return the connection to the listener with client certificates. ``certificate`` names the one of the

@@ -2,7 +2,7 @@
 
 from firn.model import names, quantities
 from firn.model.config import Catalog, Config, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
-from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
+from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection, TokenEndpoint
 from firn_controllers import children
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.ports import Manifest
@@ -79,6 +79,7 @@ def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnec
     if isinstance(profile, KafkaProfile) and not profile.managed:
         security = profile.security
     sasl = security.sasl
+    tokens = sasl.tokens if sasl else None
     return KafkaConnection(
         bootstrap_servers=bootstrap_servers(name, profile, namespace),
         protocol=security.protocol,
@@ -89,6 +90,14 @@ def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnec
         sasl_mechanism=sasl.mechanism if sasl else None,
         sasl_username=sasl.username if sasl else None,
         sasl_password_path=sasl.password.path if sasl else None,
+        sasl_tokens=TokenEndpoint(
+            url=tokens.url,
+            scope=tokens.scope,
+            extensions=tokens.extensions,
+            ca_path=tokens.ca.path if tokens.ca else None,
+        )
+        if tokens
+        else None,
     )
 
 

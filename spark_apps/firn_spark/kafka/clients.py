@@ -1,10 +1,11 @@
 """Settings of Kafka clients: librdkafka, and the Java client of Spark's Kafka source."""
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 from firn.kafka_clients import RECONNECT_BACKOFF_MS, connection_settings
-from firn.model.jobs import KafkaConnection
+from firn.model.jobs import KafkaConnection, TokenEndpoint
 from firn_spark.credentials import read_secret
 
 STALL_SECONDS = 30.0
@@ -53,17 +54,40 @@ def spark_options(connection: KafkaConnection) -> dict[str, str]:
         options["kafka.ssl.endpoint.identification.algorithm"] = ""
     if connection.sasl_mechanism is not None:
         password = read_secret(connection.sasl_password_path) if connection.sasl_password_path else ""
+        options["kafka.sasl.mechanism"] = connection.sasl_mechanism
+        if connection.sasl_tokens is not None:
+            return options | _token_options(connection.sasl_tokens, connection.sasl_username or "", password)
         module = "plain.PlainLoginModule" if connection.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
-        options |= {
-            "kafka.sasl.mechanism": connection.sasl_mechanism,
-            "kafka.sasl.jaas.config": f"org.apache.kafka.common.security.{module} required "
-            f"username={_quoted(connection.sasl_username or '')} password={_quoted(password)};",
-        }
+        login = {"username": connection.sasl_username or "", "password": password}
+        options["kafka.sasl.jaas.config"] = _login(module, login)
     return options
 
 
+def _token_options(tokens: TokenEndpoint, client: str, secret: str) -> dict[str, str]:
+    """Return the options for SASL OAUTHBEARER with client credentials (KIP-768)."""
+    login = {"clientId": client, "clientSecret": secret}
+    if tokens.scope:
+        login["scope"] = tokens.scope
+    login |= {f"extension_{key}": value for key, value in tokens.extensions.items()}
+    if tokens.ca_path is not None:
+        login |= {"ssl.truststore.type": "PEM", "ssl.truststore.certificates": read_secret(tokens.ca_path)}
+    package = "org.apache.kafka.common.security.oauthbearer"
+    return {
+        "kafka.sasl.jaas.config": _login("oauthbearer.OAuthBearerLoginModule", login),
+        "kafka.sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+        "kafka.sasl.oauthbearer.token.endpoint.url": tokens.url,
+    }
+
+
+def _login(module: str, values: Mapping[str, str]) -> str:
+    """Return the JAAS configuration of a module of Kafka."""
+    given = " ".join(f"{key}={_quoted(value)}" for key, value in values.items())
+    return f"org.apache.kafka.common.security.{module} required {given};"
+
+
 def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    """Return a string of a JAAS configuration, which ends at the end of a line."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
 
 
 def silent_logger() -> Any:

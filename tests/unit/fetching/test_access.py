@@ -8,6 +8,7 @@ import pytest
 from firn.model.errors import AccessDeniedError
 from firn_spark.worker.fetching.access import Access
 from firn_spark.worker.fetching.scram import Scram
+from firn_spark.worker.fetching.tokens import TokenClient
 from tests.servers.kafka import certificates
 
 ADDRESSES = {
@@ -36,7 +37,8 @@ def test_a_bundle_of_certificates_may_have_comments_in_any_language(tmp_path: Pa
 
 
 def test_secrets_are_not_in_the_text_of_an_access() -> None:
-    text = repr(Access("a:1", certificate_key="key-secret", password="password-secret"))
+    tokens = TokenClient("https://id.example/token", "firn", "client-secret")
+    text = repr(Access("a:1", certificate_key="key-secret", password="password-secret", tokens=tokens))
     assert "secret" not in text
 
 

@@ -111,6 +111,22 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         ),
         (_set("profiles.outside.security.tls", False), "ca and certificate need tls: true"),
         (_set("profiles.outside.security.sasl.mechanism", "GSSAPI"), "sasl.mechanism: Input should be 'PLAIN'"),
+        (
+            _set("profiles.outside.security.sasl.mechanism", "OAUTHBEARER"),
+            "profiles.outside.security.sasl: mechanism OAUTHBEARER needs tokens",
+        ),
+        (
+            _set("profiles.outside.security.sasl.tokens", {"url": "https://id.example/token"}),
+            "profiles.outside.security.sasl: mechanism OAUTHBEARER needs tokens, and no other mechanism has them",
+        ),
+        *(
+            (_set("profiles.outside.security.sasl.tokens", {"url": "https://id.example/token"} | wrong), place)
+            for wrong, place in (
+                ({"url": "https://me:secret@id.example/token"}, "sasl.tokens.url: String should match pattern"),
+                ({"extensions": {"auth": "x"}}, "sasl.tokens: extensions must not have the key auth"),
+                ({"extensions": {"pool": "a\x01b"}}, "sasl.tokens.extensions.pool: String should match pattern"),
+            )
+        ),
         (_set("catalogs.lake.type", "hive"), "catalogs.lake.type: Input should be 'sql' or 'rest'"),
         (
             _set("catalogs.lake.uri", "postgresql://me:secret@host/db"),

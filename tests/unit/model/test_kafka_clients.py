@@ -3,7 +3,7 @@
 import pytest
 
 from firn.kafka_clients import connection_settings, kafka_id, refuses_certificate
-from firn.model.jobs import KafkaConnection
+from firn.model.jobs import KafkaConnection, TokenEndpoint
 
 FILES = {"/ca": "the authority", "/cert": "the certificate", "/key": "its key", "/password": "hush"}
 SECURE = KafkaConnection(
@@ -29,6 +29,22 @@ def test_secrets_are_read_from_their_files() -> None:
         "sasl.mechanism": "PLAIN",
         "sasl.username": "firn",
         "sasl.password": "hush",
+    }
+
+
+def test_a_token_endpoint_replaces_user_and_password() -> None:
+    endpoint = TokenEndpoint(url="https://id/token", scope="kafka", extensions={"b": "2", "a": "1"}, ca_path="/ca")
+    connection = SECURE.model_copy(update={"sasl_mechanism": "OAUTHBEARER", "sasl_tokens": endpoint})
+    settings = connection_settings(connection, FILES.__getitem__)
+    assert {name: value for name, value in settings.items() if name.startswith(("sasl", "https"))} == {
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.oauthbearer.method": "oidc",
+        "sasl.oauthbearer.token.endpoint.url": "https://id/token",
+        "sasl.oauthbearer.client.id": "firn",
+        "sasl.oauthbearer.client.secret": "hush",
+        "sasl.oauthbearer.scope": "kafka",
+        "sasl.oauthbearer.extensions": "b=2,a=1",
+        "https.ca.pem": "the authority",
     }
 
 

@@ -32,6 +32,9 @@ DOCUMENTS: dict[str, tuple[str, type[BaseModel]]] = {
 IGNORED = frozenset({"detail"})
 """Keys of earlier versions that this version leaves out on purpose: ``halted_at.detail`` had parts of a record."""
 
+KAFKA: dict[str, Any] = json.loads((RELEASED / "0.1.0" / "group-settings.json").read_text())["kafka"]["classic"]
+TOKENS = {"url": "https://id/token", "scope": "kafka", "extensions": {"pool": "p"}, "ca_path": "/etc/firn/secrets/ca"}
+
 NEW: dict[str, dict[str, Any]] = {
     "ingest-job": {
         "adopt": {"topic_id": "id-old", "offsets": {"0": 7}},
@@ -46,10 +49,11 @@ NEW: dict[str, dict[str, Any]] = {
     "group-settings": {
         "cluster": "cluster-1",
         "former_clusters": ["cluster-0"],
+        "kafka": {"classic": {"sasl_tokens": TOKENS}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
     },
     "maintenance-run": {
-        "kafka": json.loads((RELEASED / "0.1.0" / "group-settings.json").read_text())["kafka"],
+        "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
         "tables": [{"audit": {"profile": "diskless", "topic": "shop.orders"}}],
     },

@@ -5,8 +5,9 @@ import re
 import ssl
 from dataclasses import dataclass, field
 
-from firn.model.jobs import KafkaConnection
+from firn.model.jobs import KafkaConnection, TokenEndpoint
 from firn_spark.credentials import read_secret
+from firn_spark.worker.fetching.tokens import TokenClient
 
 GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 DEFAULT_PORT = 9092
@@ -28,6 +29,8 @@ class Access:
     mechanism: str | None = None
     username: str = ""
     password: str = field(default="", repr=False)
+    tokens: TokenClient | None = None
+    """Set if the mechanism is OAUTHBEARER."""
 
     @property
     def addresses(self) -> list[tuple[str, int]]:
@@ -50,6 +53,7 @@ def access(connection: KafkaConnection) -> Access:
     """Return the access of ``connection``. Raises NotReadyError if a secret's file is missing."""
     files = (connection.ca_path, connection.certificate_path, connection.certificate_key_path)
     authority, certificate, key = (None if path is None else read_secret(path) for path in files)
+    password = read_secret(connection.sasl_password_path) if connection.sasl_password_path else ""
     return Access(
         bootstrap_servers=connection.bootstrap_servers,
         protocol=connection.protocol,
@@ -59,7 +63,21 @@ def access(connection: KafkaConnection) -> Access:
         verify_hostname=connection.verify_hostname,
         mechanism=connection.sasl_mechanism,
         username=connection.sasl_username or "",
-        password=read_secret(connection.sasl_password_path) if connection.sasl_password_path else "",
+        password=password,
+        tokens=_token_client(connection.sasl_tokens, connection.sasl_username or "", password),
+    )
+
+
+def _token_client(endpoint: TokenEndpoint | None, name: str, secret: str) -> TokenClient | None:
+    if endpoint is None:
+        return None
+    return TokenClient(
+        endpoint.url,
+        name,
+        secret,
+        endpoint.scope,
+        tuple(sorted(endpoint.extensions.items())),
+        None if endpoint.ca_path is None else _certificates(read_secret(endpoint.ca_path)),
     )
 
 

@@ -38,6 +38,8 @@ class Authentication:
     error_code: ErrorCode
     error_message: str | None
     auth_bytes: bytes
+    session_lifetime: timedelta = timedelta()
+    """Zero if the session does not end."""
 
 
 @dataclass(frozen=True, slots=True)

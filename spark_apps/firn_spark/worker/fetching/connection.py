@@ -5,6 +5,7 @@ Source: Kafka's protocol guide, "Network" and "SASL". It has one request in flig
 
 import socket
 import ssl
+import time
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
@@ -25,6 +26,8 @@ from firn_spark.worker.fetching.scram import Scram
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30
 """Bytes of an answer. A batch comes whole, however large it is."""
+SESSION_PART = 0.9
+"""Part of the lifetime of a session after which the client authenticates again."""
 CREDENTIALS_HINT = "correct the profile's credentials or certificates"
 FETCH, METADATA, SASL_HANDSHAKE, API_VERSIONS, SASL_AUTHENTICATE = 1, 3, 17, 18, 36
 VERSIONS: Mapping[int, tuple[int, int]] = {
@@ -49,6 +52,8 @@ class Connection:
         self._access = access
         self._number = 0
         self._asked: tuple[int, int] | None = None
+        self._session_end: float | None = None
+        """Monotonic second after which the client authenticates again; None if the session does not end."""
         self._versions: dict[int, tuple[int, int]] = {}
         self._socket: socket.socket = socket.create_connection((host, port), CONNECT_SECONDS)
         try:
@@ -89,6 +94,10 @@ class Connection:
 
     def send(self, api: int, fields: Fields) -> None:
         """Send a request. Its answer has to be received before the next one."""
+        if self._session_end is not None and time.monotonic() > self._session_end:
+            # After the end of the session, the broker would close the connection (KIP-368).
+            self._session_end = None
+            self._authenticate()
         version = self.version(api)
         self._send(api, version, encode_request(api, version, fields))
 
@@ -164,7 +173,12 @@ class Connection:
                 f"broker {self.name} offers {offered or 'no mechanism'}, and not {mechanism}; {CREDENTIALS_HINT}"
             )
         try:
-            if mechanism == "PLAIN":
+            if self._access.tokens is not None:
+                cause = self._token(self._access.tokens.first_message())
+                if cause:
+                    # The broker waits for an empty message before it ends the connection (RFC 7628, section 3.2.3).
+                    raise AccessDeniedError(f"the broker rejects the token: {cause.decode(errors='replace')[:200]}")
+            elif mechanism == "PLAIN":
                 self._token(f"\0{self._access.username}\0{self._access.password}".encode())
             else:
                 client = Scram(mechanism, self._access.username, self._access.password)
@@ -179,6 +193,8 @@ class Connection:
         if authenticated.error_code is not ErrorCode.none:
             cause = authenticated.error_message or authenticated.error_code.name
             raise AccessDeniedError(cause)
+        lifetime = authenticated.session_lifetime.total_seconds()
+        self._session_end = time.monotonic() + lifetime * SESSION_PART if lifetime > 0 else None
         return authenticated.auth_bytes
 
 

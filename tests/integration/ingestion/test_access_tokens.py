@@ -1,0 +1,160 @@
+"""Clients log in to brokers with access tokens of an identity provider (SASL OAUTHBEARER)."""
+
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.jobs import KafkaConnection
+from firn_spark.kafka.admin import Kafka as Admin
+from firn_spark.kafka.clients import client_config, spark_options
+from firn_spark.worker.fetching import batches, cluster, source
+from firn_spark.worker.fetching.access import access
+from firn_spark.worker.fetching.connection import Connection
+from firn_spark.worker.fetching.slices import Slice
+from tests.integration.ingestion.identity_provider import Tokens, provider
+from tests.servers.kafka import PASSWORD, SMALL, STRANGER, STRANGER_PASSWORD, USER, Kafka, certificates, kafka, program
+from tests.servers.process import await_true
+
+RECORDS = 2_000
+SLICE = Slice("orders", 0, 0, RECORDS)
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the directory of a broker with certificates."""
+    directory = tmp_path_factory.mktemp("kafka")
+    certificates(directory / "tls", "localhost")
+    return directory
+
+
+@pytest.fixture(scope="module")
+def tokens(directory: Path) -> Iterator[Tokens]:
+    with provider(
+        directory / "tokens", {USER: PASSWORD, STRANGER: STRANGER_PASSWORD}, directory / "tls" / "server.pem"
+    ) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def broker(directory: Path, tokens: Tokens) -> Iterator[Kafka]:
+    """Run a broker that has some records."""
+    with kafka(directory, secure=True, java=(*SMALL, tokens.java_flag), **tokens.broker_settings) as server:
+        admin = AdminClient({"bootstrap.servers": server.bootstrap})
+        admin.create_topics([NewTopic("orders", 1)])["orders"].result(30)
+        producer = Producer({"bootstrap.servers": server.bootstrap, "batch.size": 2_000})
+        for number in range(RECORDS):
+            producer.produce("orders", b"%d" % number)
+        assert producer.flush(30) == 0
+        yield server
+
+
+def read(connection: KafkaConnection) -> list[int]:
+    return [offset for block in source.read(access(connection), [SLICE]) for offset in block.offsets.tolist()]
+
+
+def test_a_task_reads_with_a_token(broker: Kafka, tokens: Tokens) -> None:
+    assert read(broker.token_connection(tokens.url)) == list(range(RECORDS))
+
+
+def test_a_token_is_requested_with_the_scope_and_kept(broker: Kafka, tokens: Tokens) -> None:
+    connection = broker.token_connection(tokens.url)
+    assert connection.sasl_tokens is not None
+    scoped = connection.sasl_tokens.model_copy(update={"scope": "orders billing"})
+    tokens.scopes.clear()
+    for _ in range(2):
+        read(connection.model_copy(update={"sasl_tokens": scoped}))
+    assert tokens.scopes == ["orders billing"]
+
+
+def test_the_admin_client_of_operator_and_driver_uses_a_token(broker: Kafka, tokens: Tokens) -> None:
+    settings: dict[str, Any] = client_config(broker.token_connection(tokens.url))
+    assert list(AdminClient(settings).list_topics(timeout=30).topics) == ["orders"]
+
+
+def test_the_admin_client_names_a_wrong_secret(broker: Kafka, tokens: Tokens) -> None:
+    answer = Admin("events", broker.token_connection(tokens.url, password="wrong")).topics(["orders"])["orders"]
+    assert isinstance(answer, AccessDeniedError)
+    assert "Failed to acquire SASL OAUTHBEARER token" in str(answer)
+
+
+def test_the_java_client_uses_a_token(broker: Kafka, tokens: Tokens, tmp_path: Path) -> None:
+    options = spark_options(broker.token_connection(tokens.url))
+    properties = {name.removeprefix("kafka."): value for name, value in options.items() if name.startswith("kafka.")}
+    file = tmp_path / "client.properties"
+    escaped = {name: value.replace("\\", "\\\\").replace("\n", "\\n") for name, value in properties.items()}
+    file.write_text("".join(f"{name}={value}\n" for name, value in escaped.items()))
+    command = program(
+        "org.apache.kafka.tools.GetOffsetShell",
+        *("--bootstrap-server", broker.secure or "", "--command-config", str(file), "--topic", "orders"),
+        flags=(*SMALL, tokens.java_flag),
+    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == [f"orders:0:{RECORDS}"], done.stderr
+
+
+def test_a_connection_outlives_the_token_with_which_it_began(
+    broker: Kafka, tokens: Tokens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker ends a session together with its token (KIP-368)."""
+    made: list[Connection] = []
+
+    class Counted(Connection):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments)
+            made.append(self)
+
+    monkeypatch.setattr(cluster, "Connection", Counted)
+    monkeypatch.setattr(source, "ANSWER_BYTES", 4_000)
+    monkeypatch.setattr(batches, "BLOCK_RECORDS", 100)
+    monkeypatch.setattr(tokens, "seconds", 2)
+    client = access(broker.token_connection(tokens.url, password=PASSWORD))
+    assert client.tokens is not None
+    reading = source.read(replace(client, tokens=replace(client.tokens, scope="short")), [SLICE])
+    offsets = next(reading).offsets.tolist()
+    end = time.monotonic() + 2.5
+    await_true("the token has expired", lambda: time.monotonic() > end)
+    offsets += [offset for block in reading for offset in block.offsets.tolist()]
+    assert (offsets, len(made)) == (list(range(RECORDS)), 2)
+
+
+REFUSED: dict[str, tuple[Callable[[Kafka, str], KafkaConnection], str]] = {
+    "a wrong secret": (lambda broker, url: broker.token_connection(url, password="wrong"), "invalid_client"),
+    "no rights": (lambda broker, url: broker.token_connection(url, STRANGER, STRANGER_PASSWORD), "grant"),
+    "an unknown authority": (
+        lambda broker, url: broker.token_connection(url, ca=broker.directory / "tls" / "other-ca.crt"),
+        "certificate verify failed",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_client_is_told_so(broker: Kafka, tokens: Tokens, name: str) -> None:
+    connection, cause = REFUSED[name]
+    with pytest.raises(AccessDeniedError, match=cause):
+        read(connection(broker, tokens.url))
+
+
+def test_a_token_that_the_broker_does_not_know_is_refused(broker: Kafka, tmp_path: Path) -> None:
+    with (
+        provider(tmp_path / "other", {USER: PASSWORD}) as other,
+        pytest.raises(AccessDeniedError, match="rejects the token"),
+    ):
+        read(broker.token_connection(other.url))
+
+
+def test_a_failing_provider_is_an_outage(broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "STALL_SECONDS", 0.5)
+    with provider(tmp_path / "failing", {USER: PASSWORD}) as failing:
+        failing.status = 503
+        with pytest.raises(UnavailableError, match="HTTP status 503"):
+            read(broker.token_connection(failing.url))
+    with pytest.raises(UnavailableError, match="ConnectionRefusedError"):
+        read(broker.token_connection(failing.url))
