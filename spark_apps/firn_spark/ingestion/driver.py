@@ -71,7 +71,9 @@ class Driver:
             self._unfit,
             _version(),
         )
-        self.server = Server(settings.listen, self.metrics, self.loop.progress, self.loop.ready, self.loop.alive)
+        self.server = Server(
+            settings.listen, self.metrics, self.loop.progress, self.loop.measure, self.loop.ready, self.loop.alive
+        )
 
     def kafka(self, profile: str) -> Kafka:
         """Return the client of a profile's brokers.

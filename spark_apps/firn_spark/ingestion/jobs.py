@@ -4,9 +4,11 @@ Both implement `JobSource`: they keep the current set of contracts in memory. A 
 logged, and its last valid version stays in force, so that it affects no other topic.
 """
 
+import json
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,6 +22,8 @@ from firn.model.jobs import IngestJob
 log = structlog.get_logger()
 
 JOB_KEY = "job.json"
+PAGE_OBJECTS = 500
+"""Number of contracts on a page of a list."""
 
 
 class JobSource(Protocol):
@@ -119,6 +123,14 @@ class DirectoryJobs(_Follower):
         return jobs_of_group((job for _, job in files.values()), self._group)
 
 
+@dataclass(frozen=True, slots=True)
+class _Contract:
+    """A contract as its ConfigMap has it. ``job`` is the last valid one, which an invalid ``text`` keeps in force."""
+
+    text: str
+    job: IngestJob
+
+
 class KubernetesJobs(_Follower):
     """Contracts as ConfigMaps with the group's label: listed and watched, and listed again after each error and every
     ``resync`` seconds."""
@@ -129,8 +141,19 @@ class KubernetesJobs(_Follower):
         self._namespace = namespace
         self._resync = resync
         self._selector = f"{names.LABEL_GROUP}={group},{names.LABEL_MANAGED_BY}={names.MANAGED_BY}"
-        self._by_name: dict[str, IngestJob] = {}
+        self._by_name: dict[str, _Contract] | None = None
+        self._changed = False
+        self._lock = threading.Lock()
+        """Guards ``_by_name`` and ``_changed``."""
         self._watch: Any = None
+
+    def current(self) -> Mapping[str, IngestJob] | None:
+        """Implement `JobSource.current`. Many changes since the last call cost one new mapping."""
+        with self._lock:
+            if self._by_name is not None and self._changed:
+                self._jobs = jobs_of_group((contract.job for contract in self._by_name.values()), self._group)
+                self._changed = False
+            return self._jobs
 
     def stop(self) -> None:
         """Implement `JobSource.stop`. A watch that is waiting for the server ends with the process."""
@@ -146,7 +169,8 @@ class KubernetesJobs(_Follower):
                 delay = 1.0
                 until = time.monotonic() + self._resync
                 while not self._stop.is_set() and time.monotonic() < until:
-                    self._watch = watch.Watch()
+                    # Without the client's classes, which take longer than all else about a contract.
+                    self._watch = watch.Watch(return_type="object")
                     for event in self._watch.stream(
                         self._api.list_namespaced_config_map,
                         self._namespace,
@@ -155,7 +179,7 @@ class KubernetesJobs(_Follower):
                         timeout_seconds=max(1, int(until - time.monotonic())),
                         _request_timeout=(10, self._resync + 30),
                     ):
-                        version = event["object"].metadata.resource_version
+                        version = event["object"]["metadata"]["resourceVersion"]
                         self._apply(event["type"], event["object"])
                         if self._stop.is_set():
                             return
@@ -168,30 +192,54 @@ class KubernetesJobs(_Follower):
                 delay = min(delay * 2, 30.0)
 
     def _list(self) -> str:
-        listed = self._api.list_namespaced_config_map(
-            self._namespace, label_selector=self._selector, _request_timeout=(10, 30)
-        )
-        previous, self._by_name = self._by_name, {}
-        for item in listed.items:
-            self._keep_latest(item, previous.get(item.metadata.name))
-        self._publish()
-        return str(listed.metadata.resource_version)
+        previous = self._by_name or {}
+        listed: dict[str, _Contract] = {}
+        page: dict[str, Any] = {"continue": None}
+        while "continue" in page:
+            answer = self._api.list_namespaced_config_map(
+                self._namespace,
+                label_selector=self._selector,
+                limit=PAGE_OBJECTS,
+                _continue=page["continue"],
+                _preload_content=False,
+                _request_timeout=(10, 30),
+            )
+            document = json.loads(answer.data)
+            for item in document["items"]:
+                name = item["metadata"]["name"]
+                contract = self._contract(name, item, previous.get(name))
+                if contract is not None:
+                    listed[name] = contract
+            page = {key: value for key, value in document["metadata"].items() if value}
+        with self._lock:
+            self._by_name, self._changed = listed, True
+        return str(page["resourceVersion"])
 
-    def _apply(self, kind: str, item: Any) -> None:
+    def _apply(self, kind: str, item: Mapping[str, Any]) -> None:
+        assert self._by_name is not None
+        name = item["metadata"]["name"]
+        known = self._by_name.get(name)
         if kind in ("ADDED", "MODIFIED"):
-            self._keep_latest(item, self._by_name.pop(item.metadata.name, None))
+            contract = self._contract(name, item, known)
         elif kind == "DELETED":
-            self._by_name.pop(item.metadata.name, None)
-        self._publish()
-
-    def _keep_latest(self, item: Any, previous: IngestJob | None) -> None:
-        name = item.metadata.name
-        text = (item.data or {}).get(JOB_KEY)
-        if text is None:
+            contract = None
+        else:
             return
-        job = parse(text, f"ConfigMap {self._namespace}/{name}") or previous
-        if job is not None:
-            self._by_name[name] = job
+        with self._lock:
+            if contract is not None:
+                self._by_name[name] = contract
+            else:
+                self._by_name.pop(name, None)
+            self._changed = True
 
-    def _publish(self) -> None:
-        self._jobs = jobs_of_group(self._by_name.values(), self._group)
+    def _contract(self, name: str, item: Mapping[str, Any], known: _Contract | None) -> _Contract | None:
+        """Return the contract of a ConfigMap; None if it has none. ``known`` is the earlier one of this name."""
+        text = (item.get("data") or {}).get(JOB_KEY)
+        if text is None:
+            return None
+        if known is not None and text == known.text:
+            return known
+        job = parse(text, f"ConfigMap {self._namespace}/{name}")
+        if job is not None:
+            return _Contract(text, job)
+        return _Contract(text, known.job) if known is not None else None

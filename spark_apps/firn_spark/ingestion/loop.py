@@ -7,15 +7,15 @@ bounded number of workers, so that hanging brokers or a hanging catalog delay no
 
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import structlog
 
 from firn.model.errors import ExitCode, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
-from firn.model.progress import GroupProgress, TopicProgress
+from firn.model.progress import GroupProgress
 from firn_spark.ingestion.jobs import JobSource
 from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.rounds.planning import LARGE_RECORDS
@@ -33,6 +33,10 @@ ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
 """Number of rounds of a key that may read large topics, so that small topics get a round beside many backlogs."""
 PREPARATIONS_PER_KEY = 8
+DECIDING_SHARE = 0.1
+"""Longest share of its time in which the loop decides. With thousands of topics, it decides less often than each `TICK`."""
+LONGEST_PAUSE = 1.0
+"""Seconds after which the loop decides again at the latest."""
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 4
 """A round of the only active topic may read this many times `GroupSettings.bytes_per_commit`."""
@@ -66,6 +70,8 @@ class Loop:
         self._running: Counter[tuple[str, str]] = Counter()
         self._running_large: Counter[tuple[str, str]] = Counter()
         self._preparing: Counter[tuple[str, str]] = Counter()
+        self._unprepared: dict[tuple[str, str], deque[Topic]] = {}
+        """Topics of each key that wait for a worker to prepare them, as the loop found them last."""
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         """Keeps a report from creating the series of a topic again that is removed at the same time."""
@@ -87,19 +93,22 @@ class Loop:
         return self._settings.bytes_per_commit * (ALONE_FACTOR if alone else 1)
 
     def progress(self) -> GroupProgress:
-        """Return the `/progress` document, and set the lag metrics."""
+        """Return the `/progress` document."""
         now, wall = time.monotonic(), time.time()
-        topics: list[TopicProgress] = []
+        topics = [progress_of(topic, now, wall) for topic in list(self._topics.values())]
+        return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
+
+    def measure(self) -> None:
+        """Set the metrics of all topics, before Prometheus reads them."""
+        now, wall = time.monotonic(), time.time()
         for uid, topic in list(self._topics.items()):
             document = progress_of(topic, now, wall)
-            topics.append(document)
             with self._reporting:
                 if self._topics.get(uid) is not topic:
                     continue
                 self._metrics.reported(topic, document, wall)
                 self._metrics.failed(topic, topic.attempts.total - self._failures.get(uid, 0))
                 self._failures[uid] = topic.attempts.total
-        return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
 
     def ready(self) -> str | None:
         """Return None, or the reason why the application cannot serve topics yet."""
@@ -121,8 +130,9 @@ class Loop:
         Running rounds end before this returns.
         """
         self._jobs.start()
+        pause = TICK
         try:
-            while not self._stopping.wait(TICK):
+            while not self._stopping.wait(pause):
                 self._moved = time.monotonic()
                 self._take_jobs()
                 reason = self._unfit()
@@ -130,6 +140,8 @@ class Loop:
                     log.warning("the driver ends, and Kubernetes starts it again", reason=reason)
                     return ExitCode.TEMPORARY
                 self._decide()
+                spent = time.monotonic() - self._moved
+                pause = min(LONGEST_PAUSE, max(TICK, spent / DECIDING_SHARE))
             return ExitCode.DONE
         finally:
             self._stopping.set()
@@ -146,32 +158,21 @@ class Loop:
         jobs = self._jobs.current()
         if jobs is None or jobs is self._seen:
             return
-        complete = True
-        for uid, job in jobs.items():
-            topic = self._topics.get(uid)
-            if topic is None:
-                holder = self._holder(job)
-                if holder is not None:
-                    # The same topic or table under another resource: it starts when the earlier resource's topic is removed.
-                    complete = complete and holder.job.uid in jobs
+        complete = self._add_new(jobs)
+        for uid, topic in list(self._topics.items()):
+            job = jobs.get(uid)
+            with self._lock:  # A worker must not begin with a topic that changes.
+                topic.removed = job is None
+                if topic.job is job or (job is not None and topic.job == job):
                     continue
-                self._topics[uid] = Topic(job)
-                log.info("topic added", topic=job.topic, namespace=job.namespace)
-                self._watch(job.profile)
-                continue
-            topic.removed = False
-            if topic.job != job:
                 if topic.busy:
                     complete = False
                     continue
+                if job is not None:
+                    topic.accept(job)
+            if job is not None:
                 log.info("topic changed", topic=job.topic, namespace=job.namespace, generation=job.generation)
-                topic.accept(job)
                 self._watch(job.profile)
-        for uid in [uid for uid in self._topics if uid not in jobs]:
-            topic = self._topics[uid]
-            topic.removed = True
-            if topic.busy:
-                complete = False
                 continue
             with self._reporting:
                 del self._topics[uid]
@@ -182,14 +183,24 @@ class Loop:
         if complete:
             self._seen = jobs
 
-    def _holder(self, job: IngestJob) -> Topic | None:
-        for topic in self._topics.values():
-            if topic.job.table.identifier == job.table.identifier or (topic.job.profile, topic.job.topic) == (
-                job.profile,
-                job.topic,
-            ):
-                return topic
-        return None
+    def _add_new(self, jobs: Mapping[str, IngestJob]) -> bool:
+        """Add the topics of new contracts. Return False if one of them waits for the removal of an earlier topic."""
+        new = [job for uid, job in jobs.items() if uid not in self._topics]
+        if not new:
+            return True
+        holders = {claim: topic.job.uid for topic in self._topics.values() for claim in _claims(topic.job)}
+        complete = True
+        for job in new:
+            holder = next((holders[claim] for claim in _claims(job) if claim in holders), None)
+            if holder is not None:
+                # The same topic or table under another resource: it starts when the earlier resource's topic is removed.
+                complete = complete and holder in jobs
+                continue
+            holders |= dict.fromkeys(_claims(job), job.uid)
+            self._topics[job.uid] = Topic(job)
+            log.info("topic added", topic=job.topic, namespace=job.namespace)
+            self._watch(job.profile)
+        return complete
 
     def _watch(self, profile: str) -> None:
         if profile not in self._watchers:
@@ -203,24 +214,23 @@ class Loop:
     def _decide(self) -> None:
         now = time.monotonic()
         due: list[tuple[float, Topic]] = []
+        unprepared: dict[tuple[str, str], deque[Topic]] = {}
         for topic in self._topics.values():
             if topic.busy or topic.removed:
                 continue
-            if topic.prepared and topic.log.live is not None and topic.log.live != topic.reading.topic:
+            live = topic.log.live
+            if topic.prepared and live is not None and live is not topic.reading.topic and live != topic.reading.topic:
                 # The topic got new partitions, or was re-created, while a worker had it.
                 topic.prepared = False
             if not topic.prepared:
-                if (
-                    now >= topic.attempts.next_at
-                    and topic.halted is None
-                    and (topic.log.live is not None or topic.table.uuid is None)
-                ):
-                    self._start_preparation(topic)
+                if _needs_preparation(topic, now):
+                    unprepared.setdefault(topic.key, deque()).append(topic)
                 continue
             at = topic.due(self._settings.bytes_per_commit)
             if at is not None and at <= now:
                 # A backlog stays due until it has landed completely. Its place in the queue counts from its last round.
                 due.append((max(at, topic.served_at), topic))
+        self._prepare_waiting(unprepared)
         for _, topic in sorted(due, key=lambda item: item[0]):
             if not topic.busy and self._has_room(topic):
                 self._start_round(self._together(topic, now))
@@ -260,25 +270,43 @@ class Loop:
     def _large(self, topic: Topic) -> bool:
         return topic.lag_records > LARGE_RECORDS or topic.lag_bytes > self._settings.bytes_per_commit / 8
 
-    def _start_preparation(self, topic: Topic) -> None:
-        with self._lock:
-            if self._preparing[topic.key] >= PREPARATIONS_PER_KEY:
-                return
-            self._preparing[topic.key] += 1
-        topic.busy = True
-        key = topic.key
+    def _prepare_waiting(self, unprepared: Mapping[tuple[str, str], deque[Topic]]) -> None:
+        """Let workers prepare these topics, a bounded number of each key at a time.
 
-        def work() -> None:
+        A worker takes the next topic of its key itself. So preparations do not wait for the loop, and a catalog that hangs
+        holds only the workers of its key.
+        """
+        with self._lock:
+            self._unprepared = dict(unprepared)
+            for key, waiting in unprepared.items():
+                for _ in range(min(len(waiting), PREPARATIONS_PER_KEY - self._preparing[key])):
+                    self._preparing[key] += 1
+                    self._workers.submit(self._prepare, key)
+
+    def _prepare(self, key: tuple[str, str]) -> None:
+        while True:
+            with self._lock:
+                topic = self._next_unprepared(key)
+                if topic is None:
+                    self._preparing[key] -= 1
+                    return
+                topic.busy = True
             try:
                 self._rounds.prepare(topic)
             except Exception as error:
                 self._escaped([topic], error)
             finally:
                 topic.busy = False
-                with self._lock:
-                    self._preparing[key] -= 1
 
-        self._workers.submit(work)
+    def _next_unprepared(self, key: tuple[str, str]) -> Topic | None:
+        """Return the next topic of a key to prepare. Others may have changed since the loop found them."""
+        waiting = self._unprepared.get(key)
+        now = time.monotonic()
+        while waiting and not self._stopping.is_set():
+            topic = waiting.popleft()
+            if not topic.busy and not topic.removed and _needs_preparation(topic, now):
+                return topic
+        return None
 
     def _escaped(self, group: Sequence[Topic], error: Exception) -> None:
         """Log an exception that a round should have handled, and let its topics back off."""
@@ -315,3 +343,15 @@ class Loop:
                     self._running_large[key] -= large
 
         self._workers.submit(work)
+
+
+def _claims(job: IngestJob) -> tuple[tuple[str, str], tuple[str, str]]:
+    """Return the table and the Kafka topic of a contract. Two topics of a driver never have one of them in common."""
+    return ("table", job.table.identifier), (job.profile, job.topic)
+
+
+def _needs_preparation(topic: Topic, now: float) -> bool:
+    """Return whether a worker should prepare the topic at ``now`` (monotonic seconds)."""
+    if topic.prepared or topic.halted is not None or now < topic.attempts.next_at:
+        return False
+    return topic.log.live is not None or topic.table.uuid is None

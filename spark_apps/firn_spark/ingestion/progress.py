@@ -157,13 +157,15 @@ class _HttpServer(ThreadingHTTPServer):
 
 
 class Server:
-    """The HTTP server. ``progress`` returns the document; ``ready`` and ``alive`` return None or the problem."""
+    """The HTTP server. ``progress`` returns the document, and ``measure`` sets the metrics of all topics. ``ready`` and
+    ``alive`` return None or the problem."""
 
     def __init__(
         self,
         listen: str,
         metrics: Metrics,
         progress: Callable[[], GroupProgress],
+        measure: Callable[[], None],
         ready: Callable[[], str | None],
         alive: Callable[[], str | None],
     ) -> None:
@@ -175,7 +177,7 @@ class Server:
                     case "/progress":
                         self._answer(200, "application/json", progress().model_dump_json().encode())
                     case "/metrics":
-                        progress()
+                        measure()
                         self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(metrics.registry))
                     case "/readyz":
                         self._probe(ready())

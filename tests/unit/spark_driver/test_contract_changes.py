@@ -103,7 +103,7 @@ def test_an_unexpected_error_of_a_preparation_backs_off(loop: Loop, contracts: C
     contracts.jobs = {"uid-orders": job()}
     loop._take_jobs()
     [topic] = loop._topics.values()
-    loop._start_preparation(topic)
+    loop._decide()
     loop._workers.shutdown(wait=True)
     assert topic.attempts.failures == 1
     assert "boom" in str(topic.attempts.error)

@@ -117,7 +117,7 @@ def test_a_report_during_the_removal_of_its_topic_leaves_no_series(
         reported(*given)
 
     monkeypatch.setattr(metrics, "reported", while_removed)
-    loop.progress()
+    loop.measure()
     removal.join(10)
     assert loop._topics == {}
     assert value(metrics, "freshness_seconds") is None
@@ -130,7 +130,7 @@ def test_each_failure_is_counted_although_a_success_followed(loop: Loop, metrics
     for count in (1, 2, 3):
         flapping.failed(UnavailableError("down"), time.monotonic())
         flapping.attempts.succeeded()
-        loop.progress()
+        loop.measure()
         assert value(metrics, "failures_total") == count
 
 

@@ -27,7 +27,8 @@ def answer_after_a_disconnect(problem: Exception | None = None) -> None:
             raise problem
         return "starting"
 
-    server = Server("127.0.0.1:0", Metrics(), lambda: GroupProgress(group="default", started=0.0), ready, lambda: None)
+    report = GroupProgress(group="default", started=0.0)
+    server = Server("127.0.0.1:0", Metrics(), lambda: report, lambda: None, ready, lambda: None)
     server.start()
     try:
         with socket.create_connection(("127.0.0.1", server.port)) as client:
