@@ -88,8 +88,12 @@ class Controllers:
 
     def topic_seen(self, manifest: Manifest) -> None:
         """Process an IcebergTopic as a list or a watch shows it."""
-        new = topic_entry(manifest, self._config)
-        old = self.topics.get(new.name)
+        metadata = manifest["metadata"]
+        old = self.topics.get((metadata["namespace"], metadata["name"]))
+        edition = (metadata.get("uid", ""), metadata.get("resourceVersion", ""))
+        if old is not None and edition == (old.uid, old.resource_version):
+            return  # the answer to a write of this process has shown it
+        new = topic_entry(manifest, self._config, old)
         if old is not None and old.uid == new.uid and _older(new, old):
             return
         affected = self.topics.put(new)

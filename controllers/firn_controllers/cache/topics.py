@@ -104,8 +104,8 @@ def _present(*claims: Claim | None) -> tuple[Claim, ...]:
     return tuple(claim for claim in claims if claim is not None)
 
 
-def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
-    """Return the entry of a live object."""
+def topic_entry(manifest: Manifest, config: Config, before: TopicEntry | None = None) -> TopicEntry:
+    """Return the entry of a live object. ``before`` is an earlier entry of its name, whose spec is reused if it is the same."""
     metadata = manifest["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     trigger = (
@@ -119,7 +119,7 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
     resource, problem = None, None
     status = manifest.get("status") or {}
     try:
-        resource = IcebergTopic.parse(manifest)
+        resource = _resource(manifest, status, before)
     except InvalidSpecError as error:
         problem = error
     if resource is not None:
@@ -138,7 +138,7 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
     return TopicEntry(
         name=(namespace, name),
         uid=metadata.get("uid", ""),
-        metadata=ObjectMeta.model_validate(metadata),
+        metadata=resource.metadata if resource is not None else ObjectMeta.model_validate(metadata),
         generation=metadata.get("generation", 0),
         resource_version=metadata.get("resourceVersion", ""),
         status=status,
@@ -150,6 +150,24 @@ def topic_entry(manifest: Manifest, config: Config) -> TopicEntry:
         table_claim=table_claim,
         trigger=trigger,
     )
+
+
+def _resource(manifest: Manifest, status: Mapping[str, Any], before: TopicEntry | None) -> IcebergTopic:
+    """Return the object as a resource. Raises InvalidSpecError.
+
+    A generation has one spec, so it is read once. Of the status, a resource only has the defaults that were chosen: the
+    entry has the rest.
+    """
+    metadata = manifest["metadata"]
+    chosen = {
+        "profile": status.get("profile"),
+        "table": {"identifier": (status.get("table") or {}).get("identifier")},
+    }
+    document = {**manifest, "status": chosen}
+    generation = (metadata.get("uid"), metadata.get("generation"))
+    if before is not None and before.resource is not None and (before.uid, before.generation) == generation:
+        document["spec"] = before.resource.spec
+    return IcebergTopic.parse(document)
 
 
 def _table_claim(resource: IcebergTopic, config: Config) -> Claim | None:

@@ -37,14 +37,14 @@ class TopicReports:
                 return Outcome(after=min(wait, resync.after or wait))
         live = await context.ports.cluster.patch_status(*entry.name, document, entry.resource_version)
         self._refreshed[entry.uid] = now
-        self._put(live)
+        self._put(live, entry)
         await self.announce(entry, announcements.transitions(entry.status, document))
         return resync
 
     async def set_finalizers(self, entry: TopicEntry, finalizers: tuple[str, ...]) -> TopicEntry | None:
         """Replace the finalizers. Returns the resource after the change, or None if it was deleted."""
         cluster = self._context.ports.cluster
-        return self._put(await cluster.set_finalizers(*entry.name, finalizers, entry.resource_version))
+        return self._put(await cluster.set_finalizers(*entry.name, finalizers, entry.resource_version), entry)
 
     async def announce(self, entry: TopicEntry, done: Sequence[Announcement]) -> None:
         """Record one Event for each reason."""
@@ -57,10 +57,10 @@ class TopicReports:
         """Forget a deleted resource."""
         self._refreshed.pop(uid, None)
 
-    def _put(self, live: Manifest | None) -> TopicEntry | None:
+    def _put(self, live: Manifest | None, before: TopicEntry) -> TopicEntry | None:
         if live is None:
             return None
-        entry = topic_entry(live, self._context.config)
+        entry = topic_entry(live, self._context.config, before)
         self._context.topic_written(entry)
         return entry
 
