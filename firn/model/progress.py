@@ -451,3 +451,29 @@ class GroupProgress(BaseModel):
     started: float
     version: str = ""
     topics: list[TopicProgress] = Field(default_factory=list)
+
+    def encode(self) -> bytes:
+        """Return the document as JSON with a line for each topic, so that `ReportReader` parses only changed lines."""
+        begin = self.model_copy(update={"topics": []}).model_dump_json().removesuffix("]}")
+        return "\n".join([begin, ",\n".join(topic.model_dump_json() for topic in self.topics), "]}"]).encode()
+
+
+class ReportReader:
+    """Reads the `/progress` documents of a driver one after the other. Topics whose line is the same are not parsed again."""
+
+    def __init__(self) -> None:
+        self._topics: dict[bytes, TopicProgress] = {}
+        """Line -> topic, of the last document."""
+
+    def read(self, document: bytes) -> GroupProgress:
+        """Parse a document. A driver of an earlier version sends it as one line. Raises ValidationError."""
+        begin, *lines = document.split(b"\n")
+        if not lines:
+            return GroupProgress.model_validate_json(document)
+        group = GroupProgress.model_validate_json(begin + lines.pop())
+        known, topics = self._topics, {}
+        for line in filter(None, lines):
+            topic = line.removesuffix(b",")
+            topics[topic] = known.get(topic) or TopicProgress.model_validate_json(topic)
+        self._topics = topics
+        return group.model_copy(update={"topics": list(topics.values())})

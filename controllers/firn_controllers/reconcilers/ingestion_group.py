@@ -46,6 +46,8 @@ class GroupReconciler:
         self._starting: dict[str, float] = {}
         """Since when drivers start, in monotonic seconds."""
         self._digested: dict[str, dict[str, _Digested]] = {}
+        self._reported: dict[str, list[TopicProgress]] = {}
+        """Group -> the topics of the last report that was published."""
 
     async def reconcile(self, group: str) -> Outcome:
         """Apply the objects of one group, and publish its health and progress."""
@@ -115,10 +117,14 @@ class GroupReconciler:
 
     def _publish_progress(self, group: str, report: DriverReport | None) -> None:
         """Store the driver's report, and wake the topics about which it says something new."""
-        topics: dict[str, TopicProgress] = {item.uid: item for item in report[0].topics} if report else {}
-        earlier = self._board.progress.get(group, {})
-        self._board.progress[group] = topics
+        reported = report[0].topics if report else []
+        known = reported == self._reported.get(group)
+        topics = self._board.progress.get(group, {}) if known else {item.uid: item for item in reported}
+        earlier, self._board.progress[group] = self._board.progress.get(group, {}), topics
         self._board.settle_reports(group, self._ports.clock.monotonic())
+        if known:
+            return
+        self._reported[group] = reported
         before = self._digested.get(group, {})
         digested: dict[str, _Digested] = {}
         for uid, progress in topics.items():

@@ -4,13 +4,13 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import aiohttp
 from pydantic import ValidationError
 
 from firn.model import names
-from firn.model.progress import GroupProgress
+from firn.model.progress import GroupProgress, ReportReader
 
 log = logging.getLogger(__name__)
 
@@ -27,8 +27,7 @@ def service_address(namespace: str) -> Callable[[str], str]:
 class _Last:
     asked: float = float("-inf")
     answer: tuple[GroupProgress, float] | None = None
-    text: bytes = b""
-    """The document of ``answer`` as the driver sent it."""
+    reader: ReportReader = field(default_factory=ReportReader)
 
 
 class HttpProgress:
@@ -57,17 +56,14 @@ class HttpProgress:
             await self._session.close()
 
     async def _ask(self, group: str, last: _Last) -> None:
-        """Ask the driver, and store its answer. If it is the same as the last one, only its time is new."""
+        """Ask the driver, and store its answer."""
         if self._session is None:
             self._session = aiohttp.ClientSession(timeout=_TIMEOUT)
         try:
             async with self._session.get(self._address(group)) as response:
                 response.raise_for_status()
                 text = await response.read()
-            if last.answer is None or text != last.text:
-                last.answer = GroupProgress.model_validate_json(text), 0.0
-                last.text = text
-            last.answer = last.answer[0], time.monotonic()
+            last.answer = last.reader.read(text), time.monotonic()
         except (aiohttp.ClientError, TimeoutError) as error:
             log.debug("ingestion group %s does not answer on /progress: %s", group, error)
         except ValidationError as error:

@@ -175,7 +175,7 @@ class Server:
             def do_GET(self) -> None:
                 match self.path.partition("?")[0]:
                     case "/progress":
-                        self._answer(200, "application/json", progress().model_dump_json().encode())
+                        self._answer(200, "application/json", progress().encode())
                     case "/metrics":
                         measure()
                         self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(metrics.registry))

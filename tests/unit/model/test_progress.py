@@ -1,12 +1,14 @@
-"""Offsets in snapshot summaries."""
+"""Offsets in snapshot summaries, and reports of drivers."""
 
 import json
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from firn.model import names, progress
+from firn.model.progress import GroupProgress, ReportReader, TopicProgress
 
 
 @given(st.dictionaries(st.integers(0, 9999), st.integers(0, 2**63 - 1)))
@@ -89,3 +91,38 @@ def test_any_mix_of_complete_and_changed_offsets_reads_back(steps: list[dict[int
         whole = number == 0 or complete >> number & 1
         history.insert(0, summary(str(number), offsets, None if whole else str(number - 1), before))
         assert progress.recorded_offsets(history, {}) == offsets
+
+
+def report(**lags: int) -> GroupProgress:
+    topics = [
+        TopicProgress(uid=uid, generation=1, state="Running", message="a\nb", lag_records=lag)
+        for uid, lag in lags.items()
+    ]
+    return GroupProgress(group="default", started=1.5, version="1", topics=topics)
+
+
+def test_a_report_by_lines_is_the_json_document_that_earlier_operators_read() -> None:
+    for document in (report(), report(one=1), report(one=1, two=2)):
+        assert GroupProgress.model_validate_json(document.encode()) == document
+        assert ReportReader().read(document.encode()) == document
+
+
+def test_a_reader_reads_the_report_of_an_earlier_driver() -> None:
+    for document in (report(), report(one=1, two=2)):
+        assert ReportReader().read(document.model_dump_json().encode()) == document
+
+
+def test_only_topics_that_changed_are_parsed_again() -> None:
+    reader = ReportReader()
+    before = reader.read(report(one=1, two=2, three=3).encode())
+    after = reader.read(report(two=5, three=3).encode())
+    assert after == report(two=5, three=3)
+    assert after.topics[1] is before.topics[2]
+
+
+def test_a_broken_report_is_an_error_and_the_next_one_is_read() -> None:
+    reader, whole = ReportReader(), report(one=1, two=2)
+    for broken in (b"", b"\n", whole.encode()[:-1], whole.encode().replace(b'"uid":"two"', b'"uid":2')):
+        with pytest.raises(ValidationError):
+            reader.read(broken)
+    assert reader.read(whole.encode()) == whole
