@@ -669,7 +669,8 @@ class Config(Settings):
     groups: dict[Name, IngestionGroup]
     maintenance: Maintenance = Maintenance()
     resync: Duration = "5m"
-    """Longest time between two reconciles of a resource."""
+    """Longest time between two reconciles of a resource. It grows with the number of IcebergTopics above 3,000: the operator
+    reconciles ten of them a second without an event."""
     progress_interval: Duration = "5s"
     """Longest interval between two reads of a group's /progress; it is shorter while news are expected."""
     workers: int = Field(default=32, ge=1, le=64)

@@ -169,6 +169,19 @@ def unreadable(
     }
 
 
+def is_on_its_way(observed: ObservedTopic, findings: TopicFindings) -> bool:
+    """Return whether a topic that has no status yet is Ready as soon as a driver that works reports it."""
+    if observed.entry.status.get("observedGeneration", -1) >= 0 or findings.failure is not None or findings.job is None:
+        return False
+    agreed = isinstance(findings.topic, TopicState) and (
+        isinstance(findings.table, TableState) or findings.table_missing
+    )
+    healthy = observed.fleet.problem is None and observed.catalog.problem is None and observed.group.problem is None
+    progress = observed.progress
+    starting = progress is None or (progress.state == "Starting" and not progress.table_reason)
+    return agreed and healthy and starting and not observed.resource.spec.suspend
+
+
 def significant(status: Mapping[str, Any]) -> Manifest:
     """Return the parts of a status that are written as soon as they change: all but times, counts (also those in the
     message of RecordsAccepted), and Running against CaughtUp.

@@ -18,6 +18,13 @@ REFRESH = 60.0
 REFRESHES_PER_SECOND = 10
 """Largest number of such writes a second, of all topics together."""
 
+RESYNCS_PER_SECOND = 10
+"""Largest number of topics that the operator reconciles a second without an event."""
+ON_ITS_WAY = (5.0, 30.0)
+"""Least and most seconds for which the first status of a topic waits for the driver's report, if nothing else is missing."""
+REPORTED_PER_SECOND = 100
+"""Number of topics that a driver is expected to prepare a second."""
+
 LEAST_REPORT_AGE = 1.0
 """Least seconds between two reads of a driver's report."""
 REPORTS_PER_SECOND = 4000
@@ -52,7 +59,7 @@ class Context:
     @property
     def resync_interval(self) -> float:
         """Seconds after which every resource is reconciled again, even without an event."""
-        return durations.milliseconds(self.config.resync) / 1000
+        return max(durations.milliseconds(self.config.resync) / 1000, len(self.topics) / RESYNCS_PER_SECOND)
 
     @property
     def refresh_interval(self) -> float:
@@ -68,6 +75,13 @@ class Context:
         """Return the seconds between two reads of a driver's report while something new is expected."""
         cost = len(self.board.progress.get(group, ())) / REPORTS_PER_SECOND
         return min(self.report_interval, max(LEAST_REPORT_AGE, cost))
+
+    def report_patience(self, group: str) -> float:
+        """Return the seconds within which a driver is expected to report a new topic."""
+        awaited = self.board.awaited.get(group)
+        expected = len(awaited.generations) / REPORTED_PER_SECOND if awaited is not None else 0.0
+        least, most = ON_ITS_WAY
+        return min(most, max(least, expected))
 
     def await_report(self, group: str, uid: str, generation: int) -> None:
         """Read the reports of a group more often until its driver reports this generation of a topic's contract."""

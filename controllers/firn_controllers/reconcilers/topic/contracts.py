@@ -1,5 +1,7 @@
 """Job contracts of topics, as ConfigMaps ``firn-job-<uid>``, with a cache of those in force."""
 
+import asyncio
+
 from firn.model import names
 from firn_controllers.iceberg_topic import plan
 from firn_controllers.iceberg_topic.observed import LiveJob
@@ -15,16 +17,23 @@ class JobContracts:
         self._owner = context.owner
         self._kept = KeptTopics(context)
         self._in_force: dict[str, LiveJob] = {}
+        self._present: set[str] = set()
+        """Names of the ConfigMaps that earlier processes left."""
+        self._listing: asyncio.Task[None] | None = None
         self._edited: set[str] = set()
         """Uids of contracts whose labels or owner are not those that the operator sets."""
 
     async def read(self, uid: str, *, cached: bool) -> LiveJob | None:
         """Return the contract in force, or None.
 
-        ``cached`` trusts the contract that this process read or applied last.
+        ``cached`` trusts the contract that this process read or applied last. A topic that had no contract when this process
+        started, and has got none from it, has none: no other process writes contracts.
         """
-        if cached and uid in self._in_force:
-            return self._in_force[uid]
+        if uid in self._in_force:
+            if cached:
+                return self._in_force[uid]
+        elif names.job(uid) not in await self._left():
+            return None
         config_map = await self._cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         job = LiveJob.read(config_map)
         if job is not None and config_map is not None:
@@ -37,6 +46,17 @@ class JobContracts:
             else:
                 self._edited.add(uid)
         return job
+
+    async def _left(self) -> set[str]:
+        """Return the names of the ConfigMaps that existed when this process asked first."""
+        if self._listing is None or (self._listing.done() and self._listing.exception() is not None):
+            self._listing = asyncio.create_task(self._list())
+        await asyncio.shield(self._listing)
+        return self._present
+
+    async def _list(self) -> None:
+        labels = {names.LABEL_MANAGED_BY: names.MANAGED_BY}
+        self._present = set(await self._cluster.list_names("v1", "ConfigMap", labels))
 
     def edited(self, uid: str) -> bool:
         """Return whether labels or owner of the contract were not the operator's when it was read last."""
@@ -60,4 +80,5 @@ class JobContracts:
         """Delete the contract; a missing one is no error."""
         await self._cluster.delete("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         self._in_force.pop(uid, None)
+        self._present.discard(names.job(uid))
         self._edited.discard(uid)

@@ -5,6 +5,7 @@ spec reuses these findings and asks neither brokers nor catalog. The memory is a
 and checks everything.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from firn.model.clock import Clock
@@ -46,11 +47,14 @@ class Recollection:
 
 
 class TopicMemory:
-    """Remembers the last complete visit to each topic, and the Kafka topics that this process created."""
+    """Remembers the last complete visit to each topic, and the Kafka topics that this process created.
 
-    def __init__(self, clock: Clock, resync: float) -> None:
+    ``resync`` returns the seconds between two visits without an event.
+    """
+
+    def __init__(self, clock: Clock, resync: Callable[[], float]) -> None:
         self._clock = clock
-        self._reused = resync * REUSED_SHARE
+        self._resync = resync
         self._visits: dict[Name, Visit] = {}
         self._created: set[str] = set()
         self._invisible: dict[str, float] = {}
@@ -126,4 +130,4 @@ class TopicMemory:
         return visit if visit is not None and visit.uid == entry.uid else None
 
     def _is_recent(self, visit: Visit) -> bool:
-        return self._clock.monotonic() - visit.at < self._reused
+        return self._clock.monotonic() - visit.at < self._resync() * REUSED_SHARE

@@ -35,7 +35,7 @@ class TopicReconciler:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._memory = TopicMemory(context.ports.clock, context.resync_interval)
+        self._memory = TopicMemory(context.ports.clock, lambda: context.resync_interval)
         self._failures = DependencyFailures(lambda name: context.wake_topic(name, Lane.DEPENDENCY))
         self._contracts = JobContracts(context)
         self._reports = TopicReports(context)
@@ -96,7 +96,8 @@ class TopicReconciler:
         if isinstance(findings.topic, TopicState):
             self._context.board.configs[followed.entry.uid] = findings.topic.effective
         document = status.document(followed, findings)
-        outcome = await self._reports.report(followed.entry, document, findings.announcements)
+        soon = status.is_on_its_way(followed, findings)
+        outcome = await self._reports.report(followed.entry, document, findings.announcements, soon=soon)
         results = {followed.profile_dependency: findings.topic, followed.catalog_dependency: findings.table}
         return self._failures.settle(followed.entry.name, results) or outcome
 

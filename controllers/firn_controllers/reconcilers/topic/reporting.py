@@ -18,11 +18,15 @@ class TopicReports:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._refreshed: dict[str, float] = {}  # by uid, when a status was last written, in monotonic seconds
+        self._expected: dict[str, float] = {}  # by uid, until when a first status waits, in monotonic seconds
 
-    async def report(self, entry: TopicEntry, document: Manifest, done: Sequence[Announcement] = ()) -> Outcome:
+    async def report(
+        self, entry: TopicEntry, document: Manifest, done: Sequence[Announcement] = (), *, soon: bool = False
+    ) -> Outcome:
         """Write the status if it differs, announce ``done`` and the transitions, and return when to reconcile again.
 
-        A status in which only times and counts differ waits for the next refresh.
+        A status in which only times and counts differ waits for the next refresh. ``soon``: the driver's next report makes a
+        new topic Ready. Its first status waits for this report.
         """
         context = self._context
         now = context.ports.clock.monotonic()
@@ -31,12 +35,17 @@ class TopicReports:
         await self.announce(entry, done)
         if document == entry.status:
             return resync
+        if soon:
+            wait = self._expected.setdefault(entry.uid, now + context.report_patience(entry.group)) - now
+            if wait > 0:
+                return Outcome(after=wait)
         if status.significant(document) == status.significant(entry.status):
             wait = self._refreshed.setdefault(entry.uid, now) + context.refresh_interval - now
             if wait > 0:
                 return Outcome(after=min(wait, resync.after or wait))
         live = await context.ports.cluster.patch_status(*entry.name, document, entry.resource_version)
         self._refreshed[entry.uid] = now
+        self._expected.pop(entry.uid, None)
         self._put(live, entry)
         await self.announce(entry, announcements.transitions(entry.status, document))
         return resync
@@ -56,6 +65,7 @@ class TopicReports:
     def forget(self, uid: str) -> None:
         """Forget a deleted resource."""
         self._refreshed.pop(uid, None)
+        self._expected.pop(uid, None)
 
     def _put(self, live: Manifest | None, before: TopicEntry) -> TopicEntry | None:
         if live is None:
