@@ -11,15 +11,23 @@ from typing import Any
 
 import structlog
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    REGISTRY,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from firn.event_loop import follow_stalls
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn_controllers.board import Board
-from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
 from firn_controllers.ingestion_group import health as group_health
@@ -205,6 +213,54 @@ _DEBT = {
 """Metric -> its help, and the field of `firn_controllers.ports.TableDebt`, which includes the dead-letter table."""
 
 
+class TopicFamily(Metric):
+    """A gauge with a value for each topic, which only `exposition` shows.
+
+    With 10,000 topics, samples of the client library would take 1.5 s of processor time at each scrape.
+    """
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(name, text, "gauge")
+        self._lines = [f"# HELP {name} {text}\n# TYPE {name} gauge\n"]
+
+    def add(self, labels: str, value: float) -> None:
+        """Add the value of a topic. ``labels`` are the result of `topic_labels`."""
+        self._lines.append(f"{self.name}{labels} {value}\n")
+
+    def text(self) -> str:
+        """Return the family in Prometheus' format."""
+        return "".join(self._lines)
+
+
+def topic_labels(name: Name) -> str:
+    """Return the labels of a topic's metrics in Prometheus' format. Names of Kubernetes need no escapes."""
+    return f'{{namespace="{name[0]}",topic="{name[1]}"}}'
+
+
+def exposition(registry: CollectorRegistry = REGISTRY) -> bytes:
+    """Return the text of all metrics in Prometheus' format."""
+    others: list[Metric] = []
+    texts: list[str] = []
+    for family in registry.collect():
+        if isinstance(family, TopicFamily):
+            texts.append(family.text())
+        else:
+            others.append(family)
+    return generate_latest(_Collected(others)) + "".join(texts).encode()
+
+
+class _Collected(CollectorRegistry):
+    """Families that were collected already."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        super().__init__()
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the families."""
+        return self._families
+
+
 class DebtMetrics(Collector):
     """Metrics of maintenance debt per topic, read from the newest findings at each scrape. A deleted topic leaves no
     series."""
@@ -215,22 +271,21 @@ class DebtMetrics(Collector):
         self._findings = findings
         self._now = now
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[TopicFamily]:
         """Return the metric families of all findings."""
-        labels = ["namespace", "topic"]
-        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, (text, _) in _DEBT.items()}
-        lag = GaugeMetricFamily(
+        families = {name: TopicFamily(name, text) for name, (text, _) in _DEBT.items()}
+        lag = TopicFamily(
             "firn_compaction_lag_seconds",
             "Seconds for which the oldest data file that the topic's policy would rewrite has been due; 0 if it would rewrite none",
-            labels=labels,
         )
         now = self._now()
         for finding in self._findings():
+            labels = topic_labels(finding.name)
             for name, (_, field) in _DEBT.items():
-                families[name].add_metric(finding.name, getattr(finding.debt, field))
+                families[name].add(labels, getattr(finding.debt, field))
             seconds = finding.lag_seconds(now)
             if seconds is not None:
-                lag.add_metric(finding.name, seconds)
+                lag.add(labels, seconds)
         return [*families.values(), lag]
 
 
@@ -243,18 +298,15 @@ class AuditMetrics(Collector):
         self._topics = topics
         self._now = now
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[TopicFamily]:
         """Return the metric families of all topics."""
-        labels = ["namespace", "topic"]
-        age = GaugeMetricFamily(
+        age = TopicFamily(
             "firn_audit_age_seconds",
             "Seconds since the last audit that compared offsets, or, before the first, since its audits began; absent before records land",
-            labels=labels,
         )
-        wrong = GaugeMetricFamily(
+        wrong = TopicFamily(
             "firn_audit_wrong_offsets",
             "Offsets that an audit found missing, doubled or stray and that are not acknowledged",
-            labels=labels,
         )
         now = self._now()
         for entry in self._topics():
@@ -262,10 +314,11 @@ class AuditMetrics(Collector):
             last = _last_audit(audit)
             if last is None or entry.metadata.annotations.get(names.PAUSE) == "true":
                 continue
+            labels = topic_labels(entry.name)
             if "excluded" not in audit:
-                age.add_metric(entry.name, max(0.0, (now - last).total_seconds()))
+                age.add(labels, max(0.0, (now - last).total_seconds()))
             failed = open_finding(entry.status, entry.metadata.annotations) or {}
-            wrong.add_metric(entry.name, sum(failed.get(part, 0) for part in ("missing", "doubled", "stray")))
+            wrong.add(labels, sum(failed.get(part, 0) for part in ("missing", "doubled", "stray")))
         return [age, wrong]
 
 
@@ -287,27 +340,24 @@ class LogMetrics(Collector):
         self._topics = topics
         self._configs = configs
 
-    def collect(self) -> Iterable[GaugeMetricFamily]:
+    def collect(self) -> Iterable[TopicFamily]:
         """Return the metric families of all topics."""
-        labels = ["namespace", "topic"]
-        seconds = GaugeMetricFamily(
-            "firn_log_retention_seconds",
-            "Seconds after which the topic's log deletes records; absent if it does not",
-            labels=labels,
+        seconds = TopicFamily(
+            "firn_log_retention_seconds", "Seconds after which the topic's log deletes records; absent if it does not"
         )
-        size = GaugeMetricFamily(
+        size = TopicFamily(
             "firn_log_retention_bytes",
             "Bytes of a partition above which the topic's log deletes records; absent if it does not",
-            labels=labels,
         )
         for entry in self._topics():
             configs = self._configs(entry.uid)
             if configs is None:
                 continue
+            labels = topic_labels(entry.name)
             if (milliseconds := retention_ms(configs)) is not None:
-                seconds.add_metric(entry.name, milliseconds / 1000)
+                seconds.add(labels, milliseconds / 1000)
             if (limit := retention_bytes(configs)) is not None:
-                size.add_metric(entry.name, limit)
+                size.add(labels, limit)
         return [seconds, size]
 
 
@@ -375,8 +425,8 @@ class Health:
 
 
 async def _metrics(request: web.Request) -> web.Response:
-    # With ten thousand topics, the text takes a second of processor time. Reconciles must not wait for it.
-    text = await asyncio.to_thread(generate_latest)
+    # With ten thousand topics, the text takes tenths of a second of processor time. Reconciles must not wait for it.
+    text = await asyncio.to_thread(exposition)
     return web.Response(body=text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 

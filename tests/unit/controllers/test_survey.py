@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry
 
 from firn.model.errors import UnavailableError
 from firn.model.jobs import TableTarget
@@ -17,7 +17,7 @@ from firn_controllers.cache.topics import Name, TopicCache, topic_entry
 from firn_controllers.ports import Manifest, TableDebt
 from firn_controllers.reconcilers import survey as survey_module
 from firn_controllers.reconcilers.survey import Survey
-from firn_operator.process.telemetry import DebtMetrics
+from firn_operator.process.telemetry import DebtMetrics, exposition
 from tests import gen
 from tests.fakes.clock import FakeClock
 from tests.fakes.debts import FakeDebts
@@ -43,13 +43,10 @@ class Scene:
     def policy(self, manifest: Manifest) -> None:
         self.policies.put(policy_index.policy_entry(manifest, self.config))
 
-    def registry(self) -> CollectorRegistry:
+    def metrics(self) -> str:
         registry = CollectorRegistry()
         registry.register(DebtMetrics(lambda: list(self.survey.findings.values()), self.clock.now))
-        return registry
-
-    def metrics(self) -> str:
-        return generate_latest(self.registry()).decode()
+        return exposition(registry).decode()
 
 
 @pytest.fixture
@@ -104,7 +101,7 @@ async def test_metrics_of_a_topic_end_with_it(scene: Scene) -> None:
     for _ in range(3):
         scene.debts.append(target, [MIB, MIB])
     await scene.survey.round()
-    registry = scene.registry()
+    metrics = scene.metrics().splitlines()
     for name, value in {
         "table_small_files": 6,
         "table_data_files": 6,
@@ -113,7 +110,7 @@ async def test_metrics_of_a_topic_end_with_it(scene: Scene) -> None:
         "table_snapshots": 3,
         "table_manifests": 3,
     }.items():
-        assert registry.get_sample_value(f"firn_{name}", {"namespace": "demo", "topic": "flights"}) == value
+        assert f'firn_{name}{{namespace="demo",topic="flights"}} {value}' in metrics
     scene.index.remove(("demo", "flights"), UID)
     await scene.survey.round()
     assert "flights" not in scene.metrics()

@@ -8,8 +8,9 @@ from typing import Any
 
 import aiohttp
 import pytest
-from prometheus_client import REGISTRY, generate_latest
+from prometheus_client import REGISTRY, CollectorRegistry, generate_latest
 from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
 from firn.model.conditions import Reason
@@ -73,7 +74,10 @@ def test_a_deleted_policy_leaves_no_series() -> None:
 
 
 def values(collector: Collector) -> dict[str, list[float]]:
-    return {family.name: [sample.value for sample in family.samples] for family in collector.collect()}
+    registry = CollectorRegistry()
+    registry.register(collector)
+    families = text_string_to_metric_families(telemetry.exposition(registry).decode())
+    return {family.name: [sample.value for sample in family.samples] for family in families}
 
 
 def test_the_age_of_an_audit_counts_from_the_last_run_that_compared_offsets() -> None:
