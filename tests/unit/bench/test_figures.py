@@ -3,17 +3,20 @@
 import io
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from kio.schema.errors import ErrorCode
 from prometheus_client import CollectorRegistry, Histogram, generate_latest
 
+from firn.api.v1alpha1 import CompactionPolicy, IcebergTopic, RetentionPolicy
 from firn_broker.wire import fetch, produce
 from firn_broker.wire.produce import ProduceResult
 from hack.bench.benchmarks.broker import long_stalls
 from hack.bench.benchmarks.files import numbers
 from hack.bench.benchmarks.ingest import FIGURES, Run, compared
-from hack.bench.benchmarks.scale import Reading, reading
+from hack.bench.benchmarks.scale import Edits, Reading, policies, reading, topic
 from hack.bench.benchmarks.sustained import Seen
 from hack.bench.benchmarks.trickle import share_fresh
 from hack.bench.contestants import wire_client
@@ -217,3 +220,21 @@ def test_growth_is_measured_after_the_settling_time() -> None:
     seen = Seen(at=[0, 15, 30, 45, 60], small=[100, 0, 2, 4, 6])
     assert seen.slope(seen.small, 15) == 8
     assert seen.slope(seen.small, 45) is None
+
+
+def test_the_resources_of_scale_are_valid_and_govern_its_topics() -> None:
+    manifests = [manifest for _, manifest in policies()]
+    assert [manifest["kind"] for manifest in manifests] == ["CompactionPolicy", "CompactionPolicy", "RetentionPolicy"]
+    for manifest in manifests:
+        parsed = (CompactionPolicy if manifest["kind"] == "CompactionPolicy" else RetentionPolicy).model_validate(
+            manifest
+        )
+        assert parsed.metadata.name == manifest["metadata"]["name"]
+    assert IcebergTopic.parse(topic("edited0", bench="edited")).metadata.labels == {"bench": "edited"}
+
+
+def test_an_edit_is_ready_with_its_generation_or_a_later_one() -> None:
+    edits = Edits(cast(Any, None))
+    edits.made = [("a", 2, 10.0), ("a", 3, 20.0), ("b", 2, 30.0)]
+    ready: Any = SimpleNamespace(generations={("a", 1): 1.0, ("a", 3): 24.0, ("b", 1): 40.0})
+    assert edits.waits(ready) == [14.0, 4.0, None]
