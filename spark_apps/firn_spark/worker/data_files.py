@@ -42,6 +42,8 @@ _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
 _MEBIBYTE = 1024 * 1024
 _SMALLEST_ROW_GROUP = 1000
 _SAMPLE = 2048
+_DISTINCT_FLOATS = 0.98
+"""Share of a sample of floats. With more distinct values, a dictionary costs more time than it saves bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,16 +175,19 @@ class Locations:
 def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") -> dict[str, Any]:
     """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows.
 
-    A dictionary may pay off for all columns but integers and times that hardly repeat. Of these, differences are smaller.
+    A dictionary may pay off for all columns but numbers and times that hardly repeat. Of integers and times, differences are
+    smaller.
     """
-    sample = rows.slice(0, _SAMPLE)
-    distinct = {
-        name
-        for name, array in _members(sample)
-        if (pa.types.is_integer(array.type) or pa.types.is_temporal(array.type))
-        and len(array.unique()) * 2 > len(array) - array.null_count
-    }
-    options: dict[str, Any] = {"use_dictionary": [path for path in paths if path not in distinct]}
+    distinct, floats = set(), set()
+    for name, array in _members(rows.slice(0, _SAMPLE)):
+        values = len(array) - array.null_count
+        if pa.types.is_floating(array.type):
+            # A float of a few digits repeats less in a sample than in a file, and its plain form hardly compresses.
+            if len(array.unique()) > _DISTINCT_FLOATS * values:
+                floats.add(name)
+        elif (pa.types.is_integer(array.type) or pa.types.is_temporal(array.type)) and len(array.unique()) * 2 > values:
+            distinct.add(name)
+    options: dict[str, Any] = {"use_dictionary": [path for path in paths if path not in distinct | floats]}
     if parquet.delta and distinct:
         options["column_encoding"] = dict.fromkeys(distinct, "DELTA_BINARY_PACKED")
     return options

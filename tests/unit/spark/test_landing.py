@@ -286,6 +286,23 @@ def test_dictionaries_are_used_for_repeated_values(tmp_path: Path) -> None:
     assert plain == {"n", "place.n", "_kafka.offset"}
 
 
+def test_floats_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
+    given = job(("place", "double"), ("amount", "double"), ("ratio", "float"), ("none", "double"))
+    values = [json.dumps({"place": n / 7, "amount": (n * n) % 2500 / 4, "ratio": n / 8}).encode() for n in range(3000)]
+    properties = {data_files.DELTA: "true"}
+    landing = plan(t=TopicLanding(given, tables.table_of(given, tmp_path, properties=properties)))
+    (file,) = tables.results(land(iter([batch(values)]), landing))["t"]["data"]
+    path = file["file-path"].removeprefix("file://")
+    group = pq.read_metadata(path).row_group(0)
+    columns = {group.column(place).path_in_schema: group.column(place) for place in range(group.num_columns)}
+    assert {name: "RLE_DICTIONARY" in columns[name].encodings for name in ("place", "amount", "ratio")} == {
+        "place": False,
+        "amount": True,
+        "ratio": False,
+    }
+    assert pq.read_table(path)["place"].to_pylist() == [n / 7 for n in range(3000)]
+
+
 def test_differences_are_stored_only_if_the_table_says_so(tmp_path: Path) -> None:
     given = job(("n", "long"), ("at", "timestamptz"), ("same", "int"), ("place", "struct<n: int>"))
     values = [
