@@ -22,6 +22,7 @@ from firn_broker import api_table, telemetry
 from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
 from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
 from firn_broker.metadata_store.postgres.store import PostgresStore
@@ -72,6 +73,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 _address(part.bind)
                 if part.advertised:
                     _address(part.advertised)
+        if settings.internal is not None:
+            _address(settings.internal.bind)
     except InvalidSpecError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
@@ -197,6 +200,10 @@ async def _serve(settings: BrokerSettings) -> int:
     starting.result()
     await server.accept(broker.router)
     probes = await telemetry.serve(settings.metrics_listen, _address, broker) if settings.metrics_listen else None
+    internal = None
+    if settings.internal is not None:
+        listener = InternalListener(broker.metadata_store.log, Path(settings.internal.token_file))
+        internal = await listener.serve(*_address(settings.internal.bind))
     # Objects of the start live as long as the process, and later ones are freed by reference counts: frequent
     # collections only cost time.
     gc.collect()
@@ -208,6 +215,8 @@ async def _serve(settings: BrokerSettings) -> int:
     over = asyncio.create_task(outlived.wait())
     await asyncio.wait({stopped, over}, return_when=asyncio.FIRST_COMPLETED)
     log.info("stopping")
+    if internal is not None:
+        internal.close()
     await broker.leave_service()
     await server.stop(DRAIN_SECONDS, broker.wake)
     await broker.stop()

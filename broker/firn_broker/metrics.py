@@ -72,6 +72,11 @@ ABANDONED_COMMITS = Counter(
 FIND_SECONDS = Histogram(
     "firn_broker_find_seconds", "Duration of a lookup of batches in the coordinator", buckets=_SECONDS
 )
+INTERNAL_REQUESTS = Counter(
+    "firn_broker_internal_requests_total",
+    "Requests of ingestion drivers at the internal listener, by HTTP status: 200, or why there was no answer",
+    ["status"],
+)
 CACHE_HITS = Gauge("firn_broker_cache_hits", "Batch ranges found in the cache")
 CACHE_MISSES = Gauge("firn_broker_cache_misses", "Batch ranges that were not in the cache")
 CACHE_BYTES = Gauge("firn_broker_cache_bytes", "Bytes of batches in the cache, by part: tail or history", ["part"])

@@ -192,6 +192,15 @@ class Listener(Settings):
     """Address that clients connect to, as HOST:PORT. Default: the bound address."""
 
 
+class InternalSettings(Settings):
+    """The internal listener, at which ingestion drivers ask where batches are stored. Their tasks then read the bucket."""
+
+    bind: str
+    """Address to bind, as HOST:PORT."""
+    token_file: str
+    """File with the token that clients have to send. The broker reads it for each request, so a new token needs no restart."""
+
+
 class SqliteSettings(Settings):
     """The embedded coordinator of a single broker."""
 
@@ -267,6 +276,8 @@ class BrokerSettings(Settings):
     external: Listener | None = None
     """A second listener, for clients that reach the brokers at other addresses. Clients get the addresses of the listener
     that they use, for all brokers. Default: none."""
+    internal: InternalSettings | None = None
+    """The internal listener for ingestion drivers. Objects have to be in a bucket. Default: none."""
     node_id: int | None = Field(default=None, ge=0)
     """Node id of the broker. Default: the lowest free id."""
     zone: str = ""
@@ -291,6 +302,14 @@ class BrokerSettings(Settings):
     """Timeouts and limits of consumer groups."""
     upkeep: MaintenanceSettings = MaintenanceSettings()
     """Retention, compaction and deletion of stored batches."""
+
+    @model_validator(mode="after")
+    def _readable_elsewhere(self) -> Self:
+        if self.internal is not None and isinstance(self.objects, DirectorySettings):
+            raise ValueError(
+                "internal: other processes cannot read objects in a directory; remove internal, or use a bucket"
+            )
+        return self
 
 
 def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:

@@ -120,3 +120,27 @@ def test_a_secret_is_read_without_its_last_line_end(tmp_path: Path) -> None:
     (tmp_path / "user").write_text("firn\n")
     assert settings.secret("coordinator.userFile", str(tmp_path / "user")) == "firn"
     assert PostgresSettings(uri="postgresql://h/d", user_file="/u").user == ""
+
+
+INTERNAL = {"bind": "0.0.0.0:9095", "tokenFile": "/secrets/token"}
+
+
+def test_an_internal_listener_needs_a_bucket(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSpecError, match="internal: other processes cannot read objects in a directory"):
+        load(tmp_path, {}, internal=INTERNAL)
+    loaded = load(tmp_path, {}, internal=INTERNAL, objects={"type": "bucket", "url": "s3://b/p"})
+    assert loaded.internal is not None
+    assert loaded.internal.token_file == "/secrets/token"
+
+
+@pytest.mark.parametrize("missing", INTERNAL)
+def test_an_internal_listener_has_an_address_and_a_token(tmp_path: Path, missing: str) -> None:
+    given = {key: value for key, value in INTERNAL.items() if key != missing}
+    with pytest.raises(InvalidSpecError, match=rf"internal\.{missing}: Field required"):
+        load(tmp_path, {}, internal=given, objects={"type": "bucket", "url": "s3://b/p"})
+
+
+def test_the_address_of_an_internal_listener_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = document(tmp_path, internal={**INTERNAL, "bind": "nowhere"}, objects={"type": "bucket", "url": "s3://b/p"})
+    assert main(["--config", str(path)]) == ExitCode.CONFIGURATION
+    assert "'nowhere' is not HOST:PORT" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""Answers of the internal listener: the batch ranges of partitions, as a Fetch would find them now."""
+
+from collections.abc import Sequence
+
+from kio.schema.errors import ErrorCode
+
+from firn.batch_ranges import MAX_RANGES, Answer, FoundRanges, Question, StoredRange, WantedRange
+from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, Partition
+from firn_broker.ports import LogStore
+
+LOOKUPS = 2_000
+"""Partitions that one call of the coordinator looks up."""
+ANY_BYTES = 1 << 60
+
+
+async def find_ranges(log_store: LogStore, question: Question) -> Answer:
+    """Return the batch ranges of each partition from the offset that it wants on, at most `MAX_RANGES` of all.
+
+    A partition that has more keeps its first ones. Raises UnavailableError if the coordinator does not answer.
+    """
+    search = _Search(question.partitions)
+    pending = [number for number, wanted in enumerate(question.partitions) if wanted.start < wanted.end]
+    while pending and search.left > 0:
+        some, pending = pending[:LOOKUPS], pending[LOOKUPS:]
+        allowed = max(1, min(LOOKUP_RANGES, search.left // len(some)))
+        results = await log_store.find([search.lookup(number) for number in some], allowed)
+        for number, result in zip(some, results, strict=True):
+            if result.error:
+                search.fail(number, result.error)
+            elif search.add(number, result.ranges):
+                pending.append(number)
+    return search.answer()
+
+
+class _Search:
+    """The ranges found so far, and the keys of their objects in the order in which they were found."""
+
+    def __init__(self, wanted: Sequence[WantedRange]) -> None:
+        self._wanted = wanted
+        self._next = [part.start for part in wanted]
+        self._errors = [""] * len(wanted)
+        self._ranges: list[list[StoredRange]] = [[] for _ in wanted]
+        self._objects: dict[str, int] = {}
+        self.left = MAX_RANGES
+
+    def lookup(self, number: int) -> Lookup:
+        """Return the lookup that continues a partition."""
+        part = self._wanted[number]
+        return Lookup(Partition(part.topic, part.partition), self._next[number], ANY_BYTES)
+
+    def fail(self, number: int, error: ErrorCode) -> None:
+        """Report an error of a partition, unless it has ranges already: the driver asks for the rest again."""
+        if not self._ranges[number]:
+            self._errors[number] = error.name
+
+    def add(self, number: int, found: Sequence[BatchRange]) -> bool:
+        """Add the ranges of a lookup. Return whether the partition may have more of those that are wanted."""
+        end = self._wanted[number].end
+        for batch_range in found:
+            if batch_range.base_offset >= end:
+                break
+            place = batch_range.place
+            self._ranges[number].append(
+                StoredRange(
+                    self._objects.setdefault(place.key, len(self._objects)), place.position, place.length,
+                    batch_range.base_offset, batch_range.last_offset, batch_range.append_ms,
+                )
+            )  # fmt: skip
+            self._next[number] = batch_range.last_offset + 1
+            self.left -= 1
+        return bool(found) and self._next[number] < end
+
+    def answer(self) -> Answer:
+        """Return what was found."""
+        found = zip(self._errors, self._ranges, strict=True)
+        # The values are our own, so checking them again would only take time.
+        return Answer.model_construct(
+            objects=tuple(self._objects), partitions=tuple(FoundRanges(error, tuple(ranges)) for error, ranges in found)
+        )
