@@ -128,6 +128,19 @@ class TokenEndpoint(Contract):
     ca_path: str | None = None
 
 
+class DirectReads(Contract):
+    """How tasks read the bucket of diskless brokers, and where the driver asks for the places of batches. Files have the secret values."""
+
+    address: str
+    """URL of the brokers' internal listener."""
+    token_path: str
+    url: str
+    """URL below which the brokers store their objects."""
+    properties: dict[str, str] = Field(default_factory=dict)
+    """Options of obstore."""
+    secret_properties: dict[str, str] = Field(default_factory=dict)
+
+
 class KafkaConnection(Contract):
     """Connection to a profile's brokers. Files have the secret values."""
 
@@ -196,6 +209,9 @@ class GroupSettings(Contract):
     spark_conf: dict[str, str] = Field(default_factory=dict)
     kafka: dict[str, KafkaConnection] = Field(default_factory=dict)
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
+    # A driver without direct reads keeps the settings of the release before, and so does not restart with an upgrade of the operator.
+    direct: dict[str, DirectReads] = Field(default_factory=dict, exclude_if=lambda reads: not reads)
+    """Profiles whose bucket the tasks read. Their secrets are read for each round, so the driver need not restart for new ones."""
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
 

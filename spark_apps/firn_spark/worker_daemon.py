@@ -11,7 +11,7 @@ from pyspark import daemon
 import firn_spark.worker.formats.json.blocks
 import firn_spark.worker.landing  # noqa: F401  the imports are the purpose
 from firn_spark.worker.fetching import kernel as fetching_kernel
-from firn_spark.worker.fetching import source  # noqa: F401
+from firn_spark.worker.fetching import objects, source  # noqa: F401
 from firn_spark.worker.formats.json import kernel
 
 if __name__ == "__main__":

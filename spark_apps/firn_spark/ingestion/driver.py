@@ -60,7 +60,9 @@ class Driver:
         points = points or failpoints.Failpoints()
         committer = Committer(tables, writer, points)
         preparation = Preparation(spark, tables, self.kafka, committer, points)
-        landing = LandingJobs(spark, self.kafka, tasks=settings.tasks, buffer_bytes=settings.buffer_bytes)
+        landing = LandingJobs(
+            spark, self.kafka, tasks=settings.tasks, buffer_bytes=settings.buffer_bytes, direct=settings.direct
+        )
         commits = TopicCommits(tables, committer, preparation, points, self.metrics)
         self.loop = Loop(
             settings,

@@ -39,39 +39,27 @@ class Metrics:
             "firn_ingest_empty_offsets",
             "Offsets that passed without a record: markers of transactions, aborted records, compaction",
         )
-        self._lag_records = Gauge(
-            "firn_ingest_lag_records", "Offsets that have not landed yet", LABELS, registry=self.registry
+        self._detours = self._counter(
+            "firn_ingest_detours",
+            "Partitions of rounds that brokers served, although the profile has directReads. The driver's log has the cause",
         )
-        self._lag_seconds = Gauge(
-            "firn_ingest_lag_seconds",
-            "Seconds for which the oldest record that has not landed may have waited",
-            LABELS,
-            registry=self.registry,
+        self._lag_records = self._gauge("firn_ingest_lag_records", "Offsets that have not landed yet")
+        self._lag_seconds = self._gauge(
+            "firn_ingest_lag_seconds", "Seconds for which the oldest record that has not landed may have waited"
         )
-        self._lag_bytes = Gauge(
+        self._lag_bytes = self._gauge(
             "firn_ingest_lag_bytes",
             "Estimated bytes, before compression, of the records that wait in the partition with the most of them. Absent "
             "from a restart of the driver until its first round",
-            LABELS,
-            registry=self.registry,
         )
-        self._uncommitted = Gauge(
+        self._uncommitted = self._gauge(
             "firn_ingest_uncommitted_records",
             "Offsets of the lag whose files are written and whose commit has not ended",
-            LABELS,
-            registry=self.registry,
         )
-        self._freshness = Gauge(
-            "firn_ingest_freshness_seconds", "Freshness that the spec states", LABELS, registry=self.registry
-        )
-        self._suspended = Gauge(
-            "firn_ingest_suspended", "1 while spec.suspend stops the topic, else 0", LABELS, registry=self.registry
-        )
-        self._commit_age = Gauge(
-            "firn_ingest_last_commit_age_seconds",
-            "Seconds since the newest commit of records; absent before the first",
-            LABELS,
-            registry=self.registry,
+        self._freshness = self._gauge("firn_ingest_freshness_seconds", "Freshness that the spec states")
+        self._suspended = self._gauge("firn_ingest_suspended", "1 while spec.suspend stops the topic, else 0")
+        self._commit_age = self._gauge(
+            "firn_ingest_last_commit_age_seconds", "Seconds since the newest commit of records; absent before the first"
         )
         self._seconds = Histogram(
             "firn_ingest_commit_seconds",
@@ -84,10 +72,14 @@ class Metrics:
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, LABELS, registry=self.registry)
 
+    def _gauge(self, name: str, text: str) -> Gauge:
+        return Gauge(name, text, LABELS, registry=self.registry)
+
     @property
     def _counters(self) -> tuple[Counter, ...]:
         return (
             self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._disagreements, self._empty,
+            self._detours,
         )  # fmt: skip
 
     def landed(self, topic: Topic, result: TopicResult, seconds: float) -> None:
@@ -97,6 +89,7 @@ class Metrics:
         self._bytes.labels(*labels).inc(result.bytes)
         self._dead.labels(*labels).inc(result.dead_rows)
         self._skipped.labels(*labels).inc(result.skipped)
+        self._detours.labels(*labels).inc(result.detours)
         self._seconds.labels(*labels).observe(seconds)
 
     def lost(self, topic: Topic, offsets: int) -> None:

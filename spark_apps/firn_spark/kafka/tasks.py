@@ -1,24 +1,47 @@
-"""The work of a round's tasks: read records from Kafka and land them. It runs in Spark's Python workers."""
+"""The work of a round's tasks: read records from Kafka or a bucket and land them. It runs in Spark's Python workers."""
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
 from firn_spark.kafka.clients import POLL_BYTES
-from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetched import Fetched
+from firn_spark.worker.fetching.access import Access, Bucket
 from firn_spark.worker.fetching.slices import Slice
-from firn_spark.worker.landing import LandingPlan, land, land_fetched
+from firn_spark.worker.landing import Detour, Kind, LandingPlan, land, land_fetched
 
 TASK_BATCH_RECORDS = 16_384
 
 
-def land_slices(access: Access, plan: LandingPlan, parts: Iterator[Sequence[Slice]]) -> Iterator[tuple[str, str, str]]:
-    """Read slices and land them; return rows of `firn_spark.worker.landing.RESULT_SCHEMA`."""
+def land_slices(
+    access: Access, bucket: Bucket | None, plan: LandingPlan, parts: Iterator[Sequence[Slice]]
+) -> Iterator[tuple[str, str, str]]:
+    """Read slices and land them; return rows of `firn_spark.worker.landing.RESULT_SCHEMA`.
+
+    With a bucket, slices with ranges are read from there. Brokers serve the others, and what the bucket does not have.
+    """
+    from firn_spark.worker.fetching.objects import Objects
     from firn_spark.worker.fetching.source import read
 
     slices = [part for group in parts for part in group]
-    for batch in land_fetched(read(access, slices), plan):
+    stored = [part for part in slices if part.ranges] if bucket is not None else []
+    objects = Objects(bucket, stored) if bucket is not None and stored else None
+
+    def records() -> Iterator[Fetched]:
+        if objects is None:
+            yield from read(access, slices)
+        else:
+            yield from objects.blocks()
+            yield from read(access, [*(part for part in slices if not part.ranges), *objects.rest])
+
+    for batch in land_fetched(records(), plan):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
+    if objects is not None:
+        for topic, partitions in Counter(part.topic for part in objects.rest).items():
+            detour: Detour = {"partitions": partitions, "problem": objects.problem}
+            yield topic, Kind.DETOUR.value, json.dumps(detour)
 
 
 def land_records(batches: Iterator[pa.RecordBatch], plan: LandingPlan) -> Iterator[pa.RecordBatch]:

@@ -48,6 +48,8 @@ class Kind(StrEnum):
     """`HaltPlace`: the data files have that partition's rows before this offset, and none from it on."""
     DEAD_LETTERS_MISSING = "dead-letters-missing"
     """An empty object. The module's rules say what to do."""
+    DETOUR = "detour"
+    """`Detour`: the task read partitions of the topic from brokers, because it could not read their bucket."""
     ERROR = "error"
     """`TaskError`: this topic failed in this task, which returns no other row for it. Other topics are not affected."""
 
@@ -69,6 +71,13 @@ class TaskStats(TypedDict):
     code: str
     path: str
     times: dict[str, Times]
+
+
+class Detour(TypedDict):
+    """The number of partitions that a task could not read from the bucket, and why."""
+
+    partitions: int
+    problem: str
 
 
 class TaskError(TypedDict):

@@ -51,6 +51,15 @@ NEW: dict[str, dict[str, Any]] = {
         "former_clusters": ["cluster-0"],
         "kafka": {"classic": {"sasl_tokens": TOKENS}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
+        "direct": {
+            "diskless": {
+                "address": "http://brokers:9095",
+                "token_path": "/token",
+                "url": "s3://log/diskless",
+                "properties": {"aws_region": "eu-1"},
+                "secret_properties": {"aws_access_key_id": "/id"},
+            }
+        },
     },
     "maintenance-run": {
         "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS}},

@@ -2,20 +2,23 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
-from firn.model.jobs import IngestJob
+from firn.model.jobs import DirectReads, IngestJob
 from firn_spark.ingestion.rounds.planning import Plan, slices
 from firn_spark.kafka.admin import Kafka
 from firn_spark.kafka.clients import spark_options
+from firn_spark.kafka.direct_reads import DirectReader
 from firn_spark.kafka.spark_reader import spark_records
 from firn_spark.kafka.tasks import land_records, land_slices
 from firn_spark.tables import dead_letters
-from firn_spark.worker.fetching.access import access
+from firn_spark.worker.fetching.access import Bucket, access
+from firn_spark.worker.fetching.slices import Slice
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.landing import RESULT_DDL, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
+from firn_spark.worker.landing import RESULT_DDL, Detour, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
 
 OLD_FORMAT = "OldFormatError"
 """The error of a task that met messages in a format before record batches. Spark's own source reads them."""
@@ -39,6 +42,10 @@ class TopicResult:
     code: str = ""
     path: str = ""
     times: dict[str, Times] = field(default_factory=dict)
+    detours: int = 0
+    """Partitions that brokers served although the profile has direct reads."""
+    problem: str = ""
+    """Why a task could not read the bucket."""
     dead_letters_missing: bool = False
     error: str | None = None
 
@@ -55,6 +62,10 @@ class TopicResult:
                 self.dead_letters_missing = True
             case Kind.STATS:
                 self._add_stats(json.loads(text))
+            case Kind.DETOUR:
+                detour: Detour = json.loads(text)
+                self.detours += detour["partitions"]
+                self.problem = detour["problem"]
             case Kind.ERROR:
                 problem = json.loads(text)
                 self.error = f"{problem['type']}: {problem['message']}"
@@ -92,11 +103,21 @@ def parse_results(rows: Iterable[tuple[str, str, str]]) -> dict[str, TopicResult
 class LandingJobs:
     """Runs the Spark jobs of rounds."""
 
-    def __init__(self, spark: Any, kafkas: Callable[[str], Kafka], *, tasks: int, buffer_bytes: int) -> None:
+    def __init__(
+        self,
+        spark: Any,
+        kafkas: Callable[[str], Kafka],
+        *,
+        tasks: int,
+        buffer_bytes: int,
+        direct: Mapping[str, DirectReads] = MappingProxyType({}),
+    ) -> None:
+        """Run jobs of at most ``tasks`` tasks. ``direct`` has the profiles whose bucket they read."""
         self._spark = spark
         self._kafkas = kafkas
         self._tasks = tasks
         self._buffer_bytes = buffer_bytes
+        self._readers = {profile: DirectReader(profile, reads) for profile, reads in direct.items()}
 
     def run(self, planned: Plan) -> dict[str, TopicResult]:
         """Read and write the planned ranges. Raises as Spark does."""
@@ -115,11 +136,27 @@ class LandingJobs:
         plan = LandingPlan(landings, moment, self._buffer_bytes)
         if needs_spark_source(planned):
             return parse_results(self._by_spark(planned, plan))
-        return parse_results(self._by_fetch(planned, plan))
+        reader = self._readers.get(next(iter(planned)).job.profile)
+        if reader is None:
+            return parse_results(self._by_tasks(planned, plan, slices(planned, self._tasks), None))
+        return self._by_bucket(planned, plan, reader)
 
-    def _by_fetch(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
-        groups = slices(planned, self._tasks)
-        work = functools.partial(land_slices, access(self._connection(planned)), plan)
+    def _by_bucket(self, planned: Plan, plan: LandingPlan, reader: DirectReader) -> dict[str, TopicResult]:
+        groups, bucket = slices(planned, self._tasks), reader.bucket()
+        if bucket is not None:
+            groups = reader.locate(groups, {topic.job.topic: topic.topic_id for topic in planned})
+        results = parse_results(self._by_tasks(planned, plan, groups, bucket))
+        for part in (part for group in groups for part in group if not part.ranges):
+            results.setdefault(part.topic, TopicResult()).detours += 1
+        for result in results.values():
+            if result.problem:
+                reader.warn(result.problem)
+        return results
+
+    def _by_tasks(
+        self, planned: Plan, plan: LandingPlan, groups: Sequence[Sequence[Slice]], bucket: Bucket | None
+    ) -> Iterable[tuple[str, str, str]]:
+        work = functools.partial(land_slices, access(self._connection(planned)), bucket, plan)
         rows: Iterable[tuple[str, str, str]] = (
             self._spark.sparkContext.parallelize(groups, len(groups)).mapPartitions(work).collect()
         )

@@ -1,11 +1,12 @@
-"""Addresses, certificates and credentials of a task's connections to brokers, with the secrets as values."""
+"""Addresses, certificates and credentials of a task's connections to brokers and their bucket, with the secrets as values."""
 
 import os
 import re
 import ssl
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from firn.model.jobs import KafkaConnection, TokenEndpoint
+from firn.model.jobs import DirectReads, KafkaConnection, TokenEndpoint
 from firn_spark.credentials import read_secret
 from firn_spark.worker.fetching.tokens import TokenClient
 
@@ -47,6 +48,20 @@ class Access:
         if self.certificate is not None and self.certificate_key is not None:
             _load(context, f"{self.certificate}\n{self.certificate_key}\n")
         return context
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The place of WAL objects, and the options of obstore; picklable. Its text shows no option, because some are secrets."""
+
+    url: str
+    options: Mapping[str, str] = field(repr=False)
+
+
+def bucket(reads: DirectReads) -> Bucket:
+    """Return the bucket of ``reads``. Raises NotReadyError if a secret's file is missing."""
+    secrets = {option: read_secret(path) for option, path in reads.secret_properties.items()}
+    return Bucket(reads.url, {**reads.properties, **secrets})
 
 
 def access(connection: KafkaConnection) -> Access:

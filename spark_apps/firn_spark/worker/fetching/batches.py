@@ -14,6 +14,7 @@ from firn.records import record_batch
 from firn.records.codecs import CodecError, decompress_into
 from firn_spark.worker.fetched import Fetched, HeaderPlaces, Numbers, Places
 from firn_spark.worker.fetching import kernel
+from firn_spark.worker.fetching.slices import ObjectRange
 
 BLOCK_RECORDS = 16_384
 BLOCK_BYTES = 4 * 1024 * 1024
@@ -21,6 +22,10 @@ BLOCK_BYTES = 4 * 1024 * 1024
 SPACES = (32 << 20, 256 << 20, 1 << 30)
 """Bytes to which a batch may decompress: the next one is tried if the one before is too small. Pages that are not written cost no memory."""
 WALK_BATCHES = 1_024
+
+
+class DamagedError(Exception):
+    """Bytes of an object are not the batches that a broker stored there."""
 
 
 class OldFormatError(Exception):
@@ -50,6 +55,8 @@ class Batches:
     topic: str
     data: Numbers
     table: Numbers
+    intact: bool = False
+    """True if the checksums were compared."""
 
 
 def wanted(
@@ -73,17 +80,62 @@ def wanted(
         if not count:
             return
         table = table[:count]
-        table[:, kernel.PARTITION] = position.partition
-        table[:, kernel.FROM] = position.next
-        table[:, kernel.TO] = position.end
-        last = table[:, kernel.BASE] + table[:, kernel.DELTA]
-        useful = (last >= position.next) & (table[:, kernel.BASE] < position.end)
+        useful = _useful(position, table)
         if np.any(table[:, kernel.ATTRIBUTES] & (record_batch.CONTROL_BIT | record_batch.TRANSACTIONAL_BIT)):
             useful &= _committed(data, table, started, dead)
-        position.next = max(position.next, min(int(last[-1]) + 1, position.end))
+        position.next = max(position.next, min(_last(table) + 1, position.end))
         if useful.any():
             yield Batches(position.name, position.topic, data, table[useful])
         first = after
+
+
+def stored(position: Position, data: Numbers, first: int, place: ObjectRange) -> Batches | None:
+    """Return the wanted batches in the bytes of an object from ``data[first]`` on, and move the position behind all batches there.
+
+    The bytes stay as the producers sent them: the table gets the offsets and the time that the coordinator assigned. Brokers of such
+    objects store no transactions. Raises DamagedError, and does not move the position then.
+    """
+    end, tables, offset = first + place.length, [], place.base
+    while first < end:
+        table = np.empty((min(WALK_BATCHES, (end - first) // kernel.HEADER + 1), kernel.BATCH_COLUMNS), np.int64)
+        count, first = kernel.walk(data, first, end, table)
+        if count <= 0:
+            raise DamagedError("the bytes are no record batches")
+        table = table[:count]
+        covered = table[:, kernel.DELTA] + 1
+        table[:, kernel.BASE] = offset + np.cumsum(covered) - covered
+        offset += int(covered.sum())
+        tables.append(table)
+    table = np.concatenate(tables)
+    if offset != place.last + 1:
+        raise DamagedError(f"the batches end at offset {offset - 1}, and not at {place.last}")
+    if np.any(table[:, kernel.ATTRIBUTES] & (record_batch.CONTROL_BIT | record_batch.TRANSACTIONAL_BIT)):
+        raise DamagedError("the batches belong to a transaction")
+    view = memoryview(data)  # type: ignore[arg-type]
+    for at, size in table[:, (kernel.PLACE, kernel.SIZE)].tolist():
+        if not record_batch.intact(view[at : at + size]):
+            raise DamagedError("the checksum of a record batch does not match its records")
+    if place.append_ms >= 0:
+        table[:, kernel.ATTRIBUTES] |= record_batch.APPEND_TIME_BIT
+        table[:, kernel.MAX_TIME] = place.append_ms
+    useful = _useful(position, table)
+    position.next = max(position.next, min(_last(table) + 1, position.end))
+    return Batches(position.name, position.topic, data, table[useful], intact=True) if useful.any() else None
+
+
+def _useful(position: Position, table: Numbers) -> Numbers:
+    """Write into the table which records of its batches are wanted. Return whether each batch may have some."""
+    table[:, kernel.PARTITION] = position.partition
+    table[:, kernel.FROM] = position.next
+    table[:, kernel.TO] = position.end
+    last = table[:, kernel.BASE] + table[:, kernel.DELTA]
+    wanted_ones: Numbers = (last >= position.next) & (table[:, kernel.BASE] < position.end)
+    return wanted_ones
+
+
+def _last(table: Numbers) -> int:
+    """Return the last offset that the batches cover."""
+    return int(table[-1, kernel.BASE] + table[-1, kernel.DELTA])
 
 
 def _committed(data: Numbers, table: Numbers, started: list[tuple[int, int]], dead: set[int]) -> Numbers:
@@ -133,7 +185,8 @@ class Blocks:
         """Add batches, and yield the blocks that are complete. Raises CorruptDataError."""
         view = memoryview(batches.data)  # type: ignore[arg-type]
         for row in batches.table.tolist():
-            _check(batches.position, view, row)
+            if not batches.intact:
+                _check(batches.position, view, row)
             codec = row[kernel.ATTRIBUTES] & record_batch.CODEC_BITS
             first, end = row[kernel.PLACE] + kernel.HEADER, row[kernel.PLACE] + row[kernel.SIZE]
             if codec:

@@ -1,0 +1,141 @@
+"""Asks diskless brokers where the records of a round are in their bucket, so that the tasks of the round read it."""
+
+import base64
+import dataclasses
+import http.client
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from urllib.parse import urlsplit
+from uuid import UUID
+
+import structlog
+from pydantic import ValidationError
+
+from firn.batch_ranges import MAX_ANSWER_BYTES, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
+from firn.model.errors import FirnError, UnavailableError
+from firn.model.jobs import DirectReads
+from firn_spark.credentials import read_secret
+from firn_spark.worker.fetching.access import Bucket, bucket
+from firn_spark.worker.fetching.slices import ObjectRange, Slice
+
+log = structlog.get_logger()
+
+ANSWER_SECONDS = 5.0
+"""Longest wait for a part of an answer."""
+PAUSE_SECONDS = 30.0
+"""Seconds for which the driver does not ask again after it got no answer, and between two warnings."""
+ROUND_RANGES = 200_000
+"""Ranges of a round. The driver and its tasks hold them, at about 200 bytes each."""
+Place = tuple[str, int]
+"""Topic and partition."""
+
+
+class DirectReader:
+    """Finds the places of batches for one profile, and follows whether its bucket can be read. Rounds share it."""
+
+    def __init__(self, profile: str, reads: DirectReads) -> None:
+        self._profile = profile
+        self._reads = reads
+        self._resting_until = 0.0
+        self._warned_at = -PAUSE_SECONDS
+
+    def locate(self, groups: Sequence[Sequence[Slice]], topic_ids: Mapping[str, str]) -> list[list[Slice]]:
+        """Return the slices with their ranges. A slice whose ranges are not known stays as it is. Never raises.
+
+        ``topic_ids`` are Kafka's: a topic that was created again under its name has other batches.
+        """
+        if time.monotonic() < self._resting_until:
+            return [list(group) for group in groups]
+        try:
+            found = self._ranges(groups, topic_ids)
+        except (FirnError, OSError, http.client.HTTPException, ValidationError, ValueError, LookupError) as error:
+            self._resting_until = time.monotonic() + PAUSE_SECONDS
+            self.warn(f"{self._reads.address}: {type(error).__name__}: {str(error)[:300]}")
+            return [list(group) for group in groups]
+        return [[_located(part, found.get((part.topic, part.partition), ())) for part in group] for group in groups]
+
+    def bucket(self) -> Bucket | None:
+        """Return the bucket with the present credentials; None if they cannot be read."""
+        try:
+            return bucket(self._reads)
+        except FirnError as error:
+            self.warn(str(error))
+            return None
+
+    def warn(self, problem: str) -> None:
+        """Log why tasks fetch records, at most once in `PAUSE_SECONDS`."""
+        if time.monotonic() - self._warned_at >= PAUSE_SECONDS:
+            self._warned_at = time.monotonic()
+            log.warning(
+                "tasks fetch records from brokers instead of the bucket", profile=self._profile, problem=problem
+            )
+
+    def _ranges(
+        self, groups: Sequence[Sequence[Slice]], topic_ids: Mapping[str, str]
+    ) -> dict[Place, list[ObjectRange]]:
+        """Ask until all ranges are known, or `ROUND_RANGES` of them."""
+        bounds: dict[Place, tuple[int, int]] = {}
+        for part in (part for group in groups for part in group):
+            start, end = bounds.get((part.topic, part.partition), (part.start, part.end))
+            bounds[part.topic, part.partition] = min(start, part.start), max(end, part.end)
+        found: dict[Place, list[ObjectRange]] = {place: [] for place in bounds}
+        ids = {topic: _uuid(id) for topic, id in topic_ids.items()}
+        pending, left = list(bounds), ROUND_RANGES
+        while pending and left > 0:
+            some, pending = pending[:MAX_PARTITIONS], pending[MAX_PARTITIONS:]
+            wanted = [
+                WantedRange(ids[place[0]], place[1], _next(found[place], *bounds[place]), bounds[place][1])
+                for place in some
+            ]
+            answer = self._ask(Question(partitions=tuple(wanted)))
+            for number, (place, want) in enumerate(zip(some, wanted, strict=True)):
+                ranges = list(_from(answer, number))
+                found[place] += ranges
+                left -= len(ranges)
+                # Without progress, the end of the log is known, or the broker has an error: brokers answer the fetch.
+                if want.start < _next(found[place], *bounds[place]) < want.end:
+                    pending.append(place)
+        return found
+
+    def _ask(self, question: Question) -> Answer:
+        """Send a question to any broker. Raises UnavailableError, OSError, HTTPException and ValidationError."""
+        address = urlsplit(self._reads.address)
+        headers = {"Authorization": f"Bearer {read_secret(self._reads.token_path)}", "Content-Type": "application/json"}
+        connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ANSWER_SECONDS)
+        try:
+            connection.request("POST", PATH, question.model_dump_json().encode(), headers)
+            response = connection.getresponse()
+            body = response.read(MAX_ANSWER_BYTES + 1)
+        finally:
+            connection.close()
+        if response.status != http.client.OK:
+            raise UnavailableError(f"status {response.status}: {body[:200].decode(errors='replace').strip()}")
+        if len(body) > MAX_ANSWER_BYTES:
+            raise UnavailableError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
+        return Answer.model_validate_json(body)
+
+
+def _uuid(topic_id: str) -> UUID:
+    """Return the id that Kafka writes in URL-safe base64."""
+    return UUID(bytes=base64.urlsafe_b64decode(topic_id + "=="))
+
+
+def _from(answer: Answer, number: int) -> Iterator[ObjectRange]:
+    for key, stored in answer.keys_and_ranges(number):
+        yield ObjectRange(key, stored.position, stored.length, stored.base_offset, stored.last_offset, stored.append_ms)
+
+
+def _next(ranges: Sequence[ObjectRange], start: int, end: int) -> int:
+    """Return the first offset from ``start`` on that the ranges do not cover; at most ``end``."""
+    return min(ranges[-1].last + 1, end) if ranges else start
+
+
+def _located(part: Slice, ranges: Sequence[ObjectRange]) -> Slice:
+    """Return the slice with the ranges that have its offsets, or as it is if they do not cover all of them."""
+    own = tuple(one for one in ranges if one.last >= part.start and one.base < part.end)
+    following = part.start
+    for one in own:
+        if not one.base <= following <= one.last:
+            return part
+        following = one.last + 1
+    return dataclasses.replace(part, ranges=own) if following >= part.end else part
