@@ -116,7 +116,9 @@ def _of_a_broker(properties: dict[str, str], info: ValidationInfo) -> dict[str, 
     return properties
 
 
-BROKER_SETTINGS_OWN = frozenset({"coordinator", "objects", "listener", "external", "nodeId", "zone", "metricsListen"})
+BROKER_SETTINGS_OWN = frozenset(
+    {"coordinator", "objects", "listener", "external", "internal", "nodeId", "zone", "metricsListen"}
+)
 """Settings of a diskless broker that a profile's ``config`` must not set, for the same reason."""
 
 
@@ -448,6 +450,23 @@ class ObjectStore(Settings):
     secret_properties: dict[str, SecretKey] = {}
     """Properties from Secret keys, such as ``aws_access_key_id`` and ``aws_secret_access_key``."""
 
+    def place(self, profile: str) -> str:
+        """Return the URL below which the brokers of a profile store their objects."""
+        return f"{self.url.rstrip('/')}/{profile}"
+
+
+class DirectReads(Settings):
+    """Ingestion reads the bucket past the brokers. It asks them only where the records are, at an internal listener."""
+
+    token: SecretKey | None = None
+    """Secret key with the token of the internal listener. Default: the key `token` of the Secret `firn-direct-reads-PROFILE`. The chart
+    creates this Secret once, with a random token."""
+    properties: PlainProperties = {}
+    """Settings of the object store client in the drivers. They are added to those of `objectStore`, and take precedence."""
+    secret_properties: dict[str, SecretKey] = {}
+    """Properties from Secret keys: credentials that can read objects below `objectStore.url`. The drivers do not get those of
+    `objectStore`. Without them, drivers use the identity of their ServiceAccount."""
+
 
 class DisklessProfile(Profile):
     """Brokers without volumes: a bucket has the records, and a database has offsets, topics and groups."""
@@ -471,6 +490,8 @@ class DisklessProfile(Profile):
     """Environment variables of the brokers."""
     config: BrokerSettings = {}
     """Other settings of the brokers, such as ``writer`` and ``reader``. They take precedence over the settings that the operator makes."""
+    direct_reads: DirectReads | None = None
+    """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
 
     @model_validator(mode="after")
     def _flushes(self) -> Self:
@@ -484,6 +505,12 @@ class DisklessProfile(Profile):
         """Return the names of the Secrets that only its brokers need, sorted."""
         references = [*self.object_store.secret_properties.values(), *self.coordinator.references()]
         return sorted({reference.secret for reference in references})
+
+    def token(self, name: str) -> SecretKey | None:
+        """Return the Secret key with the token of the internal listener of profile ``name``; None without direct reads."""
+        if self.direct_reads is None:
+            return None
+        return self.direct_reads.token or SecretKey(secret=names.direct_reads(name), key="token")
 
 
 def _kind(profile: Any) -> Any:
@@ -709,6 +736,26 @@ class Config(Settings):
     def secret_names(self) -> list[str]:
         """Return the names of the Secrets that the operator and the ingestion applications need, sorted."""
         return sorted({reference.secret for reference in self._references()})
+
+    def direct_profiles(self, group: str) -> dict[str, DisklessProfile]:
+        """Return the profiles whose bucket a group reads, by name: those that topics of the group may use."""
+        served = set(self.groups[group].namespaces)
+        return {
+            name: profile
+            for name, profile in self.profiles.items()
+            if isinstance(profile, DisklessProfile)
+            and profile.direct_reads is not None
+            and (not served or not profile.namespaces or served & set(profile.namespaces))
+        }
+
+    def driver_secret_names(self, group: str) -> list[str]:
+        """Return the names of the Secrets that the driver of a group needs, sorted."""
+        found = set(self.secret_names())
+        for name, profile in self.direct_profiles(group).items():
+            token, reads = profile.token(name), profile.direct_reads
+            if token is not None and reads is not None:
+                found |= {token.secret, *(reference.secret for reference in reads.secret_properties.values())}
+        return sorted(found)
 
     def _references(self) -> Iterator[SecretKey]:
         for profile in self.profiles.values():

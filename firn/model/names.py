@@ -90,6 +90,11 @@ def quorum(profile: str) -> str:
     return f"firn-broker-{profile}-quorum"
 
 
+def direct_reads(profile: str) -> str:
+    """Return the name of the Secret with the token of a profile's internal listener, unless the configuration names another."""
+    return f"firn-direct-reads-{profile}"
+
+
 def bootstrap(profile: str) -> str:
     """Return the name of the bootstrap Service (port 9092)."""
     return f"firn-broker-{profile}-bootstrap"

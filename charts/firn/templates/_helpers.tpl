@@ -109,6 +109,31 @@ priorityClassName: {{ . }}
 {{ dict "profiles" $profiles "catalogs" $catalogs "diskless" $diskless | toJson }}
 {{- end }}
 
+{{/* Diskless profiles whose bucket ingestion reads itself. JSON: {profiles} */}}
+{{- define "firn.directReads" -}}
+{{- $lake := include "firn.lake" . | fromJson -}}
+{{- $found := dict -}}
+{{- range $name := $lake.diskless -}}
+  {{- $profile := get $lake.profiles $name -}}
+  {{- if kindIs "map" $profile.directReads }}{{ $_ := set $found $name $profile }}{{ end -}}
+{{- end -}}
+{{ dict "profiles" $found | toJson }}
+{{- end }}
+
+{{/* Secrets that the chart generates once: passwords of the quick start, and tokens of direct reads. JSON: {secrets: [{name, keys}]} */}}
+{{- define "firn.generatedSecrets" -}}
+{{- $secrets := list -}}
+{{- if .Values.quickStart.enabled -}}
+  {{- $secrets = list (dict "name" "firn-postgres" "keys" "password") (dict "name" "firn-s3" "keys" "access-key,secret-key") -}}
+{{- end -}}
+{{- range $name, $profile := (include "firn.directReads" . | fromJson).profiles -}}
+  {{- if not $profile.directReads.token -}}
+    {{- $secrets = append $secrets (dict "name" (printf "firn-direct-reads-%s" $name) "keys" "token") -}}
+  {{- end -}}
+{{- end -}}
+{{ dict "secrets" $secrets | toJson }}
+{{- end }}
+
 {{- define "firn.quickStartCatalog" -}}
 type: sql
 uri: postgresql://firn-postgres.{{ .Release.Namespace }}.svc:5432/firn

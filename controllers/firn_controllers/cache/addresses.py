@@ -4,6 +4,8 @@ from firn.model import names
 from firn.model.config import KafkaProfile, Profile
 
 CLIENT_PORT = 9092
+INTERNAL_PORT = 9095
+"""Port of the internal listener of diskless brokers."""
 
 
 def bootstrap_servers(profile_name: str, profile: Profile, namespace: str) -> str:
@@ -11,3 +13,8 @@ def bootstrap_servers(profile_name: str, profile: Profile, namespace: str) -> st
     if isinstance(profile, KafkaProfile) and profile.bootstrap_servers:
         return profile.bootstrap_servers
     return f"{names.bootstrap(profile_name)}.{namespace}.svc:{CLIENT_PORT}"
+
+
+def internal_listener(profile_name: str, namespace: str) -> str:
+    """Return the URL of the internal listener of a profile's diskless brokers."""
+    return f"http://{names.bootstrap(profile_name)}.{namespace}.svc:{INTERNAL_PORT}"

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from firn.model import names
 from firn_controllers import children
-from firn_controllers.cache.addresses import CLIENT_PORT
 from firn_controllers.fleet.layout import EXTERNAL_PORT, Fleet
 from firn_controllers.ports import Manifest
 
@@ -44,7 +43,7 @@ def bootstrap_service(fleet: Fleet) -> Manifest:
     spec = {
         "type": "ClusterIP",
         "selector": fleet.labels,
-        "ports": [{"name": "kafka", "port": CLIENT_PORT, "targetPort": "kafka"}],
+        "ports": [{"name": name, "port": port, "targetPort": name} for name, port in fleet.bootstrap_ports.items()],
     }
     return children.child_object("v1", "Service", names.bootstrap(fleet.name), **fleet.meta(), spec=spec)
 

@@ -39,6 +39,11 @@ class Fleet:
         return {"kafka": CLIENT_PORT}
 
     @property
+    def bootstrap_ports(self) -> Mapping[str, int]:
+        """Those of the ports that any ready broker can serve."""
+        return {"kafka": CLIENT_PORT}
+
+    @property
     def least_ready(self) -> int:
         """Number of ready brokers below which no record can be written."""
         return 1

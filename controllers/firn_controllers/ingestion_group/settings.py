@@ -1,10 +1,10 @@
 """The settings that a driver starts with (`firn.model.jobs.GroupSettings`), from the configuration."""
 
 from firn.model import names, quantities
-from firn.model.config import Catalog, Config, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
-from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection, TokenEndpoint
+from firn.model.config import Catalog, Config, DisklessProfile, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
+from firn.model.jobs import CatalogConnection, DirectReads, GroupSettings, KafkaConnection, TokenEndpoint
 from firn_controllers import children
-from firn_controllers.cache.addresses import bootstrap_servers
+from firn_controllers.cache.addresses import bootstrap_servers, internal_listener
 from firn_controllers.ports import Manifest
 
 PYTHON_AT_LEAST = 384 * 2**20
@@ -43,6 +43,10 @@ def group_settings(config: Config, group: str, cluster: str = "") -> GroupSettin
         spark_conf=configured.spark_conf,
         kafka={name: kafka_connection(name, profile, config.namespace) for name, profile in config.profiles.items()},
         catalogs={name: catalog_connection(catalog) for name, catalog in config.catalogs.items()},
+        direct={
+            name: direct_reads(name, profile, config.namespace)
+            for name, profile in config.direct_profiles(group).items()
+        },
     )
 
 
@@ -98,6 +102,20 @@ def kafka_connection(name: str, profile: Profile, namespace: str) -> KafkaConnec
         )
         if tokens
         else None,
+    )
+
+
+def direct_reads(name: str, profile: DisklessProfile, namespace: str) -> DirectReads:
+    """Return how drivers read the bucket of a profile with direct reads."""
+    token, reads = profile.token(name), profile.direct_reads
+    assert token is not None
+    assert reads is not None
+    return DirectReads(
+        address=internal_listener(name, namespace),
+        token_path=token.path,
+        url=profile.object_store.place(name),
+        properties={**profile.object_store.properties, **reads.properties},
+        secret_properties={key: reference.path for key, reference in reads.secret_properties.items()},
     )
 
 

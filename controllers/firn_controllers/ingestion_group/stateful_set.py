@@ -39,7 +39,7 @@ def build(
 def _template(config: Config, settings: GroupSettings, labels: dict[str, str]) -> Manifest:
     group = config.groups[settings.group]
     image = group.image or config.images.spark
-    volumes, mounts = children.secret_volumes(config.secret_names())
+    volumes, mounts = children.secret_volumes(config.driver_secret_names(settings.group))
     probe = {"port": "progress"}
     container = {
         "name": "driver",

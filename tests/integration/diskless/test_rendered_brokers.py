@@ -17,12 +17,17 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, Producer
 
-from firn.model.jobs import KafkaConnection
+from firn.model.config import Config
+from firn.model.jobs import GroupSettings, KafkaConnection
 from firn_controllers.children import Owner
 from firn_controllers.fleet import kinds
 from firn_controllers.fleet.diskless import stateful_set
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, DisklessFleet
+from firn_controllers.ingestion_group.settings import group_settings
 from firn_operator.adapters.kafka import Brokers, KafkaTopics
+from firn_spark.kafka.direct_reads import DirectReader
+from firn_spark.worker.fetching.objects import Objects
+from firn_spark.worker.fetching.slices import Slice
 from tests import gen
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, listens, running, stop
@@ -38,6 +43,7 @@ class Pod:
     process: "subprocess.Popen[bytes]"
     port: int
     probes: int
+    internal: int
 
     def probe(self, path: str) -> int:
         try:
@@ -47,7 +53,8 @@ class Pod:
             return error.code
 
 
-def fleet(database: Postgres, storage: S3) -> DisklessFleet:
+def configured(database: Postgres, storage: S3, **more: Any) -> Config:
+    """Return a configuration with a diskless profile of a new name, which is the last one."""
     profile = gen.diskless(
         coordinator={
             "uri": database.uri, "user": database.user, "password": {"secret": "firn-postgres", "key": "password"},
@@ -67,11 +74,17 @@ def fleet(database: Postgres, storage: S3) -> DisklessFleet:
         config={
             "leaseSeconds": 2, "groups": {"initialRebalanceMs": 100}, "requireDurable": False,
         },
+        **more,
     )  # fmt: skip
-    name = f"waves-{next(_numbers)}"
-    managed = kinds.managed_fleet(
-        gen.config(profiles={"classic": {}, name: profile}), name, Owner("firn-system", "u"), None
-    )
+    return gen.config(profiles={"classic": {}, f"waves-{next(_numbers)}": profile})
+
+
+def fleet(database: Postgres, storage: S3) -> DisklessFleet:
+    return fleet_of(configured(database, storage))
+
+
+def fleet_of(config: Config) -> DisklessFleet:
+    managed = kinds.managed_fleet(config, list(config.profiles)[-1], Owner("firn-system", "u"), None)
     assert isinstance(managed, DisklessFleet)
     return managed
 
@@ -81,11 +94,13 @@ def pod(managed: DisklessFleet, ordinal: int, directory: Path, secrets: Path) ->
     """Run a broker with its ConfigMap, Secrets and variables. Only ports and paths differ from a pod."""
     home = directory / str(ordinal)
     home.mkdir()
-    port, probes = free_port(), free_port()
+    port, probes, internal = free_port(), free_port(), free_port()
     data: dict[str, str] = kinds.config_map(managed)["data"]
     settings: dict[str, Any] = yaml.safe_load(data["broker.yaml"].replace("/etc/firn/secrets", str(secrets)))
     settings["listener"]["bind"] = f"127.0.0.1:{port}"
     settings["metricsListen"] = f"127.0.0.1:{probes}"
+    if "internal" in settings:
+        settings["internal"]["bind"] = f"127.0.0.1:{internal}"
     (home / "broker.yaml").write_text(yaml.safe_dump(settings))
     script = data["start.sh"].replace(CONFIG_PATH, str(home))
     (home / "start.sh").write_text(script.replace("$HOSTNAME.$FIRN_SERVICE:9092", f"127.0.0.1:{port}"))
@@ -100,7 +115,7 @@ def pod(managed: DisklessFleet, ordinal: int, directory: Path, secrets: Path) ->
     probe = container["startupProbe"]["httpGet"]["path"]
     command = ["/bin/sh", str(home / "start.sh")]
     with running(command, lambda: listens(probes), home / "log", environment=environment) as process:
-        started = Pod(process, port, probes)
+        started = Pod(process, port, probes, internal)
         await_true("started", lambda: started.probe(probe) == 200)
         yield started
 
@@ -117,6 +132,46 @@ def secrets(tmp_path: Path, database: Postgres, storage: S3) -> Path:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(value)
     return directory
+
+
+async def test_drivers_read_the_bucket_as_rendered(
+    tmp_path: Path, database: Postgres, storage: S3, secrets: Path
+) -> None:
+    reader = {
+        "aws_access_key_id": {"secret": "firn-reader", "key": "access-key"},
+        "aws_secret_access_key": {"secret": "firn-reader", "key": "secret-key"},
+    }
+    config = configured(database, storage, directReads={"secretProperties": reader})
+    managed = fleet_of(config)
+    for path, value in (
+        (f"firn-direct-reads-{managed.name}/token", "the-token"),
+        ("firn-reader/access-key", storage.access_key),
+        ("firn-reader/secret-key", storage.secret_key),
+    ):
+        (secrets / path).parent.mkdir(exist_ok=True)
+        (secrets / path).write_text(value)
+    rendered = group_settings(config, "default").model_dump_json().replace("/etc/firn/secrets", str(secrets))
+    direct = GroupSettings.model_validate_json(rendered).direct[managed.name]
+    with pod(managed, 0, tmp_path, secrets) as broker:
+        await_true("ready", lambda: broker.probe("/readyz") == 200)
+        bootstrap = f"127.0.0.1:{broker.port}"
+        topics = KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
+        await topics.create("waves", "flights", 1, {})
+        state = await topics.describe("waves", "flights")
+        assert state is not None
+        producer = Producer({"bootstrap.servers": bootstrap})
+        for number in range(50):
+            producer.produce("flights", b"%d" % number, partition=0)
+        assert producer.flush(30) == 0
+        asking = DirectReader("waves", direct.model_copy(update={"address": f"http://127.0.0.1:{broker.internal}"}))
+        ((part,),) = asking.locate([[Slice("flights", 0, 0, 50)]], {"flights": state.topic_id})
+        bucket = asking.bucket()
+        assert bucket is not None
+        objects = Objects(bucket, [part])
+        assert [value for block in objects.blocks() for value in block.values.to_list()] == [
+            b"%d" % n for n in range(50)
+        ]
+        assert objects.rest == []
 
 
 async def test_brokers_start_scale_and_drain_as_rendered(

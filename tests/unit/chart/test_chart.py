@@ -222,25 +222,77 @@ def test_no_manifest_contains_a_secret_value() -> None:
 
 def test_quick_start_generates_every_secret_that_it_refers_to() -> None:
     objects = manifests(render(IMAGES))
-    arguments = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]["spec"]["containers"][0][
-        "args"
-    ]
-    generated = {
-        (secret, key)
-        for flag, value in itertools.pairwise(arguments)
-        if flag == "--secret"
-        for secret, keys in [value.split("=")]
-        for key in keys.split(",")
-    }
     lake = config_of(objects).catalogs["lake"]
     wanted = {(reference.secret, reference.key) for reference in lake.secret_properties.values()}
-    assert generated == wanted
+    assert generated(objects) == wanted
 
 
 @pytest.mark.slow
 def test_production_bundles_no_store() -> None:
     objects = manifests(render(files=("values-production.yaml",)))
     assert not {item["kind"] for item in objects} & {"StatefulSet", "Job"}
+
+
+WAVES = {
+    "kind": "Diskless",
+    "coordinator": {"uri": "postgresql://db:5432/firn", "user": "firn"},
+    "objectStore": {"url": "s3://b/p"},
+}
+
+
+def direct(reads: Any, **values: Any) -> list[Manifest]:
+    return manifests(render({**IMAGES, "profiles": {"waves": {**WAVES, "directReads": reads}}, **values}))
+
+
+def generated(objects: list[Manifest]) -> set[tuple[str, str]]:
+    """Return name and key of the Secrets that the hook generates."""
+    if "Job" not in {item["kind"] for item in objects}:
+        return set()
+    template = find_object(objects, "Job", "firn-quickstart-secrets")["spec"]["template"]
+    pairs = itertools.pairwise(template["spec"]["containers"][0]["args"])
+    listed = [value.split("=") for flag, value in pairs if flag == "--secret"]
+    (rule,) = [one for _, one in rules_of(objects, "firn-quickstart-secrets") if "resourceNames" in one]
+    assert rule["resourceNames"] == [secret for secret, _ in listed]
+    return {(secret, key) for secret, keys in listed for key in keys.split(",")}
+
+
+@pytest.mark.parametrize("quick_start", [True, False])
+def test_the_chart_generates_the_token_of_direct_reads(quick_start: bool) -> None:
+    catalog = {"type": "rest", "uri": "http://rest", "warehouse": "w"}
+    own = {"quickStart": {"enabled": False}, "catalogs": {"lake": catalog}, "defaultProfile": "waves"}
+    objects = direct({}, **({} if quick_start else own))
+    profile = config_of(objects).profiles["waves"]
+    assert isinstance(profile, DisklessProfile)
+    reference = profile.token("waves")
+    assert reference is not None
+    passwords = {("firn-postgres", "password"), ("firn-s3", "access-key"), ("firn-s3", "secret-key")}
+    assert generated(objects) == {(reference.secret, reference.key)} | (passwords if quick_start else set())
+
+
+@pytest.mark.parametrize("reads", [None, {"token": {"secret": "own", "key": "token"}}])
+def test_the_chart_generates_no_token_that_no_broker_reads(reads: Any) -> None:
+    assert {secret for secret, _ in generated(direct(reads))} == {"firn-postgres", "firn-s3"}
+
+
+@pytest.mark.parametrize("external", [None, {"host": "kafka.example.com"}])
+def test_a_network_policy_opens_the_internal_listener_to_drivers_only(external: Any) -> None:
+    profile = {**WAVES, "directReads": {}, **({"external": external} if external else {})}
+    values = {**IMAGES, "networkPolicy": {"enabled": True}}
+    objects = manifests(render({**values, "profiles": {"waves": profile}}))
+    spec = find_object(objects, "NetworkPolicy", "firn-broker-waves")["spec"]
+    config = config_of(objects)
+    fleet = kinds.managed_fleet(config, "waves", Owner("firn-system", "uid"), None)
+    assert spec["podSelector"]["matchLabels"].items() <= fleet.labels.items()
+    everybody, drivers = spec["ingress"]
+    ports = {*fleet.ports, *(["external"] if external else [])}
+    assert {port["port"] for port in everybody["ports"]} == ports - {"internal"}
+    assert "from" not in everybody
+    assert drivers == {
+        "ports": [{"port": "internal"}],
+        "from": [{"podSelector": {"matchExpressions": [{"key": names.LABEL_GROUP, "operator": "Exists"}]}}],
+    }
+    plain = manifests(render({**values, "profiles": {"waves": WAVES}}))
+    assert not [item for item in plain if item["metadata"]["name"] == "firn-broker-waves"]
 
 
 # Rights

@@ -173,6 +173,43 @@ def test_only_a_changed_setting_changes_the_pod_template() -> None:
     assert template(replicas=1, external={"host": "h"}) == template(replicas=5, external={"host": "h"})
 
 
+# Direct reads
+
+
+def test_brokers_have_an_internal_listener_only_for_direct_reads() -> None:
+    plain = fleet()
+    assert "internal" not in config_map.settings(plain)
+    assert "internal" not in {port["name"] for port in container(plain)["ports"]}
+    assert [port["name"] for port in builders.bootstrap_service(plain)["spec"]["ports"]] == ["kafka"]
+
+    direct = fleet(directReads={})
+    assert config_map.settings(direct)["internal"] == {
+        "bind": "0.0.0.0:9095",
+        "tokenFile": "/etc/firn/secrets/firn-direct-reads-waves/token",
+    }
+    assert {"name": "internal", "containerPort": 9095} in container(direct)["ports"]
+    for service in (builders.bootstrap_service(direct), builders.headless_service(direct)):
+        assert {"name": "internal", "port": 9095, "targetPort": "internal"} in service["spec"]["ports"]
+    mounted = {mount["mountPath"] for mount in container(direct)["volumeMounts"]}
+    assert "/etc/firn/secrets/firn-direct-reads-waves" in mounted
+
+
+def test_brokers_get_the_token_and_not_the_credentials_of_the_drivers() -> None:
+    reads = {
+        "token": {"secret": "own", "key": "t"},
+        "secretProperties": {"aws_secret_access_key": {"secret": "reader", "key": "k"}},
+    }
+    secrets = {
+        volume["secret"]["secretName"] for volume in pod_spec(fleet(directReads=reads))["volumes"] if "secret" in volume
+    }
+    assert secrets == {"firn-postgres", "firn-s3", "own"}
+
+
+def test_settings_with_direct_reads_are_valid_settings_of_a_broker() -> None:
+    settings = broker_settings.BrokerSettings.model_validate(config_map.settings(fleet(directReads={})))
+    assert settings.internal is not None
+
+
 # Start script
 
 
@@ -250,7 +287,7 @@ def test_the_broker_reads_its_external_listener(tmp_path: Path) -> None:
 
 
 def test_a_profile_may_not_set_the_settings_of_the_operator() -> None:
-    ours = config_map.settings(fleet(external={"host": "h"})).keys() - {"topics", "writer"}
+    ours = config_map.settings(fleet(external={"host": "h"}, directReads={})).keys() - {"topics", "writer"}
     assert ours | {"nodeId", "zone"} == BROKER_SETTINGS_OWN
 
 

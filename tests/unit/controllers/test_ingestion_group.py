@@ -67,6 +67,60 @@ def test_settings_have_every_profile_and_catalog_with_secret_paths() -> None:
     assert contents.bytes_per_commit == 128 * 2**20
 
 
+READS = {
+    "properties": {"aws_region": "eu-1"},
+    "secretProperties": {"aws_access_key_id": {"secret": "reader", "key": "id"}},
+}
+
+
+def secrets(manifest: Manifest) -> set[str]:
+    return {volume["secret"]["secretName"] for volume in pod_spec(manifest)["volumes"] if "secret" in volume}
+
+
+def test_a_driver_reads_the_bucket_with_credentials_of_its_own() -> None:
+    config = gen.config(profiles={"classic": {}, "waves": gen.diskless(directReads=READS)})
+    direct = settings.group_settings(config, "default").direct["waves"]
+    assert direct.address == "http://firn-broker-waves-bootstrap.firn-system.svc:9095"
+    assert direct.token_path == "/etc/firn/secrets/firn-direct-reads-waves/token"
+    assert direct.url == "s3://firn/diskless/waves"
+    assert direct.properties == {"aws_endpoint": "http://s3:7070", "aws_region": "eu-1"}
+    assert direct.secret_properties == {"aws_access_key_id": "/etc/firn/secrets/reader/id"}
+    assert {"reader", "firn-direct-reads-waves"} <= secrets(rendered(config))
+    assert "firn-s3" not in secrets(rendered(config)), "these keys can write and delete"
+    assert "reader" not in config.secret_names(), "the operator and runs do not read the bucket"
+
+
+def test_only_drivers_that_may_serve_a_profile_get_its_credentials() -> None:
+    def of_group(group: list[str], profile: list[str]) -> bool:
+        waves = gen.diskless(directReads=READS, namespaces=profile)
+        config = gen.config(profiles={"classic": {}, "waves": waves}, groups={"default": {"namespaces": group}})
+        mounted = "reader" in secrets(rendered(config))
+        assert mounted == ("waves" in settings.group_settings(config, "default").direct)
+        return mounted
+
+    assert of_group([], [])
+    assert of_group(["a"], [])
+    assert of_group([], ["a"])
+    assert of_group(["a", "b"], ["b", "c"])
+    assert not of_group(["a"], ["b"])
+
+
+def test_a_driver_without_direct_reads_has_the_template_of_the_release_before() -> None:
+    config = gen.config(profiles={"classic": {}, "waves": gen.diskless()})
+    document = settings.group_settings(config, "default").model_dump(mode="json")
+    assert "direct" not in document
+    assert (
+        children.digest(document)
+        == rendered(config)["spec"]["template"]["metadata"]["annotations"][stateful_set.SETTINGS_HASH]
+    )
+
+
+def test_settings_with_direct_reads_read_back_unchanged() -> None:
+    config = gen.config(profiles={"classic": {}, "waves": gen.diskless(directReads=READS)})
+    contents = settings.group_settings(config, "default")
+    assert GroupSettings.model_validate_json(contents.model_dump_json()) == contents
+
+
 def test_settings_have_the_kubernetes_cluster_and_its_predecessors() -> None:
     contents = settings.group_settings(gen.config(formerClusters=["cluster-0"]), "default", "cluster-1")
     assert (contents.cluster, contents.former_clusters) == ("cluster-1", ("cluster-0",))

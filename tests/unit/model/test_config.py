@@ -265,6 +265,18 @@ def test_only_diskless_brokers_get_their_secrets(tmp_path: Path) -> None:
         ),
         (lambda document: document["profiles"].update(waves=gen.diskless(image={"image": "mine:1"})), ""),
         (_diskless(config={"leaseSeconds": 3}), ""),
+        (_diskless(config={"internal": {}}), "profiles.waves.config: the operator sets internal for each broker"),
+        (_diskless(directReads={}), ""),
+        (_diskless(directReads={"url": "s3://b"}), "profiles.waves.directReads.url: Extra inputs"),
+        (_diskless(directReads={"token": {"secret": "s"}}), "profiles.waves.directReads.token.key: Field required"),
+        (
+            _diskless(directReads={"properties": {"aws_secret_access_key": "x"}}),
+            "profiles.waves.directReads.properties: aws_secret_access_key would be readable in ConfigMaps",
+        ),
+        (
+            lambda document: document["profiles"].update(other={"directReads": {}}),
+            "profiles.other.directReads: Extra inputs",
+        ),
     ],
 )
 def test_an_error_names_the_wrong_key_of_a_diskless_profile(

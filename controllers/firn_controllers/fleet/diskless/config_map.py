@@ -8,7 +8,7 @@ import yaml
 
 from firn.model import durations, quantities
 from firn.model.config import SecretKey
-from firn_controllers.cache.addresses import CLIENT_PORT
+from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT
 from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
 from firn_controllers.fleet.layout import EXTERNAL_PORT
@@ -67,6 +67,8 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
     }
     if profile.external is not None:
         ours["external"] = {"name": "EXTERNAL", "bind": f"0.0.0.0:{EXTERNAL_PORT}"}
+    if fleet.token is not None:
+        ours["internal"] = {"bind": f"0.0.0.0:{INTERNAL_PORT}", "tokenFile": fleet.token.path}
     return _merged(ours, profile.config)
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from firn.model import names
-from firn.model.config import Config, DisklessProfile
-from firn_controllers.cache.addresses import CLIENT_PORT
+from firn.model.config import Config, DisklessProfile, SecretKey
+from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT
 from firn_controllers.children import Owner
 from firn_controllers.fleet.layout import Fleet
 
@@ -48,8 +48,24 @@ class DisklessFleet(Fleet):
 
     @property
     def ports(self) -> Mapping[str, int]:
-        """Ports for clients, and for metrics and probes."""
-        return {"kafka": CLIENT_PORT, "metrics": METRICS_PORT}
+        """Ports for clients, for metrics and probes, and for drivers that read the bucket."""
+        return {**self.bootstrap_ports, "metrics": METRICS_PORT}
+
+    @property
+    def bootstrap_ports(self) -> Mapping[str, int]:
+        """Ports for clients, and for drivers that read the bucket."""
+        return {"kafka": CLIENT_PORT} | ({"internal": INTERNAL_PORT} if self.token is not None else {})
+
+    @property
+    def token(self) -> SecretKey | None:
+        """Secret key with the token of the internal listener; None without this listener."""
+        return self.profile.token(self.name)
+
+    @property
+    def secret_names(self) -> list[str]:
+        """Names of the Secrets that the brokers need, sorted."""
+        token = [] if self.token is None else [self.token.secret]
+        return sorted({*self.profile.secret_names(), *token})
 
     @property
     def schema(self) -> str:
@@ -59,4 +75,4 @@ class DisklessFleet(Fleet):
     @property
     def url(self) -> str:
         """URL below which the fleet's objects are stored."""
-        return f"{self.profile.object_store.url.rstrip('/')}/{self.name}"
+        return self.profile.object_store.place(self.name)

@@ -14,7 +14,7 @@ from firn_controllers.ports import Manifest
 
 def build(fleet: DisklessFleet, partition: int) -> Manifest:
     """Build the StatefulSet ``firn-broker-P``. Pods below ordinal ``partition`` keep their template (`rollout`)."""
-    volumes, mounts = children.secret_volumes(fleet.profile.secret_names())
+    volumes, mounts = children.secret_volumes(fleet.secret_names)
     volumes += [
         {"name": "config", "configMap": {"name": config_map.name(fleet)}},
         {"name": "tmp", "emptyDir": {}},
