@@ -7,8 +7,8 @@ import pytest
 
 from firn.model.errors import AccessDeniedError
 from firn_spark.worker.fetching.access import Access
-from firn_spark.worker.fetching.scram import Scram
-from firn_spark.worker.fetching.tokens import TokenClient
+from firn_spark.worker.fetching.sasl.scram import Scram
+from firn_spark.worker.fetching.sasl.tokens import TokenClient
 from tests.servers.kafka import certificates
 
 ADDRESSES = {

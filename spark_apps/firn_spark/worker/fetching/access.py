@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from firn.model.jobs import DirectReads, KafkaConnection, TokenEndpoint
 from firn_spark.credentials import read_secret
-from firn_spark.worker.fetching.tokens import TokenClient
+from firn_spark.worker.fetching.sasl.tokens import TokenClient
 
 GRANT_HINT = "grant the driver's user Describe and Read on the topic, or correct its credentials"
 DEFAULT_PORT = 9092

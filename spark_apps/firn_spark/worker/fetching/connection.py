@@ -21,7 +21,7 @@ from firn.records.message_writer import Fields, encode_request
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.fetching import answers
 from firn_spark.worker.fetching.access import Access
-from firn_spark.worker.fetching.scram import Scram
+from firn_spark.worker.fetching.sasl.scram import Scram
 
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30

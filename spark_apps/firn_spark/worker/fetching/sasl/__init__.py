@@ -1,0 +1,1 @@
+"""The exchanges that authenticate a connection."""
