@@ -67,7 +67,7 @@ class Driver:
         self.loop = Loop(
             settings,
             jobs,
-            lambda loop: Rounds(self.kafka, preparation, landing, commits, points, loop.round_bytes),
+            lambda loop: Rounds(self.kafka, preparation, landing, commits, points, loop),
             self.metrics,
             self.kafka,
             self._unfit,

@@ -31,7 +31,7 @@ TICK = 0.1
 SHARED_TOPICS = 64
 ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
-"""Number of rounds of a key that may read large topics, so that small topics get a round beside many backlogs."""
+"""Number of rounds of a key that may read large topics at a time, so that small topics get a round beside many backlogs."""
 PREPARATIONS_PER_KEY = 8
 DECIDING_SHARE = 0.1
 """Longest share of its time in which the loop decides. With thousands of topics, it decides less often than each `TICK`."""
@@ -68,7 +68,8 @@ class Loop:
         self._rounds = rounds(self)
         self._workers = ThreadPoolExecutor(64, thread_name_prefix="round")
         self._running: Counter[tuple[str, str]] = Counter()
-        self._running_large: Counter[tuple[str, str]] = Counter()
+        self._reading: set[Topic] = set()
+        """Large topics whose round reads. The job of another one may start while they are committed."""
         self._preparing: Counter[tuple[str, str]] = Counter()
         self._unprepared: dict[tuple[str, str], deque[Topic]] = {}
         """Topics of each key that wait for a worker to prepare them, as the loop found them last."""
@@ -91,6 +92,19 @@ class Loop:
         """Return how many bytes one round may read: more if only one topic is active."""
         alone = sum(topic.active for topic in list(self._topics.values())) <= 1
         return self._settings.bytes_per_commit * (ALONE_FACTOR if alone else 1)
+
+    def next_bytes(self, topic: Topic) -> int:
+        """Implement `Turns.next_bytes`: a topic goes on while no other large topic waits for its place."""
+        if topic not in self._reading or self._stopping.is_set() or topic.outdated or not topic.active:
+            return 0
+        now = time.monotonic()
+        for other in list(self._topics.values()):
+            if other.key == topic.key and not other.busy and self._large(other):
+                at = other.due(self._settings.bytes_per_commit)
+                if at is not None and at <= now:
+                    self._reading.discard(topic)
+                    return 0
+        return self.round_bytes()
 
     def progress(self) -> GroupProgress:
         """Return the `/progress` document."""
@@ -163,7 +177,8 @@ class Loop:
             job = jobs.get(uid)
             with self._lock:  # A worker must not begin with a topic that changes.
                 topic.removed = job is None
-                if topic.job is job or (job is not None and topic.job == job):
+                topic.outdated = job is not None and topic.job is not job and topic.job != job
+                if not topic.removed and not topic.outdated:
                     continue
                 if topic.busy:
                     complete = False
@@ -236,7 +251,7 @@ class Loop:
                 self._start_round(self._together(topic, now))
 
     def _has_room(self, topic: Topic) -> bool:
-        if self._large(topic) and self._running_large[topic.key] >= LARGE_PER_KEY:
+        if self._large(topic) and sum(other.key == topic.key for other in list(self._reading)) >= LARGE_PER_KEY:
             return False
         return self._running[topic.key] < ROUNDS_PER_KEY
 
@@ -318,10 +333,10 @@ class Loop:
 
     def _start_round(self, group: list[Topic]) -> None:
         key = group[0].key
-        large = self._large(group[0])
+        if self._large(group[0]):
+            self._reading.add(group[0])
         with self._lock:
             self._running[key] += 1
-            self._running_large[key] += large
         started = time.monotonic()
         due = {topic: min(topic.due(self._settings.bytes_per_commit) or started, started) for topic in group}
         for topic in group:
@@ -338,9 +353,9 @@ class Loop:
                     topic.took(ended - due[topic])
                     topic.served_at = ended
                     topic.busy = False
+                self._reading.discard(group[0])
                 with self._lock:
                     self._running[key] -= 1
-                    self._running_large[key] -= large
 
         self._workers.submit(work)
 

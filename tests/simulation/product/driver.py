@@ -18,7 +18,7 @@ from firn_spark.ingestion import jobs as job_sources
 from firn_spark.ingestion import loop, watcher
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics
-from firn_spark.ingestion.rounds import committing, failures, planning, preparation, rounds
+from firn_spark.ingestion.rounds import ahead, committing, failures, planning, preparation, rounds
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.ingestion.rounds.planning import Plan
@@ -40,7 +40,7 @@ from tests.simulation.product.threads import Event
 
 GROUP, CATALOG = "default", "lake"
 MODULES = (
-    loop, watcher, rounds, committing, planning, failures, preparation, state, catalogs, commits, dead_letters, swaps,
+    loop, watcher, rounds, ahead, committing, planning, failures, preparation, state, catalogs, commits, dead_letters, swaps,
 )  # fmt: skip
 """Modules of the driver that know the time, threads or random numbers."""
 POLL_SECONDS = 1.0
@@ -156,7 +156,7 @@ class Tasks(LandingJobs):
 class Driver:
     """A driver's process. ``start`` begins it, and it runs until `stop` or its death."""
 
-    def __init__(self, host: Host, log: SimulatedLog, lake: Lake, cluster: FakeCluster) -> None:
+    def __init__(self, host: Host, log: SimulatedLog, lake: Lake, cluster: FakeCluster, bytes_per_commit: int) -> None:
         self.host = host
         self.lake = lake
         self.progress: tuple[GroupProgress, float] | None = None
@@ -166,7 +166,7 @@ class Driver:
             group=GROUP,
             kafka={PROFILE: KafkaConnection(bootstrap_servers="kafka:9092")},
             catalogs={CATALOG: CatalogConnection(type="sql", uri="postgresql://db/lake", warehouse="s3://firn/lake")},
-            bytes_per_commit=64 * 1024,
+            bytes_per_commit=bytes_per_commit,
         )
         spark = java.spark(lake, host)
         client: Any = LogClient(log, host)
@@ -181,7 +181,7 @@ class Driver:
         self.loop = Loop(
             settings,
             ContractSource(cluster),
-            lambda loop: Rounds(kafka, prepared, landing, landed, points, loop.round_bytes),
+            lambda loop: Rounds(kafka, prepared, landing, landed, points, loop),
             metrics,
             kafka,
             lambda: None,

@@ -7,7 +7,7 @@ to be landed and every condition right.
 import ast
 import traceback
 from collections.abc import Callable, Set
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from random import Random
 from typing import Any
 
@@ -16,6 +16,8 @@ from tests.simulation.product.checker import CHECKS
 from tests.simulation.product.threads import Scheduler, virtual
 from tests.simulation.product.world import Options, World, quiet
 
+FEW_BYTES = 256
+"""`Options.bytes_per_commit` for rounds of a few records."""
 CHAOS_SECONDS = 60.0
 PEACE_SECONDS = 150.0
 """Longest time for recovery. A fenced topic is taken back within 60 s; a backoff, or records that halt the topic one
@@ -103,6 +105,7 @@ def story_of(seed: int) -> Story:
     for at in _times(chance, chance.choice((4.0, 8.0, 12.0))):
         name = chance.choice(kinds)
         steps.append(Step(at, name, actions.ARGUMENTS[name](chance)))
+    options = replace(options, bytes_per_commit=chance.choice((options.bytes_per_commit, FEW_BYTES)))
     return Story(options, tuple(sorted(steps, key=lambda step: step.at)))
 
 

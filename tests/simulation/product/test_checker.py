@@ -13,6 +13,7 @@ from firn_controllers.conditions.render import Verdict
 from firn_controllers.iceberg_topic import completeness, status
 from firn_spark.ingestion import jobs
 from firn_spark.ingestion.rounds import planning, rounds
+from firn_spark.ingestion.rounds.ahead import NextRound
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.preparation import Preparation
@@ -115,18 +116,30 @@ class EagerCleaning(Committer):
 class AnyResult(Rounds):
     """Commits results of tasks that failed."""
 
-    def _finish(self, planned: Any, results: Any, *rest: Any) -> None:
-        for result in results.values():
+    def _commit_valid(self, written: Any, *rest: Any) -> None:
+        for result in written.results.values():
             result.error = None
-        super()._finish(planned, results, *rest)
+        super()._commit_valid(written, *rest)
 
 
 class AnyTopic(Rounds):
     """Commits what it read, although the topic was re-created meanwhile."""
 
-    def _finish(self, planned: Any, results: Any, current: Any, *rest: Any) -> None:
-        same: Any = {topic.job.topic: TopicInfo(topic.topic_id, ()) for topic in planned}
-        super()._finish(planned, results, same, *rest)
+    def _commit_valid(self, written: Any, current: Any, *rest: Any) -> None:
+        same: Any = {topic.job.topic: TopicInfo(topic.topic_id, ()) for topic in written.planned}
+        super()._commit_valid(written, same, *rest)
+
+
+class AnyNext(Rounds):
+    """Commits the next round although the round before it was refused."""
+
+    def _take(self, following: NextRound) -> Any:
+        topic = following.topic
+        if topic.table.java is None and topic.table.landed is not None:
+            topic.table.java, topic.letters.java, topic.table.spec, topic.letters.spec, *_ = following.basis
+            topic.prepared = topic.letters.claimed = True
+            topic.reading.position.update(following.planned.starts)
+        return super()._take(following)
 
 
 def history_only(patch: Patch) -> None:
@@ -249,7 +262,7 @@ def always_ready(patch: Patch) -> None:
 MUTANTS: dict[str, tuple[Callable[..., Any], ...]] = {
     "8": (
         Unfenced, no_read_back, LettersLast, OffsetsFirst, silent_deletions, no_cuts, no_comparison, LettersAgain,
-        AnyResult, history_only,
+        AnyResult, AnyNext, history_only,
     ),
     "9": (history_only,),
     "10": (no_read_back,),

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from firn_spark.ingestion.rounds.ahead import NextRound
 from tests.simulation.product.shrinking import report
 from tests.simulation.product.story import Outcome, Story, story_of, tell
 
@@ -55,3 +56,17 @@ def test_every_kind_of_fault_happens() -> None:
         happened.update(step.values[2] if step.action == "arm" else step.action for step in steps)
     assert min(happened.values()) >= 5, happened
     assert len(happened) >= 25
+
+
+def test_next_rounds_are_read_during_commits_that_succeed_and_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    follows, answers = NextRound.follows, Counter[bool]()
+
+    def counted(following: NextRound) -> bool:
+        answer = follows(following)
+        answers[answer] += 1
+        return answer
+
+    monkeypatch.setattr(NextRound, "follows", counted)
+    for seed in SEEDS[:30]:
+        check(story_of(seed))
+    assert min(answers[True], answers[False]) >= 5, answers

@@ -50,6 +50,8 @@ class Options:
     catalog: str = "sql"
     partitions: int = 2
     on_bad_record: str = "DeadLetter"
+    bytes_per_commit: int = 64 * 1024
+    """Few bytes give rounds of a few records, so that the next round is read during a commit."""
 
 
 class Operator:
@@ -162,7 +164,8 @@ class World:
 
     def new_driver(self) -> Driver:
         """Start a driver."""
-        driver = Driver(self.host(f"driver-{len(self.drivers)}"), self.log, self.lake, self.cluster)
+        host = self.host(f"driver-{len(self.drivers)}")
+        driver = Driver(host, self.log, self.lake, self.cluster, self.options.bytes_per_commit)
         self.drivers.append(driver)
         driver.start()
         return driver

@@ -17,9 +17,11 @@ ENDLESS = 10**9
 class Turns:
     """Rounds of a loop, which last until the test ends them. None of them lands a record."""
 
-    def __init__(self) -> None:
+    def __init__(self, settings: GroupSettings | None = None) -> None:
         nothing: Any = None
-        self.loop = Loop(GroupSettings(group="g"), nothing, lambda _: nothing, nothing, nothing, lambda: None)
+        self.loop = Loop(
+            settings or GroupSettings(group="g"), nothing, lambda _: nothing, nothing, nothing, lambda: None
+        )
         self.loop._rounds = self.loop._workers = self  # type: ignore[assignment]
         self.running: list[tuple[list[Topic], Any]] = []
 
@@ -82,6 +84,27 @@ def test_a_due_topic_precedes_a_backlog_that_just_had_a_round(turns: Turns) -> N
     turns.add(waiting("large", ENDLESS, 60))
     turns.end("backlog")
     assert turns.decide() == [{"large"}]
+
+
+def test_another_backlog_is_read_while_one_is_committed(turns: Turns) -> None:
+    first, second = waiting("a", ENDLESS, 900), waiting("b", ENDLESS, 800)
+    turns.add(first)
+    assert turns.decide() == [{"a"}]
+    assert turns.loop.next_bytes(first) == turns.loop.round_bytes()
+    turns.add(second)
+    assert turns.decide() == [{"a"}]
+    assert turns.loop.next_bytes(first) == 0
+    assert turns.decide() == [{"a"}, {"b"}]
+    assert turns.loop.next_bytes(first) == 0
+    assert turns.loop.next_bytes(second) > 0
+
+
+def test_a_topic_does_not_go_on_under_an_old_contract(turns: Turns) -> None:
+    changed = waiting("a", ENDLESS)
+    turns.add(changed)
+    turns.decide()
+    changed.outdated = True
+    assert turns.loop.next_bytes(changed) == 0
 
 
 def test_small_topics_share_a_round_and_a_large_one_has_its_own(turns: Turns) -> None:

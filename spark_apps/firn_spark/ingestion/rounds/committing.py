@@ -4,7 +4,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import structlog
 
@@ -106,9 +106,6 @@ class TopicCommits:
         halts = first_halts(result.halts)
         reached = {part: halts[part]["offset"] if part in halts else end for part, (_, end) in ranges.items()}
         empty = self._audit(topic, ranges, reached, result)
-        if result.records:
-            topic.reading.record_bytes = max(16.0, result.bytes / result.records + 32)
-            topic.reading.measured = True
         offsets = {**topic.landed_offsets, **topic.reading.position, **reached}
         if result.dead:
             try:
@@ -188,7 +185,7 @@ class TopicCommits:
             topic.letters.landed,
             topic.epoch,
             offsets,
-            topic.letters.ingested_at,
+            result.ingested_at,
             topic.job.keep_snapshots_ms,
         )
         topic.letters.unsettled = False
@@ -238,10 +235,13 @@ class TopicCommits:
 
     def discard(self, topic: Topic, result: TopicResult) -> None:
         """Delete the files of a result that is not committed."""
-        if topic.table.java is not None:
-            self._committer.discard(topic.table.java, result.data)
-        if topic.letters.java is not None:
-            self._committer.discard(topic.letters.java, result.dead)
+        self.discard_from((topic.table.java, topic.letters.java), result)
+
+    def discard_from(self, tables: tuple[Any, Any], result: TopicResult) -> None:
+        """Delete the files of a result from the tables of its rows and of its dead letters, as far as these are there."""
+        for table, files in zip(tables, (result.data, result.dead), strict=True):
+            if table is not None:
+                self._committer.discard(table, files)
 
 
 def halt(topic: Topic, partition: int, place: HaltPlace) -> None:

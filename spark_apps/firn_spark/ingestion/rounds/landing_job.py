@@ -48,6 +48,8 @@ class TopicResult:
     """Why a task could not read the bucket."""
     dead_letters_missing: bool = False
     error: str | None = None
+    ingested_at: int = 0
+    """The time that the tasks wrote into dead letters; microseconds since 1970."""
 
     def add(self, kind: Kind, text: str) -> None:
         """Add one result row of a task."""
@@ -124,7 +126,6 @@ class LandingJobs:
         moment = dead_letters.moment((topic.letters.landed for topic in planned), dead_letters.now())
         landings: dict[str, TopicLanding] = {}
         for topic in planned:
-            topic.letters.ingested_at = moment
             assert topic.table.spec is not None
             landings[topic.job.topic] = TopicLanding(
                 job=topic.job,
@@ -134,6 +135,12 @@ class LandingJobs:
                 force_dead=forced(topic.job),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
+        results = self._results(planned, plan)
+        for result in results.values():
+            result.ingested_at = moment
+        return results
+
+    def _results(self, planned: Plan, plan: LandingPlan) -> dict[str, TopicResult]:
         if needs_spark_source(planned):
             return parse_results(self._by_spark(planned, plan))
         reader = self._readers.get(next(iter(planned)).job.profile)

@@ -20,6 +20,9 @@ SLICE_RECORDS = 5_000
 """Records for which a task of their own pays."""
 LARGE_RECORDS = 20_000
 """Records of a topic in a round above which several tasks may read it."""
+AHEAD_SHARE = 0.25
+"""Part of a round that has to wait for a read during the commit before it. Fewer records do not need it, and would make a
+small file."""
 
 Plan = dict[Topic, dict[int, tuple[int, int]]]
 """Topic -> partition -> (first offset to read, offset to stop before)."""
@@ -48,7 +51,7 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
             continue
         _skip_deleted(topic, first)
         topic.observe(now, {part: end.offset for part, end in last.items()})
-        ranges = _ranges(topic, room * topic.fence.share(now))
+        ranges = _ranges(topic, topic.behind(), room * topic.fence.share(now))
         if ranges:
             planned[topic] = ranges
     return planned
@@ -75,9 +78,43 @@ def _skip_deleted(topic: Topic, first: Offsets) -> None:
         topic.reading.position[part] = start
 
 
-def _ranges(topic: Topic, room: float) -> dict[int, tuple[int, int]]:
-    """Return ranges of about ``room`` waiting bytes, the same share of each partition."""
-    behind = topic.behind()
+@dataclasses.dataclass(frozen=True, slots=True)
+class NextPlan:
+    """The plan of a round before the commit of the round before it."""
+
+    ranges: dict[int, tuple[int, int]]
+    starts: Offsets
+    """The position of every partition after the round before it."""
+    ends: Offsets
+    """The ends of the log, asked for at ``asked_at`` (monotonic seconds)."""
+    asked_at: float
+
+
+def plan_next(topic: Topic, reached: Offsets, kafka: Kafka, round_bytes: int) -> NextPlan | None:
+    """Return the plan of the round that begins at ``reached``. It changes nothing of the topic, which a commit still uses.
+
+    Returns None unless `AHEAD_SHARE` of a round waits, and the log has the leaders and records that the present round found.
+    Raises FirnError if the brokers do not answer.
+    """
+    name, partitions = topic.job.topic, {topic.job.topic: tuple(reached)}
+    now = time.monotonic()
+    starts, ends = offsets_of(kafka.starts(partitions)[name]), offsets_of(kafka.log_ends(partitions)[name])
+    epochs = topic.reading.leader_epochs
+    if any(
+        starts[part] > offset or ends[part].offset < offset or ends[part].epoch != epochs.get(part)
+        for part, offset in reached.items()
+    ):
+        return None
+    last = {part: end.offset for part, end in ends.items()}
+    behind = {part: (offset, last[part]) for part, offset in reached.items() if offset < last[part]}
+    room = round_bytes * topic.fence.share(now)
+    if _records(behind) * topic.reading.record_bytes < AHEAD_SHARE * room:
+        return None
+    return NextPlan(_ranges(topic, behind, room), reached, last, now)
+
+
+def _ranges(topic: Topic, behind: Ranges, room: float) -> dict[int, tuple[int, int]]:
+    """Return ranges of about ``room`` bytes of the waiting records, the same share of each partition."""
     allowed = max(1.0, room / topic.reading.record_bytes)
     total = sum(end - start for start, end in behind.values())
     share = min(1.0, allowed / total) if total else 1.0

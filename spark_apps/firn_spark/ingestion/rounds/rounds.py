@@ -1,5 +1,7 @@
 """A round: one Spark job reads and writes the waiting records of some topics, and the driver commits one table at a time.
 
+While the round of one topic is committed, the job of its next round may run (`firn_spark.ingestion.rounds.ahead`).
+
 A failure of a topic stays with that topic. A Spark job that fails as a whole is retried in halves, down to single topics. A topic that
 cannot be read therefore does not delay the topics that shared its job.
 """
@@ -8,11 +10,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol
 
 import structlog
 
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds.ahead import Ahead, NextRound
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.elections import compare_ranges
 from firn_spark.ingestion.rounds.failures import fail, short
@@ -28,6 +33,34 @@ log = structlog.get_logger()
 COMMITS_PER_CATALOG = 8
 
 
+class Turns(Protocol):
+    """Decides how much a round reads."""
+
+    def round_bytes(self) -> int:
+        """Return how many bytes a round may read."""
+        ...
+
+    def next_bytes(self, topic: Topic) -> int:
+        """Return how many bytes the next round of ``topic`` may read during the commit of the present one.
+
+        0: it has to wait. Another topic may read meanwhile.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A round whose files are written. ``started`` is monotonic seconds."""
+
+    planned: Plan
+    results: Mapping[str, TopicResult]
+    started: float
+
+    def of_topics(self) -> list[tuple[Topic, TopicResult]]:
+        """Return each topic with the result of the job for it."""
+        return [(topic, self.results.get(topic.job.topic, TopicResult())) for topic in self.planned]
+
+
 class Rounds:
     """Runs rounds. One worker has a topic at a time; several rounds may run at once."""
 
@@ -38,14 +71,15 @@ class Rounds:
         jobs: LandingJobs,
         commits: TopicCommits,
         failpoints: Failpoints,
-        round_bytes: Callable[[], int],
+        turns: Turns,
     ) -> None:
         self._kafkas = kafkas
         self._preparation = preparation
         self._jobs = jobs
         self._commits = commits
         self._failpoints = failpoints
-        self._round_bytes = round_bytes
+        self._turns = turns
+        self._ahead = Ahead(kafkas, jobs, turns.next_bytes)
         self._pools: dict[str, ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
 
@@ -68,47 +102,89 @@ class Rounds:
             self._run(ready, started)
 
     def _run(self, topics: Sequence[Topic], started: float) -> None:
+        written = self._write(topics, started)
+        while written is not None:
+            for topic, result in written.of_topics():
+                topic.reading.measure(result.bytes, result.records)
+            following = self._start_next(written)
+            try:
+                self._finish(written)
+            finally:
+                if following is not None:
+                    following.job.result()
+            written = self._take(following) if following is not None else None
+
+    def _write(self, topics: Sequence[Topic], started: float) -> _Written | None:
+        """Plan a round and run its job. Return None if there is nothing to commit."""
         try:
             kafka = self._kafkas(topics[0].job.profile)
-            planned = plan(topics, kafka, self._round_bytes())
+            planned = plan(topics, kafka, self._turns.round_bytes())
         except Exception as error:
             # All topics of the round share these brokers, and so the error.
             for topic in topics:
                 fail(topic, error)
-            return
+            return None
         for topic in topics:
             if topic not in planned and topic.prepared and topic.gaps:
                 self._record_gaps(topic)
         if not planned:
-            return
+            return None
         try:
             results = self._jobs.run(planned)
             self._failpoints.reach("after-data-files")
         except Exception as error:
             self._job_failed(list(planned), error, started)
-            return
+            return None
+        return _Written(planned, results, started)
+
+    def _start_next(self, written: _Written) -> NextRound | None:
+        """Start the job of the round after ``written``, if that is a round of one topic."""
+        [(topic, result), *others] = written.of_topics()
+        return None if others else self._ahead.start(topic, written.planned[topic], result)
+
+    def _take(self, following: NextRound) -> _Written | None:
+        """Return the round whose files were written ahead. Discard them if the round before it did not land as planned."""
+        topic, result = following.topic, following.result or TopicResult()
         try:
+            if topic.prepared:
+                self._preparation.begin(topic)
+            if not following.follows():
+                self._commits.discard_from(following.tables, result)
+                return None
+        except Exception as error:
+            self._commits.discard_from(following.tables, result)
+            fail(topic, error)
+            return None
+        topic.observe(following.planned.asked_at, following.planned.ends)
+        if following.error is not None:
+            self._job_failed([topic], following.error, following.started)
+            return None
+        return _Written({topic: following.planned.ranges}, {topic.job.topic: result}, following.started)
+
+    def _finish(self, written: _Written) -> None:
+        """Compare a round with the present logs, and commit its valid results."""
+        planned = written.planned
+        try:
+            kafka = self._kafkas(next(iter(planned)).job.profile)
             current = kafka.topics([topic.job.topic for topic in planned])
             elected = compare_ranges(planned, kafka)
         except Exception as error:
-            for topic in planned:
-                self._refuse(topic, results.get(topic.job.topic, TopicResult()), error)
+            for topic, result in written.of_topics():
+                self._refuse(topic, result, error)
             return
-        self._finish(planned, results, current, elected, started)
+        self._commit_valid(written, current, elected)
 
-    def _finish(
-        self,
-        planned: Plan,
-        results: Mapping[str, TopicResult],
-        current: Mapping[str, TopicInfo | FirnError],
-        elected: Mapping[Topic, FirnError],
-        started: float,
+    def _commit_valid(
+        self, written: _Written, current: Mapping[str, TopicInfo | FirnError], elected: Mapping[Topic, FirnError]
     ) -> None:
-        """Commit the valid results, then run the topics again that met their first dead letter."""
+        """Commit the valid results, then run the topics again that met their first dead letter.
+
+        ``current`` describes the topics now, and ``elected`` names those with another leader.
+        """
+        planned, started = written.planned, written.started
         again: list[Topic] = []
         commits = []
-        for topic, ranges in planned.items():
-            result = results.get(topic.job.topic, TopicResult())
+        for topic, result in written.of_topics():
             problem = _problem(topic, result, current.get(topic.job.topic)) or elected.get(topic)
             if problem is not None:
                 self._refuse(topic, result, problem)
@@ -120,7 +196,7 @@ class Rounds:
                 except Exception as error:
                     fail(topic, error)
             else:
-                commits.append((topic, ranges, result))
+                commits.append((topic, planned[topic], result))
         pool = self._pool(next(iter(planned)).job.table.catalog)
         for topic, ranges, _ in commits:
             # Before they wait for a thread of the pool: other commits of a slow catalog may come first.

@@ -157,8 +157,6 @@ class DeadLetters:
     unsettled: bool = False
     """True if a commit of dead letters has begun whose success is not known. The catalog may still complete it."""
     exclude: Identities = field(default_factory=dict)
-    ingested_at: int = 0
-    """The time that the running round writes into dead letters; microseconds since 1970."""
 
 
 @dataclass(slots=True)
@@ -188,6 +186,11 @@ class Reading:
     older: Offsets | None = None
     """Ends of the log at the first preparation of a table without a commit. Records before them are older than the
     table."""
+
+    def measure(self, size: int, records: int) -> None:
+        """Take the size of the records to come from ``records`` that have ``size`` bytes of keys and values."""
+        if records:
+            self.record_bytes, self.measured = max(16.0, size / records + 32), True
 
 
 @dataclass(slots=True)

@@ -45,6 +45,8 @@ class Topic:
     """This process's epoch in the commits of both tables."""
     busy: bool = False
     removed: bool = False
+    outdated: bool = False
+    """True if a newer contract waits until the topic is no longer ``busy``."""
     prepared: bool = False
     fenced: bool = False
     fence: Fence = field(default_factory=Fence)
@@ -277,6 +279,7 @@ class Topic:
 
         Another schema may accept what the earlier one rejected.
         """
+        self.outdated = False
         if job == self.job.model_copy(update={key: getattr(job, key) for key in _OF_LOG}):
             self.job = job
             return
