@@ -18,7 +18,7 @@ from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress
 from firn_spark.ingestion.jobs import JobSource
 from firn_spark.ingestion.progress import Metrics
-from firn_spark.ingestion.rounds.planning import LARGE_RECORDS
+from firn_spark.ingestion.rounds.planning import LARGE_BYTES
 from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.topic import Topic
@@ -38,8 +38,8 @@ DECIDING_SHARE = 0.1
 LONGEST_PAUSE = 1.0
 """Seconds after which the loop decides again at the latest."""
 STUCK_SECONDS = 120.0
-ALONE_FACTOR = 4
-"""A round of the only active topic may read this many times `GroupSettings.bytes_per_commit`."""
+ALONE_FACTOR = 2
+"""A round of the only active topic may read this many times as much as others."""
 
 
 class Loop:
@@ -89,9 +89,10 @@ class Loop:
         self._stopping.set()
 
     def round_bytes(self) -> int:
-        """Return how many bytes one round may read: more if only one topic is active."""
+        """Return how many bytes one round may read: `GroupSettings.bytes_per_commit` for each task, and more if only one
+        topic is active."""
         alone = sum(topic.active for topic in list(self._topics.values())) <= 1
-        return self._settings.bytes_per_commit * (ALONE_FACTOR if alone else 1)
+        return self._settings.bytes_per_commit * self._settings.tasks * (ALONE_FACTOR if alone else 1)
 
     def next_bytes(self, topic: Topic) -> int:
         """Implement `Turns.next_bytes`: a topic goes on while no other large topic waits for its place."""
@@ -283,7 +284,7 @@ class Loop:
         return group
 
     def _large(self, topic: Topic) -> bool:
-        return topic.lag_records > LARGE_RECORDS or topic.lag_bytes > self._settings.bytes_per_commit / 8
+        return topic.lag_bytes > min(LARGE_BYTES, self._settings.bytes_per_commit / 8)
 
     def _prepare_waiting(self, unprepared: Mapping[tuple[str, str], deque[Topic]]) -> None:
         """Let workers prepare these topics, a bounded number of each key at a time.

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
+from firn.model.config import Executors
 from firn.model.jobs import GroupSettings
-from firn_spark.ingestion.loop import ROUNDS_PER_KEY, SHARED_TOPICS, Loop
+from firn_spark.ingestion.loop import ALONE_FACTOR, ROUNDS_PER_KEY, SHARED_TOPICS, Loop
 from firn_spark.ingestion.topics.topic import Topic
 from tests.unit.spark_driver.topic import PARTS, topic
 
@@ -97,6 +98,22 @@ def test_another_backlog_is_read_while_one_is_committed(turns: Turns) -> None:
     assert turns.decide() == [{"a"}, {"b"}]
     assert turns.loop.next_bytes(first) == 0
     assert turns.loop.next_bytes(second) > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "tasks"),
+    [
+        ({}, 1),
+        ({"cores": 3}, 3),
+        ({"executors": Executors(instances=4, cores=2)}, 8),
+    ],
+)
+def test_the_bytes_of_a_round_grow_with_the_tasks_that_read_it(settings: dict[str, Any], tasks: int) -> None:
+    turns = Turns(GroupSettings(group="g", bytes_per_commit=100, **settings))
+    turns.add(waiting("a", ENDLESS))
+    assert turns.loop.round_bytes() == tasks * 100 * ALONE_FACTOR
+    turns.add(waiting("b", ENDLESS))
+    assert turns.loop.round_bytes() == tasks * 100
 
 
 def test_a_topic_does_not_go_on_under_an_old_contract(turns: Turns) -> None:

@@ -48,8 +48,9 @@ def test_slices_cover_each_range_once(drawn: Any, tasks: int, scale: int) -> Non
     assert cover(groups) == wanted
 
 
-def test_a_topic_with_few_records_stays_in_one_task() -> None:
-    planned = {topic(name): {0: (0, 9_000), 1: (5, 9_000)} for name in ("a", "b", "c")}
+@pytest.mark.parametrize(("record_bytes", "records"), [(1024.0, 3_500), (128.0, 28_000), (100_000.0, 35)])
+def test_a_topic_with_few_bytes_stays_in_one_task(record_bytes: float, records: int) -> None:
+    planned = {topic(name, record_bytes=record_bytes): {0: (0, records), 1: (5, records)} for name in ("a", "b", "c")}
     groups = slices(planned, 4)
     assert len(groups) == 3
     assert all(len({part.topic for part in group}) == 1 for group in groups)
@@ -61,6 +62,16 @@ def test_all_tasks_get_about_the_same_share_of_a_large_topic(partitions: int) ->
     sizes = [sum(part.end - part.start for part in group) for group in groups]
     assert len(sizes) == 4
     assert max(sizes) < 1.4 * min(sizes)
+
+
+def test_few_large_records_are_divided_too() -> None:
+    groups = slices({topic("a", record_bytes=1_000_000.0): {0: (0, 40)}}, 4)
+    assert [sum(part.end - part.start for part in group) for group in groups] == [10, 10, 10, 10]
+
+
+def test_no_task_has_few_bytes_while_others_have_more() -> None:
+    groups = slices({topic("a", record_bytes=1024.0): {0: (0, 9_000)}}, 16)
+    assert all(sum(part.end - part.start for part in group) >= 2_048 for group in groups)
 
 
 def test_a_partition_that_may_halt_stays_in_one_task() -> None:

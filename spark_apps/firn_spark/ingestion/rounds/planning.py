@@ -1,6 +1,7 @@
 """The offsets that a round reads, and their distribution over tasks."""
 
 import dataclasses
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -16,10 +17,10 @@ from firn_spark.worker.fetching.slices import Ranges, Slice
 
 log = structlog.get_logger()
 
-SLICE_RECORDS = 5_000
-"""Records for which a task of their own pays."""
-LARGE_RECORDS = 20_000
-"""Records of a topic in a round above which several tasks may read it."""
+SLICE_BYTES = 2 << 20
+"""Least bytes of a task, if there are more. Smaller tasks end hardly earlier, and make small files."""
+LARGE_BYTES = 8 << 20
+"""Bytes of a topic in a round above which several tasks may read it."""
 AHEAD_SHARE = 0.25
 """Part of a round that has to wait for a read during the commit before it. Fewer records do not need it, and would make a
 small file."""
@@ -127,12 +128,12 @@ def _ranges(topic: Topic, behind: Ranges, room: float) -> dict[int, tuple[int, i
 def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
     """Distribute the ranges over at most ``tasks`` tasks of about equal bytes.
 
-    Each task writes files of its own, so a topic with few records stays in one task. So does a partition whose topic stops at a bad record.
+    Each task writes files of its own, so a topic with few bytes stays in one task. So does a partition whose topic stops at a bad record.
     """
-    count = -(-sum(_records(ranges) for ranges in planned.values()) // SLICE_RECORDS)
-    groups: list[list[Slice]] = [[] for _ in range(max(1, min(tasks, count)))]
+    total = sum(_bytes(topic, ranges) for topic, ranges in planned.items())
+    groups: list[list[Slice]] = [[] for _ in range(max(1, min(tasks, math.ceil(total / SLICE_BYTES))))]
     sizes = [0.0] * len(groups)
-    share = sum(_bytes(topic, ranges) for topic, ranges in planned.items()) / len(groups)
+    share = total / len(groups)
 
     def give(parts: Sequence[Slice], record_bytes: float) -> None:
         least = sizes.index(min(sizes))
@@ -143,7 +144,7 @@ def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
     rest: list[tuple[Slice, float]] = []
     for topic, ranges in sorted(planned.items(), key=lambda entry: -_bytes(*entry)):
         parts = [Slice(topic.job.topic, part, start, end) for part, (start, end) in sorted(ranges.items())]
-        if _records(ranges) <= LARGE_RECORDS:
+        if _bytes(topic, ranges) <= LARGE_BYTES:
             give(parts, topic.reading.record_bytes)
         elif topic.job.on_bad_record == "Halt":
             for part in sorted(parts, key=lambda part: part.start - part.end):
@@ -152,9 +153,10 @@ def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
             rest += [(part, topic.reading.record_bytes) for part in parts]
     for part, record_bytes in rest:
         while part.start < part.end:
-            room = max(SLICE_RECORDS, round((share - min(sizes)) / record_bytes))
+            least = math.ceil(SLICE_BYTES / record_bytes)
+            room = max(least, round((share - min(sizes)) / record_bytes))
             # A few records more cost less than one file more.
-            end = part.end if part.end - part.start <= room + SLICE_RECORDS else part.start + room
+            end = part.end if part.end - part.start <= room + least else part.start + room
             give([dataclasses.replace(part, end=end)], record_bytes)
             part = dataclasses.replace(part, start=end)
     return [sorted(group, key=_place) for group in groups if group]
