@@ -243,7 +243,7 @@ def check_acknowledged(
         assert all(place in places[number] for number, place in acknowledged.items())
 
 
-def read_to_ends(broker: FirnBroker, topic: str) -> list[Message]:
+def read_to_ends(broker: FirnBroker, topic: str) -> list[Any]:
     """Read each partition up to its present end.
 
     A broker may still append records that the producer gave up. So a number of records would not show that each
@@ -260,16 +260,15 @@ def read_to_ends(broker: FirnBroker, topic: str) -> list[Message]:
 
     await_true("the ends of all partitions", known)
     consumer.assign([TopicPartition(topic, number, 0) for number in ends])
-    records: list[Message] = []
+    records: list[Any] = []
     unread = {number for number, end in ends.items() if end}
 
     def complete() -> bool:
         for record in consumer.consume(1_000, 0.2):
             assert record.error() is None, record.error()
             records.append(record)
-            number, offset = record.partition() or 0, record.offset() or 0
-            if offset + 1 >= ends[number]:
-                unread.discard(number)
+            if (record.offset() or 0) + 1 >= ends[record.partition() or 0]:
+                unread.discard(record.partition() or 0)
         return not unread
 
     await_true("all records up to the ends", complete)
