@@ -17,6 +17,7 @@ from hack.support.progress import say
 
 BENCHMARKS = (
     "ingest",
+    "trips",
     "decode",
     "files",
     "trickle",
@@ -34,12 +35,13 @@ BENCHMARKS = (
 
 _SIZES = {
     "rows": "number of records of ingest, and highest number of sustained",
+    "trips": "number of records of trips",
     "minutes": "minutes of files, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
-    "repeats": "number of runs of ingest and compaction, whose figures are medians",
+    "repeats": "number of runs of ingest, trips and compaction, whose figures are medians",
 }
 
 
@@ -53,6 +55,12 @@ def main() -> int:
     for name, meaning in _SIZES.items():
         default = getattr(defaults, name)
         parser.add_argument(f"--{name}", type=type(default), default=default, help=f"{meaning} (default: %(default)s)")
+    parser.add_argument(
+        "--peers",
+        type=lambda text: tuple(filter(None, text.split(","))),
+        default=defaults.peers,
+        help=f"peers of ingest and trips, separated by commas (default: {','.join(defaults.peers)})",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory with tables and logs")
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(BENCHMARKS):
@@ -67,7 +75,8 @@ def main() -> int:
     directory.chmod(0o755)  # The database runs as another user.
     try:
         for name in arguments.names or BENCHMARKS:
-            options = Options(directory, **{size: getattr(arguments, size) for size in _SIZES})
+            sizes = {size: getattr(arguments, size) for size in _SIZES}
+            options = Options(directory, **sizes, peers=arguments.peers)
             try:
                 results.add(importlib.import_module(f"hack.bench.benchmarks.{name}").measure(options))
             except Exception:

@@ -11,6 +11,10 @@ class Options:
     directory: Path
     rows: int = 12_000_000
     """Number of records of `ingest`."""
+    trips: int = 20_000_000
+    """Number of records of `trips`."""
+    peers: tuple[str, ...] = ("sink", "flink")
+    """Peers of `ingest` and `trips`: the sink of Kafka Connect, and Flink."""
     minutes: float = 10.0
     """Minutes for which `files` and `trickle` produce."""
     topics: int = 200
@@ -18,7 +22,7 @@ class Options:
     resources: int = 1000
     """Number of IcebergTopics of `scale`."""
     repeats: int = 1
-    """Number of runs of `ingest` and `compaction`, Firn and the peer in turn. Figures are medians."""
+    """Number of runs of `ingest`, `trips` and `compaction`, Firn and the peers in turn. Figures are medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""
     hours: float = 8.0

@@ -47,9 +47,10 @@ def running(
     *,
     environment: Mapping[str, str] | None = None,
     user: str | None = None,
+    seconds: float = 90.0,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run ``command`` until the end of the with block. It is ``ready`` inside the block, and its output is in
-    ``log``."""
+    """Run ``command`` until the end of the with block. It is ``ready`` inside the block, at most ``seconds`` after its
+    start, and its output is in ``log``."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,
@@ -66,7 +67,7 @@ def running(
                 assert process.poll() is None, f"{command[0]} ended with {process.returncode}: {tail(log)}"
                 return ready()
 
-            await_true(f"{command[0]} ready", up)
+            await_true(f"{command[0]} ready", up, seconds)
             yield process
         finally:
             stop(process)

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 _LOOK_SECONDS = 2.0
+START_SECONDS = 300.0
+"""Limit for the start of a contestant, which is long on a busy machine."""
 
 
 @dataclass

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import httpx
 
-from firn.model.jobs import GroupSettings, IngestJob, TableTarget
+from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, TableTarget
 from firn.model.progress import GroupProgress
-from hack.bench.contestants.contestant import Contestant
+from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, Lake
 from hack.bench.contestants.records import SCHEMA
 from hack.support.command import run
@@ -44,7 +44,7 @@ class Ingestion(Contestant):
         return sum(topic.rows for topic in self.progress().topics)
 
 
-def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
+def job(topic: str, table: TableTarget, freshness_seconds: float, schema: RecordSchema = SCHEMA) -> IngestJob:
     """Return the contract of a topic of benchmark records."""
     return IngestJob(
         uid=topic,
@@ -54,7 +54,7 @@ def job(topic: str, table: TableTarget, freshness_seconds: float) -> IngestJob:
         group=GROUP,
         profile=PROFILE,
         topic=topic,
-        record_schema=SCHEMA,
+        record_schema=schema,
         table=table,
         freshness_ms=int(freshness_seconds * 1000),
     )
@@ -141,5 +141,5 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
         "SPARK_LOCAL_DIRS": str(scratch),
     }
     command = [sys.executable, str(REPOSITORY / "spark_apps" / "ingest.py"), str(file)]
-    with running(command, serving, directory / "driver.log", environment=environment) as process:
+    with running(command, serving, directory / "driver.log", environment=environment, seconds=START_SECONDS) as process:
         yield Ingestion(process, serving, progress=progress)

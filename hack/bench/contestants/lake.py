@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
-from firn.model.jobs import CatalogConnection, TableTarget
+from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
 from firn.tables.ownership import Claimant
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.evolution import new_schema
@@ -38,21 +38,24 @@ class Lake:
         """Open the catalog with PyIceberg."""
         return open_catalog(CATALOG, self.connection)
 
-    def create_plain_table(self, name: str) -> None:
+    def create_plain_table(
+        self, name: str, columns: Sequence[Column] = COLUMNS, properties: Mapping[str, str] | None = None
+    ) -> None:
         """Create a table with only the record's columns, for other sinks than ours."""
         catalog = self.catalog()
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(NAMESPACE)
-        catalog.create_table((NAMESPACE, name), schema=new_schema(COLUMNS), properties={"format-version": "2"})
+        everything = {"format-version": "2", **(properties or {})}
+        catalog.create_table((NAMESPACE, name), schema=new_schema(columns), properties=everything)
 
-    def create_topic_tables(self, names: list[str]) -> list[TableTarget]:
+    def create_topic_tables(self, names: list[str], schema: RecordSchema = SCHEMA) -> list[TableTarget]:
         """Create tables as the operator does for topics of the records."""
         targets = [TableTarget(catalog=CATALOG, namespace=NAMESPACE, name=name) for name in names]
 
         async def create() -> None:
             tables = CatalogTables({CATALOG: self.connection})
             try:
-                await asyncio.gather(*(tables.ensure(target, SCHEMA, Claimant(target.name)) for target in targets))
+                await asyncio.gather(*(tables.ensure(target, schema, Claimant(target.name)) for target in targets))
             finally:
                 tables.close()
 

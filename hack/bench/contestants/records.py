@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -80,10 +80,16 @@ def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) ->
         future.result()
 
 
-def fill(bootstrap: str, topic: str, rows: int, partitions: int, codec: str = "none") -> int:
+Generate = Callable[[int], list[bytes]]
+"""A function that returns the next values, as many as its argument says."""
+
+
+def fill(
+    bootstrap: str, topic: str, rows: int, partitions: int, codec: str = "none", generate: Generate | None = None
+) -> int:
     """Produce ``rows`` records evenly over the topic's partitions, in batches compressed with ``codec``.
 
-    Returns the bytes of their values. Raises RuntimeError unless all arrived.
+    Without ``generate``, the records are those of this module. Returns the bytes of their values. Raises RuntimeError unless all arrived.
     """
     producer = Producer(
         {
@@ -96,10 +102,10 @@ def fill(bootstrap: str, topic: str, rows: int, partitions: int, codec: str = "n
             "log_level": 4,
         }
     )
-    generator = Generator()
+    generate = generate or Generator().generate
     size = 0
     for number, start in enumerate(range(0, rows, _CHUNK)):
-        values = generator.generate(min(_CHUNK, rows - start))
+        values = generate(min(_CHUNK, rows - start))
         size += sum(map(len, values))
         while len(producer) > _IN_FLIGHT:
             producer.poll(0.01)

@@ -60,16 +60,30 @@ def members(root: int, everyone: dict[int, Process]) -> list[Process]:
     return tree
 
 
-def cpu_by_part(root: int) -> dict[str, float]:
+def cpu_by_part(root: int, everyone: dict[int, Process] | None = None) -> dict[str, float]:
     """Return the user and system time of the tree by part: ``root``, and the others by command.
 
     It includes dead processes for which a living member has waited.
     """
     seconds: dict[str, float] = {}
-    for process in members(root, processes()):
+    for process in members(root, processes() if everyone is None else everyone):
         part = "root" if process.pid == root else process.command
         seconds[part] = seconds.get(part, 0.0) + process.cpu
     return seconds
+
+
+def foreign_cpu(everyone: dict[int, Process]) -> float:
+    """Return the CPU seconds since boot of all processes except this one and its descendants.
+
+    The descendants are what a benchmark starts: contestants and servers. The rest disturbs its measurement.
+    """
+    return busy_cpu() - sum(process.cpu for process in members(os.getpid(), everyone))
+
+
+def busy_cpu() -> float:
+    """Return the user and system time of all processes since boot."""
+    user, nice, system = (int(ticks) for ticks in Path("/proc/stat").read_text().split(maxsplit=4)[1:4])
+    return (user + nice + system) / _TICK
 
 
 def memory_bytes(root: int) -> int:
@@ -102,11 +116,12 @@ def _proportional(pid: int) -> int:
 
 @dataclass(frozen=True)
 class Sample:
-    """CPU seconds up to a time (Unix seconds), in total and by part."""
+    """CPU seconds up to a time (Unix seconds), in total and by part, and those of `foreign_cpu`."""
 
     time: float
     cpu: float
     parts: Mapping[str, float] = field(default_factory=dict)
+    foreign: float = 0.0
 
 
 class Usage:
@@ -136,6 +151,12 @@ class Usage:
         return self.cpu_at(end, part) - self.cpu_at(start, part)
 
     @property
+    def foreign_cores(self) -> float:
+        """Return the mean number of cores that processes outside of the benchmark used between the samples."""
+        first, last = self.samples[0], self.samples[-1]
+        return max(0.0, last.foreign - first.foreign) / (last.time - first.time) if last.time > first.time else 0.0
+
+    @property
     def parts(self) -> list[str]:
         """Return every part of the samples."""
         return sorted({part for sample in self.samples for part in sample.parts})
@@ -162,10 +183,11 @@ class Sampler(Usage):
 
     def sample(self) -> None:
         """Add a sample of this moment."""
-        parts = cpu_by_part(self._root)
+        everyone = processes()
+        parts = cpu_by_part(self._root, everyone)
         # Never less than before: the time of a dead process for which no other has waited is lost.
         before = self.samples[-1].cpu if self.samples else 0.0
-        self.samples.append(Sample(time.time(), max(sum(parts.values()), before), parts))
+        self.samples.append(Sample(time.time(), max(sum(parts.values()), before), parts, foreign_cpu(everyone)))
 
     @contextmanager
     def sampling(self) -> Iterator[Sampler]:

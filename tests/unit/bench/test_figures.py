@@ -15,7 +15,6 @@ from firn_broker.wire import fetch, produce
 from firn_broker.wire.produce import ProduceResult
 from hack.bench.benchmarks.broker import long_stalls
 from hack.bench.benchmarks.files import numbers
-from hack.bench.benchmarks.ingest import FIGURES, Run, compared
 from hack.bench.benchmarks.scale import Edits, Reading, policies, reading, topic
 from hack.bench.benchmarks.sustained import Seen
 from hack.bench.benchmarks.trickle import share_fresh
@@ -33,6 +32,7 @@ from hack.bench.measuring.commits import (
 )
 from hack.bench.measuring.figures import Figure, Results, rounded
 from hack.bench.measuring.process_tree import Sample, Usage
+from hack.bench.peers.race import FIGURES, PEERS, Run, compared
 
 
 def test_a_ratio_above_one_means_that_firn_is_better() -> None:
@@ -108,13 +108,14 @@ def run(seconds: float, cpu: float) -> Run:
         visible=100.0 + seconds,
         history=[half, Commit(100.0 + seconds, 1_000_000)],
         files=[],
-        usage=Usage([Sample(100.0, 0.0), Sample(100.0 + seconds, cpu)], peak_bytes=10**9),
+        usage=Usage([Sample(100.0, 0.0), Sample(100.0 + seconds, cpu, foreign=0.3 * seconds)], peak_bytes=10**9),
     )
 
 
 def test_ingestion_is_compared_by_the_medians_of_all_runs() -> None:
     figures = {
-        figure.name: figure for figure in compared([run(10.0, 4.0), run(20.0, 5.0), run(90.0, 9.0)], [run(40.0, 10.0)])
+        figure.name: figure
+        for figure in compared("ingest", [run(10.0, 4.0), run(20.0, 5.0), run(90.0, 9.0)], {"sink": [run(40.0, 10.0)]})
     }
     assert figures.keys() == {f"ingest_{name}" for name in FIGURES}
     assert figures["ingest_rows_per_second"].value == 50_000.0
@@ -123,7 +124,20 @@ def test_ingestion_is_compared_by_the_medians_of_all_runs() -> None:
     assert figures["ingest_cpu_seconds_per_million_rows"].ratio == 2.0
     # Half of the time after the first commit, so half of the CPU, for half of the rows.
     assert figures["ingest_cpu_seconds_per_million_rows_after_first_commit"].value == pytest.approx(5.0)
+    assert figures["ingest_rows_per_cpu_second"].value == 200_000.0
     assert figures["ingest_rows_per_second_backlogged"].value is None
+    assert figures["ingest_foreign_cores"].value == 0.3
+
+
+def test_firn_is_compared_with_each_peer() -> None:
+    mine, sink, flink = run(10.0, 4.0), run(40.0, 10.0), run(20.0, 6.0)
+    figures = [
+        each
+        for each in compared("trips", [mine], {"sink": [sink], "flink": [flink]})
+        if each.name == "trips_rows_per_second"
+    ]
+    assert [(each.peer, each.ratio) for each in figures] == [(PEERS["sink"], 4.0), (PEERS["flink"], 2.0)]
+    assert [each.ratio for each in compared("trips", [mine], {}) if each.name == "trips_rows_per_second"] == [None]
 
 
 class Snapshot:

@@ -9,7 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from hack.bench.measuring.process_tree import Sampler, cpu_by_part, members, memory_bytes, processes, share_memory
+from hack.bench.measuring.process_tree import (
+    Sampler,
+    busy_cpu,
+    cpu_by_part,
+    foreign_cpu,
+    members,
+    memory_bytes,
+    processes,
+    share_memory,
+)
 
 WORKER = """
 import subprocess, sys, time
@@ -61,6 +70,15 @@ def test_a_tree_is_its_root_with_all_descendants(family: subprocess.Popen[str]) 
     assert family.pid in {process.pid for process in members(family.pid, everyone)}
     assert os.getpid() not in {process.pid for process in members(family.pid, everyone)}
     assert family.pid in {process.pid for process in members(os.getpid(), everyone)}
+
+
+def test_the_benchmark_and_its_descendants_are_not_foreign(family: subprocess.Popen[str]) -> None:
+    all_before, foreign_before = busy_cpu(), foreign_cpu(processes())
+    cpu_seconds = used(family)
+    foreign_after, all_after = foreign_cpu(processes()), busy_cpu()
+    # The outer readings include the time of the inner ones, so other processes cannot make the difference smaller.
+    own = (all_after - all_before) - (foreign_after - foreign_before)
+    assert own >= cpu_seconds - 0.3
 
 
 def test_memory_of_a_tree_counts_only_live_processes(family: subprocess.Popen[str]) -> None:

@@ -1,0 +1,1 @@
+"""Run other systems that land Kafka topics in Iceberg tables, and compare Firn with them."""
