@@ -79,21 +79,43 @@ class DataFileWriter:
         self._io = PyArrowFileIO(arrow_io_properties(table.io))
         self._paths = list(parquet_path_to_id_mapping(self._schema))
         self._written: list[str] = []
+        self._open: _OpenFile | None = None
+        self.appends = not self._spec.fields and not self._order.fields
+        """True if rows may come in parts: a file stays open, because it holds the rows in the order in which they come."""
 
     def write(self, rows: pa.Table) -> list[str]:
-        """Write ``rows`` and return a descriptor for each file. Columns are matched by name.
+        """Write ``rows`` and return a descriptor for each complete file. Columns are matched by name.
 
         Raises ValueError if the rows do not fit the table, OSError if the store fails.
         """
         fitting = self._fitted(rows)
-        return [
-            self._write_file(part, piece)
-            for part in self._partitioner.parts(fitting)
-            for piece in self._pieces(part.rows)
-        ]
+        if not self.appends:
+            return [
+                self._write_file(part, piece)
+                for part in self._partitioner.parts(fitting)
+                for piece in self._pieces(part.rows)
+            ]
+        files = []
+        for piece in self._pieces(fitting):
+            self._open = self._open or self._new_file("", (), piece)
+            self._open.add(piece)
+            if self._open.bytes >= self._parquet.file_bytes:
+                files += self.finish()
+        return files
+
+    def finish(self) -> list[str]:
+        """Complete the open file, if there is one, and return its descriptor. Raises OSError if the store fails."""
+        if self._open is None:
+            return []
+        file, self._open = self._open, None
+        return [self._complete(file)]
 
     def discard(self) -> None:
         """Delete the files written so far, as far as possible. Call it only before their descriptors are handed over."""
+        if self._open is not None:
+            with contextlib.suppress(Exception):
+                self._open.close()
+            self._open = None
         for path in self._written:
             with contextlib.suppress(OSError):
                 self._io.delete(path)
@@ -127,17 +149,56 @@ class DataFileWriter:
             yield rows.slice(start, length)
 
     def _write_file(self, part: Part, rows: pa.Table) -> str:
-        path = self._locations.new_path(part.path, self._parquet.suffix)
+        file = self._new_file(part.path, part.values, rows)
+        try:
+            file.add(rows)
+        except BaseException:
+            with contextlib.suppress(Exception):
+                file.close()
+            raise
+        return self._complete(file)
+
+    def _new_file(self, directory: str, values: Sequence[Any], sample: pa.Table) -> "_OpenFile":
+        path = self._locations.new_path(directory, self._parquet.suffix)
         self._written.append(path)
-        with self._io.new_output(path).create(overwrite=True) as sink:
-            options = encodings(self._paths, rows, self._parquet) | self._parquet.options
-            writer = pq.ParquetWriter(sink, self._arrow, **options)
-            with writer:
-                writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
-            size = sink.tell()
-        metrics = self._metrics.collect(writer.writer.metadata)
+        options = encodings(self._paths, sample, self._parquet) | self._parquet.options
+        return _OpenFile(
+            path, values, self._io.new_output(path).create(overwrite=True), self._arrow, self._parquet, options
+        )
+
+    def _complete(self, file: "_OpenFile") -> str:
+        size, metadata = file.close()
+        metrics = self._metrics.collect(metadata)
         order = self._order.order_id if self._order.fields else None
-        return descriptor(self._spec.spec_id, path, part.values, size, metrics, order)
+        return descriptor(self._spec.spec_id, file.path, file.partition, size, metrics, order)
+
+
+class _OpenFile:
+    """A Parquet file that is being written. ``partition`` is as in `Part.values`."""
+
+    def __init__(
+        self, path: str, partition: Sequence[Any], sink: Any, schema: pa.Schema, parquet: "ParquetSettings",
+        options: Mapping[str, Any],
+    ) -> None:  # fmt: skip
+        self.path = path
+        self.partition = partition
+        self.bytes = 0
+        """Bytes of the rows in memory. The file has fewer."""
+        self._sink = sink
+        self._parquet = parquet
+        self._writer = pq.ParquetWriter(sink, schema, **options)
+
+    def add(self, rows: pa.Table) -> None:
+        """Write rows as one or more row groups. Raises OSError."""
+        self._writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
+        self.bytes += rows.nbytes
+
+    def close(self) -> tuple[int, pq.FileMetaData]:
+        """Complete the file, and return its size in bytes and its metadata. Raises OSError."""
+        with self._sink:
+            self._writer.close()
+            size = self._sink.tell()
+        return size, self._writer.writer.metadata
 
 
 def descriptor(

@@ -16,6 +16,7 @@ Rules for the caller:
 """
 
 import contextlib
+import ctypes
 import itertools
 import json
 from collections.abc import Iterator, Mapping
@@ -32,7 +33,11 @@ from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
 
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
+ROW_GROUP_BYTES = 64 * 1024 * 1024
+"""Bytes of decoded rows that become a row group, if the file may take the rows in parts. Each row group has dictionaries of its
+own: files of benchmark records are 5 % smaller with 128 MiB, and 9 % larger with 32 MiB. Every task holds so many bytes."""
 
 
 class Kind(StrEnum):
@@ -119,7 +124,7 @@ class LandingPlan:
     """The instructions for a task, by topic name; picklable.
 
     ``ingested_at`` is microseconds since 1970. ``buffer_bytes`` bounds the decoded rows that a task holds before it
-    writes files.
+    writes them.
     """
 
     topics: Mapping[str, TopicLanding]
@@ -157,15 +162,24 @@ def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.R
             while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:
                 max(topics.values(), key=lambda other: other.buffered).flush()
         for topic in topics.values():
-            topic.flush()
+            topic.finish()
     except BaseException:
         for topic in topics.values():
             topic.discard()
         raise
     results = [(name, kind, text) for name, topic in topics.items() for kind, text in topic.results()]
+    topics.clear()
+    _release_memory()
     yield pa.RecordBatch.from_arrays(
         [pa.array(column, pa.string()) for column in _columns(results)], schema=RESULT_SCHEMA
     )
+
+
+def _release_memory() -> None:
+    """Return freed memory to the operating system. A worker may wait for its next task for long, and the C library keeps what numpy frees."""
+    pa.default_memory_pool().release_unused()
+    if _TRIM is not None:
+        _TRIM(0)
 
 
 def _columns(results: list[tuple[str, Kind, str]]) -> list[list[str]]:
@@ -208,7 +222,7 @@ class _Topic:
         self._writers: list[DataFileWriter] = []
         self._dead_writer: DataFileWriter | None = None
         self._outcome: tuple[Kind, str] | None = None
-        self.buffered = 0
+        self._row_bytes = self._dead_bytes = 0
         with self._alone():
             self._decoder = Decoder(
                 landing.job, ingested_at=ingested_at, exclude=landing.exclude, force_dead=landing.force_dead
@@ -231,10 +245,12 @@ class _Topic:
                     self._end(Kind.DEAD_LETTERS_MISSING, {})
                     return
                 self._dead.append(decoded.dead)
-                self.buffered += decoded.dead.nbytes
+                self._dead_bytes += decoded.dead.nbytes
             if decoded.rows.num_rows:
                 self._rows.append(decoded.rows)
-                self.buffered += decoded.rows.nbytes
+                self._row_bytes += decoded.rows.nbytes
+            if self._writer.appends and self._row_bytes >= ROW_GROUP_BYTES:
+                self._write_rows()
 
     def _count(self, records: Fetched, decoded: Decoded) -> None:
         stats = self._stats
@@ -264,17 +280,35 @@ class _Topic:
             }
             self._files.append((Kind.HALT, json.dumps(place)))
 
+    @property
+    def buffered(self) -> int:
+        """Bytes of decoded rows that are not written yet."""
+        return self._row_bytes + self._dead_bytes
+
     def flush(self) -> None:
-        """Write the decoded rows as files."""
+        """Write the decoded rows."""
         with self._alone():
             if self._dead and self._dead_writer is not None:
                 self._files += [(Kind.DEAD, file) for file in self._dead_writer.write(pa.concat_tables(self._dead))]
             if self._rows:
-                self._files += [(Kind.DATA, file) for file in self._writer.write(pa.concat_tables(self._rows))]
+                self._write_rows()
         self._forget_rows()
 
+    def _write_rows(self) -> None:
+        rows, self._rows, self._row_bytes = self._rows, [], 0
+        self._files += [(Kind.DATA, file) for file in self._writer.write(pa.concat_tables(rows))]
+
+    def finish(self) -> None:
+        """Write the decoded rows, and complete the files."""
+        self.flush()
+        if self._outcome is None:
+            with self._alone():
+                if self._dead_writer is not None:
+                    self._files += [(Kind.DEAD, file) for file in self._dead_writer.finish()]
+                self._files += [(Kind.DATA, file) for file in self._writer.finish()]
+
     def _forget_rows(self) -> None:
-        self._rows, self._dead, self.buffered = [], [], 0
+        self._rows, self._dead, self._row_bytes, self._dead_bytes = [], [], 0, 0
 
     def discard(self) -> None:
         """Delete the files written so far."""

@@ -13,6 +13,7 @@ from pyiceberg.schema import Schema
 from firn.model.jobs import Column
 from firn.tables import rows, table_properties
 from firn_spark.worker import data_files
+from firn_spark.worker import landing as landing_module
 from firn_spark.worker.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch, job
@@ -128,11 +129,30 @@ def test_no_file_is_written_without_records() -> None:
     assert tables.results(land(iter([]), plan())) == {}
 
 
+def test_rows_become_row_groups_of_one_file_as_they_come(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing_module, "ROW_GROUP_BYTES", 3 << 20)
+    record = json.dumps({"a": "x" * (1 << 20)}).encode()
+    given = plan(t=topic(tmp_path, job(("a", "string"))))
+    results = tables.results(land(iter([batch([record], offset=[place]) for place in range(10)]), given))["t"]
+    (file,) = results["data"]
+    assert (len(file["split-offsets"]), file["record-count"]) == (4, 10)
+    assert [row["_kafka"]["offset"] for row in tables.read(results["data"])] == list(range(10))
+
+
+def test_a_file_that_was_open_is_deleted_with_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(landing_module, "ROW_GROUP_BYTES", 1)
+    given = plan(t=topic(tmp_path, job(("a", "int")), dead=False))
+    results = tables.results(land(iter([batch([GOOD]), batch([BAD], offset=[1])]), given))
+    assert results == {"t": {"dead-letters-missing": [{}]}}
+    assert tables.files_in(tmp_path) == []
+
+
 def test_early_writes_bound_the_memory(tmp_path: Path) -> None:
     landing = LandingPlan({"t": topic(tmp_path, job(("a", "string")))}, ingested_at=0, buffer_bytes=3 << 20)
     record = json.dumps({"a": "x" * (1 << 20)}).encode()
     results = tables.results(land(iter([batch([record], offset=[place]) for place in range(10)]), landing))["t"]
-    assert len(results["data"]) > 2
+    (file,) = results["data"]
+    assert len(file["split-offsets"]) > 2
     assert sorted(row["_kafka"]["offset"] for row in tables.read(results["data"])) == list(range(10))
 
 
@@ -147,13 +167,10 @@ def test_thousands_of_partitions_need_one_open_file(tmp_path: Path, monkeypatch:
             most = max(most, now)
             self._opened = opened(*args, **options)
 
-        def __enter__(self) -> Any:
-            return self._opened.__enter__()
-
-        def __exit__(self, *error: object) -> None:
+        def close(self) -> None:
             nonlocal now
             now -= 1
-            self._opened.__exit__(*error)
+            self._opened.close()
 
         def __getattr__(self, name: str) -> Any:
             return getattr(self._opened, name)

@@ -138,7 +138,8 @@ def test_metrics_are_those_that_ingestion_writes_for_the_same_rows(tmp_path: Pat
         spec = spec_of(tmp_path, properties=properties)
         inputs = [rows(seed) for seed in range(2)]
         (file,) = merged(plan(spec, [source(tmp_path, table, number) for number, table in enumerate(inputs)]))
-        (same,) = map(json.loads, DataFileWriter(spec).write(pa.concat_tables(inputs)))
+        writer = DataFileWriter(spec)
+        (same,) = map(json.loads, [*writer.write(pa.concat_tables(inputs)), *writer.finish()])
         for name in ("value-counts", "null-value-counts", "lower-bounds", "upper-bounds", "spec-id", "partition"):
             assert file[name] == same[name], name
         assert set(file["column-sizes"]["keys"]) == set(same["column-sizes"]["keys"])
