@@ -121,7 +121,10 @@ def java_options(cores: int, environment: Mapping[str, str], *, rows_in_jvm: boo
         # By default, the heap starts at a 64th of the machine's memory, which is more than commits need.
         options += ["-XX:TieredStopAtLevel=1", "-Xms64m"]
     if archive := environment.get("FIRN_CLASS_ARCHIVE"):
-        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off"]
+        # By default, this JVM maps the archive at a random address. For that it writes to each page with an address: 0.2
+        # CPU seconds, and 150 MB that it no longer shares with the file.
+        fixed = ["-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"]
+        options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off", *fixed]
     return " ".join(options)
 
 

@@ -30,7 +30,10 @@ def test_one_process_serves_a_small_group() -> None:
 
 def test_the_driver_maps_the_images_class_archive() -> None:
     conf = session.spark_conf(settings(), {"FIRN_CLASS_ARCHIVE": "/opt/firn/classes.jsa"}, "a1")
-    assert "-XX:SharedArchiveFile=/opt/firn/classes.jsa" in conf["spark.driver.extraJavaOptions"].split()
+    options = conf["spark.driver.extraJavaOptions"].split()
+    assert "-XX:SharedArchiveFile=/opt/firn/classes.jsa" in options
+    # A JVM that relocates the archive has a copy of its own of each page.
+    assert options.index("-XX:+UnlockDiagnosticVMOptions") < options.index("-XX:ArchiveRelocationMode=0")
     assert "SharedArchiveFile" not in session.spark_conf(settings(), {}, "a1")["spark.driver.extraJavaOptions"]
 
 
