@@ -20,6 +20,7 @@ BENCHMARKS = (
     "trips",
     "decode",
     "files",
+    "freshness",
     "trickle",
     "scale",
     "follow",
@@ -36,8 +37,8 @@ BENCHMARKS = (
 _SIZES = {
     "rows": "number of records of ingest, and highest number of sustained",
     "trips": "number of records of trips",
-    "minutes": "minutes of files, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
-    "topics": "number of topics of trickle",
+    "minutes": "minutes of files, freshness, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
+    "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",

@@ -16,9 +16,9 @@ class Options:
     peers: tuple[str, ...] = ("sink", "flink")
     """Peers of `ingest` and `trips`: the sink of Kafka Connect, and Flink."""
     minutes: float = 10.0
-    """Minutes for which `files` and `trickle` produce."""
+    """Minutes for which `files`, `freshness` and `trickle` produce."""
     topics: int = 200
-    """Number of topics of `trickle`."""
+    """Number of topics of `trickle`, which also serves five times as many."""
     resources: int = 1000
     """Number of IcebergTopics of `scale`."""
     repeats: int = 1

@@ -1,12 +1,13 @@
 """Measure one ingestion application with many topics of few records: the freshness of their tables, and its memory.
 
-The ingestion group has the chart's default resources: one core, and a heap that leaves the rest of 2 GiB to Python.
+The ingestion group has one core. It serves 200 topics, and then five times as many.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from hack.bench.contestants.ingestion import Ingestion, ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, lake
@@ -22,28 +23,45 @@ FRESHNESS_SECONDS = 60.0
 SECONDS_PER_RECORD = 5.0
 """Seconds between the records of a topic."""
 CORES = 1
-HEAP = "768m"
+DELAY = "s from produced to committed"
+
+
+@dataclass(frozen=True)
+class Group:
+    """An ingestion group: ``factor`` times `Options.topics`, and the heap of its driver. ``name`` begins its figures."""
+
+    name: str
+    factor: int
+    heap: str
+
+
+GROUPS = (Group("trickle", 1, "384m"), Group("trickle_many", 5, "512m"))
 
 
 def measure(options: Options) -> Iterator[Figure]:
+    """Measure each group on a lake of its own, one after the other."""
+    for group in GROUPS:
+        yield from serve(options, group)
+
+
+def serve(options: Options, group: Group) -> Iterator[Figure]:
     """Serve the topics, produce few records to each, and measure the time of each record's commit."""
-    with lake(options.directory / "trickle") as stores:
-        names = [f"trickle_{number:04d}" for number in range(options.topics)]
-        with step(f"creating {options.topics} topics and tables"):
+    topics = group.factor * options.topics
+    with lake(options.directory / group.name) as stores:
+        names = [f"trickle_{number:04d}" for number in range(topics)]
+        with step(f"creating {topics} topics and tables"):
             create_topics(stores.kafka.bootstrap, names)
             targets = stores.create_topic_tables(names)
         contracts = [job(target.name, target, FRESHNESS_SECONDS) for target in targets]
         with (
-            ingestion(stores.directory / "firn", stores, contracts, cores=CORES, heap=HEAP) as firn,
+            ingestion(stores.directory / "firn", stores, contracts, cores=CORES, heap=group.heap) as firn,
             Sampler(firn.pid, interval=1.0).sampling() as usage,
         ):
             started = time.time()
             seconds = 60 * options.minutes
-            with step(
-                f"{options.topics} topics, a record every {SECONDS_PER_RECORD:g} s in each, {options.minutes:g} minutes"
-            ):
+            with step(f"{topics} topics, a record every {SECONDS_PER_RECORD:g} s in each, {options.minutes:g} minutes"):
                 places = [(name, 0) for name in names]
-                written = produce_paced(stores.kafka.bootstrap, places, len(names) / SECONDS_PER_RECORD, seconds)
+                written = produce_paced(stores.kafka.bootstrap, places, topics / SECONDS_PER_RECORD, seconds)
             await_landed(firn, sum(map(len, written.values())))
             until = time.time()
         catalog = stores.catalog()
@@ -54,20 +72,19 @@ def measure(options: Options) -> Iterator[Figure]:
             late[name] = commits.delays(moments, history, until)
             made += len(history)
         everything = [delay for delays in late.values() for delay in delays]
+        for name, value, unit in (
+            ("delay_p50", commits.percentile(everything, 0.5), DELAY),
+            ("delay_p99", commits.percentile(everything, 0.99), DELAY),
+            ("delay_longest", max(everything), DELAY),
+            ("peak_memory", usage.peak_bytes / 1e6, "MB (PSS of all processes)"),
+            ("cpu", usage.cpu_between(started, until) / (until - started) * 60, "CPU s per minute"),
+            ("commits", made, "commits"),
+        ):
+            yield Figure(f"{group.name}_{name}", value, unit, "lower")
+        fresh = share_fresh(late, FRESHNESS_SECONDS)
         yield Figure(
-            "trickle_topics_fresh",
-            share_fresh(late, FRESHNESS_SECONDS),
-            "share whose every record was committed within 60 s",
-            "higher",
+            f"{group.name}_topics_fresh", fresh, "share whose every record was committed within 60 s", "higher"
         )
-        yield Figure("trickle_delay_p50", commits.percentile(everything, 0.5), "s from produced to committed", "lower")
-        yield Figure("trickle_delay_p99", commits.percentile(everything, 0.99), "s from produced to committed", "lower")
-        yield Figure("trickle_delay_longest", max(everything), "s from produced to committed", "lower")
-        yield Figure("trickle_peak_memory", usage.peak_bytes / 1e6, "MB (PSS of all processes)", "lower")
-        yield Figure(
-            "trickle_cpu", usage.cpu_between(started, until) / (until - started) * 60, "CPU s per minute", "lower"
-        )
-        yield Figure("trickle_commits", made, "commits", "lower")
 
 
 def await_landed(firn: Ingestion, rows: int) -> None:
