@@ -122,7 +122,7 @@ def java_options(cores: int, environment: Mapping[str, str], *, rows_in_jvm: boo
         options += ["-XX:TieredStopAtLevel=1", "-Xms64m"]
     if archive := environment.get("FIRN_CLASS_ARCHIVE"):
         # By default, this JVM maps the archive at a random address. For that it writes to each page with an address: 0.2
-        # CPU seconds, and 150 MB that it no longer shares with the file.
+        # CPU seconds, and 130 MB that are no longer pages of the file, which the kernel could share or drop.
         fixed = ["-XX:+UnlockDiagnosticVMOptions", "-XX:ArchiveRelocationMode=0"]
         options += [f"-XX:SharedArchiveFile={archive}", "-Xlog:cds*=off", *fixed]
     return " ".join(options)
