@@ -1,13 +1,15 @@
 """The topics that the loop serves while contracts appear, disappear and return."""
 
+import threading
 import time
 from typing import Any
 
 import pytest
 
 from firn.model.errors import ExitCode, FencedError, UnavailableError
-from firn.model.jobs import GroupSettings, IngestJob
-from firn_spark.ingestion.loop import Loop
+from firn.model.jobs import GroupSettings, IngestJob, TableTarget
+from firn_spark.ingestion.loop import PREPARATIONS_PER_KEY, Loop
+from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.watcher import Watcher
 from firn_spark.kafka.admin import TopicInfo
@@ -47,7 +49,7 @@ def loop(contracts: Any, monkeypatch: pytest.MonkeyPatch) -> Loop:
     monkeypatch.setattr(Watcher, "start", lambda self: None)
     nothing: Any = None
     rounds: Any = Rounds()
-    return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, nothing, nothing, lambda: None)
+    return Loop(GroupSettings(group="g"), contracts, lambda _: rounds, Metrics(), nothing, lambda: None)
 
 
 def test_a_contract_restored_while_its_topic_is_busy_is_served(loop: Loop, contracts: Contracts) -> None:
@@ -126,3 +128,88 @@ def test_an_unfit_process_exits_for_a_restart(loop: Loop, monkeypatch: pytest.Mo
     reasons = iter([None, None, "secrets have changed"])
     monkeypatch.setattr(loop, "_unfit", lambda: next(reasons))
     assert loop.run() is ExitCode.TEMPORARY
+
+
+def several(count: int) -> dict[str, IngestJob]:
+    return {f"uid-{number}": job(uid=f"uid-{number}", **claims(number)) for number in range(count)}
+
+
+def claims(number: int) -> dict[str, Any]:
+    return {"topic": f"t{number}", "table": job().table.model_copy(update={"name": f"t{number}"})}
+
+
+def test_one_decision_prepares_all_topics_that_wait(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = several(3 * PREPARATIONS_PER_KEY)
+    loop._take_jobs()
+    prepared: list[Topic] = []
+    loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
+    loop._decide()
+    loop._workers.shutdown(wait=True)
+    assert {topic.job.uid for topic in prepared} == contracts.jobs.keys()
+    assert not any(topic.busy for topic in prepared)
+
+
+class Hanging:
+    """Preparations of topics in the catalog ``lake`` that hang until `end`. ``begun`` has all that began."""
+
+    def __init__(self, loop: Loop) -> None:
+        self.begun: list[Topic] = []
+        self._started = threading.Semaphore(0)
+        self._ended = threading.Event()
+        self._loop = loop
+        loop._rounds.prepare = self._prepare  # type: ignore[method-assign]
+
+    def _prepare(self, topic: Topic) -> None:
+        self.begun.append(topic)
+        self._started.release()
+        if topic.job.table.catalog == "lake":
+            self._ended.wait(30)
+
+    def await_begun(self, count: int) -> None:
+        for _ in range(count):
+            assert self._started.acquire(timeout=30)
+
+    def end(self) -> None:
+        self._ended.set()
+        self._loop._workers.shutdown(wait=True)
+
+
+def test_a_catalog_that_hangs_holds_the_workers_of_its_topics_only(loop: Loop, contracts: Contracts) -> None:
+    table = TableTarget(catalog="other", namespace="shop", name="other")
+    contracts.jobs = several(3 * PREPARATIONS_PER_KEY) | {"other": job(uid="other", topic="other", table=table)}
+    loop._take_jobs()
+    hanging = Hanging(loop)
+    loop._decide()
+    hanging.await_begun(PREPARATIONS_PER_KEY + 1)
+    assert "other" in {topic.job.uid for topic in hanging.begun}
+    loop._decide()
+    assert len(hanging.begun) == PREPARATIONS_PER_KEY + 1
+    hanging.end()
+
+
+def test_a_topic_that_is_removed_while_it_waits_is_not_prepared(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = several(PREPARATIONS_PER_KEY + 1)
+    loop._take_jobs()
+    hanging = Hanging(loop)
+    loop._decide()
+    hanging.await_begun(PREPARATIONS_PER_KEY)
+    [waiting] = [topic for topic in loop._topics.values() if not topic.busy]
+    contracts.jobs = {uid: kept for uid, kept in contracts.jobs.items() if uid != waiting.job.uid}
+    loop._take_jobs()
+    assert waiting.job.uid not in loop._topics
+    hanging.end()
+    assert waiting not in hanging.begun
+
+
+def test_two_contracts_of_one_table_or_topic_are_served_one_after_the_other(loop: Loop, contracts: Contracts) -> None:
+    for shared in ("topic", "table"):
+        second = job(uid="second", **{**claims(2), shared: claims(1)[shared]})
+        contracts.jobs = {"first": job(uid="first", **claims(1)), "second": second}
+        loop._take_jobs()
+        assert loop._topics.keys() == {"first"}, shared
+        contracts.jobs = {"second": second}
+        loop._take_jobs()
+        loop._take_jobs()
+        assert loop._topics.keys() == {"second"}, shared
+        contracts.jobs = {}
+        loop._take_jobs()
