@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 _EVENTS_KEPT = 2000
 _EVENTS_WAITING = 5000
 _EVENTS_PER_SECOND, _EVENTS_AT_ONCE = 25.0, 100
+_DROPS_LOGGED = 60.0
+"""Seconds between two messages about dropped Events. With thousands of new topics, most Events are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +49,25 @@ class EventRecorder:
         self._limit = RateLimit(_EVENTS_PER_SECOND, _EVENTS_AT_ONCE)
         self._waiting: asyncio.Queue[tuple[EventSubject, str, str, str]] = asyncio.Queue(_EVENTS_WAITING)
         self._sent: OrderedDict[bytes, _Sent] = OrderedDict()
+        self._dropped = 0
+        self._logged = float("-inf")
 
     def record(self, subject: EventSubject, type_: str, reason: str, message: str) -> None:
-        """Queue an Event for `run`; drop it with a warning when the queue is full."""
+        """Queue an Event for `run`; drop it when the queue is full, with a warning at intervals."""
         try:
             self._waiting.put_nowait((subject, type_, reason, message))
         except asyncio.QueueFull:
-            log.warning(
-                "Event %s of %s %s/%s was dropped, because too many Events wait to be sent",
-                reason,
-                subject.kind,
-                subject.namespace,
-                subject.name,
-            )
+            self._dropped += 1
+            if time.monotonic() - self._logged >= _DROPS_LOGGED:
+                self._logged = time.monotonic()
+                log.warning(
+                    "%d Events were dropped since the start, because too many wait to be sent; the last one is %s of %s %s/%s",
+                    self._dropped,
+                    reason,
+                    subject.kind,
+                    subject.namespace,
+                    subject.name,
+                )
 
     async def run(self) -> None:
         """Send queued Events until cancelled."""
