@@ -221,6 +221,7 @@ class TopicFamily(Metric):
 
     def __init__(self, name: str, text: str) -> None:
         super().__init__(name, text, "gauge")
+        self._labelnames = ("namespace", "topic")  # as the client library's families have them
         self._lines = [f"# HELP {name} {text}\n# TYPE {name} gauge\n"]
 
     def add(self, labels: str, value: float) -> None:

@@ -14,6 +14,8 @@ log = structlog.get_logger()
 
 METADATA_SECONDS = 5.0
 """Seconds between two requests for the id and partitions of a topic that exists."""
+DESCRIBED_PER_SECOND = 500
+"""Number of topics that exist and that the driver asks for a second. With more than 2,500, `METADATA_SECONDS` becomes longer."""
 RETRY_SECONDS = 0.5
 """Seconds between two requests for a topic that did not exist."""
 
@@ -97,11 +99,12 @@ class Watcher:
             asked, age = older, age * AGE_STEP
 
     def _describe(self, kafka: Kafka, topics: Sequence[Topic], now: float) -> None:
+        pause = max(METADATA_SECONDS, len(topics) / DESCRIBED_PER_SECOND)
         due = [
             topic
             for topic in topics
             if topic.log.described_at is None
-            or now - topic.log.described_at >= (METADATA_SECONDS if topic.log.live else RETRY_SECONDS)
+            or now - topic.log.described_at >= (pause if topic.log.live else RETRY_SECONDS)
         ]
         if not due:
             return

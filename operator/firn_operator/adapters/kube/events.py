@@ -15,9 +15,10 @@ from firn_operator.adapters.kube.api_client import MERGE_PATCH, PLURALS, Api, Ap
 log = logging.getLogger(__name__)
 
 _EVENTS_KEPT = 2000
-_EVENTS_WAITING = 5000
+EVENTS_WAITING = 5000
+"""Number of Events that may wait to be sent."""
 _EVENTS_PER_SECOND, _EVENTS_AT_ONCE = 25.0, 100
-_DROPS_LOGGED = 60.0
+DROPS_LOGGED = 60.0
 """Seconds between two messages about dropped Events. With thousands of new topics, most Events are dropped."""
 
 
@@ -47,7 +48,7 @@ class EventRecorder:
         self._api = api
         self._instance = instance
         self._limit = RateLimit(_EVENTS_PER_SECOND, _EVENTS_AT_ONCE)
-        self._waiting: asyncio.Queue[tuple[EventSubject, str, str, str]] = asyncio.Queue(_EVENTS_WAITING)
+        self._waiting: asyncio.Queue[tuple[EventSubject, str, str, str]] = asyncio.Queue(EVENTS_WAITING)
         self._sent: OrderedDict[bytes, _Sent] = OrderedDict()
         self._dropped = 0
         self._logged = float("-inf")
@@ -58,7 +59,7 @@ class EventRecorder:
             self._waiting.put_nowait((subject, type_, reason, message))
         except asyncio.QueueFull:
             self._dropped += 1
-            if time.monotonic() - self._logged >= _DROPS_LOGGED:
+            if time.monotonic() - self._logged >= DROPS_LOGGED:
                 self._logged = time.monotonic()
                 log.warning(
                     "%d Events were dropped since the start, because too many wait to be sent; the last one is %s of %s %s/%s",
