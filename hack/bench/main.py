@@ -18,6 +18,7 @@ from hack.support.progress import say
 BENCHMARKS = (
     "ingest",
     "trips",
+    "direct",
     "decode",
     "files",
     "freshness",
@@ -35,14 +36,14 @@ BENCHMARKS = (
 )
 
 _SIZES = {
-    "rows": "number of records of ingest, and highest number of sustained",
+    "rows": "number of records of ingest and direct, and highest number of sustained",
     "trips": "number of records of trips",
     "minutes": "minutes of files, freshness, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
-    "repeats": "number of runs of ingest, trips and compaction, whose figures are medians",
+    "repeats": "number of runs of ingest, trips, direct and compaction, whose figures are medians",
 }
 
 

@@ -10,7 +10,7 @@ class Options:
 
     directory: Path
     rows: int = 12_000_000
-    """Number of records of `ingest`."""
+    """Number of records of `ingest` and `direct`."""
     trips: int = 20_000_000
     """Number of records of `trips`."""
     peers: tuple[str, ...] = ("sink", "flink")
@@ -22,7 +22,7 @@ class Options:
     resources: int = 1000
     """Number of IcebergTopics of `scale`."""
     repeats: int = 1
-    """Number of runs of `ingest`, `trips` and `compaction`, Firn and the peers in turn. Figures are medians."""
+    """Number of runs of `ingest`, `trips`, `direct` and `compaction`, Firn and its peers in turn. Figures are medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""
     hours: float = 8.0
