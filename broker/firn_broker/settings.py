@@ -281,8 +281,8 @@ class BrokerSettings(Settings):
     node_id: int | None = Field(default=None, ge=0)
     """Node id of the broker. Default: the lowest free id."""
     zone: str = ""
-    """Zone of the broker. A client that names a zone in its client id, as ``client.id=reader,zone=a``, uses the brokers of
-    that zone."""
+    """Zone of the broker. Consumers with this zone as their ``client.rack`` fetch from it. A client that names the zone in
+    its client id, as ``client.id=reader,zone=a``, uses the brokers of that zone."""
     require_durable: bool = True
     """If true, the broker does not start on a PostgreSQL with ``fsync`` or ``full_page_writes`` off, and warns if no
     standby is synchronous. Set it to false only for storage that keeps every commit without them."""

@@ -2,6 +2,8 @@
 
 - Topics by id since 13. Incremental sessions since 7 (`log.fetch_sessions`).
 - There are no transactions: the last stable offset is the high watermark, and no transaction is aborted.
+- A consumer with a rack (since 11) gets no records from a broker of another zone if its rack has a broker, but the id
+  of that broker (KIP-392).
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
 - One batch larger than all bounds may be in an answer. Otherwise no consumer could read it.
 - OFFSET_OUT_OF_RANGE refers only to bounds that were read after the request arrived. Batches that cannot be read now
@@ -15,6 +17,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
+from firn_broker.cluster.membership import leaders
 from firn_broker.log.fetch_sessions import LAST, Key, Wanted, wanted_by
 from firn_broker.log.reader import Position
 from firn_broker.log_types import Partition, Topic
@@ -63,7 +66,7 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     if error:
         return fetch.write(call.version, request.isolation, [], error)
     wanted = wanted_by(request) if session is None else session.wanted
-    results, positions = await _results(broker, request, wanted, share)
+    results, positions = await _results(broker, call, request, wanted, share)
     ends = _ends(results, positions)
     await _pause(len(wanted))
     if session is None:
@@ -103,13 +106,14 @@ async def _pause(partitions: int) -> None:
 
 
 async def _results(
-    broker: Broker, request: FetchRequest, wanted: Wanted, share: Share
+    broker: Broker, call: Call, request: FetchRequest, wanted: Wanted, share: Share
 ) -> tuple[Results, list[Position]]:
     """Return the result of each partition, and the positions that the reader looked at."""
     results: Results = []
     positions: list[Position] = []
     answers: list[FetchResult] = []
     topics: dict[str | UUID, tuple[Topic | None, ErrorCode]] = {}
+    nearer = broker.membership.nearer(request.rack, external=call.client.external)
     for number, (key, requested) in enumerate(wanted.items(), 1):
         if not number % AT_ONCE:
             await asyncio.sleep(0)
@@ -120,20 +124,23 @@ async def _results(
         result = FetchResult(index)
         results.append((key, result))
         place = None if topic is None else topic.partition(index)
-        if place is None:
+        if topic is None or place is None:
             result.error = missing
         elif requested.leader_epoch > 0:
             result.error = ErrorCode.unknown_leader_epoch
+        elif nearer:
+            result.preferred = leaders(nearer, topic.id, topic.partitions)[index]
         else:
             positions.append(Position(place, requested.offset, requested.max_bytes))
             answers.append(result)
-    failed = len(positions) < len(results)
+    # Some partitions have an error, or another broker to fetch from. The consumer must not wait to learn that.
+    settled = len(positions) < len(results)
     wait_ms = min(max(request.max_wait_ms, 0), LARGE_WAIT_MS if len(wanted) > LARGE else MAX_WAIT_MS)
     await _pause(len(positions))
     try:
         read = await broker.reader.fetch(
             positions,
-            min_bytes=0 if failed else request.min_bytes,
+            min_bytes=0 if settled else request.min_bytes,
             max_bytes=request.max_bytes,
             max_wait_seconds=wait_ms / 1000,
             share=share,

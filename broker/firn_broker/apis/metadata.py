@@ -2,6 +2,8 @@
 
 - The leader of a partition is the broker that this client should use: one of its zone, by rendezvous hashing. Any
   broker serves any partition. The leader epoch is always 0.
+- The replicas of a partition are its leader and a broker of each zone, so that consumers may fetch from the broker of
+  their rack (KIP-392). All of them are in sync.
 - Addresses are those of the client's listener. A broker without an address there is left out.
 - A topic requested by name is created on demand if the cluster and the client (since version 4) allow it.
 - A topic that is named more than once is described once, as with Kafka.
@@ -11,6 +13,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
 import structlog
 from kio.schema.errors import ErrorCode
@@ -19,7 +22,7 @@ from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_writer import Fields
 from firn_broker.broker import Broker
-from firn_broker.cluster.membership import leaders
+from firn_broker.cluster.membership import leaders, replicas
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
 from firn_broker.topics.creation import TopicError
@@ -32,11 +35,22 @@ VERSIONS = (0, 12)
 BY_ID = 12
 
 
+class Near(NamedTuple):
+    """The ids of the nodes near a client, and of all nodes by zone."""
+
+    nodes: tuple[int, ...]
+    zones: tuple[tuple[int, ...], ...]
+
+
 async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields:
     """List the live brokers and the requested topics."""
     requested = request.topics
     nodes = broker.endpoints(call.client)
-    near = tuple(node.id for node in broker.membership.near(call.client.zone, external=call.client.external))
+    external = call.client.external
+    near = Near(
+        tuple(node.id for node in broker.membership.near(call.client.zone, external=external)),
+        broker.membership.zones(external=external),
+    )
     if requested is None or (call.version == 0 and not requested):
         try:
             await broker.topic_metadata.refresh()
@@ -63,9 +77,7 @@ async def handle(broker: Broker, request: MetadataRequest, call: Call) -> Fields
     }
 
 
-async def _requested(
-    broker: Broker, call: Call, requested: MetadataTopic, near: tuple[int, ...], *, create: bool
-) -> Fields:
+async def _requested(broker: Broker, call: Call, requested: MetadataTopic, near: Near, *, create: bool) -> Fields:
     name = requested.name
     if name is None and call.version < BY_ID:
         raise MalformedError("a topic of the request has no name")
@@ -91,18 +103,24 @@ def _unknown(name: str | None, id: object, error: ErrorCode) -> Fields:
     return {"error_code": error, "name": name, "topic_id": id, "partitions": ()}
 
 
-def _topic(topic: Topic, near: tuple[int, ...]) -> Fields:
+def _topic(topic: Topic, near: Near) -> Fields:
     return {
         "error_code": ErrorCode.none, "name": topic.name, "topic_id": topic.id,
         "partitions": partial(_partitions, topic, near),
     }  # fmt: skip
 
 
-def _partitions(topic: Topic, near: tuple[int, ...]) -> Sequence[Fields]:
+def _partitions(topic: Topic, near: Near) -> Sequence[Fields]:
     return [
         {
             "error_code": ErrorCode.none, "partition_index": index, "leader_id": id, "leader_epoch": 0,
-            "replica_nodes": (id,), "isr_nodes": (id,), "offline_replicas": (),
+            "replica_nodes": ids, "isr_nodes": ids, "offline_replicas": (),
         }
-        for index, id in enumerate(leaders(near, topic.id, topic.partitions))
+        for index, (id, ids) in enumerate(
+            zip(
+                leaders(near.nodes, topic.id, topic.partitions),
+                replicas(near.nodes, near.zones, topic.id, topic.partitions),
+                strict=True,
+            )
+        )
     ]  # fmt: skip

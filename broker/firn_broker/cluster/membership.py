@@ -48,10 +48,27 @@ def leaders(near: tuple[int, ...], topic: UUID, partitions: int) -> tuple[int, .
 
     Metadata asks this for all partitions again and again, and each choice takes 10 µs.
     """
+    return _chosen(near, topic, partitions)
 
+
+@lru_cache(maxsize=TOPICS)
+def replicas(
+    near: tuple[int, ...], zones: tuple[tuple[int, ...], ...], topic: UUID, partitions: int
+) -> tuple[tuple[int, ...], ...]:
+    """Choose the replicas of a topic's partitions: the leader among the nodes near a client, and a node of each zone.
+
+    Every broker serves every partition. A Java client fetches only from brokers that Metadata names as replicas, and
+    assigns partitions to consumers in the racks of their replicas.
+    """
+    # Without a cache for each zone: the results of all topics would not fit.
+    chosen = (leaders(near, topic, partitions), *(_chosen(zone, topic, partitions) for zone in zones))
+    return tuple(tuple(dict.fromkeys(of_partition)) for of_partition in zip(*chosen, strict=True))
+
+
+def _chosen(nodes: tuple[int, ...], topic: UUID, partitions: int) -> tuple[int, ...]:
     def chosen(index: int) -> int:
         subject = topic.bytes + index.to_bytes(4, "big")
-        return max(near, key=lambda node: (_score(node, subject), -node))
+        return max(nodes, key=lambda node: (_score(node, subject), -node))
 
     return tuple(map(chosen, range(partitions)))
 
@@ -170,6 +187,20 @@ class Membership:
         """List the nodes for clients in ``zone``: those of the zone, or all if it has none."""
         nodes = self.reachable(external=external)
         return [node for node in nodes if node.address.zone == zone] or nodes
+
+    def zones(self, *, external: bool) -> tuple[tuple[int, ...], ...]:
+        """List the ids of the nodes that clients of this listener can reach, by zone, without nodes of no zone."""
+        by_zone: dict[str, list[int]] = {}
+        for node in self.reachable(external=external):
+            if node.address.zone:
+                by_zone.setdefault(node.address.zone, []).append(node.id)
+        return tuple(map(tuple, by_zone.values()))
+
+    def nearer(self, rack: str, *, external: bool) -> tuple[int, ...]:
+        """List the ids of the nodes in a consumer's rack, if this node is in another zone (KIP-392)."""
+        if not rack or rack == self._address.zone:
+            return ()
+        return tuple(node.id for node in self.reachable(external=external) if node.address.zone == rack)
 
     def shard_coordinator(self, shard: int) -> Node:
         """Choose the node that coordinates the groups of ``shard``: the same one for all zones."""

@@ -78,7 +78,8 @@ class FetchSession:
         for key, result in results:
             partition = self._partitions[key]
             bounds = result.high_watermark, result.log_start
-            if not result.error and not result.records and bounds == (partition.high_watermark, partition.log_start):
+            same = bounds == (partition.high_watermark, partition.log_start)
+            if same and not result.error and not result.records and result.preferred < 0:
                 continue
             changed.append((key, result))
             partition.high_watermark, partition.log_start = (-1, -1) if result.error else bounds

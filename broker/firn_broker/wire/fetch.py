@@ -69,7 +69,9 @@ class FetchResult:
     error: ErrorCode = ErrorCode.none
     high_watermark: int = -1
     log_start: int = -1
-    records: Sequence[memoryview] = ()
+    records: Sequence[bytes | memoryview] = ()
+    preferred: int = -1
+    """The node from which the consumer should fetch; -1 if it should stay with this one."""
 
 
 def read(frame: memoryview, place: int, version: int) -> FetchRequest:
@@ -168,8 +170,6 @@ def write(
         aborted = fields.array(0, flexible=flexible)
     else:
         aborted = b"\0" if flexible else b"\xff\xff\xff\xff"
-    # -1: no preferred replica, so the client stays with this broker.
-    middle = aborted + (_I32.pack(-1) if version >= 11 else b"")
     out: list[bytes | memoryview] = []
     head = _TOP.pack(0, error, session) if version >= 7 else _I32.pack(0)
     pending = [head, fields.array(len(topics), flexible=flexible)]
@@ -183,7 +183,9 @@ def write(
             pending.append(_PARTITION.pack(result.index, result.error, result.high_watermark, result.high_watermark))
             if version >= 5:
                 pending.append(_I64.pack(result.log_start))
-            pending.append(middle)
+            pending.append(aborted)
+            if version >= 11:
+                pending.append(_I32.pack(result.preferred))
             size = sum(map(len, result.records))
             # An empty answer has length zero: librdkafka rejects null as invalid.
             pending.append(fields.varint(size + 1) if flexible else _I32.pack(size))

@@ -33,6 +33,7 @@ class Consumer:
         self.version = version
         self.topic: dict[str, Any] = {"topic": "t"} if version < 13 else {"topic_id": id}
         self.session, self.epoch = 0, 0
+        self.rack = ""
 
     def fields(
         self, offsets: Mapping[int, int], forgotten: tuple[int, ...] = (), max_bytes: int = 1 << 20
@@ -47,7 +48,7 @@ class Consumer:
         return {
             "max_wait": zero(), "min_bytes": 1, "max_bytes": max_bytes, "isolation_level": 0, "session_id": self.session,
             "session_epoch": self.epoch, "topics": [{**self.topic, "partitions": partitions}] if partitions else [],
-            "forgotten_topics_data": [{**self.topic, "partitions": forgotten}] if forgotten else [], "rack_id": "",
+            "forgotten_topics_data": [{**self.topic, "partitions": forgotten}] if forgotten else [], "rack_id": self.rack,
             "replica_id": -1,
         }  # fmt: skip
 

@@ -141,7 +141,8 @@ async def broker(
             coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
         ),
     )
-    await made.start(NodeAddress("127.0.0.1", 9092 + seed, external=external), api_table.routes(made))
+    address = NodeAddress("127.0.0.1", 9092 + seed, made.settings.zone, external)
+    await made.start(address, api_table.routes(made))
     try:
         yield Asked(made)
     finally:
