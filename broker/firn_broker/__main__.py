@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import ctypes
 import fcntl
 import gc
 import json
@@ -39,6 +40,9 @@ log = structlog.get_logger()
 DRAIN_SECONDS = 20
 SWITCH_SECONDS = 0.0002
 """Seconds after which the decoding thread yields to the event loop. Each request takes the lock of the interpreter many times."""
+ALLOCATOR = {-1: 64 << 20, -3: 16 << 20, -8: 2}
+"""glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX. Freed buffers of batches stay with the process, because new pages
+cost more than the read of a batch. Few arenas keep the memory of freed buffers in one place."""
 SERVE, FSCK, DOWNGRADE = "serve", "fsck", "downgrade"
 RECOVERING = "a recovery runs or did not end: wait for its end, or repeat firn-broker fsck --recover"
 """The reason why brokers do not serve during a recovery. It stays if the recovery does not end."""
@@ -178,6 +182,7 @@ def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *,
 async def _serve(settings: BrokerSettings) -> int:
     stop = asyncio.Event()
     sys.setswitchinterval(SWITCH_SECONDS)
+    _tune_allocator()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
@@ -223,6 +228,13 @@ async def _serve(settings: BrokerSettings) -> int:
     if probes is not None:
         probes.close()
     return ExitCode.TEMPORARY if outlived.is_set() else ExitCode.DONE
+
+
+def _tune_allocator() -> None:
+    # Other C libraries than glibc have no mallopt.
+    if (mallopt := getattr(ctypes.CDLL(None), "mallopt", None)) is not None:
+        for option, value in ALLOCATOR.items():
+            mallopt(option, value)
 
 
 async def run_fsck(settings: BrokerSettings, options: argparse.Namespace) -> int:

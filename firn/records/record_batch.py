@@ -19,6 +19,7 @@ from kio.schema.errors import ErrorCode
 
 HEADER = 61
 _FIELDS = struct.Struct(">qiibIhiqqqhii")
+_HEAD = struct.Struct(">qii")
 _PLACE = struct.Struct(">q")
 _EPOCH = struct.Struct(">i")
 _CRC = struct.Struct(">I")
@@ -156,6 +157,11 @@ def number(data: memoryview, place: int, base_offset: int) -> None:
     """Write the assigned base offset into the batch at ``place``; the leader epoch is always 0."""
     _PLACE.pack_into(data, place, base_offset)
     _EPOCH.pack_into(data, place + 12, 0)
+
+
+def head(size: int, base_offset: int) -> bytes:
+    """Return the first bytes of a batch of ``size`` bytes as `number` would write them, with the length between."""
+    return _HEAD.pack(base_offset, size - 12, 0)
 
 
 def stamp(data: memoryview, append_ms: int) -> None:

@@ -81,7 +81,7 @@ async def _by_time(broker: Broker, address: str, partition: Partition, timestamp
             if run is None:
                 return -1, -1
             block = await broker.reader.read(run)
-            data = block.slice(run, 0, len(block.data), at_least_one=True)
+            data = block.whole(run)
             match = await _search(broker.decoder, address, data, timestamp, start)
         if match[0] >= 0 or timestamp == MAX_TIMESTAMP:
             return match

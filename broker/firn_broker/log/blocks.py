@@ -1,4 +1,7 @@
-"""Cached batches: bytes of WAL objects whose batches have their offsets written in, so that a fetch only slices.
+"""Cached batches: bytes of WAL objects, and the offsets of their batches, so that a fetch only slices.
+
+What this broker wrote has the offsets written in. What the object store returned stays as it is if its batches are
+large: then each batch has a head of its own, which a fetch sends in place of the batch's first bytes.
 
 The tail (what this broker wrote, which most consumers read) and the history (what it read from the store for consumers
 that are behind) have separate budgets. So a backfill cannot evict the tail."""
@@ -13,25 +16,37 @@ from firn_broker.log_types import BatchRange
 
 Slot = tuple[str, int]
 """Key of an object, and the position of a batch range in it; -1 for the whole object."""
+LARGE = 1 << 14
+"""Average bytes of batches from which heads cost less than a copy of the batches."""
 
 
 class Block:
     """Batches in ``data``, which begins at position ``origin`` of its object. Offsets increase inside each batch
     range."""
 
-    __slots__ = ("bases", "data", "ends", "origin", "positions")
+    __slots__ = ("bases", "data", "ends", "heads", "origin", "positions")
 
     def __init__(
-        self, origin: int, data: memoryview, positions: Sequence[int], ends: Sequence[int], bases: Sequence[int]
+        self,
+        origin: int,
+        data: memoryview,
+        positions: Sequence[int],
+        ends: Sequence[int],
+        bases: Sequence[int],
+        heads: Sequence[bytes] = (),
     ) -> None:
         self.origin = origin
         self.data = data
         self.positions = positions
         self.ends = ends
         self.bases = bases
+        self.heads = heads
+        """The first bytes of each batch, with its offset; empty if ``data`` has the offsets."""
 
-    def slice(self, batch_range: BatchRange, offset: int, max_bytes: int, *, at_least_one: bool) -> memoryview:
-        """Slice whole batches of ``batch_range`` from the one with ``offset`` on, within ``max_bytes``.
+    def slice(
+        self, batch_range: BatchRange, offset: int, max_bytes: int, *, at_least_one: bool
+    ) -> list[bytes | memoryview]:
+        """Return buffers with whole batches of ``batch_range`` from the one with ``offset`` on, within ``max_bytes``.
 
         With ``at_least_one`` the first batch is part of the slice whatever its size.
         """
@@ -42,38 +57,53 @@ class Block:
         last = bisect_right(self.ends, start + max_bytes, first, high)
         if last == first:
             if not at_least_one:
-                return self.data[:0]
+                return []
             last = first + 1
-        return self.data[start - self.origin : self.ends[last - 1] - self.origin]
+        if not self.heads:
+            return [self.data[start - self.origin : self.ends[last - 1] - self.origin]]
+        buffers: list[bytes | memoryview] = []
+        for number in range(first, last):
+            head = self.heads[number]
+            body = self.positions[number] + len(head)
+            buffers += head, self.data[body - self.origin : self.ends[number] - self.origin]
+        return buffers
+
+    def whole(self, batch_range: BatchRange) -> memoryview:
+        """Return all batches of ``batch_range`` in one buffer."""
+        buffers = self.slice(batch_range, batch_range.base_offset, len(self.data), at_least_one=True)
+        return memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
 
 
 def number_batches(batch_range: BatchRange, data: memoryview) -> Block:
-    """Write the offsets into the bytes of a batch range, as the object store returned them.
+    """Give the batches of a range their offsets. ``data`` is the range as the object store returned it.
 
     Raises CorruptDataError if the bytes are not its batches, or a batch does not match its checksum. A new checksum
     for the append time would hide the damage from consumers.
     """
-    if data.readonly:
-        data = memoryview(bytearray(data))
-    positions, ends, bases = [], [], []
+    positions, ends, bases, heads = [], [], [], []
     offset = batch_range.base_offset
     try:
         batches = record_batch.walk(data)
     except ValueError as error:
         raise CorruptDataError(f"{batch_range.place}: {error}") from error
+    if data.readonly and (batch_range.append_ms >= 0 or len(data) < LARGE * len(batches)):
+        data = memoryview(bytearray(data))
     for place, size, count in batches:
         if not record_batch.intact(data[place : place + size]):
             raise CorruptDataError(f"{batch_range.place}: the batch at byte {place} does not match its checksum")
         if batch_range.append_ms >= 0:
             record_batch.stamp(data[place : place + size], batch_range.append_ms)
-        record_batch.number(data, place, offset)
+        if data.readonly:
+            heads.append(record_batch.head(size, offset))
+        else:
+            record_batch.number(data, place, offset)
         positions.append(batch_range.place.position + place)
         ends.append(batch_range.place.position + place + size)
         bases.append(offset)
         offset += count
     if offset != batch_range.last_offset + 1:
         raise CorruptDataError(f"{batch_range.place}: its records end at {offset}, not {batch_range.last_offset + 1}")
-    return Block(batch_range.place.position, data, positions, ends, bases)
+    return Block(batch_range.place.position, data, positions, ends, bases, heads)
 
 
 class Lru:

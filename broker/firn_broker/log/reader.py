@@ -52,7 +52,7 @@ class Records:
     error: ErrorCode
     log_start: int = -1
     high_watermark: int = -1
-    batches: Sequence[memoryview] = ()
+    batches: Sequence[bytes | memoryview] = ()
 
 
 @dataclass(slots=True)
@@ -400,20 +400,20 @@ class Reader:
 
 def _slices(
     offset: int, ranges: Sequence[BatchRange], blocks: Mapping[Slot, Block], budget: int, *, at_least_one: bool
-) -> tuple[list[memoryview], bool]:
+) -> tuple[list[bytes | memoryview], bool]:
     """Slice whole batches from ``offset`` on, within ``budget`` bytes; also report whether no block was missing.
 
     The batches in front of a missing block are a good answer: the consumer asks for the rest again."""
-    batches: list[memoryview] = []
+    batches: list[bytes | memoryview] = []
     for batch_range in ranges:
         block = blocks.get(_slot(batch_range))
         if block is None:
             return batches, False
         part = block.slice(batch_range, offset, budget, at_least_one=at_least_one and not batches)
-        if not len(part):
+        if not part:
             break
-        batches.append(part)
-        budget -= len(part)
+        batches += part
+        budget -= sum(map(len, part))
         if budget <= 0:
             break
     return batches, True

@@ -224,7 +224,7 @@ class Compaction:
         compressed = False
         for batch_range in old:
             block = await self._reader.read(batch_range)
-            data = block.slice(batch_range, batch_range.base_offset, len(block.data), at_least_one=True)
+            data = block.whole(batch_range)
             for place, length, _ in record_batch.walk(data):
                 batch = data[place : place + length]
                 compressed |= bool(record_batch.header(batch)[1] & record_batch.CODEC_BITS)

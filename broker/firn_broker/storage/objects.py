@@ -144,18 +144,11 @@ class DirectoryObjects:
         return await self._in(self._readers, self._read, key, ranges)
 
     def _read(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
-        with (self._directory / key).open("rb", buffering=0) as file:
-            contents = []
-            for start, end in ranges:
-                data = memoryview(bytearray(end - start))
-                done = 0
-                while done < end - start:
-                    count = os.preadv(file.fileno(), [data[done:]], start + done)
-                    if not count:
-                        raise OSError(f"object {key} ends before {end}")
-                    done += count
-                contents.append(data)
-            return contents
+        handle = os.open(self._directory / key, os.O_RDONLY)
+        try:
+            return [memoryview(_read_range(handle, key, start, end)) for start, end in ranges]
+        finally:
+            os.close(handle)
 
     async def size(self, key: str) -> int:
         """Return the bytes of an object."""
@@ -192,6 +185,16 @@ class DirectoryObjects:
         """Release all resources."""
         self._writers.shutdown()
         self._readers.shutdown()
+
+
+def _read_range(handle: int, key: str, start: int, end: int) -> bytes:
+    # The kernel writes into memory that Python has not cleared before.
+    data = os.pread(handle, end - start, start)
+    while len(data) < end - start:
+        if not (more := os.pread(handle, end - start - len(data), start + len(data))):
+            raise OSError(errno.EIO, f"object {key} ends before {end}")
+        data += more
+    return data
 
 
 def flush_directory(path: Path) -> None:
@@ -241,6 +244,9 @@ class BucketObjects:
                 self._store, key, starts=[a for a, _ in ranges], ends=[b for _, b in ranges], coalesce=COALESCE
             ),
         )
+        if len(contents) > 1:
+            # All contents of one request may share its memory. A copy lets the others go.
+            return [memoryview(bytearray(content)) for content in contents]
         return [memoryview(content) for content in contents]
 
     async def size(self, key: str) -> int:
