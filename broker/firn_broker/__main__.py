@@ -22,7 +22,9 @@ from firn.model.errors import ExitCode, InvalidSpecError, UnavailableError
 from firn_broker import api_table, telemetry
 from firn_broker import settings as configuration
 from firn_broker.broker import Broker, Ports
+from firn_broker.cluster import processes
 from firn_broker.cluster.identifiers import Identifiers
+from firn_broker.cluster.processes import Supervisor
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
@@ -40,6 +42,7 @@ log = structlog.get_logger()
 DRAIN_SECONDS = 20
 SWITCH_SECONDS = 0.0002
 """Seconds after which the decoding thread yields to the event loop. Each request takes the lock of the interpreter many times."""
+CHILD = [sys.executable, "-m", "firn_broker", "--config"]
 ALLOCATOR = {-1: 64 << 20, -3: 16 << 20, -8: 2}
 """glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD and M_ARENA_MAX. Freed buffers of batches stay with the process, because new pages
 cost more than the read of a batch. Few arenas keep the memory of freed buffers in one place."""
@@ -72,19 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         settings = settings.model_copy(
             update={"listener": listener, "metrics_listen": options.metrics_listen or settings.metrics_listen}
         )
-        for part in (settings.listener, settings.external):
-            if part is not None:
-                _address(part.bind)
-                if part.advertised:
-                    _address(part.advertised)
-        if settings.internal is not None:
-            _address(settings.internal.bind)
+        environments = processes.environments(settings, options.processes)
     except InvalidSpecError as error:
         print(error, file=sys.stderr)
         return ExitCode.CONFIGURATION
     try:
         if options.command == DOWNGRADE:
             return take_back(settings, options.to)
+        if options.command == SERVE and options.processes > 1:
+            return asyncio.run(Supervisor([*CHILD, str(options.config)], environments).run())
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_serve(settings) if options.command == SERVE else run_fsck(settings, options))
     except InvalidSpecError as error:
@@ -134,6 +133,13 @@ def command_line() -> argparse.ArgumentParser:
         "--listen",
         metavar="HOST:PORT",
         help="address on which the broker listens for clients (default: listener.bind of the configuration, or 127.0.0.1:9092)",
+    )
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1,
+        metavar="N",
+        help="run N brokers of a fleet, each in a process of its own with the next port and node id (default: 1)",
     )
     parser.add_argument(
         "--metrics-listen", metavar="HOST:PORT", help="address on which the broker serves /metrics, /livez and /readyz"

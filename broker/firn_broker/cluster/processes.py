@@ -1,0 +1,139 @@
+"""Several brokers in one pod or on one host: one process for each, and their supervisor.
+
+A broker has one event loop, so it uses little more than one core. Each process is a node of its own, with its own id,
+ports and caches. Rendezvous hashing spreads partitions over processes as over pods.
+
+A process that ends is started again, as Kubernetes would start its container again: the other processes continue to
+serve. A wrong configuration ends all processes, because another start cannot help."""
+
+import asyncio
+import ctypes
+import os
+import signal
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import structlog
+
+from firn.model.errors import ExitCode, InvalidSpecError
+from firn_broker.settings import ENVIRONMENT, BrokerSettings, SqliteSettings
+
+log = structlog.get_logger()
+
+MOST = 64
+"""Processes at most."""
+RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
+"""Seconds before each restart of a process that ends again and again."""
+HEALTHY_SECONDS = 60.0
+"""Seconds of service after which a process that ends starts again at once."""
+_PR_SET_PDEATHSIG = 1
+
+
+def environments(settings: BrokerSettings, count: int) -> list[dict[str, str]]:
+    """Return the environment variables of each process: process ``n`` adds ``n`` to each port of ``settings``, and has
+    the node id ``nodeId * count + n`` if ``nodeId`` is set. Raises InvalidSpecError."""
+    if not 1 <= count <= MOST:
+        raise InvalidSpecError(f"--processes {count}: the number of processes must be 1 to {MOST}")
+    if count > 1 and isinstance(settings.coordinator, SqliteSettings):
+        raise InvalidSpecError(
+            f"--processes {count}: a broker with a directory and SQLite is a single process. Use --config with a coordinator of"
+            " type postgres, or omit --processes"
+        )
+    places = {"LISTENER__BIND": settings.listener.bind, "LISTENER__ADVERTISED": settings.listener.advertised}
+    if settings.external is not None:
+        places |= {"EXTERNAL__BIND": settings.external.bind, "EXTERNAL__ADVERTISED": settings.external.advertised}
+    if settings.internal is not None:
+        places["INTERNAL__BIND"] = settings.internal.bind
+    places["METRICS_LISTEN"] = settings.metrics_listen
+    listens = [place for name, place in places.items() if place and not name.endswith("ADVERTISED")]
+    ports = Counter(port for place in listens for number in range(count) if (port := _port(place, number)))
+    if clashes := [port for port, times in ports.items() if times > 1]:
+        raise InvalidSpecError(
+            f"--processes {count}: two listeners would use port {clashes[0]}. Choose ports of listener.bind, external.bind,"
+            f" internal.bind and metricsListen that are at least {count} apart"
+        )
+    made = []
+    for number in range(count):
+        values = {name: _shifted(place, number) for name, place in places.items() if place}
+        if settings.node_id is not None:
+            values["NODE_ID"] = str(settings.node_id * count + number)
+        made.append({f"{ENVIRONMENT}{name}": value for name, value in values.items()})
+    return made
+
+
+def _port(place: str, number: int) -> int:
+    host, _, port = place.rpartition(":")
+    if not host or not port.isdigit() or int(port) + number > 0xFFFF:
+        raise InvalidSpecError(f"{place!r} is not HOST:PORT with a port to which {number} can be added")
+    # The kernel chooses a port for 0.
+    return int(port) and int(port) + number
+
+
+def _shifted(place: str, number: int) -> str:
+    return f"{place.rpartition(':')[0]}:{_port(place, number)}"
+
+
+class Supervisor:
+    """Runs a process for each environment until SIGTERM or SIGINT."""
+
+    def __init__(self, command: Sequence[str], environments: Sequence[Mapping[str, str]]) -> None:
+        self._command = command
+        self._environments = environments
+        self._running: dict[int, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> int:
+        """Return the exit code of the first process that did not end as it should, or `ExitCode.DONE`."""
+        loop = asyncio.get_running_loop()
+        for signal_number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signal_number, self._stop)
+        keeping = [asyncio.create_task(self._keep(number)) for number in range(len(self._environments))]
+        await asyncio.wait(keeping, return_when=asyncio.FIRST_COMPLETED)
+        self._stop()
+        codes = await asyncio.gather(*keeping)
+        return next((code for code in codes if code), ExitCode.DONE)
+
+    def _stop(self) -> None:
+        if self._stopping.is_set():
+            # A second signal could kill a process that has already removed its handler.
+            return
+        self._stopping.set()
+        for process in self._running.values():
+            with suppress(ProcessLookupError):
+                process.terminate()
+
+    async def _keep(self, number: int) -> int:
+        """Run one process and restart it; return its exit code when it must not start again."""
+        loop, failures = asyncio.get_running_loop().time, 0
+        while True:
+            started = loop()
+            code = await self._once(number)
+            if self._stopping.is_set() or code == ExitCode.CONFIGURATION:
+                return code
+            failures = 0 if loop() - started > HEALTHY_SECONDS else failures
+            seconds = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
+            log.warning("a broker process ended and starts again", process=number, exit_code=code, seconds=seconds)
+            failures += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._stopping.wait()
+                return ExitCode.DONE
+
+    async def _once(self, number: int) -> int:
+        environment = {**os.environ, **self._environments[number]}
+        process = await asyncio.create_subprocess_exec(
+            *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_end_with_supervisor
+        )
+        self._running[number] = process
+        if self._stopping.is_set():
+            process.terminate()
+        code = await process.wait()
+        del self._running[number]
+        # A signal that the supervisor did not send counts as a failure that may pass.
+        return code if code >= 0 else ExitCode.TEMPORARY
+
+
+def _end_with_supervisor() -> None:
+    """Let the kernel stop this process if the supervisor is killed."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
