@@ -118,11 +118,11 @@ class GroupReconciler:
     def _publish_progress(self, group: str, report: DriverReport | None) -> None:
         """Store the driver's report, and wake the topics about which it says something new."""
         reported = report[0].topics if report else []
-        known = reported == self._reported.get(group)
-        topics = self._board.progress.get(group, {}) if known else {item.uid: item for item in reported}
+        unchanged = reported == self._reported.get(group)
+        topics = self._board.progress.get(group, {}) if unchanged else {item.uid: item for item in reported}
         earlier, self._board.progress[group] = self._board.progress.get(group, {}), topics
         self._board.settle_reports(group, self._ports.clock.monotonic())
-        if known:
+        if unchanged:
             return
         self._reported[group] = reported
         before = self._digested.get(group, {})

@@ -1,5 +1,7 @@
 """The first status of a topic: it waits a moment for the driver's report, and not if anything else is missing."""
 
+from typing import Any
+
 import pytest
 
 from firn_controllers.reconcilers import context
@@ -44,7 +46,7 @@ async def test_the_status_of_a_topic_that_the_driver_does_not_report_names_the_d
 
 
 @pytest.mark.parametrize("spec", [{"suspend": True}, {"ingestion": {"group": "missing"}}, {"profile": "missing"}])
-async def test_a_topic_that_no_report_makes_ready_gets_its_status_at_once(spec: dict[str, object]) -> None:
+async def test_a_topic_that_no_report_makes_ready_gets_its_status_at_once(spec: dict[str, Any]) -> None:
     world = await served()
     world.cluster.create(gen.topic("orders", **spec))
     await world.operator_only()
@@ -68,3 +70,17 @@ async def test_many_topics_are_resynced_at_a_bounded_rate(monkeypatch: pytest.Mo
     configured = shared.resync_interval
     monkeypatch.setattr(context, "RESYNCS_PER_SECOND", 0.5 / configured)
     assert shared.resync_interval == 2 * configured
+
+
+async def test_a_topic_without_status_is_not_adopted_under_another_address_of_its_brokers() -> None:
+    world = World(gen.adopting())
+    world.cluster.create(gen.topic("first"))
+    await world.settle()
+    world.cluster.create(gen.topic("orders"))
+    await world.operator_only()
+    assert writes(world, "orders") == 0
+    world.topics.topics["outside", "orders"] = world.topics.topics["classic", "orders"]
+    world.cluster.create(gen.topic("second", profile="outside", topicName="orders", table={"name": "copy"}))
+    await world.operator_only()
+    assert world.conditions("second")["SpecValid"] == ("False", "ResourceConflict")
+    assert "uid-demo-second" not in world.cluster.contracts()

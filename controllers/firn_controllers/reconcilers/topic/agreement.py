@@ -159,8 +159,15 @@ class TopicAgreement:
 
     def _topic_rival(self, observed: ObservedTopic, live: TopicState) -> TopicEntry | None:
         """Return the older resource that has the topic under another address of its brokers."""
-        claim = topic_id_claim(live.topic_id)
-        return self._context.topics.rival(observed.entry, [claim]) if claim is not None else None
+        claim, entry = topic_id_claim(live.topic_id), observed.entry
+        if claim is None:
+            return None
+        rival = self._context.topics.rival(entry, [claim])
+        if rival is None and not self._has_topic(observed):
+            # The first status of a resource, which has the id, is written after its contract.
+            holder = self._context.topics.by_uid(self._contracts.holder(live.topic_id) or "")
+            rival = holder if holder is not None and holder.age < entry.age else None
+        return rival
 
     # Table
 

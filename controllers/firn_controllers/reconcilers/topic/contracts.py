@@ -47,6 +47,10 @@ class JobContracts:
                 self._edited.add(uid)
         return job
 
+    def holder(self, topic_id: str) -> str | None:
+        """Return the uid of a resource whose contract, as this process knows it, is about the Kafka topic with this id."""
+        return next((uid for uid, live in self._in_force.items() if live.job.topic_id == topic_id), None)
+
     async def _left(self) -> set[str]:
         """Return the names of the ConfigMaps that existed when this process asked first."""
         if self._listing is None or (self._listing.done() and self._listing.exception() is not None):
