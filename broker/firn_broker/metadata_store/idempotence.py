@@ -13,7 +13,7 @@
 
 Source: ``ProducerAppendInfo.java``, ``ProducerStateEntry.java``. The rule stands once here, for SQLite, and once in
 PL/pgSQL (``commit_wal`` in `metadata_store.postgres.migrations`). Change both together: the contract suite runs against
-both.
+both. `metadata_store.commit_plan` has the case in which each batch is the next one of its producer.
 """
 
 from collections.abc import Callable

@@ -6,13 +6,14 @@ from tests.contract.metadata_store.batch_ranges import BatchRangeContract
 from tests.contract.metadata_store.builders import ADDRESS, TOPIC, TTL, Log, batch, produced
 from tests.contract.metadata_store.commits import CommitContract
 from tests.contract.metadata_store.groups import GroupContract
+from tests.contract.metadata_store.histories import HistoryContract
 from tests.contract.metadata_store.nodes import NodeContract
 from tests.contract.metadata_store.retention import RetentionContract
 from tests.contract.metadata_store.topics import TopicContract
 
 
 class MetadataStoreContract(
-    NodeContract, TopicContract, CommitContract, BatchRangeContract, RetentionContract, GroupContract
+    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, RetentionContract, GroupContract
 ):
     """All tests that an implementation has to pass."""
 

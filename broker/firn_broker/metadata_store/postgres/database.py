@@ -26,12 +26,16 @@ RELEASE_SECONDS = 1.0
 MIGRATION_SECONDS = 86_400.0
 """Seconds that one step of a migration may take. An index on a large table takes minutes."""
 
-FENCED, WENT_BACK = "FN001", "FN002"
+FENCED, WENT_BACK, NOT_IN_ORDER = "FN001", "FN002", "FN003"
 TEMPORARY = ("08", "25", "28", "3D", "40", "42501", "53", "55", "57", "58", "XX")
 """Prefixes of the SQLSTATEs of errors that may pass: connection, a server that became read-only because another one
 leads, a rotated password, a database or a right that is being restored, rollback (deadlock), resources, locks,
 shutdown, I/O."""
 READ_ONLY = "25006"
+
+
+class NotInOrderError(Exception):
+    """The batches of a commit are not in the order of a plan."""
 
 
 class Database:
@@ -159,6 +163,8 @@ class Database:
             state = error.sqlstate or ""
             if state == FENCED:
                 raise FencedError(str(error)) from error
+            if state == NOT_IN_ORDER:
+                raise NotInOrderError(str(error)) from error
             if state == WENT_BACK:
                 raise WentBackError(f"coordinator: {error}") from error
             if state == READ_ONLY:

@@ -1,13 +1,18 @@
 """Logs of partitions in PostgreSQL.
 
-A commit is one round trip, to the function ``commit_wal``, which works on arrays and locks in one order.
+A commit is one round trip, to a function that works on arrays and locks in one order: ``commit_in_order`` for many
+partitions, and ``commit_wal`` for a few. If a batch is not in order, the former changes nothing, and a second round trip
+calls the latter.
 """
 
 import asyncio
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
+from itertools import accumulate, chain, count
 from typing import Any
+from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
@@ -28,10 +33,14 @@ from firn_broker.log_types import (
 )
 from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
-from firn_broker.metadata_store.postgres.database import Database
+from firn_broker.metadata_store.commit_plan import CommitPlan, outcomes_of, plan_commit
+from firn_broker.metadata_store.postgres.database import Database, NotInOrderError
 from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
 
+COMMIT_BATCHES = "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
+PLANNED_PARTITIONS = 8
+"""Least number of partitions of a commit that is stored as a plan. With fewer, ``commit_wal`` is faster."""
 AFTER_CHECK = "FROM check_progress($16, $17)"
 
 
@@ -64,35 +73,60 @@ class PostgresLog:
         )  # fmt: skip
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
-        columns: list[list[Any]] = [[] for _ in range(10)]
-        for entry in commit.batches:
-            for column, value in zip(
-                columns,
-                (
-                    entry.partition.topic, entry.partition.index, entry.position, entry.length, entry.records, entry.max_timestamp,
-                    entry.append_time, entry.producer_id, entry.producer_epoch, entry.base_sequence,
-                ),
-                strict=True,
-            ):  # fmt: skip
-                column.append(value)
-        sql = "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
-        values = [commit.key, commit.lease.node, commit.lease.epoch, commit.size, *columns, RANGE_BYTES]
-        if commit.repair or commit.required:
-            return await self._commit_or_roll_back(commit, sql, values)
-        reply = await self._database.value(
-            f"{sql} {AFTER_CHECK}", *values, commit.lease.commits, commit.after, lane=self._database.lanes.commits
-        )
-        return _outcomes(reply)
+        plan = None if commit.repair or commit.required else plan_commit(commit.batches)
+        if plan is not None and len(plan.partitions) >= PLANNED_PARTITIONS:
+            with suppress(NotInOrderError):
+                return await self._commit_in_order(commit, plan)
+        return await self._commit_batches(commit)
 
-    async def _commit_or_roll_back(self, commit: Commit, sql: str, values: Sequence[Any]) -> Sequence[BatchOutcome]:
+    async def _commit_in_order(self, commit: Commit, plan: CommitPlan) -> Sequence[BatchOutcome]:
+        """Commit if each batch is the next one of its producer. Raises NotInOrderError."""
+        reply = json.loads(
+            await self._database.value(
+                "SELECT commit_in_order($1,$2,$3,$4,$5,$6,$7) FROM check_progress($8, $9)",
+                commit.key,
+                commit.lease.node,
+                commit.lease.epoch,
+                commit.size,
+                *_arguments(plan),
+                commit.lease.commits,
+                commit.after,
+                lane=self._database.lanes.commits,
+            )
+        )
+        if "high" in reply:
+            return plan.outcomes(reply["at"], reply["high"], reply["start"])
+        return outcomes_of(reply, commit.batches)
+
+    async def _commit_batches(self, commit: Commit) -> Sequence[BatchOutcome]:
+        """Commit, and judge each batch alone."""
+        columns = _transposed(commit.batches, 9)
+        values = [
+            commit.key, commit.lease.node, commit.lease.epoch, commit.size,
+            [topic for topic, _ in columns[0]], [part for _, part in columns[0]], *columns[1:], RANGE_BYTES,
+        ]  # fmt: skip
+        if commit.repair or commit.required:
+            return await self._commit_or_roll_back(commit, values)
+        reply = await self._database.value(
+            f"{COMMIT_BATCHES} {AFTER_CHECK}",
+            *values,
+            commit.lease.commits,
+            commit.after,
+            lane=self._database.lanes.commits,
+        )
+        return outcomes_of(json.loads(reply), commit.batches)
+
+    async def _commit_or_roll_back(self, commit: Commit, values: Sequence[Any]) -> Sequence[BatchOutcome]:
         async def work(db: Any) -> Sequence[BatchOutcome]:
             async with db.transaction():
                 if commit.repair:
                     await db.execute("SET LOCAL firn_broker.repair = 'on'")
-                    reply = await db.fetchval(sql, *values)
+                    reply = await db.fetchval(COMMIT_BATCHES, *values)
                 else:
-                    reply = await db.fetchval(f"{sql} {AFTER_CHECK}", *values, commit.lease.commits, commit.after)
-                outcomes = _outcomes(reply)
+                    reply = await db.fetchval(
+                        f"{COMMIT_BATCHES} {AFTER_CHECK}", *values, commit.lease.commits, commit.after
+                    )
+                outcomes = outcomes_of(json.loads(reply), commit.batches)
                 if (rejected := commit.rejected(outcomes)) is not None:
                     raise WentBackError(rejected)
                 return outcomes
@@ -177,8 +211,40 @@ class PostgresLog:
         return LogState(*rows[0]) if rows else None
 
 
-def _outcomes(reply: str) -> Sequence[BatchOutcome]:
-    return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
+def _arguments(plan: CommitPlan) -> tuple[list[UUID], list[int], list[str]]:
+    """Return a plan as ``commit_in_order`` expects it: topics, numbers of rows, and columns. It counts from 1."""
+    topics = dict.fromkeys(topic for topic, _ in plan.partitions)
+    numbers = dict(zip(topics, count(1)))
+    batches = list(chain.from_iterable(batches for *_, batches in plan.producers))
+    ends = accumulate(len(batches) for *_, batches in plan.producers)
+    tables: list[Sequence[Sequence[Any]]] = [
+        [
+            (numbers[topic], part, *sums)
+            for (topic, part), *sums in zip(plan.partitions, plan.records, plan.sizes, strict=True)
+        ],
+        [(log + 1, *others) for log, *others in plan.ranges],
+        [(log + 1, *others, end) for (log, *others, _), end in zip(plan.producers, ends, strict=True)],
+        batches,
+    ]
+    columns = [
+        _packed(column)
+        for table, width in zip(tables, (4, 7, 5, 4), strict=True)
+        for column in _transposed(table, width)
+    ]
+    return list(topics), [len(table) for table in tables], columns
+
+
+def _packed(column: Sequence[int]) -> str:
+    """Return a column as text. The driver would need the time of a commit to encode all of them as arrays."""
+    if len(set(column)) == 1:
+        return str(int(column[0]))
+    if column and column[-1] == len(column) and column == tuple(range(1, len(column) + 1)):
+        return ""
+    return "{" + str(list(map(int, column)))[1:-1] + "}"
+
+
+def _transposed(rows: Sequence[Sequence[Any]], columns: int) -> Sequence[Sequence[Any]]:
+    return list(zip(*rows, strict=True)) if rows else [()] * columns
 
 
 async def _rewrite(db: Any, rewrite: Rewrite) -> bool:

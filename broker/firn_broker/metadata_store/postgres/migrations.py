@@ -1,7 +1,7 @@
 """The schema of the PostgreSQL store: scripts for the tables, and functions.
 
-Each version has one script, and replaces all functions. Never change a released script: add another, and an empty one
-when only a function changes.
+Each version has one script, and replaces all functions. Never change a released script: add another, and one that
+changes nothing when only a function changes.
 
 Every transaction locks in this order: objects (``wal``), logs by (topic, partition), then the rest. ``now_ms`` is the
 only clock. The table ``run`` holds batch ranges.
@@ -122,6 +122,8 @@ SCRIPTS = (
     END $$;
     CREATE TRIGGER note_producers_of_topic AFTER DELETE ON topic FOR EACH ROW EXECUTE FUNCTION note_producers_of_topic();
     """,
+    # Only functions have changed: `commit_in_order` and those that it calls.
+    "SELECT 1",
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -170,6 +172,124 @@ FUNCTIONS = """
       RETURN true;
     END $$;
 
+    -- The ring of a producer for batches whose offsets count from a high watermark.
+    CREATE OR REPLACE FUNCTION ring_of(p_hw bigint, p_now bigint, p_first bigint[], p_last bigint[], p_offset bigint[], p_append bigint[])
+      RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+      SELECT array_agg(field ORDER BY n, i) FROM unnest(p_first, p_last, p_offset, p_append) WITH ORDINALITY AS it(first, last, off, append, n),
+        LATERAL (VALUES (1, first), (2, last), (3, p_hw + off), (4, CASE append WHEN 1 THEN p_now ELSE -1 END)) fields(i, field)
+    $$;
+
+    -- Locks an object that a lease may commit. With a stored reply, the object is committed already.
+    CREATE OR REPLACE FUNCTION lock_wal(p_key text, p_node int, p_epoch int) RETURNS wal LANGUAGE plpgsql AS $$
+    DECLARE
+      w wal;
+    BEGIN
+      SELECT * INTO w FROM wal WHERE key = p_key FOR UPDATE;
+      IF NOT FOUND THEN
+        RAISE EXCEPTION 'object % is not reserved', p_key USING ERRCODE = 'FN001';
+      END IF;
+      IF w.reply IS NOT NULL THEN
+        RETURN w;
+      END IF;
+      IF w.state <> 0 THEN
+        RAISE EXCEPTION 'the reservation of object % was withdrawn', p_key USING ERRCODE = 'FN001';
+      END IF;
+      IF w.node <> p_node OR w.node_epoch <> p_epoch OR NOT EXISTS (SELECT 1 FROM node WHERE id = p_node AND epoch = p_epoch) THEN
+        RAISE EXCEPTION 'node % has a newer holder', p_node USING ERRCODE = 'FN001';
+      END IF;
+      RETURN w;
+    END $$;
+
+    -- A column of a plan: the values of all rows as an array, one value for all rows, or nothing for the numbers of the rows.
+    CREATE OR REPLACE FUNCTION column_of(p_values text, p_rows int) RETURNS bigint[] LANGUAGE plpgsql IMMUTABLE AS $$
+    BEGIN
+      IF left(p_values, 1) = '{' THEN
+        RETURN p_values::bigint[];
+      ELSIF p_values <> '' THEN
+        RETURN array_fill(p_values::bigint, ARRAY[p_rows]);
+      END IF;
+      RETURN ARRAY(SELECT generate_series(1::bigint, p_rows));
+    END $$;
+
+    -- Commits a plan (metadata_store.commit_plan). Fails if a batch is not the next one of its producer. The columns are those
+    -- of partitions (l_), batch ranges (r_), producers (q_), and their newest batches (b_), of which the last one of each
+    -- producer has the number q_upto.
+    CREATE OR REPLACE FUNCTION commit_in_order(
+      p_key text, p_node int, p_epoch int, p_size bigint, p_topics uuid[], p_rows int[], p_columns text[]
+    ) RETURNS jsonb LANGUAGE plpgsql AS $$
+    DECLARE
+      w wal := lock_wal(p_key, p_node, p_epoch);
+      now_at bigint;
+      l_topic bigint[] := column_of(p_columns[1], p_rows[1]);
+      l_part bigint[] := column_of(p_columns[2], p_rows[1]);
+      l_records bigint[] := column_of(p_columns[3], p_rows[1]);
+      l_bytes bigint[] := column_of(p_columns[4], p_rows[1]);
+      r_log bigint[] := column_of(p_columns[5], p_rows[2]);
+      r_offset bigint[] := column_of(p_columns[6], p_rows[2]);
+      r_records bigint[] := column_of(p_columns[7], p_rows[2]);
+      r_pos bigint[] := column_of(p_columns[8], p_rows[2]);
+      r_len bigint[] := column_of(p_columns[9], p_rows[2]);
+      r_max_ts bigint[] := column_of(p_columns[10], p_rows[2]);
+      r_append bigint[] := column_of(p_columns[11], p_rows[2]);
+      q_log bigint[] := column_of(p_columns[12], p_rows[3]);
+      q_pid bigint[] := column_of(p_columns[13], p_rows[3]);
+      q_epoch bigint[] := column_of(p_columns[14], p_rows[3]);
+      q_seq bigint[] := column_of(p_columns[15], p_rows[3]);
+      q_upto bigint[] := column_of(p_columns[16], p_rows[3]);
+      b_first bigint[] := column_of(p_columns[17], p_rows[4]);
+      b_last bigint[] := column_of(p_columns[18], p_rows[4]);
+      b_offset bigint[] := column_of(p_columns[19], p_rows[4]);
+      b_append bigint[] := column_of(p_columns[20], p_rows[4]);
+      l_id bigint[]; l_hw bigint[]; l_start bigint[];
+      known int; begun int := 0;
+      v_reply jsonb;
+    BEGIN
+      IF w.reply IS NOT NULL THEN
+        RETURN w.reply;
+      END IF;
+      SELECT array_agg(id ORDER BY n), array_agg(hw ORDER BY n), array_agg(log_start ORDER BY n) INTO l_id, l_hw, l_start FROM (
+        SELECT it.n, log.id, hw, log_start FROM unnest(l_topic, l_part) WITH ORDINALITY AS it(topic, part, n)
+        JOIN log ON log.topic_id = p_topics[it.topic] AND log.part = it.part::int AND NOT deleted
+        ORDER BY topic_id, log.part FOR UPDATE OF log) locked;
+      IF cardinality(l_id) IS DISTINCT FROM p_rows[1] THEN
+        RAISE EXCEPTION 'a partition does not exist' USING ERRCODE = 'FN003';
+      END IF;
+      -- Read after the locks, so that append times rise with offsets.
+      now_at := now_ms();
+      UPDATE producer p SET epoch = it.epoch, touched_ms = now_at,
+          ring = CASE WHEN p.epoch = it.epoch THEN p.ring[cardinality(p.ring) - 19 + 4 * (it.upto - it.since) :] ELSE '{}' END || CASE
+            WHEN it.since + 1 = it.upto THEN
+              ARRAY[b_first[it.upto], b_last[it.upto], l_hw[it.log] + b_offset[it.upto], CASE b_append[it.upto] WHEN 1 THEN now_at ELSE -1 END]
+            ELSE ring_of(l_hw[it.log], now_at, b_first[it.since + 1 : it.upto], b_last[it.since + 1 : it.upto],
+              b_offset[it.since + 1 : it.upto], b_append[it.since + 1 : it.upto]) END
+        FROM (SELECT *, coalesce(q_upto[n - 1], 0) AS since FROM unnest(q_log, q_pid, q_epoch, q_seq, q_upto) WITH ORDINALITY
+          AS u(log, pid, epoch, seq, upto, n)) it
+        WHERE p.log = l_id[it.log] AND p.pid = it.pid AND CASE WHEN p.epoch = it.epoch
+          THEN p.ring[3] >= 0 AND (p.ring[cardinality(p.ring) - 2] + 1) & 2147483647 = it.seq
+          ELSE p.epoch < it.epoch AND it.seq = 0 END;
+      GET DIAGNOSTICS known = ROW_COUNT;
+      IF known < p_rows[3] THEN
+        INSERT INTO producer SELECT l_id[it.log], it.pid, it.epoch, ring_of(l_hw[it.log], now_at, b_first[it.since + 1 : it.upto],
+            b_last[it.since + 1 : it.upto], b_offset[it.since + 1 : it.upto], b_append[it.since + 1 : it.upto]), now_at
+          FROM (SELECT *, coalesce(q_upto[n - 1], 0) AS since FROM unnest(q_log, q_pid, q_epoch, q_seq, q_upto) WITH ORDINALITY
+            AS u(log, pid, epoch, seq, upto, n)) it WHERE it.seq = 0
+          ON CONFLICT DO NOTHING;
+        GET DIAGNOSTICS begun = ROW_COUNT;
+        IF known + begun < p_rows[3] THEN
+          RAISE EXCEPTION 'a batch is not the next one of its producer' USING ERRCODE = 'FN003';
+        END IF;
+      END IF;
+      UPDATE log SET hw = hw + it.records, bytes = log.bytes + it.bytes FROM unnest(l_id, l_records, l_bytes) AS it(id, records, bytes)
+        WHERE log.id = it.id;
+      INSERT INTO run SELECT l_id[it.log], l_hw[it.log] + it.off + it.records - 1, l_hw[it.log] + it.off, w.id, it.pos, it.len,
+          CASE it.append WHEN 1 THEN now_at ELSE it.max_ts END, CASE it.append WHEN 1 THEN now_at ELSE -1 END
+        FROM unnest(r_log, r_offset, r_records, r_pos, r_len, r_max_ts, r_append) AS it(log, off, records, pos, len, max_ts, append);
+      v_reply := jsonb_build_object('at', now_at, 'high', to_jsonb(l_hw), 'start', to_jsonb(l_start));
+      UPDATE wal SET state = 1, size = p_size, runs = p_rows[2], dead_ms = NULL, made_ms = now_at, reply = v_reply WHERE id = w.id;
+      PERFORM raise_counter('commits/' || p_node || '/' || p_epoch, 1);
+      RETURN v_reply;
+    END $$;
+
     -- Error codes are Kafka's: 3 unknown topic or partition, 45 out of order sequence number, 47 invalid producer epoch,
     -- 56 storage error for a batch of a forgotten producer that has to be sent again. A ring of one batch at offset -1 has
     -- the sequence at which such a producer may begin. A repair, whose batches no client sends again, sets firn_broker.repair.
@@ -178,7 +298,7 @@ FUNCTIONS = """
       p_records int[], p_max_ts bigint[], p_append boolean[], p_pid bigint[], p_pepoch int[], p_seq int[], p_run_bytes int
     ) RETURNS jsonb LANGUAGE plpgsql AS $$
     DECLARE
-      w wal;
+      w wal := lock_wal(p_key, p_node, p_epoch);
       repair boolean := coalesce(current_setting('firn_broker.repair', true), '') = 'on';
       now_at bigint;
       replies jsonb[] := '{}';
@@ -191,18 +311,8 @@ FUNCTIONS = """
       pid bigint; pid_log bigint; pid_known boolean; pid_epoch int; ring bigint[]; pid_changed boolean := false;
       append_at bigint; last_seq bigint; newest bigint; error int; hit int; held boolean := false;
     BEGIN
-      SELECT * INTO w FROM wal WHERE key = p_key FOR UPDATE;
-      IF NOT FOUND THEN
-        RAISE EXCEPTION 'object % is not reserved', p_key USING ERRCODE = 'FN001';
-      END IF;
       IF w.reply IS NOT NULL THEN
         RETURN w.reply;
-      END IF;
-      IF w.state <> 0 THEN
-        RAISE EXCEPTION 'the reservation of object % was withdrawn', p_key USING ERRCODE = 'FN001';
-      END IF;
-      IF w.node <> p_node OR w.node_epoch <> p_epoch OR NOT EXISTS (SELECT 1 FROM node WHERE id = p_node AND epoch = p_epoch) THEN
-        RAISE EXCEPTION 'node % has a newer holder', p_node USING ERRCODE = 'FN001';
       END IF;
       PERFORM 1 FROM log WHERE (topic_id, part) IN (SELECT DISTINCT * FROM unnest(p_topic, p_part)) AND NOT deleted
         ORDER BY topic_id, part FOR UPDATE;

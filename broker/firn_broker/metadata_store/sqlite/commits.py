@@ -1,17 +1,30 @@
 """The transaction of a commit in SQLite: it assigns offsets to batches, and stores batch ranges and producers.
 
-`metadata_store.idempotence` judges the batches of idempotent producers. ``commit_wal`` in
-`metadata_store.postgres.migrations` does the same in PL/pgSQL for PostgreSQL.
+`append_in_order` stores a plan (`metadata_store.commit_plan`) with a few statements. `Appends` takes one batch after the
+other: `metadata_store.idempotence` judges those of idempotent producers. ``commit_in_order`` and ``commit_wal`` in
+`metadata_store.postgres.migrations` do the same in PL/pgSQL for PostgreSQL.
 """
 
 import json
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from itertools import chain
+from typing import Any
 
 from kio.schema.errors import ErrorCode
 
+from firn.records.record_batch import following_sequence
 from firn_broker.log_types import RANGE_BYTES, BatchEntry, BatchOutcome, Partition
 from firn_broker.metadata_store import idempotence
-from firn_broker.metadata_store.idempotence import KnownBatch, ProducerState
+from firn_broker.metadata_store.commit_plan import CommitPlan
+from firn_broker.metadata_store.idempotence import KEPT, KnownBatch, ProducerState
 from firn_broker.metadata_store.sqlite.database import Database
+
+BETWEEN = "], ["
+"""The text between two batches of a producer as ``json.dumps`` writes them. A JSON decoder would take more time than the
+rest of the commit."""
+PORTIONS = (256, 32, 4, 1)
+"""Rows that one statement reads or writes. SQLite compiles a statement for each number, and keeps it."""
 
 
 class PartitionLog:
@@ -142,3 +155,93 @@ class Appends:
             "INSERT OR REPLACE INTO producer VALUES (?,?,?,?,?)",
             [(log.id, pid, state.epoch, json.dumps(state.batches), self._now_ms) for pid, state in touched],
         )
+
+
+def append_in_order(
+    database: Database, plan: CommitPlan, wal: int, now_ms: int
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """Append the batches of a plan from the object with row id ``wal``.
+
+    Return high watermarks and log starts of its partitions before the commit. Return None, and change nothing, if a
+    partition does not exist or a batch is not the next one of its producer.
+    """
+    keys = [(topic.bytes, part) for topic, part in plan.partitions]
+    found = _many(
+        database,
+        "SELECT topic_id, part, id, hw, log_start FROM (VALUES {}) wanted CROSS JOIN log"
+        " ON topic_id=wanted.column1 AND part=wanted.column2 AND NOT deleted",
+        keys,
+    )
+    if [row[:2] for row in found] != keys:
+        return None
+    _, _, logs, highs, starts = zip(*found, strict=True)
+    producers = _producers_in_order(database, plan, logs, highs, now_ms)
+    if producers is None:
+        return None
+    database.connection.executemany(
+        "UPDATE log SET hw=hw+?, bytes=bytes+? WHERE id=?", zip(plan.records, plan.sizes, logs, strict=True)
+    )
+    ranges = []
+    for log, offset, records, position, length, newest, append_time in plan.ranges:
+        base = highs[log] + offset
+        times = (now_ms, now_ms) if append_time else (newest, -1)
+        ranges.append((logs[log], base + records - 1, base, wal, position, length, *times))
+    _many(database, "INSERT INTO run VALUES {}", ranges)
+    _many(database, "INSERT OR REPLACE INTO producer VALUES {}", producers)
+    return highs, starts
+
+
+def _producers_in_order(
+    database: Database, plan: CommitPlan, logs: Sequence[int], highs: Sequence[int], now_ms: int
+) -> list[tuple[int, int, int, str, int]] | None:
+    """Return the new rows of the producers; None if a batch is not the next one of its producer."""
+    keys = [(logs[log], id) for log, id, *_ in plan.producers]
+    known = _many(
+        database,
+        "SELECT wanted.column1, wanted.column2, epoch, batches FROM (VALUES {}) wanted LEFT JOIN producer"
+        " ON log=wanted.column1 AND pid=wanted.column2",
+        keys,
+    )
+    if [row[:2] for row in known] != keys:
+        return None
+    rows = []
+    for (log, id, epoch, sequence, added), (row, _, before, stored) in zip(plan.producers, known, strict=True):
+        batches = stored[2:-2].split(BETWEEN) if before == epoch else []
+        if batches:
+            if not _is_next(batches[-1], sequence):
+                return None
+        elif sequence or (before is not None and before > epoch):
+            return None
+        high = highs[log]
+        for first, last, offset, append_time in added:
+            batches.append(f"{first}, {last}, {high + offset}, {now_ms if append_time else -1}")
+        rows.append((row, id, epoch, f"[[{BETWEEN.join(batches[-KEPT:])}]]", now_ms))
+    return rows
+
+
+def _is_next(newest: str, sequence: int) -> bool:
+    """Return whether a batch with this sequence follows the newest stored one."""
+    _, last, base, _ = newest.split(", ")
+    return base[0] != "-" and following_sequence(int(last), 1) == sequence
+
+
+def _many(database: Database, sql: str, rows: Sequence[Sequence[Any]]) -> list[Any]:
+    """Run a statement for many rows of values, and return the rows of its answers in any order."""
+    answers = []
+    for portion in _portions(rows):
+        statement = _with_values(sql, len(portion), len(portion[0]))
+        answers += database.connection.execute(statement, tuple(chain.from_iterable(portion))).fetchall()
+    return answers
+
+
+def _portions(rows: Sequence[Sequence[Any]]) -> Iterator[Sequence[Sequence[Any]]]:
+    start = 0
+    for size in PORTIONS:
+        while len(rows) - start >= size:
+            yield rows[start : start + size]
+            start += size
+
+
+@lru_cache(maxsize=64)
+def _with_values(sql: str, rows: int, columns: int) -> str:
+    return sql.format(",".join([f"({','.join('?' * columns)})"] * rows))

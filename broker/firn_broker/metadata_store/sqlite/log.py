@@ -23,7 +23,8 @@ from firn_broker.log_types import (
 )
 from firn_broker.metadata_store import time_marks
 from firn_broker.metadata_store.batch_ranges import RANGE_COLUMNS, range_of_row
-from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, read_log
+from firn_broker.metadata_store.commit_plan import outcomes_of, plan_commit, reply_of
+from firn_broker.metadata_store.sqlite.commits import Appends, PartitionLog, append_in_order, read_log
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.time_marks import Mark
 from firn_broker.ports import WentBackError
@@ -80,16 +81,31 @@ class SqliteLog:
         self._check_progress(commit)
         wal, reply = self._reserved(commit.key, commit.lease)
         if reply is not None:
-            return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in json.loads(reply)]
+            return outcomes_of(json.loads(reply), commit.batches)
         now = self._database.now_ms()
+        if (outcomes := self._commit_in_order(commit, wal, now)) is None:
+            outcomes = self._commit_batches(commit, wal, now)
+        if any(outcome.changed for outcome in outcomes):
+            self._database.raise_counter(commit.lease.commits)
+        return outcomes
+
+    def _commit_in_order(self, commit: Commit, wal: int, now: int) -> Sequence[BatchOutcome] | None:
+        """Commit if each batch is the next one of its producer; otherwise return None."""
+        if not commit.batches or commit.repair or commit.required or (plan := plan_commit(commit.batches)) is None:
+            return None
+        bounds = append_in_order(self._database, plan, wal, now)
+        if bounds is None:
+            return None
+        self._finish(wal, now, commit.size, len(plan.ranges), reply_of(now, *bounds))
+        return plan.outcomes(now, *bounds)
+
+    def _commit_batches(self, commit: Commit, wal: int, now: int) -> Sequence[BatchOutcome]:
         appends = Appends(self._database, now, repair=commit.repair)
         outcomes = [appends.append(entry) for entry in commit.batches]
         if (rejected := commit.rejected(outcomes)) is not None:
             raise WentBackError(rejected)
         ranges = appends.store(wal)
         self._finish(wal, now, commit.size, ranges, outcomes)
-        if any(outcome.changed for outcome in outcomes):
-            self._database.raise_counter(commit.lease.commits)
         return outcomes
 
     def _check_progress(self, commit: Commit) -> None:
