@@ -1,7 +1,7 @@
 """Contract between drivers and the internal listener of diskless brokers: where the record batches of partitions are stored.
 
 A driver posts a `Question` to `PATH` with the header ``Authorization: Bearer TOKEN``, and gets an `Answer`. The broker limits an
-answer. The driver asks again from the offset after the last range of a partition until it has all that it wants.
+answer. The driver asks again from the offset after the last range of a partition until it has all wanted ranges.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ MAX_REQUEST_BYTES = 1 << 20
 MAX_PARTITIONS = 4_000
 """Partitions of a question. Each takes about 80 bytes of the request."""
 MAX_RANGES = 20_000
-"""Batch ranges of an answer over all its partitions. Each partition may have one, even if the others have all of these."""
+"""Batch ranges of an answer over all its partitions. Beyond this number, each partition may still have one range."""
 MAX_ANSWER_BYTES = 16 << 20
 MAX_RANGE_BYTES = 1 << 30
 
@@ -36,8 +36,8 @@ class WantedRange(NamedTuple):
 class StoredRange(NamedTuple):
     """Consecutive batches of a partition that are next to each other in an object, with the offsets that they cover.
 
-    The base offsets in the bytes of the batches have no meaning: the first batch begins at ``base_offset``, and each batch at the
-    offset after the one before.
+    The base offsets in the bytes of the batches have no meaning. The first batch begins at ``base_offset``, and each other batch after
+    the last offset of the batch before it.
     """
 
     object: Annotated[int, Field(ge=0, lt=MAX_RANGES + MAX_PARTITIONS)]

@@ -74,7 +74,7 @@ FIND_SECONDS = Histogram(
 )
 INTERNAL_REQUESTS = Counter(
     "firn_broker_internal_requests_total",
-    "Requests of ingestion drivers at the internal listener, by HTTP status: 200, or why there was no answer",
+    "Requests of ingestion drivers at the internal listener, by HTTP status",
     ["status"],
 )
 CACHE_HITS = Gauge("firn_broker_cache_hits", "Batch ranges found in the cache")

@@ -35,7 +35,7 @@ class WriterSettings(Settings):
     """How the broker collects produced batches into objects."""
 
     flush_seconds: float = Field(default=0.25, gt=0, le=60)
-    """Most seconds from the first batch of an object to its upload."""
+    """Longest time in seconds from the first batch of an object to its upload."""
     flush_bytes: int = Field(default=8 * MIB, ge=1024, le=256 * MIB)
     """Size of an object in bytes. The broker uploads an object before it grows larger."""
     puts_per_second: float | None = Field(default=None, ge=0)
@@ -281,7 +281,7 @@ class BrokerSettings(Settings):
     node_id: int | None = Field(default=None, ge=0)
     """Node id of the broker. Default: the lowest free id."""
     zone: str = ""
-    """Zone of the broker. Consumers with this zone as their ``client.rack`` fetch from it. A client that names the zone in
+    """Zone of the broker. Consumers with this zone as their ``client.rack`` fetch from it. A client that states the zone in
     its client id, as ``client.id=reader,zone=a``, uses the brokers of that zone."""
     require_durable: bool = True
     """If true, the broker does not start on a PostgreSQL with ``fsync`` or ``full_page_writes`` off, and warns if no

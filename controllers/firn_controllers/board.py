@@ -17,7 +17,7 @@ from firn_controllers.policies.outcome import PolicyOutcome
 from firn_controllers.ports import TableDebt
 
 PATIENCE = 60.0
-"""Seconds without an expected report of a group, or of its start, after which the operator expects no other one."""
+"""Seconds without an expected report of a group, or of its start, after which the operator stops expecting it."""
 _FINAL = frozenset({"Running", "CaughtUp", "Suspended"})
 """States of a driver after which no other state of the same contract is expected soon."""
 

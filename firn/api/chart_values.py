@@ -101,7 +101,8 @@ class OperatorValues(Settings):
     log_level: Literal["debug", "info", "warning", "error"]
     """Lowest level of log messages."""
     resync: Duration
-    """Longest time between two reconciles of a resource."""
+    """Longest time between two reconciles of a resource. The time is longer with more than ten IcebergTopics for each
+    of its seconds, such as 3,000 for five minutes."""
     progress_interval: Duration
     """Longest interval between two reads of an ingestion application's progress."""
     workers: int = Field(ge=1, le=64)

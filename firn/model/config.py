@@ -221,7 +221,7 @@ class TokenEndpoint(Settings):
     @model_validator(mode="after")
     def _extensions_are_no_token(self) -> Self:
         if "auth" in self.extensions:
-            raise ValueError("extensions must not have the key auth, which is the token")
+            raise ValueError("extensions must not have the key auth, which is reserved for the token; remove it")
         return self
 
 
@@ -240,7 +240,9 @@ class Sasl(Settings):
     @model_validator(mode="after")
     def _only_oauth_has_tokens(self) -> Self:
         if (self.mechanism == "OAUTHBEARER") != (self.tokens is not None):
-            raise ValueError("mechanism OAUTHBEARER needs tokens, and no other mechanism has them")
+            raise ValueError(
+                "mechanism OAUTHBEARER needs tokens, and no other mechanism has them; add or remove tokens"
+            )
         return self
 
 
@@ -456,16 +458,16 @@ class ObjectStore(Settings):
 
 
 class DirectReads(Settings):
-    """Ingestion reads the bucket past the brokers. It asks them only where the records are, at an internal listener."""
+    """Ingestion reads records from the bucket. It asks the brokers only where the records are, at an internal listener."""
 
     token: SecretKey | None = None
     """Secret key with the token of the internal listener. Default: the key `token` of the Secret `firn-direct-reads-PROFILE`. The chart
     creates this Secret once, with a random token."""
     properties: PlainProperties = {}
-    """Settings of the object store client in the drivers. They are added to those of `objectStore`, and take precedence."""
+    """Settings of the object store client in the drivers. They are added to the properties of `objectStore`, and take precedence."""
     secret_properties: dict[str, SecretKey] = {}
-    """Properties from Secret keys: credentials that can read objects below `objectStore.url`. The drivers do not get those of
-    `objectStore`. Without them, drivers use the identity of their ServiceAccount."""
+    """Properties from Secret keys: credentials that can read objects below `objectStore.url`. The drivers do not get the
+    secret properties of `objectStore`. Without credentials here, drivers use the identity of their ServiceAccount."""
 
 
 class DisklessProfile(Profile):
@@ -699,7 +701,7 @@ class Config(Settings):
     """Longest time between two reconciles of a resource. It grows with the number of IcebergTopics above 3,000: the operator
     reconciles ten of them a second without an event."""
     progress_interval: Duration = "5s"
-    """Longest interval between two reads of a group's /progress; it is shorter while news are expected."""
+    """Longest interval between two reads of a group's /progress; it is shorter while the operator expects news."""
     workers: int = Field(default=32, ge=1, le=64)
     writes_per_second: int = Field(default=300, ge=1, le=1000)
     """Most writes to the Kubernetes API per second, on average. Events are not counted."""

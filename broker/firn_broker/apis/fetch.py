@@ -2,8 +2,8 @@
 
 - Topics by id since 13. Incremental sessions since 7 (`log.fetch_sessions`).
 - There are no transactions: the last stable offset is the high watermark, and no transaction is aborted.
-- A consumer with a rack (since 11) gets no records from a broker of another zone if its rack has a broker, but the id
-  of that broker (KIP-392).
+- If a consumer states a rack (since 11) that has a broker, a broker of another zone sends no records. It answers with
+  the id of the broker in the rack (KIP-392).
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
 - One batch larger than all bounds may be in an answer. Otherwise no consumer could read it.
 - OFFSET_OUT_OF_RANGE refers only to bounds that were read after the request arrived. Batches that cannot be read now

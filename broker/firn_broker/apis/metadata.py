@@ -2,8 +2,8 @@
 
 - The leader of a partition is the broker that this client should use: one of its zone, by rendezvous hashing. Any
   broker serves any partition. The leader epoch is always 0.
-- The replicas of a partition are its leader and a broker of each zone, so that consumers may fetch from the broker of
-  their rack (KIP-392). All of them are in sync.
+- The replicas of a partition are its leader and a broker of each zone. All of them are in sync. So consumers can fetch
+  from the broker of their rack (KIP-392).
 - Addresses are those of the client's listener. A broker without an address there is left out.
 - A topic requested by name is created on demand if the cluster and the client (since version 4) allow it.
 - A topic that is named more than once is described once, as with Kafka.

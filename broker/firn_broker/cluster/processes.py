@@ -3,8 +3,8 @@
 A broker has one event loop, so it uses little more than one core. Each process is a node of its own, with its own id,
 ports and caches. Rendezvous hashing spreads partitions over processes as over pods.
 
-A process that ends is started again, as Kubernetes would start its container again: the other processes continue to
-serve. A wrong configuration ends all processes, because another start cannot help."""
+The supervisor restarts a process that ends, as Kubernetes would restart its container. The other processes continue to
+serve. A wrong configuration ends all processes, because a restart cannot help."""
 
 import asyncio
 import ctypes
@@ -22,7 +22,7 @@ from firn_broker.settings import ENVIRONMENT, BrokerSettings, SqliteSettings
 log = structlog.get_logger()
 
 MOST = 64
-"""Processes at most."""
+"""Largest number of processes."""
 RESTART_SECONDS = (0.0, 1.0, 2.0, 5.0, 10.0, 30.0)
 """Seconds before each restart of a process that ends again and again."""
 HEALTHY_SECONDS = 60.0
@@ -31,8 +31,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def environments(settings: BrokerSettings, count: int) -> list[dict[str, str]]:
-    """Return the environment variables of each process: process ``n`` adds ``n`` to each port of ``settings``, and has
-    the node id ``nodeId * count + n`` if ``nodeId`` is set. Raises InvalidSpecError."""
+    """Return the environment variables of each process. Raises InvalidSpecError.
+
+    Process ``n`` adds ``n`` to each port of ``settings``. If ``nodeId`` is set, its node id is ``nodeId * count + n``.
+    """
     if not 1 <= count <= MOST:
         raise InvalidSpecError(f"--processes {count}: the number of processes must be 1 to {MOST}")
     if count > 1 and isinstance(settings.coordinator, SqliteSettings):
@@ -65,7 +67,9 @@ def environments(settings: BrokerSettings, count: int) -> list[dict[str, str]]:
 def _port(place: str, number: int) -> int:
     host, _, port = place.rpartition(":")
     if not host or not port.isdigit() or int(port) + number > 0xFFFF:
-        raise InvalidSpecError(f"{place!r} is not HOST:PORT with a port to which {number} can be added")
+        raise InvalidSpecError(
+            f"{place!r} is not HOST:PORT with a port to which {number} can be added; correct it, or choose a lower port"
+        )
     # The kernel chooses a port for 0.
     return int(port) and int(port) + number
 
@@ -84,7 +88,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
 
     async def run(self) -> int:
-        """Return the exit code of the first process that did not end as it should, or `ExitCode.DONE`."""
+        """Run the processes until a signal or a wrong configuration. Return the first exit code that is not 0, if any."""
         loop = asyncio.get_running_loop()
         for signal_number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signal_number, self._stop)
@@ -104,7 +108,7 @@ class Supervisor:
                 process.terminate()
 
     async def _keep(self, number: int) -> int:
-        """Run one process and restart it; return its exit code when it must not start again."""
+        """Run one process and restart it whenever it ends. Return its exit code if a restart is not due."""
         loop, failures = asyncio.get_running_loop().time, 0
         while True:
             started = loop()
@@ -113,7 +117,9 @@ class Supervisor:
                 return code
             failures = 0 if loop() - started > HEALTHY_SECONDS else failures
             seconds = RESTART_SECONDS[min(failures, len(RESTART_SECONDS) - 1)]
-            log.warning("a broker process ended and starts again", process=number, exit_code=code, seconds=seconds)
+            log.warning(
+                "a broker process ended; the supervisor restarts it", process=number, exit_code=code, seconds=seconds
+            )
             failures += 1
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
@@ -130,7 +136,7 @@ class Supervisor:
             process.terminate()
         code = await process.wait()
         del self._running[number]
-        # A signal that the supervisor did not send counts as a failure that may pass.
+        # A signal from outside the supervisor, such as that of the OOM killer, is a temporary failure.
         return code if code >= 0 else ExitCode.TEMPORARY
 
 

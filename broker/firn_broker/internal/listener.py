@@ -20,7 +20,7 @@ log = structlog.get_logger()
 
 HEAD_BYTES = 8192
 CONNECTIONS = 64
-"""Open connections. The listener closes further ones at once."""
+"""Largest number of open connections. The listener closes other connections at once."""
 ARRIVAL_SECONDS = 10.0
 """Seconds within which a request has to arrive."""
 ANSWER_SECONDS = 30.0
@@ -31,7 +31,7 @@ _UNAVAILABLE = "503 Service Unavailable"
 
 
 class _Refused(Exception):
-    """A request that gets no ranges: the status, and the text for the client."""
+    """A request that the listener rejects, with the status and the text for the client."""
 
     def __init__(self, status: str, text: str) -> None:
         super().__init__(text)
@@ -80,7 +80,7 @@ class InternalListener:
         except _Refused as refused:
             return refused.status, f"{refused}\n".encode()
         except TimeoutError:
-            return _UNAVAILABLE, b"timed out\n"
+            return _UNAVAILABLE, b"timed out; the request or the coordinator took too long\n"
         except UnavailableError as error:
             return _UNAVAILABLE, f"{error}\n".encode()
         except OSError:
@@ -93,7 +93,7 @@ class InternalListener:
         return _OK, answer.model_dump_json().encode()
 
     async def _question(self, reader: asyncio.StreamReader) -> Question:
-        """Read a request, whose body is read only after its token was checked. Raises _Refused."""
+        """Read a request: first its headers with the token, then its body. Raises _Refused."""
         try:
             head = await reader.readuntil(b"\r\n\r\n")
         except asyncio.LimitOverrunError as error:

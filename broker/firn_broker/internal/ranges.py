@@ -49,12 +49,12 @@ class _Search:
         return Lookup(Partition(part.topic, part.partition), self._next[number], ANY_BYTES)
 
     def fail(self, number: int, error: ErrorCode) -> None:
-        """Report an error of a partition, unless it has ranges already: the driver asks for the rest again."""
+        """Report an error of a partition that has no ranges yet. Otherwise the driver asks for the other ranges again."""
         if not self._ranges[number]:
             self._errors[number] = error.name
 
     def add(self, number: int, found: Sequence[BatchRange]) -> bool:
-        """Add the ranges of a lookup. Return whether the partition may have more of those that are wanted."""
+        """Add the ranges of a lookup. Return whether the partition may have more of the wanted ranges."""
         end = self._wanted[number].end
         for batch_range in found:
             if batch_range.base_offset >= end:
@@ -71,7 +71,7 @@ class _Search:
         return bool(found) and self._next[number] < end
 
     def answer(self) -> Answer:
-        """Return what was found."""
+        """Return the ranges and errors found so far."""
         found = zip(self._errors, self._ranges, strict=True)
         # The values are our own, so checking them again would only take time.
         return Answer.model_construct(

@@ -1,10 +1,10 @@
 """Cached batches: bytes of WAL objects, and the offsets of their batches, so that a fetch only slices.
 
-What this broker wrote has the offsets written in. What the object store returned stays as it is if its batches are
-large: then each batch has a head of its own, which a fetch sends in place of the batch's first bytes.
+Objects that this broker wrote have the offsets in their bytes. Objects from the store with large batches stay as they
+are. Each of their batches has a head of its own, which a fetch sends in place of the batch's first bytes.
 
-The tail (what this broker wrote, which most consumers read) and the history (what it read from the store for consumers
-that are behind) have separate budgets. So a backfill cannot evict the tail."""
+The tail has the objects that this broker wrote, which most consumers read. The history has objects from the store, for
+consumers that are behind. Both have separate budgets. So a backfill cannot evict the tail."""
 
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
@@ -46,7 +46,7 @@ class Block:
     def slice(
         self, batch_range: BatchRange, offset: int, max_bytes: int, *, at_least_one: bool
     ) -> list[bytes | memoryview]:
-        """Return buffers with whole batches of ``batch_range`` from the one with ``offset`` on, within ``max_bytes``.
+        """Return buffers with whole batches of ``batch_range`` from the batch with ``offset`` on, within ``max_bytes``.
 
         With ``at_least_one`` the first batch is part of the slice whatever its size.
         """

@@ -167,8 +167,9 @@ class Reader:
         results: dict[Position, LookupResult],
         watch: Waiter,
     ) -> None:
-        """Take the bounds that a poll has read since the fetch arrived, or look them up: the answer must not report
-        bounds that are older than the request."""
+        """Use the bounds that a poll has read since the fetch arrived, or look them up.
+
+        The answer must not report bounds that are older than the request."""
         unconfirmed = []
         for position in claimed:
             known = self._watermarks.known(position.partition)

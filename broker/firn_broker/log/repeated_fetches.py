@@ -2,9 +2,9 @@
 
 A consumer at the ends of its partitions sends the same bytes every half second, and gets the same answer. Such a fetch
 needs no parsing, no task and no lookup of its own. It registers, and a timer sends the answer again. If a partition
-grows, or no poll confirms the ends in time, the broker handles the request as any other.
+grows, or no poll confirms the ends in time, the broker handles the request in full.
 
-In a session (KIP-227) the epoch of the request grows each time, and all else is the same."""
+In a session (KIP-227), each request has the next epoch and is otherwise the same."""
 
 import asyncio
 from collections.abc import Mapping
@@ -22,13 +22,13 @@ from firn_broker.wire.fetch import FetchRequest, epoch_place
 Ends = Mapping[Partition, tuple[int, int]]
 """Log start and high watermark by partition."""
 REQUEST_BYTES = 16 << 10
-"""Bytes at most of a remembered request and its answer."""
+"""Largest size of a remembered request with its answer, in bytes."""
 END_BYTES = 350
 """Bytes that the end of a partition takes."""
 TOTAL_BYTES = 16 << 20
-"""Bytes at most of the remembered requests of all connections."""
+"""Largest size of all remembered requests, in bytes."""
 MAX_WAIT_SECONDS = 5.0
-"""The longest wait for records. If the ends are not confirmed in time, the request is handled with a full wait."""
+"""Longest wait for records, in seconds. Requests with a longer wait are not remembered."""
 POLLS = 2
 """Least number of polls of the coordinator for which a request waits, so that one of them can confirm the ends."""
 
@@ -147,11 +147,11 @@ class _Repeated(Watch):
         self.answer.add_done_callback(self._end)
 
     def wake(self, partition: Partition) -> None:
-        """Handle the request as any other, in the next turn of the event loop."""
+        """Handle the request in full, in the next turn of the event loop."""
         asyncio.get_running_loop().call_soon(self._handle)
 
     def abandon(self) -> None:
-        """Cancel the answer. A task that handles the request ends as those of other requests, and then the answer too."""
+        """Cancel the answer, unless a task handles the request. The server ends that task, and the answer ends with it."""
         if self._task is None:
             self.answer.cancel()
 

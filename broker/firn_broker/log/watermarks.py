@@ -28,7 +28,7 @@ class Watch(ABC):
 
     @abstractmethod
     def wake(self, partition: Partition) -> None:
-        """Take note that the partition has grown. Register and unregister no watch meanwhile."""
+        """Note that the partition has grown. Must not register or unregister a watch."""
 
 
 class Waiter(Watch):
@@ -144,8 +144,8 @@ class Watermarks:
     def poll(self, partition: Partition, log_start: int, high_watermark: int) -> None:
         """Use the bounds that a poll has read.
 
-        Bounds that are lower than the known ones mean that a commit of this broker was faster than the poll, or that the
-        coordinator went back. Then each fetch reads them again."""
+        If bounds are lower than the known bounds, a commit of this broker was faster than the poll, or the coordinator
+        went back. Then each fetch reads the bounds again."""
         known = self._known.get(partition, (-1, -1))
         if log_start < known[0] or high_watermark < known[1]:
             self.forget(partition)

@@ -9,7 +9,7 @@ answers.
                                                     one PUT an object       offsets, one outcome a batch -> answers, cache, fetches
 
 Rotation: a file does not wait for the end of its interval if the writer is idle. The batches that arrive until its
-commit share the next file. So a lone batch waits for nothing, and many batches share few objects. `PutBudget` bounds
+commit share the next file. So a lone batch waits for no interval, and many batches share few objects. `PutBudget` bounds
 the uploads that begin before the interval ends.
 
 Order: a producer with several requests in flight has consecutive sequences in consecutive files. So commits follow the
@@ -200,7 +200,7 @@ class WalWriter:
             self._rotate()
 
     def _rotate_sooner(self) -> None:
-        """Rotate the active file if no other one is under way and the budget allows it, or else when it will."""
+        """Rotate the active file if no other file is unfinished: now, or when the budget has a token."""
         self._sooner = None
         if self._unfinished > 1 or not self._active.entries:
             return

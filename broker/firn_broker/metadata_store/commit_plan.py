@@ -1,7 +1,7 @@
 """The rows of a commit whose batches are all in order, which a coordinator writes with a few statements.
 
-Almost every batch is the next one of its producer. Then its offset, its batch range and the new state of its producer
-follow from the high watermark of its partition, so a store reads and writes all partitions of a commit together. If the
+Almost every batch is the next batch of its producer. Then the high watermark of its partition determines its offset, its
+batch range and the new state of its producer. So a store reads and writes all partitions of a commit together. If the
 plan or the stored states show another batch, such as a duplicate, the store judges the batches one by one
 (`metadata_store.idempotence`). Both ways have the same result.
 
@@ -20,8 +20,8 @@ from firn_broker.log_types import RANGE_BYTES, BatchEntry, BatchOutcome, Partiti
 from firn_broker.metadata_store.idempotence import KEPT
 
 MOST_RECORDS = 1 << 28
-"""Records from which a batch is not planned. With larger batches, the next batch of a producer may have the sequences of
-an earlier one that is still known, because sequences begin again after 2,147,483,647."""
+"""Number of records from which a batch is not planned. Sequences begin again after 2,147,483,647. So after larger batches,
+a producer may repeat sequences of a batch that the store still knows."""
 
 PlannedBatch = tuple[int, int, int, bool]
 """First and last sequence of a batch, its offset, and whether it gets the append time. All offsets of a plan count from
@@ -56,8 +56,8 @@ class CommitPlan:
 
 
 def plan_commit(batches: Sequence[BatchEntry]) -> CommitPlan | None:
-    """Plan a commit of these batches; return None if they are not in the order of a plan: by partition, and by sequence
-    of each producer."""
+    """Plan a commit of these batches. Return None unless they are ordered by partition, and by sequence of each
+    producer."""
     plan = CommitPlan()
     topics: set[UUID] = set()
     at: Partition | None = None
@@ -89,7 +89,7 @@ def plan_commit(batches: Sequence[BatchEntry]) -> CommitPlan | None:
 
 
 def _is_new(partition: Partition, before: Partition | None, topics: set[UUID]) -> bool:
-    """Return whether a partition comes behind all others, without a search among those of its topic."""
+    """Return whether a partition follows all others, without a search among those of its topic."""
     if before is not None and partition.topic == before.topic:
         return partition.index > before.index
     if partition.topic in topics:
@@ -99,7 +99,7 @@ def _is_new(partition: Partition, before: Partition | None, topics: set[UUID]) -
 
 
 def _follows(producer: PlannedProducer, epoch: int, batch: PlannedBatch) -> bool:
-    """Add a batch to those of its producer if it is the next one."""
+    """Add a batch to its producer if it is the producer's next batch, and return whether it is."""
     *_, known, _, batches = producer
     if epoch != known or following_sequence(batches[-1][1], 1) != batch[0]:
         return False
@@ -109,7 +109,7 @@ def _follows(producer: PlannedProducer, epoch: int, batch: PlannedBatch) -> bool
 
 
 def _extend(ranges: list[PlannedRange], added: PlannedRange) -> None:
-    """Join a batch to the last range if it lies behind that range."""
+    """Join a batch to the last range if it begins where that range ends."""
     if ranges:
         log, offset, records, position, length, newest, append_time = ranges[-1]
         if (

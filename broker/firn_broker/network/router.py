@@ -93,7 +93,7 @@ class Call:
 
 Buffers = Sequence[bytes | memoryview]
 Serve = Callable[[], "asyncio.Task[Buffers | None]"]
-"""Handles a request as any other."""
+"""Handles a request in full, in a task."""
 
 
 class Repeatable(Protocol):

@@ -9,12 +9,12 @@ DIRECTORY_PUTS = 200.0
 """Default of ``writer.putsPerSecond`` for a directory. Each object is a file and some rows of the coordinator, and is not
 merged with others."""
 ROUNDING = 1e-6
-"""Part of a token that may be missing. Otherwise a wait shorter than the clock's resolution would repeat for ever."""
+"""Part of a token that may be missing. Otherwise a wait shorter than the clock's resolution would repeat endlessly."""
 
 
 class PutBudget:
-    """A token bucket of uploads, of the size of one second. Every upload takes a token; only those of an idle broker
-    wait for it."""
+    """A token bucket of uploads, of the size of one second. Every upload takes a token. Only uploads of an idle broker
+    wait for a token."""
 
     def __init__(self, per_second: float) -> None:
         self._per_second = per_second

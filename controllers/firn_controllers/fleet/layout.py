@@ -40,7 +40,7 @@ class Fleet:
 
     @property
     def bootstrap_ports(self) -> Mapping[str, int]:
-        """Those of the ports that any ready broker can serve."""
+        """The ports that any ready broker can serve."""
         return {"kafka": CLIENT_PORT}
 
     @property

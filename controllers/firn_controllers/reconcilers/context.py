@@ -50,7 +50,7 @@ class Context:
     wake_topic_after: Callable[[Name, float], None]
     """Puts a topic into the queue after so many seconds."""
     wake_group_after: Callable[[str, float], None]
-    """Puts a configured group into the queue after so many seconds."""
+    """Puts a configured group into the queue after a number of seconds."""
     announce: Callable[[Announcement], None]
     """Records an Event on the ConfigMap ``firn-config``, for objects that have no resource of their own."""
     jitter: Callable[[], float]

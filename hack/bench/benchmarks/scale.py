@@ -48,7 +48,7 @@ EDITED = 5
 """Number of topics that exist before, and that a user edits in turn."""
 EDIT_SECONDS = 5.0
 OUTAGE_EVERY, OUTAGE_SECONDS = 30.0, 2.0
-"""The catalog rejects connections for so many seconds, again and again."""
+"""Seconds for which the catalog rejects connections, again and again."""
 REPORTED = frozenset({"Running", "CaughtUp"})
 """States of a topic in the driver's report in which the operator makes it Ready."""
 STALLS = "firn_event_loop_stall_seconds"
@@ -158,7 +158,7 @@ class Cluster:
 
 
 def patience(count: int) -> float:
-    """Return the seconds that the benchmark waits until so many topics are Ready or deleted."""
+    """Return the seconds that the benchmark waits until ``count`` topics are Ready or deleted."""
     return max(READY_WITHIN, READY_WITHIN * count / 8000)
 
 
@@ -260,7 +260,7 @@ class Scrapes(Repeated):
 
 
 class Edits(Repeated):
-    """A user who edits one topic after the other. ``made`` has name, generation and time of each edit."""
+    """The edits of a user, one topic after the other. ``made`` has name, generation and time of each edit."""
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(EDIT_SECONDS)

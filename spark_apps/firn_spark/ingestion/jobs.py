@@ -169,7 +169,7 @@ class KubernetesJobs(_Follower):
                 delay = 1.0
                 until = time.monotonic() + self._resync
                 while not self._stop.is_set() and time.monotonic() < until:
-                    # Without the client's classes, which take longer than all else about a contract.
+                    # Without the client's classes, because their construction takes most of the time of a contract.
                     self._watch = watch.Watch(return_type="object")
                     for event in self._watch.stream(
                         self._api.list_namespaced_config_map,

@@ -34,9 +34,9 @@ LARGE_PER_KEY = ROUNDS_PER_KEY - 1
 """Number of rounds of a key that may read large topics at a time, so that small topics get a round beside many backlogs."""
 PREPARATIONS_PER_KEY = 8
 DECIDING_SHARE = 0.1
-"""Longest share of its time in which the loop decides. With thousands of topics, it decides less often than each `TICK`."""
+"""Largest share of the loop's time for decisions. With thousands of topics, it decides less often than each `TICK`."""
 LONGEST_PAUSE = 1.0
-"""Seconds after which the loop decides again at the latest."""
+"""Longest time in seconds between two decisions."""
 STUCK_SECONDS = 120.0
 ALONE_FACTOR = 2
 """A round of the only active topic may read this many times as much as others."""
@@ -69,7 +69,7 @@ class Loop:
         self._workers = ThreadPoolExecutor(64, thread_name_prefix="round")
         self._running: Counter[tuple[str, str]] = Counter()
         self._reading: set[Topic] = set()
-        """Large topics whose round reads. The job of another one may start while they are committed."""
+        """Large topics whose round is being read. During their commits, the job of another large topic may start."""
         self._preparing: Counter[tuple[str, str]] = Counter()
         self._unprepared: dict[tuple[str, str], deque[Topic]] = {}
         """Topics of each key that wait for a worker to prepare them, as the loop found them last."""

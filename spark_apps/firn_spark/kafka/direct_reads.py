@@ -23,7 +23,7 @@ log = structlog.get_logger()
 ANSWER_SECONDS = 5.0
 """Longest wait for a part of an answer."""
 PAUSE_SECONDS = 30.0
-"""Seconds for which the driver does not ask again after it got no answer, and between two warnings."""
+"""Seconds between a request without an answer and the next request, and between two warnings."""
 ROUND_RANGES = 200_000
 """Ranges of a round. The driver and its tasks hold them, at about 200 bytes each."""
 Place = tuple[str, int]

@@ -37,13 +37,13 @@ _CODECS = {
     "brotli": "brotli",
 }
 DELTA = "write.parquet.delta-encoding.enabled"
-"""Table property. Engines with Iceberg before 1.10 cannot read the encoding in their vectorised reader, so it is not the default."""
+"""Table property. Engines with Iceberg before 1.10 cannot read the encoding in their vectorised reader, so it is off by default."""
 _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
 _MEBIBYTE = 1024 * 1024
 _SMALLEST_ROW_GROUP = 1000
 _SAMPLE = 2048
 _DISTINCT_FLOATS = 0.98
-"""Share of a sample of floats. With more distinct values, a dictionary costs more time than it saves bytes."""
+"""Share of distinct values in a sample of floats. Above it, a dictionary takes much time and saves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from firn_spark.worker.formats.format import Times
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
 ROW_GROUP_BYTES = 64 * 1024 * 1024
-"""Bytes of decoded rows that become a row group, if the file may take the rows in parts. Each row group has dictionaries of its
-own: files of benchmark records are 5 % smaller with 128 MiB, and 9 % larger with 32 MiB. Every task holds so many bytes."""
+"""Bytes of decoded rows that become a row group, if the file may take the rows in parts. Each row group has dictionaries of
+its own. Files of benchmark records are 5 % smaller with 128 MiB, and 9 % larger with 32 MiB. Every task holds this number of bytes."""
 
 
 class Kind(StrEnum):
@@ -176,7 +176,7 @@ def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.R
 
 
 def _release_memory() -> None:
-    """Return freed memory to the operating system. A worker may wait for its next task for long, and the C library keeps what numpy frees."""
+    """Return freed memory to the operating system. A worker may wait for its next task for a long time, and the C library keeps what numpy frees."""
     pa.default_memory_pool().release_unused()
     if _TRIM is not None:
         _TRIM(0)

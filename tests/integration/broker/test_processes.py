@@ -29,7 +29,7 @@ def children(broker: FirnBroker) -> list[int]:
 
 
 def free_pair() -> int:
-    """Return a free port that is followed by another one."""
+    """Return a free port whose next port is free too."""
     while True:
         port = free_port()
         with suppress(OSError), socket.create_server(("127.0.0.1", port + 1)):

@@ -136,7 +136,7 @@ REFUSED: dict[str, tuple[Callable[[Kafka, str], KafkaConnection], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_refused_client_is_told_so(broker: Kafka, tokens: Tokens, name: str) -> None:
+def test_the_error_of_a_rejected_client_names_the_cause(broker: Kafka, tokens: Tokens, name: str) -> None:
     connection, cause = REFUSED[name]
     with pytest.raises(AccessDeniedError, match=cause):
         read(connection(broker, tokens.url))

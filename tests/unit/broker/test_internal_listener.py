@@ -102,7 +102,7 @@ async def test_a_new_token_holds_from_the_next_request_on(token_file: Path) -> N
 
 
 @pytest.mark.parametrize("content", [None, "", "\n"])
-async def test_without_a_token_nobody_is_served(token_file: Path, content: str | None) -> None:
+async def test_without_a_token_the_listener_serves_no_client(token_file: Path, content: str | None) -> None:
     token_file.unlink()
     if content is not None:
         token_file.write_text(content)

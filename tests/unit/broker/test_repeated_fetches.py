@@ -35,7 +35,7 @@ def asks(offset: int = 0, *, session: int = 0, epoch: int = -1, topics: bool = T
 
 
 class Handled:
-    """Counts the fetches that are handled as any other."""
+    """Counts the fetches that the broker handles in full."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = 0
@@ -70,7 +70,7 @@ async def consumer() -> AsyncIterator[Consumer]:
         yield Consumer(await connect(), asked)
 
 
-async def test_a_fetch_that_finds_nothing_again_is_not_handled_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_broker_repeats_an_empty_answer_without_handling_the_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     handled = Handled(monkeypatch)
     async with consumer() as reader:
         answers = [await reader.partition(asks()) for _ in range(4)]
@@ -99,7 +99,7 @@ async def test_a_repeated_fetch_has_the_correlation_id_of_its_request() -> None:
         assert int.from_bytes(answer[:4], "big") == 77
 
 
-async def test_another_offset_is_handled_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_fetch_of_another_offset_is_handled_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     handled = Handled(monkeypatch)
     async with consumer() as reader:
         await reader.partition(asks())

@@ -117,7 +117,7 @@ def _set(path: str, value: object) -> Callable[[dict[str, Any]], None]:
         ),
         (
             _set("profiles.outside.security.sasl.tokens", {"url": "https://id.example/token"}),
-            "profiles.outside.security.sasl: mechanism OAUTHBEARER needs tokens, and no other mechanism has them",
+            "profiles.outside.security.sasl: mechanism OAUTHBEARER needs tokens, and no other mechanism has them; add or remove tokens",
         ),
         *(
             (_set("profiles.outside.security.sasl.tokens", {"url": "https://id.example/token"} | wrong), place)

@@ -174,7 +174,7 @@ def test_a_failed_job_of_the_next_round_is_a_failure_of_the_topic() -> None:
 
 
 def test_an_election_during_the_commit_refuses_the_next_round() -> None:
-    """Its records may be those of another leader than the one that was compared."""
+    """Its records may come from another leader than the leader that the driver compared."""
     driver = Driver(end=25)
 
     def elect() -> None:

@@ -1,8 +1,8 @@
 """The round after the one that is being committed. Its Spark job runs meanwhile, so that tasks do not wait for commits.
 
-The end of a round is known before its commit. The next round is planned from there if the log is as the round found it: the same
-leaders, and no records lost. Other logs wait for the commit, because only then is it known which offsets the table records as
-landed or lost. If the round does not land as planned, the driver discards what the next one wrote.
+The end of a round is known before its commit. The driver plans the next round from there if the log has the same leaders as in
+the round, and lost no records. Otherwise it waits for the commit, which decides the offsets that the table records as landed or
+lost. If the round does not land as planned, the driver discards the files of the next round.
 """
 
 import time

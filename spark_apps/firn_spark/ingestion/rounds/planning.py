@@ -18,12 +18,12 @@ from firn_spark.worker.fetching.slices import Ranges, Slice
 log = structlog.get_logger()
 
 SLICE_BYTES = 2 << 20
-"""Least bytes of a task, if there are more. Smaller tasks end hardly earlier, and make small files."""
+"""Least bytes of a task, unless the round has fewer. Smaller tasks save little time, and make small files."""
 LARGE_BYTES = 8 << 20
 """Bytes of a topic in a round above which several tasks may read it."""
 AHEAD_SHARE = 0.25
-"""Part of a round that has to wait for a read during the commit before it. Fewer records do not need it, and would make a
-small file."""
+"""Share of the bytes of a round that must wait in the log, so that the driver reads the round during the commit before it.
+A round with fewer bytes would make a small file."""
 
 Plan = dict[Topic, dict[int, tuple[int, int]]]
 """Topic -> partition -> (first offset to read, offset to stop before)."""

@@ -43,7 +43,7 @@ class Turns(Protocol):
     def next_bytes(self, topic: Topic) -> int:
         """Return how many bytes the next round of ``topic`` may read during the commit of the present one.
 
-        0: it has to wait. Another topic may read meanwhile.
+        0 means that the next round waits for the commit. Another topic may read meanwhile.
         """
         ...
 

@@ -188,7 +188,7 @@ class Reading:
     table."""
 
     def measure(self, size: int, records: int) -> None:
-        """Take the size of the records to come from ``records`` that have ``size`` bytes of keys and values."""
+        """Estimate the size of later records from ``records`` that have ``size`` bytes of keys and values."""
         if records:
             self.record_bytes, self.measured = max(16.0, size / records + 32), True
 

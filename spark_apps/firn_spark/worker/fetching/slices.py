@@ -22,7 +22,7 @@ class ObjectRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A range of a partition for a task. ``ranges`` are all objects' ranges with its offsets, or none: then brokers have to be asked."""
+    """A range of a partition for a task. ``ranges`` has the places of all its offsets, or is empty: then brokers serve it."""
 
     topic: str
     partition: int

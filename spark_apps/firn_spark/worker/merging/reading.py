@@ -1,6 +1,6 @@
 """Reads the files of a merge as a stream of Arrow tables in the current schema of the table.
 
-Memory holds a batch of rows, and the compressed bytes of one row group at most or of a few small files that are read
+Memory holds a batch of rows. It also holds the compressed bytes of one row group, or of a few small files that are read
 ahead.
 """
 
@@ -93,7 +93,7 @@ class Sources:
         metadata = pq.read_metadata(content)
         if metadata.num_rows != source.records:
             raise UnfitError(
-                f"file {source.path}: it has {metadata.num_rows} rows, and its table says {source.records}"
+                f"file {source.path}: it has {metadata.num_rows} rows, and the metadata of its table says {source.records}"
             )
         schema = metadata.schema.to_arrow_schema()
         columns = self._columns(schema, source)
@@ -102,7 +102,9 @@ class Sources:
         for place in range(metadata.num_row_groups):
             group = metadata.row_group(place)
             if group.total_byte_size > GROUP_BYTES:
-                raise UnfitError(f"file {source.path}: a row group has {group.total_byte_size} bytes")
+                raise UnfitError(
+                    f"file {source.path}: a row group has {group.total_byte_size} bytes, more than {GROUP_BYTES}"
+                )
             compressed = sum(group.column(column).total_compressed_size for column in range(group.num_columns))
             file = pq.ParquetFile(
                 content,
