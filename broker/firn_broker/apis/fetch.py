@@ -20,7 +20,7 @@ from firn_broker.broker import Broker
 from firn_broker.cluster.membership import leaders
 from firn_broker.log.fetch_sessions import LAST, Key, Wanted, wanted_by
 from firn_broker.log.reader import Position
-from firn_broker.log_types import Partition, Topic
+from firn_broker.log_types import LogState, Partition, Topic
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Call
 from firn_broker.wire import fetch
@@ -128,11 +128,13 @@ async def _results(
             result.error = missing
         elif requested.leader_epoch > 0:
             result.error = ErrorCode.unknown_leader_epoch
-        elif nearer:
-            result.preferred = leaders(nearer, topic.id, topic.partitions)[index]
         else:
+            if nearer:
+                result.preferred = leaders(nearer, topic.id, topic.partitions)[index]
             positions.append(Position(place, requested.offset, requested.max_bytes))
             answers.append(result)
+    if nearer:
+        positions, answers = await _not_redirected(broker, positions, answers)
     # Some partitions have an error, or another broker to fetch from. The consumer must not wait to learn that.
     settled = len(positions) < len(results)
     wait_ms = min(max(request.max_wait_ms, 0), LARGE_WAIT_MS if len(wanted) > LARGE else MAX_WAIT_MS)
@@ -153,6 +155,32 @@ async def _results(
             result.error, result.records = records.error, records.batches
             result.high_watermark, result.log_start = records.high_watermark, records.log_start
     return results, positions
+
+
+async def _not_redirected(
+    broker: Broker, positions: Sequence[Position], answers: Sequence[FetchResult]
+) -> tuple[list[Position], list[FetchResult]]:
+    """Redirect consumers to their preferred replicas. Return the positions that this broker answers itself.
+
+    It answers for offsets outside of the log. Clients reset their offset only if the broker from Metadata says that the
+    offset is out of range, and go back to that broker otherwise. Source: ``ReplicaManager.findPreferredReadReplica``.
+    """
+    stay: tuple[list[Position], list[FetchResult]] = [], []
+    for start in range(0, len(positions), AT_ONCE):
+        some = positions[start : start + AT_ONCE]
+        states: Sequence[LogState | None]
+        try:
+            states = await broker.metadata_store.log.states([position.partition for position in some])
+        except UnavailableError:
+            states = [None] * len(some)
+        for position, result, state in zip(some, answers[start:], states, strict=False):
+            if state is not None and state.log_start <= position.offset <= state.high_watermark:
+                result.log_start, result.high_watermark = state.log_start, state.high_watermark
+            else:
+                result.preferred = -1
+                stay[0].append(position)
+                stay[1].append(result)
+    return stay
 
 
 async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorCode]:

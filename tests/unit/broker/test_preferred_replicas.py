@@ -1,5 +1,6 @@
 """Consumers that state their rack fetch from a broker of their zone (KIP-392)."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -55,6 +56,34 @@ def test_a_consumer_is_sent_to_a_broker_of_its_rack(version: int) -> None:
             assert {bytes(found.records or b"") for found in sent.values()} == {b""}
             read = (await consumer(near, id, "b", version).changes({0: 0}))[0]
             assert (read.preferred_read_replica, bases(read.records)) == (NONE, [0])
+
+    run(story())
+
+
+@pytest.mark.parametrize(("offset", "error"), [(1, ErrorCode.offset_out_of_range), (7, ErrorCode.kafka_storage_error)])
+def test_the_leader_itself_answers_for_offsets_outside_of_the_log(offset: int, error: ErrorCode) -> None:
+    """A Java client that has a preferred replica does not reset its offset, but asks the leader again. An offset behind
+    the end is out of range only after all brokers have compared their counters."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared, 1, zone="a") as far, broker(shared, 2, zone="b") as near:
+            id = await create(near, "t")
+            await far.broker.membership._renew()
+            await far.broker.topic_metadata.refresh()
+            await produce(far, "t", 0, raw(3))
+            await produce(far, "t", 0, raw(3))
+            await far.ask(
+                21,
+                2,
+                timeout=timedelta(seconds=1),
+                topics=[{"name": "t", "partitions": [{"partition_index": 0, "offset": 3}]}],
+            )
+            read = (await consumer(far, id, "b").changes({0: offset}))[0]
+            assert (read.preferred_read_replica, read.error_code) == (NONE, error)
+            sent = (await consumer(far, id, "b").changes({0: 6}))[0]
+            assert (sent.log_start_offset, sent.high_watermark) == (3, 6)
+            assert sent.preferred_read_replica == near.broker.membership.lease.node
 
     run(story())
 
