@@ -200,6 +200,10 @@ async def _serve(settings: BrokerSettings) -> int:
     if settings.external is not None:
         bound = await server.bind(*_address(settings.external.bind), external=True)
         outside = _advertised(settings.external, bound)
+    internal = None
+    if settings.internal is not None:
+        listener = InternalListener(broker.metadata_store.log, Path(settings.internal.token_file))
+        internal = await listener.bind(*_address(settings.internal.bind))
     starting = asyncio.create_task(broker.start(NodeAddress(*inside, settings.zone, outside), api_table.routes(broker)))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({starting, stopped}, return_when=asyncio.FIRST_COMPLETED)
@@ -211,10 +215,8 @@ async def _serve(settings: BrokerSettings) -> int:
     starting.result()
     await server.accept(broker.router)
     probes = await telemetry.serve(settings.metrics_listen, _address, broker) if settings.metrics_listen else None
-    internal = None
-    if settings.internal is not None:
-        listener = InternalListener(broker.metadata_store.log, Path(settings.internal.token_file))
-        internal = await listener.serve(*_address(settings.internal.bind))
+    if internal is not None:
+        await internal.start_serving()
     # Objects of the start live as long as the process, and later ones are freed by reference counts: frequent
     # collections only cost time.
     gc.collect()

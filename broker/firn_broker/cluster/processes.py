@@ -8,6 +8,7 @@ serve. A wrong configuration ends all processes, because a restart cannot help."
 
 import asyncio
 import ctypes
+import json
 import os
 import signal
 from collections import Counter
@@ -50,14 +51,16 @@ def environments(settings: BrokerSettings, count: int) -> list[dict[str, str]]:
     places["METRICS_LISTEN"] = settings.metrics_listen
     listens = [place for name, place in places.items() if place and not name.endswith("ADVERTISED")]
     ports = Counter(port for place in listens for number in range(count) if (port := _port(place, number)))
-    if clashes := [port for port, times in ports.items() if times > 1]:
+    # A single process may use a port at two addresses.
+    if count > 1 and (clashes := [port for port, times in ports.items() if times > 1]):
         raise InvalidSpecError(
             f"--processes {count}: two listeners would use port {clashes[0]}. Choose ports of listener.bind, external.bind,"
             f" internal.bind and metricsListen that are at least {count} apart"
         )
     made = []
     for number in range(count):
-        values = {name: _shifted(place, number) for name, place in places.items() if place}
+        # The broker reads each value as YAML, to which a bare [::]:9092 is a list.
+        values = {name: json.dumps(_shifted(place, number)) for name, place in places.items() if place}
         if settings.node_id is not None:
             values["NODE_ID"] = str(settings.node_id * count + number)
         made.append({f"{ENVIRONMENT}{name}": value for name, value in values.items()})
@@ -128,14 +131,21 @@ class Supervisor:
 
     async def _once(self, number: int) -> int:
         environment = {**os.environ, **self._environments[number]}
-        process = await asyncio.create_subprocess_exec(
-            *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_end_with_supervisor
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self._command, env=environment, stdin=asyncio.subprocess.DEVNULL, preexec_fn=_end_with_supervisor
+            )
+        except OSError as error:
+            log.warning("cannot start a broker process", process=number, error=str(error))
+            return ExitCode.TEMPORARY
         self._running[number] = process
         if self._stopping.is_set():
             process.terminate()
         code = await process.wait()
         del self._running[number]
+        if code == -signal.SIGTERM and self._stopping.is_set():
+            # The supervisor stopped a process that had no handler for the signal yet.
+            return ExitCode.DONE
         # A signal from outside the supervisor, such as that of the OOM killer, is a temporary failure.
         return code if code >= 0 else ExitCode.TEMPORARY
 

@@ -46,9 +46,9 @@ class InternalListener:
         self._token_file = token_file
         self._open = 0
 
-    async def serve(self, host: str, port: int) -> asyncio.Server:
-        """Bind the address and serve until the server is closed."""
-        return await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES)
+    async def bind(self, host: str, port: int) -> asyncio.Server:
+        """Bind the address. The server accepts clients after `asyncio.Server.start_serving`, until it is closed."""
+        return await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES, start_serving=False)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._open += 1

@@ -36,7 +36,8 @@ def token_file(tmp_path: Path) -> Path:
 @asynccontextmanager
 async def serving(log_store: LogStore, token_file: Path) -> AsyncIterator[int]:
     """Serve on a free port."""
-    server = await InternalListener(log_store, token_file).serve("127.0.0.1", 0)
+    server = await InternalListener(log_store, token_file).bind("127.0.0.1", 0)
+    await server.start_serving()
     try:
         yield server.sockets[0].getsockname()[1]
     finally:

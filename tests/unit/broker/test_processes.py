@@ -1,6 +1,7 @@
 """Several brokers in one pod: their ports and node ids, and the restart of a process that ended."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ import pytest
 
 from firn.model.errors import ExitCode, InvalidSpecError
 from firn_broker.cluster.processes import Supervisor, environments
-from firn_broker.settings import BrokerSettings
+from firn_broker.settings import BrokerSettings, load
 
 FLEET: dict[str, Any] = {
     "coordinator": {"type": "postgres", "uri": "postgresql://db/firn", "user": "firn"},
@@ -26,22 +27,26 @@ def settings(**changes: Any) -> BrokerSettings:
     return BrokerSettings.model_validate({**FLEET, **changes})
 
 
-def test_each_process_has_the_next_ports_and_node_id() -> None:
-    first, second = environments(settings(nodeId=3), 2)
-    assert first["FIRN_BROKER_NODE_ID"] == "6"
-    assert second == {
-        "FIRN_BROKER_LISTENER__BIND": "0.0.0.0:9093",
-        "FIRN_BROKER_LISTENER__ADVERTISED": "broker-0.example.org:9093",
-        "FIRN_BROKER_EXTERNAL__BIND": "[::]:9201",
-        "FIRN_BROKER_EXTERNAL__ADVERTISED": "kafka.example.org:31001",
-        "FIRN_BROKER_METRICS_LISTEN": "0.0.0.0:9301",
-        "FIRN_BROKER_NODE_ID": "7",
-    }
+def test_each_process_has_the_next_ports_and_node_id(tmp_path: Path) -> None:
+    internal = {"bind": "0.0.0.0:9400", "tokenFile": "/token"}
+    file = tmp_path / "broker.yaml"
+    file.write_text(json.dumps({**FLEET, "internal": internal, "nodeId": 3}))
+    first, second = (load(file, variables) for variables in environments(load(file, {}), 2))
+    assert (first.node_id, second.node_id) == (6, 7)
+    assert (second.listener.bind, second.listener.advertised) == ("0.0.0.0:9093", "broker-0.example.org:9093")
+    assert second.external is not None
+    assert (second.external.bind, second.external.advertised) == ("[::]:9201", "kafka.example.org:31001")
+    assert second.internal is not None
+    assert (second.internal.bind, second.metrics_listen) == ("0.0.0.0:9401", "0.0.0.0:9301")
 
 
 def test_the_kernel_chooses_ports_and_the_coordinator_ids_if_none_are_set() -> None:
     chosen = settings(listener={"bind": "127.0.0.1:0"}, external=None, metricsListen="")
-    assert environments(chosen, 2) == [{"FIRN_BROKER_LISTENER__BIND": "127.0.0.1:0"}] * 2
+    assert environments(chosen, 2) == [{"FIRN_BROKER_LISTENER__BIND": '"127.0.0.1:0"'}] * 2
+
+
+def test_one_process_may_use_a_port_at_two_addresses() -> None:
+    assert len(environments(settings(external={"bind": "127.0.0.2:9092"}), 1)) == 1
 
 
 SQLITE = {"type": "sqlite", "path": "/data/coordinator.db"}

@@ -217,7 +217,8 @@ async def test_driver_and_broker_understand_each_other(token: Path) -> None:
     async with rig() as made:
         for _ in range(3):
             await made.writer.append([Append(place, batch(2), False) for place in (FIRST, SECOND)])
-        server = await InternalListener(made.store.log, token).serve("127.0.0.1", 0)
+        server = await InternalListener(made.store.log, token).bind("127.0.0.1", 0)
+        await server.start_serving()
         asking = reader(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", token)
         groups = [[Slice("orders", 0, 1, 5), Slice("orders", 1, 0, 6)], [Slice("orders", 0, 5, 6)]]
         found = await asyncio.to_thread(asking.locate, groups, IDS)
