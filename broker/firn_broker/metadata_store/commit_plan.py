@@ -18,6 +18,7 @@ from kio.schema.errors import ErrorCode
 from firn.records.record_batch import following_sequence
 from firn_broker.log_types import RANGE_BYTES, BatchEntry, BatchOutcome, Partition
 from firn_broker.metadata_store.idempotence import KEPT
+from firn_broker.ports import WentBackError
 
 MOST_RECORDS = 1 << 28
 """Number of records from which a batch is not planned. Sequences begin again after 2,147,483,647. So after larger batches,
@@ -128,11 +129,13 @@ def outcomes_of(reply: Any, batches: Sequence[BatchEntry]) -> list[BatchOutcome]
     """Return the outcomes that a store keeps as JSON: those of all batches, or the bounds that a plan found.
 
     ``batches`` are those of the commit. Without them, return one outcome for each partition of the commit at least.
+    Raises WentBackError if they are not those of the commit.
     """
     if not isinstance(reply, Mapping):
         return [BatchOutcome(ErrorCode(error), *rest) for error, *rest in reply]
     plan = plan_commit(batches)
-    assert plan is not None, "a commit with other batches had the same key"
+    if plan is None or (batches and len(plan.partitions) != len(reply["high"])):
+        raise WentBackError("coordinator: an object was committed with other batches")
     if not batches:
         plan.places += [(log, 0, False) for log in range(len(reply["high"]))]
     return plan.outcomes(reply["at"], reply["high"], reply["start"])

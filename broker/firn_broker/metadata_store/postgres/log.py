@@ -8,7 +8,6 @@ calls the latter.
 import asyncio
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from itertools import accumulate, chain, count
 from typing import Any
@@ -41,6 +40,8 @@ from firn_broker.ports import WentBackError
 COMMIT_BATCHES = "SELECT commit_wal($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$15)"
 PLANNED_PARTITIONS = 8
 """Least number of partitions of a commit that is stored as a plan. With fewer, ``commit_wal`` is faster."""
+UNPLANNED = 16
+"""Commits after a plan that was rolled back. A producer that repeats a rejected batch would have each plan rolled back."""
 AFTER_CHECK = "FROM check_progress($16, $17)"
 
 
@@ -51,6 +52,8 @@ class PostgresLog:
         self._database = database
         self._scans = asyncio.Semaphore(max(1, database.settings.connections // 4))
         """Limits scans of whole partitions, so that they leave connections to other reads."""
+        self._unplanned = 0
+        """Commits that are not tried as a plan, because PostgreSQL had to roll an earlier plan back."""
 
     async def reserve(self, lease: NodeLease, keys: Sequence[str]) -> None:
         await self._database.rows(
@@ -74,9 +77,12 @@ class PostgresLog:
 
     async def commit(self, commit: Commit) -> Sequence[BatchOutcome]:
         plan = None if commit.repair or commit.required else plan_commit(commit.batches)
-        if plan is not None and len(plan.partitions) >= PLANNED_PARTITIONS:
-            with suppress(NotInOrderError):
+        if plan is not None and len(plan.partitions) >= PLANNED_PARTITIONS and not self._unplanned:
+            try:
                 return await self._commit_in_order(commit, plan)
+            except NotInOrderError:
+                self._unplanned = UNPLANNED
+        self._unplanned = max(0, self._unplanned - 1)
         return await self._commit_batches(commit)
 
     async def _commit_in_order(self, commit: Commit, plan: CommitPlan) -> Sequence[BatchOutcome]:

@@ -208,7 +208,7 @@ def _producers_in_order(
     for (log, id, epoch, sequence, added), (row, _, before, stored) in zip(plan.producers, known, strict=True):
         batches = stored[2:-2].split(BETWEEN) if before == epoch else []
         if batches:
-            if not _is_next(batches[-1], sequence):
+            if _is_held(batches[0]) or not _is_next(batches[-1], sequence):
                 return None
         elif sequence or (before is not None and before > epoch):
             return None
@@ -221,8 +221,14 @@ def _producers_in_order(
 
 def _is_next(newest: str, sequence: int) -> bool:
     """Return whether a batch with this sequence follows the newest stored one."""
-    _, last, base, _ = newest.split(", ")
-    return base[0] != "-" and following_sequence(int(last), 1) == sequence
+    _, last, _, _ = newest.split(", ")
+    return following_sequence(int(last), 1) == sequence
+
+
+def _is_held(oldest: str) -> bool:
+    """Return whether the oldest stored batch only marks the sequence at which a forgotten producer may begin."""
+    _, _, base, _ = oldest.split(", ")
+    return base[0] == "-"
 
 
 def _many(database: Database, sql: str, rows: Sequence[Sequence[Any]]) -> list[Any]:
