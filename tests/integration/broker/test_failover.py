@@ -273,6 +273,9 @@ def read_to_ends(broker: FirnBroker, topic: str) -> list[Any]:
 
     await_true("all records up to the ends", complete)
     consumer.close()
+    for number, end in ends.items():
+        offsets = [record.offset() for record in records if record.partition() == number]
+        assert offsets[:end] == list(range(end)), "a log has no gap"
     return records
 
 
