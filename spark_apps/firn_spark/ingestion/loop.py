@@ -88,11 +88,15 @@ class Loop:
         """Start no more rounds; `run` returns when the running ones have ended."""
         self._stopping.set()
 
-    def round_bytes(self) -> int:
-        """Return how many bytes one round may read: `GroupSettings.bytes_per_commit` for each task, and more if only one
-        topic is active."""
+    def round_bytes(self, topics: Sequence[Topic]) -> int:
+        """Return how many bytes one round of ``topics`` may read: `GroupSettings.bytes_per_commit` for each task, and more
+        if only one topic is active."""
         alone = sum(topic.active for topic in list(self._topics.values())) <= 1
-        return self._settings.bytes_per_commit * self._settings.tasks * (ALONE_FACTOR if alone else 1)
+        tasks = self._settings.tasks
+        if all(topic.job.on_bad_record == "Halt" for topic in topics):
+            # A partition of such a topic stays in one task.
+            tasks = min(tasks, max(1, sum(len(topic.reading.position) for topic in topics)))
+        return self._settings.bytes_per_commit * tasks * (ALONE_FACTOR if alone else 1)
 
     def next_bytes(self, topic: Topic) -> int:
         """Implement `Turns.next_bytes`: a topic goes on while no other large topic waits for its place."""
@@ -105,7 +109,7 @@ class Loop:
                 if at is not None and at <= now:
                     self._reading.discard(topic)
                     return 0
-        return self.round_bytes()
+        return self.round_bytes([topic])
 
     def progress(self) -> GroupProgress:
         """Return the `/progress` document."""
@@ -350,11 +354,12 @@ class Loop:
                 self._escaped(group, error)
             finally:
                 ended = time.monotonic()
+                # Before another round of the topic can begin, which adds it again.
+                self._reading.discard(group[0])
                 for topic in group:
                     topic.took(ended - due[topic])
                     topic.served_at = ended
                     topic.busy = False
-                self._reading.discard(group[0])
                 with self._lock:
                     self._running[key] -= 1
 

@@ -85,7 +85,7 @@ def test_records_whose_commit_waits_for_a_thread_are_uncommitted(monkeypatch: py
     jobs: Any = SimpleNamespace(run=lambda planned: {"orders": landed({0: (0, 40)})})
     kafka: Any = SimpleNamespace(topics=lambda names: {"orders": waiting.reading.topic})
     nothing: Any = None
-    turns: Any = SimpleNamespace(round_bytes=lambda: 2**30, next_bytes=lambda topic: 0)
+    turns: Any = SimpleNamespace(round_bytes=lambda topics: 2**30, next_bytes=lambda topic: 0)
     made = Rounds(lambda _: kafka, nothing, jobs, nothing, Failpoints(), turns)
     monkeypatch.setattr(rounds, "plan", lambda *_: {waiting: {0: (0, 40)}})
     monkeypatch.setattr(rounds, "compare_ranges", lambda *_: {})

@@ -1,7 +1,7 @@
 """A round is read while the round before it is committed, and lands only on top of that commit."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -70,11 +70,11 @@ class Driver:
     def begin(self, topic: Topic) -> None:
         pass
 
-    def round_bytes(self) -> int:
+    def round_bytes(self, topics: Sequence[Topic]) -> int:
         return int(ROUND * RECORD_BYTES)
 
     def next_bytes(self, topic: Topic) -> int:
-        return self.round_bytes() if self.may_continue else 0
+        return self.round_bytes([topic]) if self.may_continue else 0
 
     def run(self) -> list[int]:
         """Run rounds, and return the landed offset of each commit."""

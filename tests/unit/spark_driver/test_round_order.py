@@ -91,7 +91,7 @@ def test_another_backlog_is_read_while_one_is_committed(turns: Turns) -> None:
     first, second = waiting("a", ENDLESS, 900), waiting("b", ENDLESS, 800)
     turns.add(first)
     assert turns.decide() == [{"a"}]
-    assert turns.loop.next_bytes(first) == turns.loop.round_bytes()
+    assert turns.loop.next_bytes(first) == turns.loop.round_bytes([first])
     turns.add(second)
     assert turns.decide() == [{"a"}]
     assert turns.loop.next_bytes(first) == 0
@@ -110,10 +110,19 @@ def test_another_backlog_is_read_while_one_is_committed(turns: Turns) -> None:
 )
 def test_the_bytes_of_a_round_grow_with_the_tasks_that_read_it(settings: dict[str, Any], tasks: int) -> None:
     turns = Turns(GroupSettings(group="g", bytes_per_commit=100, **settings))
-    turns.add(waiting("a", ENDLESS))
-    assert turns.loop.round_bytes() == tasks * 100 * ALONE_FACTOR
+    first = waiting("a", ENDLESS)
+    turns.add(first)
+    assert turns.loop.round_bytes([first]) == tasks * 100 * ALONE_FACTOR
     turns.add(waiting("b", ENDLESS))
-    assert turns.loop.round_bytes() == tasks * 100
+    assert turns.loop.round_bytes([first]) == tasks * 100
+
+
+def test_a_round_of_a_topic_that_halts_has_the_bytes_of_one_task_for_each_partition() -> None:
+    turns = Turns(GroupSettings(group="g", bytes_per_commit=100, cores=8))
+    halting = waiting("a", ENDLESS)
+    halting.job = halting.job.model_copy(update={"on_bad_record": "Halt"})
+    turns.add(halting)
+    assert turns.loop.round_bytes([halting]) == len(halting.reading.position) * 100 * ALONE_FACTOR
 
 
 def test_a_topic_does_not_go_on_under_an_old_contract(turns: Turns) -> None:

@@ -3,7 +3,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from firn.model.conditions import Reason
@@ -67,6 +67,14 @@ def test_all_tasks_get_about_the_same_share_of_a_large_topic(partitions: int) ->
 def test_few_large_records_are_divided_too() -> None:
     groups = slices({topic("a", record_bytes=1_000_000.0): {0: (0, 40)}}, 4)
     assert [sum(part.end - part.start for part in group) for group in groups] == [10, 10, 10, 10]
+
+
+@given(st.integers(1, 400), st.floats(100.0, 8e6), st.integers(1, 3), st.integers(1, 64))
+@example(18, 2.17e6, 1, 4)
+def test_no_task_has_two_parts_of_a_partition(records: int, record_bytes: float, partitions: int, tasks: int) -> None:
+    planned = {topic("a", record_bytes=record_bytes): dict.fromkeys(range(partitions), (0, records))}
+    for group in slices(planned, tasks):
+        assert len({part.partition for part in group}) == len(group)
 
 
 def test_no_task_has_few_bytes_while_others_have_more() -> None:

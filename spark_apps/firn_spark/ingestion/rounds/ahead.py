@@ -23,8 +23,8 @@ from firn_spark.worker.fetching.slices import Ranges
 
 log = structlog.get_logger()
 
-JOBS = 16
-"""Most jobs that run ahead of commits at the same time."""
+JOBS = 64
+"""Most jobs that run ahead of commits at the same time: as many as rounds, so that hanging brokers delay no other topics."""
 
 
 @dataclass(slots=True, eq=False)

@@ -154,7 +154,8 @@ def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
     for part, record_bytes in rest:
         while part.start < part.end:
             least = math.ceil(SLICE_BYTES / record_bytes)
-            room = max(least, round((share - min(sizes)) / record_bytes))
+            # Rounded up: a task that was filled never has the least again, so no task gets two parts of a partition.
+            room = max(least, math.ceil((share - min(sizes)) / record_bytes))
             # A few records more cost less than one file more.
             end = part.end if part.end - part.start <= room + least else part.start + room
             give([dataclasses.replace(part, end=end)], record_bytes)

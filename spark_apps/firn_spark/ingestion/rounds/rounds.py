@@ -36,7 +36,7 @@ COMMITS_PER_CATALOG = 8
 class Turns(Protocol):
     """Decides how much a round reads."""
 
-    def round_bytes(self) -> int:
+    def round_bytes(self, topics: Sequence[Topic]) -> int:
         """Return how many bytes a round may read."""
         ...
 
@@ -109,16 +109,20 @@ class Rounds:
             following = self._start_next(written)
             try:
                 self._finish(written)
-            finally:
+            except BaseException:
                 if following is not None:
                     following.job.result()
+                    self._commits.discard_from(following.tables, following.result or TopicResult())
+                raise
+            if following is not None:
+                following.job.result()
             written = self._take(following) if following is not None else None
 
     def _write(self, topics: Sequence[Topic], started: float) -> _Written | None:
         """Plan a round and run its job. Return None if there is nothing to commit."""
         try:
             kafka = self._kafkas(topics[0].job.profile)
-            planned = plan(topics, kafka, self._turns.round_bytes())
+            planned = plan(topics, kafka, self._turns.round_bytes(topics))
         except Exception as error:
             # All topics of the round share these brokers, and so the error.
             for topic in topics:
