@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from firn.batch_ranges import MAX_ANSWER_BYTES, MAX_PARTITIONS, PATH, Answer, Question, WantedRange
 from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import DirectReads
-from firn_spark.credentials import read_secret
+from firn_spark.credentials import read_secret, without_secrets
 from firn_spark.worker.fetching.access import Bucket, bucket
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
 
@@ -67,7 +67,9 @@ class DirectReader:
         if time.monotonic() - self._warned_at >= PAUSE_SECONDS:
             self._warned_at = time.monotonic()
             log.warning(
-                "tasks fetch records from brokers instead of the bucket", profile=self._profile, problem=problem
+                "tasks fetch records from brokers instead of the bucket",
+                profile=self._profile,
+                problem=without_secrets(problem),
             )
 
     def _ranges(
@@ -100,7 +102,7 @@ class DirectReader:
     def _ask(self, question: Question) -> Answer:
         """Send a question to any broker. Raises UnavailableError, OSError, HTTPException and ValidationError."""
         address = urlsplit(self._reads.address)
-        headers = {"Authorization": f"Bearer {read_secret(self._reads.token_path)}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {self._token()}", "Content-Type": "application/json"}
         connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=ANSWER_SECONDS)
         try:
             connection.request("POST", PATH, question.model_dump_json().encode(), headers)
@@ -113,6 +115,15 @@ class DirectReader:
         if len(body) > MAX_ANSWER_BYTES:
             raise UnavailableError(f"the answer has more than {MAX_ANSWER_BYTES} bytes")
         return Answer.model_validate_json(body)
+
+    def _token(self) -> str:
+        """Return the token. The HTTP client would name a wrong one in its error. Raises UnavailableError."""
+        token = read_secret(self._reads.token_path).strip()
+        if not (token.isascii() and token.isprintable()):
+            raise UnavailableError(
+                f"secret file {self._reads.token_path}: a token is one line of printable ASCII; correct the Secret"
+            )
+        return token
 
 
 def _uuid(topic_id: str) -> UUID:

@@ -159,9 +159,9 @@ def _open(bucket: Bucket) -> Any:
 def _get(store: Any, key: str, parts: Sequence[Part]) -> list[memoryview]:
     starts = [part.range.position for part in parts]
     ends = [part.range.position + part.range.length for part in parts]
-    return [
-        memoryview(content) for content in obstore.get_ranges(store, key, starts=starts, ends=ends, coalesce=GAP_BYTES)
-    ]
+    contents = obstore.get_ranges(store, key, starts=starts, ends=ends, coalesce=GAP_BYTES)
+    # Ranges that were read together are parts of one buffer, which also has the bytes between them. A copy lets it go.
+    return [memoryview(bytes(content)) for content in contents]
 
 
 def in_order(queues: Sequence[Sequence[ObjectRange]]) -> Iterator[list[Part]]:
