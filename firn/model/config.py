@@ -213,7 +213,9 @@ class TokenEndpoint(Settings):
     """URL of the token endpoint."""
     scope: str = ""
     """Scopes to request, separated by spaces."""
-    extensions: dict[Annotated[str, Field(pattern="^[A-Za-z]+$")], Annotated[str, Field(pattern="^[\x20-\x7e]*$")]] = {}
+    extensions: dict[
+        Annotated[str, Field(pattern="^[A-Za-z]+$")], Annotated[str, Field(pattern=r"^[\x20-\x2b\x2d-\x7e]*$")]
+    ] = {}
     """SASL extensions for the brokers (RFC 7628), such as ``logicalCluster``."""
     ca: SecretKey | None = None
     """Secret key with the CA certificates of the endpoint. Without it, the endpoint needs a certificate of a public CA."""

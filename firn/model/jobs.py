@@ -153,7 +153,8 @@ class KafkaConnection(Contract):
     sasl_mechanism: str | None = None
     sasl_username: str | None = None
     sasl_password_path: str | None = None
-    sasl_tokens: TokenEndpoint | None = None
+    # Without tokens, a driver keeps the settings of the release before. So an upgrade of the operator does not restart it.
+    sasl_tokens: TokenEndpoint | None = Field(default=None, exclude_if=lambda tokens: tokens is None)
     """Set if the mechanism is OAUTHBEARER. Name and password are then those of the OAuth client."""
 
     @property

@@ -142,12 +142,12 @@ def test_the_error_of_a_rejected_client_names_the_cause(broker: Kafka, tokens: T
         read(connection(broker, tokens.url))
 
 
-def test_a_token_that_the_broker_does_not_know_is_refused(broker: Kafka, tmp_path: Path) -> None:
-    with (
-        provider(tmp_path / "other", {USER: PASSWORD}) as other,
-        pytest.raises(AccessDeniedError, match="rejects the token"),
-    ):
-        read(broker.token_connection(other.url))
+def test_a_token_that_the_broker_rejects_is_not_used_again(broker: Kafka, tmp_path: Path) -> None:
+    with provider(tmp_path / "other", {USER: PASSWORD}) as other:
+        for _ in range(2):
+            with pytest.raises(AccessDeniedError, match="rejects the token"):
+                read(broker.token_connection(other.url))
+        assert len(other.scopes) == 2
 
 
 def test_a_failing_provider_is_an_outage(broker: Kafka, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

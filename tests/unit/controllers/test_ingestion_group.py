@@ -121,6 +121,12 @@ def test_settings_with_direct_reads_read_back_unchanged() -> None:
     assert GroupSettings.model_validate_json(contents.model_dump_json()) == contents
 
 
+def test_settings_name_tokens_only_if_a_profile_has_them() -> None:
+    """Otherwise an upgrade of the operator would restart every driver."""
+    document = settings.group_settings(gen.config(profiles={"classic": {}, **SECURE}), "default").model_dump()
+    assert "sasl_tokens" not in document["kafka"]["classic"] | document["kafka"]["secure"]
+
+
 def test_settings_have_the_kubernetes_cluster_and_its_predecessors() -> None:
     contents = settings.group_settings(gen.config(formerClusters=["cluster-0"]), "default", "cluster-1")
     assert (contents.cluster, contents.former_clusters) == ("cluster-1", ("cluster-0",))

@@ -184,6 +184,8 @@ class Connection:
                 client = Scram(mechanism, self._access.username, self._access.password)
                 client.check(self._token(client.final(self._token(client.first()))))
         except (AccessDeniedError, ValueError) as error:
+            if self._access.tokens is not None:
+                self._access.tokens.forget()
             # The driver reads the first of our errors in the text of a failed task.
             raise AccessDeniedError(f"broker {self.name}: {error}; {CREDENTIALS_HINT}") from None
 

@@ -42,6 +42,10 @@ class TokenClient:
         pairs = (("auth", f"Bearer {self._token()}"), *self.extensions)
         return ("n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01").encode()
 
+    def forget(self) -> None:
+        """Request another token next time, because the broker rejected this one."""
+        _kept.pop(self, None)
+
     def _token(self) -> str:
         token, end = _kept.get(self, ("", 0.0))
         now = time.monotonic()
