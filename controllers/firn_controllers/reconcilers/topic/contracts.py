@@ -23,16 +23,16 @@ class JobContracts:
         self._edited: set[str] = set()
         """Uids of contracts whose labels or owner are not those that the operator sets."""
 
-    async def read(self, uid: str, *, cached: bool) -> LiveJob | None:
+    async def read(self, uid: str, *, cached: bool, new: bool = False) -> LiveJob | None:
         """Return the contract in force, or None.
 
-        ``cached`` trusts the contract that this process read or applied last. A topic that had no contract when this process
-        started, and has got none from it, has none: no other process writes contracts.
+        ``cached`` trusts the contract that this process read or applied last. A ``new`` topic, which has no status, has no
+        contract if there was none when this process started and this process wrote none: no other process writes contracts.
         """
         if uid in self._in_force:
             if cached:
                 return self._in_force[uid]
-        elif names.job(uid) not in await self._left():
+        elif new and names.job(uid) not in await self._left():
             return None
         config_map = await self._cluster.get("v1", "ConfigMap", self._owner.namespace, names.job(uid))
         job = LiveJob.read(config_map)

@@ -140,7 +140,11 @@ class TopicReconciler:
             catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
             group=board.group(entry.group) if entry.group in context.config.groups else GroupHealth(),
             progress=board.topic_progress(entry.group, entry.uid),
-            job=await self._contracts.read(entry.uid, cached=self._memory.is_recent(entry)),
+            job=await self._contracts.read(
+                entry.uid,
+                cached=self._memory.is_recent(entry),
+                new=entry.status.get("observedGeneration", -1) < 0,
+            ),
             now=context.ports.clock.now(),
             other_partitions=self._other_partitions(entry),
             maintenance=self._maintenance(entry),
