@@ -2,12 +2,20 @@
 
 from confluent_kafka import TopicPartition
 
+from firn.model.jobs import IngestJob
 from firn.model.progress import Cause
 from tests.integration.ingestion.world import World, exactly, places, value
+from tests.servers.process import await_true
 
 
 def good(first: int, count: int = 10) -> list[bytes]:
     return [value(n) for n in range(first, first + count)]
+
+
+def newest_loss(world: World, job: IngestJob) -> int:
+    """Return the number of the newest loss that the driver reports; 0 if there is none."""
+    state = world.progress(job)
+    return state.losses.newest if state is not None and state.losses is not None else 0
 
 
 def test_deleted_records_are_recorded_once_and_survive_restarts(world: World) -> None:
@@ -32,6 +40,8 @@ def test_deleted_records_are_recorded_once_and_survive_restarts(world: World) ->
     world.admin.delete_records([TopicPartition(topic, 0, 40)])[TopicPartition(topic, 0)].result(30)
     world.start()
     world.await_offsets(lambda: world.landed(job) == {0: 40}, "offset 40", job)
+    # The driver reports the loss after it has read the commit back.
+    await_true("a report of the second loss", lambda: newest_loss(world, job) == 2)
     state = world.await_state(job, "CaughtUp")
     assert state.losses is not None
     assert [(loss.id, loss.partition, loss.start, loss.end, loss.cause) for loss in state.losses.ranges] == [
