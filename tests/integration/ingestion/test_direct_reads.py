@@ -193,10 +193,16 @@ def test_compacted_topics_are_read_before_and_after_a_compaction(diskless: Diskl
         return len(fetched(diskless, slices)) < min(count, 500)
 
     await_true("a compaction", compacted, 60)
-    rows, objects = read(diskless, slices, ids)
-    assert objects.rest == []
-    assert rows == fetched(diskless, slices)
-    assert len({row[2] for row in rows}) < max(part.end for part in slices)
+
+    def same() -> bool:
+        before = fetched(diskless, slices)
+        rows, objects = read(diskless, slices, ids)
+        assert objects.rest == []
+        assert len({row[2] for row in rows}) < max(part.end for part in slices)
+        return rows in (before, fetched(diskless, slices))
+
+    # Compactions that run between the reads change what each of them finds.
+    assert any(same() for _ in range(5))
 
 
 def test_deleted_records_are_left_to_the_broker_which_reports_them(diskless: Diskless, admin: AdminClient) -> None:
