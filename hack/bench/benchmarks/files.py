@@ -18,7 +18,7 @@ from hack.bench.measuring.commits import DataFile
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler
 from hack.bench.options import Options
-from hack.bench.peers.sink import NAME, TABLE, jars, sink
+from hack.bench.peers.sink import NAME, jars, sink
 from hack.support.progress import step
 from tests.servers.process import await_true
 
@@ -34,7 +34,7 @@ def measure(options: Options) -> Iterator[Figure]:
     jars()
     with lake(options.directory / "files") as stores:
         create_topics(stores.kafka.bootstrap, [TOPIC], PARTITIONS)
-        stores.create_plain_table("sink", properties=TABLE)
+        stores.create_plain_table("sink")
         (target,) = stores.create_topic_tables(["firn"])
         contracts = [job(TOPIC, target, FRESHNESS_SECONDS)]
         with (

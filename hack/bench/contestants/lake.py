@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +23,12 @@ from tests.servers.postgres import Postgres, postgres
 
 CATALOG = "lake"
 NAMESPACE = "bench"
+PLAIN_TABLE = {
+    "format-version": "2",
+    "write.parquet.compression-codec": "zstd",
+    "write.parquet.compression-level": "1",
+}
+"""Properties of tables for other programs. PyIceberg sets no codec, and without one Java writers compress with gzip."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +44,12 @@ class Lake:
         """Open the catalog with PyIceberg."""
         return open_catalog(CATALOG, self.connection)
 
-    def create_plain_table(
-        self, name: str, columns: Sequence[Column] = COLUMNS, properties: Mapping[str, str] | None = None
-    ) -> None:
-        """Create a table with only the record's columns, for other sinks than ours."""
+    def create_plain_table(self, name: str, columns: Sequence[Column] = COLUMNS) -> None:
+        """Create a table with only the record's columns, for other sinks than ours, and with the codec of our files."""
         catalog = self.catalog()
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(NAMESPACE)
-        everything = {"format-version": "2", **(properties or {})}
-        catalog.create_table((NAMESPACE, name), schema=new_schema(columns), properties=everything)
+        catalog.create_table((NAMESPACE, name), schema=new_schema(columns), properties=PLAIN_TABLE)
 
     def create_topic_tables(self, names: list[str], schema: RecordSchema = SCHEMA) -> list[TableTarget]:
         """Create tables as the operator does for topics of the records."""

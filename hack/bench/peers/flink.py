@@ -61,8 +61,6 @@ SOURCE = {
     "properties.max.partition.fetch.bytes": "8388608",
 }
 SINK = {"distribution-mode": "none"}
-TABLE = {"write.parquet.compression-codec": "zstd", "write.parquet.compression-level": "1"}
-"""Properties of the sink's table. Without them, the Java writers compress with gzip."""
 _TYPES = {"long": "BIGINT", "timestamptz": "TIMESTAMP_LTZ(6)"}
 
 

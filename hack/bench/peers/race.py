@@ -178,8 +178,7 @@ def run(stores: Lake, workload: Workload, name: str) -> Run:
             workload.rows,
             lambda: ingestion(directory, stores, contracts, cores=CORES, heap=HEAP),
         )
-    properties = {"sink": sink.TABLE, "flink": flink.TABLE}[name]
-    stores.create_plain_table(table, workload.columns, properties)
+    stores.create_plain_table(table, workload.columns)
     start: dict[str, Callable[[], AbstractContextManager[Contestant]]] = {
         "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS),
         "flink": lambda: flink.flink(directory, stores, workload.topic, table, workload.columns, COMMIT_SECONDS, CORES),

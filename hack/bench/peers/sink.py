@@ -25,8 +25,6 @@ _POM = Path(__file__).with_name("sink.pom.xml")
 FLAGS = ("-Xms2g", "-Xmx2g", "-XX:+UseParallelGC", "-Dlog4j2.level=WARN")
 """JVM flags. Connect's start script asks G1 for pauses of 20 ms, which a sink does not need."""
 CONSUMER = {"consumer.max.poll.records": "5000", "consumer.max.partition.fetch.bytes": "8388608"}
-TABLE = {"write.parquet.compression-codec": "zstd", "write.parquet.compression-level": "1"}
-"""Properties of the sink's table. Without them, the Java writers compress with gzip."""
 
 
 def jars() -> Path:
