@@ -140,7 +140,11 @@ def test_an_internal_listener_has_an_address_and_a_token(tmp_path: Path, missing
         load(tmp_path, {}, internal=given, objects={"type": "bucket", "url": "s3://b/p"})
 
 
-def test_the_address_of_an_internal_listener_is_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_address_of_an_internal_listener_is_checked(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Logging is set up once for a process, which is that of the tests.
+    monkeypatch.setattr(telemetry, "log_as_json", lambda: None)
     path = document(tmp_path, internal={**INTERNAL, "bind": "nowhere"}, objects={"type": "bucket", "url": "s3://b/p"})
     assert main(["--config", str(path)]) == ExitCode.CONFIGURATION
     assert "'nowhere' is not HOST:PORT" in capsys.readouterr().err
