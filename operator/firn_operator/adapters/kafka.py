@@ -232,7 +232,9 @@ class ProfileClients:
         )
         results = list(await self._each("add partitions to topic", [name for name, _ in topics], futures, None))
         for index, (name, partitions) in enumerate(topics):
-            if isinstance(results[index], InvalidSpecError):
+            if f"already has {partitions} partition(s)" in str(results[index]):
+                results[index] = None  # the controller knows the number before the broker that describes topics
+            elif isinstance(results[index], InvalidSpecError):
                 (state,) = await self._describe([name])
                 if isinstance(state, TopicState) and state.partitions == partitions:
                     results[index] = None
