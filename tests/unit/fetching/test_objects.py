@@ -30,13 +30,13 @@ def bucket(tmp_path: Path) -> Stored:
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return the keys of the objects that are requested."""
     keys: list[str] = []
-    plain = obstore.get_ranges
+    plain = obstore.get_range
 
     def counted(store: object, key: str, **more: object) -> object:
         keys.append(key)
         return plain(store, key, **more)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(obstore, "get_ranges", counted)
+    monkeypatch.setattr(obstore, "get_range", counted)
     return keys
 
 
@@ -195,7 +195,7 @@ def test_a_bucket_that_refuses_reads_is_left_at_once(bucket: Stored, monkeypatch
         asked.append(key)
         raise PermissionError("403 AccessDenied")
 
-    monkeypatch.setattr(obstore, "get_ranges", refuse)
+    monkeypatch.setattr(obstore, "get_range", refuse)
     reader = bucket.reader(bucket.slice())
     assert read(reader) == {}
     assert reader.rest == [Slice("orders", 0, 0, 10)]
