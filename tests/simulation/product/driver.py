@@ -4,11 +4,13 @@ Only what runs in Spark's tasks is simulated: a task reads a range of the log an
 """
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
 from unittest.mock import patch
+
+from typing_extensions import override
 
 from firn.model.errors import FirnError
 from firn.model.jobs import CatalogConnection, GroupSettings, IngestJob, KafkaConnection
@@ -29,6 +31,8 @@ from firn_spark.tables import catalogs, commits, dead_letters, old_snapshots, sw
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer
 from firn_spark.tables.java_tables import Tables
+from firn_spark.worker.fetching.access import Bucket
+from firn_spark.worker.fetching.slices import Slice
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.lake import java
@@ -92,7 +96,10 @@ class Tasks(LandingJobs):
         self._log = log
         self._lake = lake
 
-    def _by_fetch(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
+    @override
+    def _by_tasks(
+        self, planned: Plan, plan: LandingPlan, groups: Sequence[Sequence[Slice]], bucket: Bucket | None
+    ) -> Iterable[tuple[str, str, str]]:
         try:
             return [
                 (topic.job.topic, kind, text)
