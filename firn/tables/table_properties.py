@@ -15,7 +15,11 @@ Terms = TypeVar("Terms")
 CLEAN = "write.metadata.delete-after-commit.enabled"
 KEEP = "write.metadata.previous-versions-max"
 CREATED_WITH = {CLEAN: "true", KEEP: "100"}
-"""Default properties of every new table. They suit commits every few seconds."""
+"""Default properties of the metadata of new tables. They suit commits every few seconds."""
+CODEC = "write.parquet.compression-codec"
+"""Property with the compression of Parquet files."""
+_COMPRESSED = {CODEC: "zstd"}
+"""Iceberg's Java writers use gzip for tables without this property, which needs six times the CPU time."""
 _BOUNDED = ("partition", "offset", "timestamp")
 """Columns of Kafka whose bounds every file has. Retention and queries skip files by them."""
 MANAGED = "firn.properties"
@@ -41,7 +45,7 @@ def created_with(columns: Sequence[Column], own_references: bool) -> dict[str, s
     separator = "." if struct else "_"
     bounded = (f"write.metadata.metrics.column.{rows.METADATA_COLUMN}{separator}{name}" for name in _BOUNDED)
     files = {} if own_references else CREATED_WITH
-    return {**files, **dict.fromkeys(bounded, "full")}
+    return {**_COMPRESSED, **files, **dict.fromkeys(bounded, "full")}
 
 
 def marks(claimant: Claimant, properties: Mapping[str, str], layout: Sequence[str] = ()) -> dict[str, str]:

@@ -189,6 +189,7 @@ def test_flat_metadata_columns_land_in_a_table_of_version_3(world: World) -> Non
         >= {
             **table_properties.CREATED_WITH,
             "write.metadata.metrics.column._kafka_offset": "full",
+            table_properties.CODEC: "zstd",
             "kept": "1",
             "dropped": "2",
         }.items()

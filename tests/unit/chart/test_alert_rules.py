@@ -55,6 +55,7 @@ HEALTHY = (
     f"firn_ingest_dead_letters_total{{{INGEST}}} 7x400",
     f"firn_ingest_skipped_total{{{INGEST}}} 0x400",
     f"firn_ingest_audit_failures_total{{{INGEST}}} 1x400",
+    f"firn_ingest_detours_total{{{INGEST}}} 3x400",
     f"firn_broker_coordinator_went_back{{{BROKER}}} 0x400",
     f"{DAMAGED} 3x400",
     DAMAGED.replace("second", "first") + " 0+1x400",
@@ -304,6 +305,15 @@ CASES = (
         136,
         f"firn_audit_age_seconds{{{TOPIC}}} 180000+60x400",
         f"firn_ingest_suspended{{{INGEST.replace('orders', 'refunds')}}} 1x400",
+    ),
+    case("FirnDirectReadsFail", "each round", 145, f"firn_ingest_detours_total{{{INGEST}}} 0x99 1+2x300"),
+    case("FirnDirectReadsFail", "a restart", None, f"firn_ingest_detours_total{{{INGEST}}} 0x99 1+2x10 20x290"),
+    case(
+        "FirnDirectReadsFail",
+        "another driver takes over",
+        145,
+        f"firn_ingest_detours_total{{{INGEST}}} 0x99 1+2x20 stale",
+        f"firn_ingest_detours_total{{{INGEST.replace('default-0', 'other-0')}}} _x120 1+2x280",
     ),
     case(
         "FirnCommitsStopped",
