@@ -1,8 +1,8 @@
 """Compare Firn's compaction of tables of 1 MiB and of 16 MiB files with Spark's plain ``rewrite_data_files`` on tables of the same files.
 
 The compactions run one after the other, each in a fresh process with one core, the same heap and the same Spark settings. Speeds are those of
-the work on the table. The time from the start of the process to this work is a figure of its own. The tables have no codec, so Spark
-compresses with gzip and Firn with zstd. The benchmark also times queries before and after the compaction of the 1 MiB files.
+the work on the table. The time from the start of the process to this work is a figure of its own. Both write zstd.
+The benchmark also times queries before and after the compaction of the 1 MiB files.
 """
 
 from __future__ import annotations

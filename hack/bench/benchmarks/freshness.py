@@ -1,7 +1,6 @@
 """Compare how soon records are in the table: Firn with a freshness of 5 s, and the Iceberg sink of Kafka Connect with that commit interval.
 
-Both read the same topic, one after the other, while it gets 5,000 records a second. The table of the sink has no codec, so
-the sink compresses with gzip, and Firn with zstd.
+Each reads a topic of its own that gets 5,000 records a second, one after the other. Both write zstd.
 """
 
 from __future__ import annotations

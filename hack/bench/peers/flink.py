@@ -18,6 +18,7 @@ import httpx
 from firn.model.jobs import Column
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
+from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.command import run
 from hack.support.content import cached, content_hash
 from hack.support.places import cache_directory
@@ -79,16 +80,7 @@ def jars() -> Path:
                         if path.parent.name == "lib" and path.suffix == ".jar":
                             member.name = path.name
                             archive.extract(member, directory, filter="data")
-            command: list[str | Path] = [
-                "mvn",
-                "-B",
-                "-q",
-                "-f",
-                _POM,
-                f"-DoutputDirectory={directory}",
-                "-DincludeScope=runtime",
-            ]
-            run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / "jars-flink.log")
+            copy_jars(_POM, directory, "flink")
             run(["javac", "-cp", f"{directory}/*", "-d", str(directory), str(_PROGRAM)])
 
     return cached("jar-sets/flink", content_hash([_POM, _PROGRAM], _PACKAGE), fetch)

@@ -12,9 +12,8 @@ import httpx
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
 from hack.bench.contestants.records import create_topics
-from hack.support.command import run
+from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.content import cached, content_hash
-from hack.support.places import cache_directory
 from hack.support.progress import step
 from tests.servers.process import free_port, running
 
@@ -33,18 +32,7 @@ def jars() -> Path:
     def fetch(directory: Path) -> None:
         with step("fetching the sink's jars"):
             for profile, place in (("worker", "worker"), ("plugin", "plugins/iceberg")):
-                command: list[str | Path] = [
-                    "mvn",
-                    "-B",
-                    "-q",
-                    "-f",
-                    _POM,
-                    "-P",
-                    profile,
-                    f"-DoutputDirectory={directory / place}",
-                ]
-                log = cache_directory("logs") / f"jars-sink-{profile}.log"
-                run([*command, "-DincludeScope=runtime", "dependency:copy-dependencies"], log=log)
+                copy_jars(_POM, directory / place, f"sink-{profile}", "-P", profile)
 
     return cached("jar-sets/sink", content_hash([_POM]), fetch)
 

@@ -28,11 +28,16 @@ def fetch(profile: str, *options: str) -> Path:
 
     def copy_dependencies(directory: Path) -> None:
         with step(f"fetching jars: {' '.join([profile, *options])}"):
-            command: list[str | Path] = ["mvn", "-B", "-q", "-f", pom, "-P", profile, *options]
-            command += [f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
-            run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{profile}.log")
+            copy_jars(pom, directory, profile, "-P", profile, *options)
 
     return cached(f"jar-sets/{profile}", content_hash([pom], *options), copy_dependencies)
+
+
+def copy_jars(pom: Path, directory: Path, name: str, *options: str) -> None:
+    """Let Maven copy the jars that a POM needs at run time into ``directory``. ``name`` is a part of the log's name."""
+    command: list[str | Path] = ["mvn", "-B", "-q", "-f", pom, *options]
+    command += [f"-DoutputDirectory={directory}", "-DincludeScope=runtime"]
+    run([*command, "dependency:copy-dependencies"], log=cache_directory("logs") / f"jars-{name}.log")
 
 
 def publish(profile: str) -> Path:
