@@ -65,12 +65,6 @@ def downgrade(directory: Path, release: str) -> int:
     return main(["--data-dir", str(directory), "downgrade", "--to", release])
 
 
-@pytest.fixture(autouse=True)
-def _logs_of_the_tests(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Logging is set up once for a process, which is that of the tests.
-    monkeypatch.setattr(telemetry, "log_as_json", lambda: None)
-
-
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     with closing(sqlite3.connect(tmp_path / "coordinator.db")) as db:
