@@ -186,7 +186,8 @@ class ReadyTimes:
 
     def _follow(self) -> None:
         while not self._ended:
-            with suppress(client.ApiException, HTTPError, OSError):
+            # The client fails with a KeyError on the server's message that a watch is too old. The next watch begins with all topics.
+            with suppress(client.ApiException, HTTPError, OSError, KeyError):
                 for event in self._watch.stream(
                     self._objects.list_namespaced_custom_object,
                     names.GROUP,

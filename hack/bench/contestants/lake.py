@@ -1,4 +1,4 @@
-"""Run the servers of the benchmarks: a Kafka broker, and a catalog in PostgreSQL. The tables are on the local disk."""
+"""Run the servers of the benchmarks: a Kafka broker, and a catalog in PostgreSQL. The tables are on the local disk or in a bucket."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from hack.bench.contestants.records import COLUMNS, SCHEMA
 from tests.servers import kafka as kafka_server
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.postgres import Postgres, postgres
+from tests.servers.s3 import S3
 
 CATALOG = "lake"
 NAMESPACE = "bench"
@@ -67,8 +68,11 @@ class Lake:
 
 
 @contextmanager
-def lake(directory: Path) -> Iterator[Lake]:
-    """Run the servers inside the with block. The broker has the flags of its own start script."""
+def lake(directory: Path, bucket: S3 | None = None) -> Iterator[Lake]:
+    """Run the servers inside the with block. The broker has the flags of its own start script.
+
+    Without a bucket, the tables are on the local disk.
+    """
     directory.mkdir(parents=True)
     with (
         postgres(directory / "postgres") as database,
@@ -79,8 +83,8 @@ def lake(directory: Path) -> Iterator[Lake]:
         connection = CatalogConnection(
             type="sql",
             uri=database.uri,
-            warehouse=(directory / "warehouse").as_uri(),
-            properties={"user": database.user},
-            secret_properties={"password": str(secret)},
+            warehouse=f"s3://{bucket.bucket}/bench" if bucket else (directory / "warehouse").as_uri(),
+            properties={"user": database.user, **(bucket.properties if bucket else {})},
+            secret_properties={"password": str(secret), **(bucket.secret_properties if bucket else {})},
         )
         yield Lake(broker, database, connection, directory)
