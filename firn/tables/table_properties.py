@@ -19,7 +19,7 @@ CREATED_WITH = {CLEAN: "true", KEEP: "100"}
 CODEC = "write.parquet.compression-codec"
 """Property with the compression of Parquet files."""
 _COMPRESSED = {CODEC: "zstd"}
-"""Iceberg's Java writers use gzip for tables without this property, which needs six times the CPU time."""
+"""Without this property, Iceberg's Java writers use gzip, which needs several times the CPU time."""
 _BOUNDED = ("partition", "offset", "timestamp")
 """Columns of Kafka whose bounds every file has. Retention and queries skip files by them."""
 MANAGED = "firn.properties"
