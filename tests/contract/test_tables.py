@@ -17,6 +17,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
+from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable
 from firn_operator.adapters.iceberg.agreement import OWNER
@@ -134,6 +135,15 @@ async def test_a_table_is_created_from_the_target(tables: CatalogTables, catalog
     ]  # fmt: skip
     assert table.properties["write.parquet.compression-codec"] == "zstd"
     assert table.properties[OWNER] == "uid-1"
+
+
+@pytest.mark.parametrize(("properties", "codec"), [({}, "zstd"), ({table_properties.CODEC: "gzip"}, "gzip")])
+async def test_a_new_table_has_zstd_unless_the_spec_sets_another_codec(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget, properties: dict[str, str], codec: str
+) -> None:
+    wanted = target.model_copy(update={"properties": properties})
+    assert await tables.ensure(wanted, JSON, Claimant("uid-1")) is not None
+    assert catalog.load_table((target.namespace, target.name)).properties[table_properties.CODEC] == codec
 
 
 async def test_a_table_may_be_partitioned_by_a_nested_column(

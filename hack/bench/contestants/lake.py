@@ -12,6 +12,7 @@ from typing import Any
 from pyiceberg.exceptions import NamespaceAlreadyExistsError
 
 from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
+from firn.tables import table_properties
 from firn.tables.ownership import Claimant
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.evolution import new_schema
@@ -26,7 +27,7 @@ CATALOG = "lake"
 NAMESPACE = "bench"
 PLAIN_TABLE = {
     "format-version": "2",
-    "write.parquet.compression-codec": "zstd",
+    table_properties.CODEC: "zstd",
     "write.parquet.compression-level": "1",
 }
 """Properties of tables for other programs. PyIceberg sets no codec, and without one Java writers compress with gzip."""

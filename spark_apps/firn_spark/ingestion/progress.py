@@ -41,7 +41,7 @@ class Metrics:
         )
         self._detours = self._counter(
             "firn_ingest_detours",
-            "Partitions of rounds that brokers served, although the profile has directReads. The driver's log has the cause",
+            "Partitions of rounds that brokers served, although the profile has directReads. The driver's log has most causes",
         )
         self._lag_records = self._gauge("firn_ingest_lag_records", "Offsets that have not landed yet")
         self._lag_seconds = self._gauge(

@@ -81,7 +81,7 @@ def test_objects_that_cannot_be_deleted_hold_up_no_others(monkeypatch: pytest.Mo
             attempts.clear()
             await asyncio.sleep(6 * 3600)
             assert set(attempts) == locked
-            # An attempt each hour, after shorter pauses at first.
+            # The broker retries each hour, after shorter pauses at first.
             assert 5 <= max(attempts.values()) <= 12
             locked.clear()
             await asyncio.sleep(3600 + 2 * ROUND_SECONDS)
