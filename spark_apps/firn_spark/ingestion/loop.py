@@ -29,6 +29,9 @@ log = structlog.get_logger()
 
 TICK = 0.1
 SHARED_TOPICS = 64
+SOON_SHARE, SOON_MOST = 0.25, 10.0
+"""A topic may share a round that begins before the topic is due. The round may be early by this share of the freshness, and by at
+most `SOON_MOST` seconds."""
 ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
 """Number of rounds of a key that may read large topics at a time, so that small topics get a round beside many backlogs."""
@@ -233,8 +236,8 @@ class Loop:
 
     def _decide(self) -> None:
         now = time.monotonic()
-        due: list[tuple[float, Topic]] = []
-        unprepared: dict[tuple[str, str], deque[Topic]] = {}
+        soon: list[tuple[float, float, Topic]] = []
+        unprepared: dict[tuple[str, str], list[Topic]] = {}
         for topic in self._topics.values():
             if topic.busy or topic.removed:
                 continue
@@ -244,29 +247,36 @@ class Loop:
                 topic.prepared = False
             if not topic.prepared:
                 if _needs_preparation(topic, now):
-                    unprepared.setdefault(topic.key, deque()).append(topic)
+                    unprepared.setdefault(topic.key, []).append(topic)
                 continue
             at = topic.due(self._settings.bytes_per_commit)
-            if at is not None and at <= now:
+            if at is not None and at <= now + min(SOON_MOST, topic.job.freshness_ms * SOON_SHARE / 1000):
                 # A backlog stays due until it has landed completely. Its place in the queue counts from its last round.
-                due.append((max(at, topic.served_at), topic))
+                soon.append((max(at, topic.served_at), at, topic))
         self._prepare_waiting(unprepared)
-        for _, topic in sorted(due, key=lambda item: item[0]):
-            if not topic.busy and self._has_room(topic):
-                self._start_round(self._together(topic, now))
+        soon.sort(key=lambda item: item[0])
+        queue = [topic for _, _, topic in soon]
+        for _, at, topic in soon:
+            if at <= now and not topic.busy and self._has_room(topic):
+                self._start_round(self._together(topic, queue))
 
     def _has_room(self, topic: Topic) -> bool:
-        if self._large(topic) and sum(other.key == topic.key for other in list(self._reading)) >= LARGE_PER_KEY:
+        if self._running[topic.key] >= ROUNDS_PER_KEY:
             return False
-        return self._running[topic.key] < ROUNDS_PER_KEY
+        reading = sum(other.key == topic.key for other in list(self._reading))
+        return reading < LARGE_PER_KEY or not self._large(topic)
 
-    def _together(self, first: Topic, now: float) -> list[Topic]:
-        """Return ``first`` and the topics that can share its round: due soon, small, without failures."""
+    def _together(self, first: Topic, queue: Sequence[Topic]) -> list[Topic]:
+        """Return ``first`` and the topics that can share its round: small, without failures.
+
+        ``queue`` holds the topics that are due soon. The topics that have waited longest come first, so that an overloaded
+        driver starves none of them.
+        """
         group = [first]
         if self._large(first) or first.attempts.failures or first.reading.spark_source:
             return group
         size = first.lag_bytes
-        for topic in self._topics.values():
+        for topic in queue:
             if len(group) >= SHARED_TOPICS:
                 break
             if (
@@ -278,9 +288,6 @@ class Loop:
                 or self._large(topic)
             ):
                 continue
-            at = topic.due(self._settings.bytes_per_commit)
-            if at is None or at > now + min(10.0, topic.job.freshness_ms / 4000):
-                continue
             if size + topic.lag_bytes > self._settings.bytes_per_commit:
                 continue
             group.append(topic)
@@ -290,14 +297,20 @@ class Loop:
     def _large(self, topic: Topic) -> bool:
         return topic.lag_bytes > min(LARGE_BYTES, self._settings.bytes_per_commit / 8)
 
-    def _prepare_waiting(self, unprepared: Mapping[tuple[str, str], deque[Topic]]) -> None:
+    def _prepare_waiting(self, unprepared: Mapping[tuple[str, str], Sequence[Topic]]) -> None:
         """Let workers prepare these topics, a bounded number of each key at a time.
+
+        Topics that were prepared before come first, so that an edit does not wait behind thousands of new topics. Among these,
+        a changed contract comes before retries (`Topic.accept`).
 
         A worker takes the next topic of its key itself. So preparations do not wait for the loop, and a catalog that hangs
         holds only the workers of its key.
         """
         with self._lock:
-            self._unprepared = dict(unprepared)
+            self._unprepared = {
+                key: deque(sorted(waiting, key=lambda topic: (topic.table.uuid is None, topic.attempts.next_at)))
+                for key, waiting in unprepared.items()
+            }
             for key, waiting in unprepared.items():
                 for _ in range(min(len(waiting), PREPARATIONS_PER_KEY - self._preparing[key])):
                     self._preparing[key] += 1

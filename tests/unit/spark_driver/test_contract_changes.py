@@ -2,6 +2,7 @@
 
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -147,6 +148,24 @@ def test_one_decision_prepares_all_topics_that_wait(loop: Loop, contracts: Contr
     loop._workers.shutdown(wait=True)
     assert {topic.job.uid for topic in prepared} == contracts.jobs.keys()
     assert not any(topic.busy for topic in prepared)
+
+
+def test_a_changed_topic_is_prepared_before_retries_and_before_new_ones(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = several(3 * PREPARATIONS_PER_KEY)
+    loop._take_jobs()
+    *_, changed, longer, shorter = loop._topics.values()
+    for number, known in enumerate((changed, longer, shorter)):
+        known.table.uuid, known.log.live = "of its first preparation", TopicInfo("id-1", (0,))
+        known.attempts.next_at = float(number)
+    prepared: list[Topic] = []
+    loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
+    submitted: list[Any] = []
+    loop._workers = SimpleNamespace(submit=lambda *work: submitted.append(work))  # type: ignore[assignment]
+    loop._decide()
+    work, key = submitted[0]
+    work(key)
+    assert prepared[:3] == [changed, longer, shorter]
+    assert len(prepared) == 3 * PREPARATIONS_PER_KEY
 
 
 class Hanging:

@@ -157,3 +157,14 @@ def test_topics_of_different_brokers_or_catalogs_share_no_round(turns: Turns) ->
     other.job = other.job.model_copy(update={"profile": "other"})
     turns.add(waiting("a", ENDLESS, 900), waiting("b", ENDLESS, 900), other)
     assert turns.decide() == [{"a"}, {"other"}]
+
+
+def test_topics_that_share_rounds_take_turns_while_more_are_due_than_the_driver_can_serve(turns: Turns) -> None:
+    names = [f"t{number}" for number in range(SHARED_TOPICS * 5)]
+    turns.add(*(waiting(name, 1) for name in names))
+    served: set[str] = set()
+    for _ in range(5 - ROUNDS_PER_KEY + 1):
+        groups = turns.decide()
+        served = served.union(*groups)
+        turns.end(next(iter(groups[0])))
+    assert served == set(names)
