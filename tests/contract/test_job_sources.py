@@ -122,6 +122,14 @@ class TestDirectoryJobs(JobSourcesContract):
     def writer(self, tmp_path: Path) -> DirectoryWriter:
         return DirectoryWriter(tmp_path)
 
+    def test_contracts_are_the_same_object_until_one_changes(self, writer: DirectoryWriter) -> None:
+        writer.write("one", job("one").model_dump_json(), "default")
+        source = DirectoryJobs(str(writer.directory), "default")
+        source._jobs = first = source._read()
+        assert source._read() is first
+        writer.write("one", job("one", freshness_ms=6000).model_dump_json(), "default")
+        assert source._read()["one"].freshness_ms == 6000
+
 
 class KubernetesWriter:
     def __init__(self, server: ApiServer, resync: float = 300.0) -> None:

@@ -5,6 +5,7 @@ logged, and its last valid version stays in force, so that it affects no other t
 """
 
 import json
+import os
 import threading
 import time
 from collections.abc import Iterable, Mapping
@@ -86,7 +87,7 @@ class DirectoryJobs(_Follower):
         super().__init__(group)
         self._directory = Path(directory)
         self._interval = interval
-        self._files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
+        self._files: dict[str, tuple[tuple[int, int, int], IngestJob | None]] = {}
 
     def stop(self) -> None:
         """Implement `JobSource.stop`."""
@@ -104,21 +105,24 @@ class DirectoryJobs(_Follower):
                 return
 
     def _read(self) -> dict[str, IngestJob]:
-        files: dict[Path, tuple[tuple[int, int, int], IngestJob | None]] = {}
-        for path in sorted(self._directory.iterdir()):
-            if path.suffix != ".json":
-                continue
+        """Return the contracts. The result is the same object until one of them changes."""
+        files: dict[str, tuple[tuple[int, int, int], IngestJob | None]] = {}
+        with os.scandir(self._directory) as entries:
+            found = sorted((entry for entry in entries if entry.name.endswith(".json")), key=lambda entry: entry.name)
+        for entry in found:
             try:
-                stat = path.stat()
+                stat = entry.stat()
                 version = (stat.st_mtime_ns, stat.st_size, stat.st_ino)
-                earlier = self._files.get(path)
+                earlier = self._files.get(entry.name)
                 if earlier is not None and earlier[0] == version:
-                    files[path] = earlier
+                    files[entry.name] = earlier
                     continue
-                job = parse(path.read_text(), str(path))
+                job = parse(Path(entry.path).read_text(), entry.path)
             except FileNotFoundError:
                 continue
-            files[path] = (version, job if job is not None or earlier is None else earlier[1])
+            files[entry.name] = (version, job if job is not None or earlier is None else earlier[1])
+        if self._jobs is not None and files == self._files:
+            return self._jobs
         self._files = files
         return jobs_of_group((job for _, job in files.values()), self._group)
 

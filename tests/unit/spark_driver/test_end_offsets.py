@@ -199,3 +199,14 @@ def test_a_lag_of_0_is_unknown_after_brokers_have_not_answered_for_longer_than_t
     topic.log.error = None
     known.append(progress_of(topic, clock[0], 0.0).lag_records is not None)
     assert known == [True, True, True, remains_known, True]
+
+
+def test_records_wait_from_the_newest_ends_that_a_worker_has_landed() -> None:
+    topic = prepared()
+    for seconds, end in ((100.0, 0), (160.0, 5), (220.0, 9), (280.0, 12)):
+        topic.observe(seconds, {0: end})
+    assert topic.waiting_since == 100.0
+    topic.reading.position[0] = 9  # The worker changes the position in place.
+    assert topic.waiting_since == 220.0
+    topic.observe(340.0, {0: 12})
+    assert topic.waiting_since == 220.0

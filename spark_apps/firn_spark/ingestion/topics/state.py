@@ -127,7 +127,10 @@ class Log:
 
 def covered(ends: Offsets, position: Offsets) -> bool:
     """Return True if everything before ``ends`` was read."""
-    return all(end <= position.get(part, end) for part, end in ends.items())
+    for part, end in ends.items():  # noqa: SIM110 - `all` takes twice the time, and the driver asks thousands of times a second.
+        if end > position.get(part, end):
+            return False
+    return True
 
 
 @dataclass(slots=True)

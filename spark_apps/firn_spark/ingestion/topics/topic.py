@@ -53,6 +53,8 @@ class Topic:
     halted: HaltedAt | None = None
     served_at: float = 0.0
     """When its last round ended (monotonic seconds)."""
+    _known: tuple[object, Offsets, float | None] = ((), {}, None)
+    """`Log.seen` and a position, and `_landed_at` as computed for them."""
 
     @property
     def key(self) -> tuple[str, str]:
@@ -185,8 +187,10 @@ class Topic:
 
         Records that waited when the driver first asked are of unknown age: they are due at once.
         """
-        if not self.lag_records:
-            return None
+        return self._waiting_since if self.lag_records else None
+
+    @property
+    def _waiting_since(self) -> float:
         landed = self._landed_at
         if landed is not None:
             return landed
@@ -201,7 +205,14 @@ class Topic:
     @property
     def _landed_at(self) -> float | None:
         """When the newest ends were seen that have landed completely."""
-        return next((at for at, then in reversed(self.log.seen) if covered(then, self.reading.position)), None)
+        seen, position = self.log.seen, self.reading.position
+        known_seen, known_position, landed_at = self._known
+        # The loop asks for every topic in each decision, and little changes between two of them.
+        if seen is not known_seen or position != known_position:
+            position = dict(position)  # A worker may change the position meanwhile.
+            landed_at = next((at for at, then in reversed(seen) if covered(then, position)), None)
+            self._known = (seen, position, landed_at)
+        return landed_at
 
     @property
     def _freshness(self) -> float:
@@ -233,10 +244,11 @@ class Topic:
             return None
         if self.gaps:
             return self.attempts.next_at
-        if not self.lag_records:
+        lag_records = self.lag_records
+        if not lag_records:
             return None
-        due = self.waiting_since or 0.0
-        if self.lag_bytes < bytes_per_commit and not self._fills_log:
+        due = self._waiting_since
+        if lag_records * self.reading.record_bytes < bytes_per_commit and not self._fills_log:
             longest = min(self._freshness, self._safe_seconds)
             if self.fence.contested(due):
                 longest = min(longest, CONTESTED_FRESHNESS)
