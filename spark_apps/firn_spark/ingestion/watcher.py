@@ -14,8 +14,9 @@ log = structlog.get_logger()
 
 METADATA_SECONDS = 5.0
 """Seconds between two requests for the id and partitions of a topic that exists."""
-DESCRIBED_PER_SECOND = 500
-"""Number of topics that exist and that the driver asks for a second. With more than 2,500, `METADATA_SECONDS` becomes longer."""
+DESCRIBED_PER_SECOND = 100
+"""Number of existing topics that the driver describes per second. With more than 500 topics, the pause between two requests is longer
+than `METADATA_SECONDS`."""
 RETRY_SECONDS = 0.5
 """Seconds between two requests for a topic that did not exist."""
 
