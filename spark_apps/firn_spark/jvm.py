@@ -6,10 +6,11 @@ with sixty requests. A request takes 0.1 to 0.3 ms of CPU time.
 """
 
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
-from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, get_method
+from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView, get_method
+from py4j.protocol import DEFAULT_JVM_ID, DEFAULT_JVM_NAME
 
 
 class JavaNames:
@@ -33,10 +34,43 @@ class JavaNames:
         return self._found(*arguments)
 
 
-def texts(jvm: Any, source: Any) -> dict[str, str]:
-    """Return a Java map of texts in one request."""
-    values: dict[str, str] = json.loads(jvm.org.apache.iceberg.util.JsonUtil.mapper().writeValueAsString(source))
+class Json(NamedTuple):
+    """Jackson's mapper, and the class of the maps that it makes, in one JVM."""
+
+    mapper: Any
+    map_class: Any
+
+
+JSON: dict[Any, Json] = {}
+"""The mapper of each JVM, by the client of its gateway. The first request of a client adds it. Fakes of Java objects add theirs."""
+
+
+def _json(source: Any) -> Json:
+    client = source._gateway_client
+    found = JSON.get(client)
+    if found is None:
+        jvm = JVMView(client, DEFAULT_JVM_NAME, DEFAULT_JVM_ID)
+        found = JSON[client] = Json(
+            jvm.org.apache.iceberg.util.JsonUtil.mapper(), jvm.java.lang.Class.forName("java.util.HashMap")
+        )
+    return found
+
+
+def texts(source: Any) -> dict[str, str]:
+    """Return a Java map of texts as a dict, in one request."""
+    values: dict[str, str] = json.loads(_json(source).mapper.writeValueAsString(source))
     return values
+
+
+def java_map(source: Any, values: Mapping[str, str]) -> Any:
+    """Return ``values`` as a map in the JVM of the Java object ``source``, in one request."""
+    mapper, map_class = _json(source)
+    return mapper.readValue(json.dumps(values), map_class)
+
+
+def json_node(source: Any, text: str) -> Any:
+    """Return Jackson's node of a JSON text, in the JVM of the Java object ``source``."""
+    return _json(source).mapper.readTree(text)
 
 
 def elements(iterator: Any) -> Iterator[Any]:

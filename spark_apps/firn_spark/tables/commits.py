@@ -43,11 +43,12 @@ from firn.model.progress import (
     recorded_offsets,
 )
 from firn_spark.failpoints import Failpoints
+from firn_spark.jvm import java_map, texts
 from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.old_snapshots import old_snapshots
-from firn_spark.tables.swaps import builder_on, certain, in_order, short, swap
+from firn_spark.tables.swaps import builder_on, certain, short, swap, with_summary
 
 log = structlog.get_logger()
 
@@ -61,16 +62,6 @@ CLAIM = names.TABLE_CLAIM
 """Table property: epoch and writer of the driver that began to work on the table last (`Claim`)."""
 INGEST = "ingest"
 SLOT_MS = 300_000
-SUMMARY_KEYS = (
-    names.SUMMARY_TOPIC_ID,
-    names.SUMMARY_EPOCH,
-    names.SUMMARY_OFFSETS,
-    COMMIT_ID,
-    WRITER,
-    LETTERS_SINCE,
-    LETTERS_UNTIL,
-    names.SUMMARY_LANDED_AT,
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +129,17 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
     """
     bearer: tuple[Any, Mapping[str, str]] | None = None
     for snapshot in _history(table):
-        if cached is not None and snapshot.snapshotId() == cached[0]:
+        id = snapshot.snapshotId()
+        if cached is not None and id == cached[0]:
             return cached[1]
-        summary = snapshot.summary()
+        summary = texts(snapshot.summary())
         if summary.get(names.SUMMARY_KIND) == INGEST:
-            return _parse(_values(summary), table, snapshot, snapshot.snapshotId(), snapshot.timestampMillis())
-        if bearer is None and summary.get(names.SUMMARY_OFFSETS) is not None:
+            return _parse(summary, table, snapshot, id, snapshot.timestampMillis())
+        if bearer is None and names.SUMMARY_OFFSETS in summary:
             bearer = snapshot, summary
     if bearer is not None:
-        return _parse(_values(bearer[1]), table, bearer[0], None, None)
-    values = _values(table.properties())
+        return _parse(bearer[1], table, bearer[0], None, None)
+    values = texts(table.properties())
     if names.SUMMARY_OFFSETS not in values:
         return None
     if any(kept.summary().get(COMMIT_ID) == values.get(COMMIT_ID, "") for kept in table.snapshots()):
@@ -165,10 +157,6 @@ def _history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
         yield snapshot
         parent = snapshot.parentId()
         snapshot = None if parent is None else table.snapshot(parent)
-
-
-def _values(source: Any) -> dict[str, str]:
-    return {key: value for key in SUMMARY_KEYS if (value := source.get(key)) is not None}
 
 
 def carried(landed: Landed | None) -> dict[str, str]:
@@ -227,8 +215,8 @@ def _offsets(values: Mapping[str, str], table: Any, snapshot: Any | None) -> Off
     except ValueError:
         if snapshot is None:
             raise
-    older = (_values(each.summary()) for each in _history(table, snapshot))
-    return recorded_offsets(older, _values(table.properties())) or {}
+    older = (texts(each.summary()) for each in _history(table, snapshot))
+    return recorded_offsets(older, texts(table.properties())) or {}
 
 
 def _moved(landed: Landed | None, base: Landed | None) -> bool:
@@ -342,15 +330,19 @@ class Committer:
         """Return the Java data file of a writer's descriptor."""
         return self._tables.data_file(table, descriptor)
 
+    def summarised(self, snapshot: Any, values: Mapping[str, str], not_before_ms: int) -> Any:
+        """Return ``snapshot`` as `with_summary` does."""
+        return with_summary(self._tables.jvm, snapshot, values, not_before_ms)
+
     def replaced(self, base: Any, snapshot: Any | None, values: Mapping[str, str], keep_ms: int | None = None) -> Any:
         """Return ``base`` with ``values`` as properties, and ``snapshot``, if any, as the newest of main.
 
-        With ``keep_ms``, without old snapshots.
+        ``snapshot`` has its final time and summary (`with_summary`). With ``keep_ms``, without old snapshots.
         """
         builder = builder_on(self._tables.jvm, base, self.now_ms())
         if snapshot is not None:
-            builder = builder.setBranchSnapshot(in_order(self._tables.jvm, base, snapshot), "main")
-        builder.setProperties(dict(values))
+            builder.setBranchSnapshot(snapshot, "main")
+        builder.setProperties(java_map(base, values))
         old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
         if old:
             gone = self._tables.jvm.java.util.ArrayList()
@@ -451,13 +443,20 @@ class _Append:
         self._values = properties
         self._summary = summary
         self._append: Any | None = None
-        self._cached: tuple[int, Landed | None] | None = None
+        # The snapshot of ``base`` is usually still the current one. Then the driver does not read it again.
+        self._cached: tuple[int, Landed | None] | None = (
+            (base.snapshot_id, base) if base is not None and base.snapshot_id is not None else None
+        )
         self.landed: Landed | None = None
 
     def _read_newest(self, table: Any) -> Landed | None:
-        landed, current = newest(table, self._cached), table.currentSnapshot()
-        self._cached = (current.snapshotId(), landed) if current is not None else None
-        return landed
+        current = table.currentSnapshot()
+        id = current.snapshotId() if current is not None else None
+        if id is None or self._cached is None or id != self._cached[0]:
+            landed = newest(table, self._cached)
+            self._cached = (id, landed) if id is not None else None
+            return landed
+        return self._cached[1]
 
     def done(self, table: Any) -> bool:
         """Implement `Change.done`: look for this commit's id. Another ingestion commit raises CommitConflictError
@@ -507,30 +506,37 @@ class _Append:
             self._append = table.newAppend()
             for file in self._files:
                 self._append.appendFile(file)
-            for key, value in {**self._summary, names.SUMMARY_KIND: INGEST}.items():
-                self._append.set(key, value)
         snapshot = self._append.apply()
         base = table.operations().current()
         # Iceberg reloaded the table for the snapshot. It has to be the metadata that `done` read.
         parent, seen = snapshot.parentId(), base.currentSnapshot()
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
-        values = {**self._values, **self._lost(table), **self._audit_from(table), **self._cluster, **self._leaders}
+        # These are two requests in all, and `append.set` needs some for each value.
+        summary = {**self._summary, names.SUMMARY_KIND: INGEST}
+        snapshot = self._committer.summarised(snapshot, summary, seen.timestampMillis() if seen is not None else 0)
+        properties = texts(table.properties())
+        values = {
+            **self._values,
+            **self._lost(table, properties),
+            **self._audit_from(properties, has_rows=seen is not None),
+            **self._cluster,
+            **self._leaders,
+        }
         return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms)
 
-    def _lost(self, table: Any) -> dict[str, str]:
-        topic_id, known = self._values[names.SUMMARY_TOPIC_ID], read_losses(table)
+    def _lost(self, table: Any, properties: Mapping[str, str]) -> dict[str, str]:
+        topic_id, known = self._values[names.SUMMARY_TOPIC_ID], Losses.read(properties.get(names.TABLE_LOST))
         gaps = known.missing(self._extras.gaps, topic_id)
         if not gaps:
             return {}
         return {names.TABLE_LOST: known.plus(gaps, topic_id, str(table.uuid()), time.time()).model_dump_json()}
 
-    def _audit_from(self, table: Any) -> dict[str, str]:
+    def _audit_from(self, properties: Mapping[str, str], *, has_rows: bool) -> dict[str, str]:
         """Return the property for audits after this commit. Dead-letter tables have it only after retention."""
         if self._extras.letters is not None:
             return {}
         topic_id = self._values[names.SUMMARY_TOPIC_ID]
-        properties = table.properties()
         known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
         landed = self._base.offsets if self._base is not None and self._base.topic_id == topic_id else None
         if known is not None and known.topic_id == topic_id:
@@ -541,7 +547,7 @@ class _Append:
                 landed,
                 decode_offsets(self._values[names.SUMMARY_OFFSETS]),
                 has_files=bool(self._files),
-                has_rows=table.currentSnapshot() is not None,
+                has_rows=has_rows,
             )
         new = new.raised(dict(self._extras.skipped)).model_copy(update={"commit": self._values[COMMIT_ID]})
         return {names.TABLE_AUDIT_FROM: new.model_dump_json()}

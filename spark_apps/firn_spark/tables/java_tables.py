@@ -17,7 +17,7 @@ from firn.model.errors import ConflictError
 from firn.model.jobs import Column, IngestJob, TableTarget
 from firn.tables import evolution, rows, table_properties, transforms, types
 from firn.tables.ownership import Claimant, Ownership
-from firn_spark.jvm import elements, texts
+from firn_spark.jvm import elements, json_node, texts
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
 from firn_spark.tables.vended import io_properties
@@ -94,15 +94,14 @@ def table_spec(jvm: Any, table: Any) -> TableSpec:
         partition_spec=iceberg.PartitionSpecParser.toJson(table.spec()),
         sort_order=iceberg.SortOrderParser.toJson(table.sortOrder()),
         location=table.location(),
-        properties=texts(jvm, table.properties()),
+        properties=texts(table.properties()),
         io=io_properties(jvm, table.io(), str(table.location())),
     )
 
 
 def data_file(jvm: Any, table: Any, descriptor: str) -> Any:
     """Return the Java data file of a writer's descriptor."""
-    node = jvm.org.apache.iceberg.util.JsonUtil.mapper().readTree(descriptor)
-    return jvm.org.apache.iceberg.ContentFileParser.fromJson(node, table.specs())
+    return jvm.org.apache.iceberg.ContentFileParser.fromJson(json_node(table, descriptor), table.specs())
 
 
 class Tables:
@@ -175,7 +174,7 @@ class Tables:
             return self.create(target, target.name, columns, *terms, self.claimant(job))
         claimant = self.claimant(job)
         try:
-            claimant.check(target.identifier, Ownership.of(texts(self.jvm, table.properties())))
+            claimant.check(target.identifier, Ownership.of(texts(table.properties())))
             self._evolve(table, target, columns, claimant)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
@@ -287,7 +286,7 @@ class Tables:
 
     def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
-        properties = texts(self.jvm, table.properties())
+        properties = texts(table.properties())
         set_by_us = table_properties.set_for(claimant, properties)
         self._lay_out(table, target, set_by_us)
         ours = {

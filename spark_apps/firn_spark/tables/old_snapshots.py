@@ -17,6 +17,7 @@ import structlog
 
 from firn.model import names
 from firn.model.progress import is_complete
+from firn_spark.jvm import texts
 
 log = structlog.get_logger()
 
@@ -109,7 +110,7 @@ def old_snapshots(metadata: Any, age_ms: int, now_ms: int) -> list[Any]:
 
 
 def _entry(id: int, moment: int, snapshot: Any) -> Entry:
-    summary = snapshot.summary()
+    summary = texts(snapshot.summary())
     kind = summary.get(names.SUMMARY_KIND)
     if kind is None:
         return Entry(id, moment, None, None, complete=False)

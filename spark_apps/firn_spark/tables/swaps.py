@@ -14,6 +14,7 @@ expired snapshot in that moment, the reference is removed with it.
 import json
 import random
 import time
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import structlog
@@ -77,9 +78,16 @@ def in_order(jvm: Any, base: Any, snapshot: Any) -> Any:
     newest = base.currentSnapshot()
     if newest is None or snapshot.timestampMillis() >= newest.timestampMillis():
         return snapshot
+    return with_summary(jvm, snapshot, {}, newest.timestampMillis())
+
+
+def with_summary(jvm: Any, snapshot: Any, values: Mapping[str, str], not_before_ms: int) -> Any:
+    """Return ``snapshot`` (Java) with ``values`` in its summary, and with a time of at least ``not_before_ms``."""
     parser = jvm.org.apache.iceberg.SnapshotParser
     fields = json.loads(parser.toJson(snapshot))
-    return parser.fromJson(json.dumps({**fields, "timestamp-ms": int(newest.timestampMillis())}))
+    fields["summary"] |= values
+    fields["timestamp-ms"] = max(fields["timestamp-ms"], not_before_ms)
+    return parser.fromJson(json.dumps(fields))
 
 
 def swap(table: Any, change: Change, failpoints: Failpoints, attempts: int = ATTEMPTS) -> None:

@@ -29,14 +29,14 @@ def _loaded(jvm: Any, name: str) -> Any:
 
 def io_properties(jvm: Any, io: Any, location: str) -> dict[str, str]:
     """Return the properties of a FileIO with its credentials for ``location``, those of the longest prefix."""
-    properties = texts(jvm, io.properties())
+    properties = texts(io.properties())
     if not implements(jvm, io, "SupportsStorageCredentials"):
         return properties
     credentials = io.credentials()
     every = [credentials[place] for place in range(len(credentials))]
     fitting = [each for each in every if location.startswith(str(each.prefix()))]
     best = max(fitting, key=lambda each: len(str(each.prefix())), default=None)
-    return properties if best is None else {**properties, **texts(jvm, best.config())}
+    return properties if best is None else {**properties, **texts(best.config())}
 
 
 def expires_ms(properties: Mapping[str, str]) -> int | None:

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
+from firn_spark.jvm import JSON, Json
 from firn_spark.tables.dead_letters import IDENTITY
 from tests.fakes.lake.memory import MAIN, SKEW_MS, Lake, Metadata, RefusedError, Snapshot
 
@@ -41,6 +42,27 @@ def error(name: str, message: str) -> JavaError:
     """Return an exception of Iceberg; ``name`` without its package."""
     package = "" if "." in name else "org.apache.iceberg.exceptions."
     return JavaError(package + name, message)
+
+
+class _Client:
+    """The client of a gateway to a JVM."""
+
+
+CLIENT = _Client()
+
+
+class JavaMap(dict[str, str]):
+    """``java.util.Map``."""
+
+    _gateway_client = CLIENT
+
+
+JSON[CLIENT] = Json(
+    SimpleNamespace(
+        readTree=json.loads, writeValueAsString=json.dumps, readValue=lambda text, _: JavaMap(json.loads(text))
+    ),
+    JavaMap,
+)
 
 
 class Gateway(Protocol):
@@ -93,18 +115,28 @@ class JavaSnapshot:
     def operation(self) -> str:
         return self.snapshot.operation
 
-    def summary(self) -> Mapping[str, str]:
-        return self.snapshot.properties
+    def summary(self) -> JavaMap:
+        return JavaMap(self.snapshot.properties)
 
 
 class JavaMetadata:
     """``org.apache.iceberg.TableMetadata``."""
 
+    _gateway_client = CLIENT
+
     def __init__(self, metadata: Metadata) -> None:
         self.metadata = metadata
 
-    def properties(self) -> dict[str, str]:
-        return dict(self.metadata.properties)
+    def properties(self) -> JavaMap:
+        return JavaMap(self.metadata.properties)
+
+    def currentSchemaId(self) -> int:
+        return self.metadata.schema_id
+
+    def defaultSpecId(self) -> int:
+        return 0
+
+    defaultSortOrderId = defaultSpecId
 
     def snapshots(self) -> list[JavaSnapshot]:
         return [JavaSnapshot(each) for each in self.metadata.all_snapshots]
@@ -191,14 +223,18 @@ class _SnapshotParser:
 
     @staticmethod
     def toJson(snapshot: JavaSnapshot) -> str:
-        fields = {**asdict(snapshot.snapshot), "timestamp-ms": snapshot.snapshot.at_ms}
-        return json.dumps({key: value for key, value in fields.items() if key != "at_ms"})
+        fields = asdict(snapshot.snapshot)
+        moved = {"timestamp-ms": fields.pop("at_ms"), "summary": fields.pop("properties")}
+        return json.dumps({**fields, **moved})
 
     @staticmethod
     def fromJson(text: str) -> JavaSnapshot:
         fields = json.loads(text)
         at_ms, files, added = fields.pop("timestamp-ms"), fields.pop("files"), fields.pop("added")
-        return JavaSnapshot(Snapshot(**fields, at_ms=at_ms, files=tuple(files), added=tuple(added)))
+        properties = fields.pop("summary")
+        return JavaSnapshot(
+            Snapshot(**fields, at_ms=at_ms, properties=properties, files=tuple(files), added=tuple(added))
+        )
 
 
 class _Operations:
@@ -274,6 +310,8 @@ class _Append:
 class JavaTable:
     """``org.apache.iceberg.Table``."""
 
+    _gateway_client = CLIENT
+
     def __init__(self, session: "Session", name: str, metadata: Metadata) -> None:
         self.session = session
         self._name = name
@@ -297,7 +335,7 @@ class JavaTable:
     def operations(self) -> _Operations:
         return self._operations
 
-    def properties(self) -> dict[str, str]:
+    def properties(self) -> JavaMap:
         return self._operations.current().properties()
 
     def snapshots(self) -> list[JavaSnapshot]:
@@ -329,7 +367,7 @@ class JavaTable:
         def delete(path: str) -> None:
             self.session.gateway.request("store.delete", lambda: self.session.lake.objects.pop(path, None))
 
-        return SimpleNamespace(properties=dict, deleteFile=delete)
+        return SimpleNamespace(properties=JavaMap, deleteFile=delete)
 
     def updateSchema(self) -> Any:
         def union(schema: Any) -> Any:
@@ -427,7 +465,6 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
     def loaded(_: str) -> Any:
         return SimpleNamespace(isInstance=lambda io: False)
 
-    mapper = SimpleNamespace(readTree=json.loads, writeValueAsString=json.dumps)
     as_json = SimpleNamespace(toJson=lambda item: item.json, fromJson=schema)
     thread = SimpleNamespace(getContextClassLoader=lambda: SimpleNamespace(loadClass=loaded))
     iceberg = SimpleNamespace(
@@ -444,7 +481,6 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
         catalog=SimpleNamespace(
             TableIdentifier=SimpleNamespace(of=lambda *parts: ".".join(parts)), Namespace=SimpleNamespace(of=".".join)
         ),
-        util=SimpleNamespace(JsonUtil=SimpleNamespace(mapper=lambda: mapper)),
     )
     java = SimpleNamespace(
         util=SimpleNamespace(ArrayList=_List),

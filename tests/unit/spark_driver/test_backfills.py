@@ -24,10 +24,10 @@ def prepared(monkeypatch: pytest.MonkeyPatch, end: int, landed: Landed | None = 
     made.log.live = TopicInfo("id-1", (0,))
     monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
     monkeypatch.setattr(dead_letters, "load", lambda *_: None)
-    identity = SimpleNamespace(schemaId=lambda: 1, specId=lambda: 1, orderId=lambda: 1)
+    metadata = SimpleNamespace(currentSchemaId=lambda: 1, defaultSpecId=lambda: 1, defaultSortOrderId=lambda: 1)
     table = SimpleNamespace(
         uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
-        schema=lambda: identity, spec=lambda: identity, sortOrder=lambda: identity,
+        operations=lambda: SimpleNamespace(current=lambda: metadata),
     )  # fmt: skip
     tables = SimpleNamespace(ensure=lambda _: table, spec=lambda _: None)
     kafka = SimpleNamespace(ends=lambda topics: {"orders": {0: end}})

@@ -12,12 +12,12 @@ from firn_spark.tables.commits import (
     INGEST,
     LETTERS_SINCE,
     LETTERS_UNTIL,
-    SUMMARY_KEYS,
     WRITER,
     Landed,
     carried,
     newest,
 )
+from tests.fakes.lake.java import JavaMap
 
 SUMMARY = {
     names.SUMMARY_KIND: INGEST,
@@ -35,9 +35,9 @@ SUMMARY = {
 def table(summary: dict[str, str]) -> Any:
     """Return a table whose only snapshot has this summary."""
     snapshot = SimpleNamespace(
-        summary=lambda: summary, snapshotId=lambda: 1, timestampMillis=lambda: 5, parentId=lambda: None
+        summary=lambda: JavaMap(summary), snapshotId=lambda: 1, timestampMillis=lambda: 5, parentId=lambda: None
     )
-    return SimpleNamespace(name=lambda: "lake.n.t", currentSnapshot=lambda: snapshot, properties=dict)
+    return SimpleNamespace(name=lambda: "lake.n.t", currentSnapshot=lambda: snapshot, properties=JavaMap)
 
 
 def contents(landed: Landed | None) -> tuple[object, ...]:
@@ -54,8 +54,8 @@ def contents(landed: Landed | None) -> tuple[object, ...]:
 
 
 def test_carried_offsets_survive_the_expiry_of_the_ingestion_commit() -> None:
-    assert SUMMARY.keys() - {names.SUMMARY_KIND} == set(SUMMARY_KEYS)
     landed = newest(table(SUMMARY))
+    assert carried(landed).keys() == SUMMARY.keys() - {names.SUMMARY_KIND}
     carrier = {names.SUMMARY_KIND: "compact", **carried(landed)}
     assert contents(newest(table(carrier))) == contents(landed)
     assert contents(landed)[-1] == (1_700_000_000_000_000, 1_700_000_009_000_000)
@@ -63,7 +63,7 @@ def test_carried_offsets_survive_the_expiry_of_the_ingestion_commit() -> None:
 
 def test_a_known_history_is_not_read_again() -> None:
     landed = newest(table(SUMMARY))
-    foreign = SimpleNamespace(summary=dict, snapshotId=lambda: 2, parentId=lambda: 1)
+    foreign = SimpleNamespace(summary=JavaMap, snapshotId=lambda: 2, parentId=lambda: 1)
     # The older snapshot may be asked for its id only.
     before = {1: SimpleNamespace(snapshotId=lambda: 1)}
     moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__)
@@ -72,11 +72,11 @@ def test_a_known_history_is_not_read_again() -> None:
 
 def test_the_properties_do_not_count_if_their_commit_is_outside_the_history() -> None:
     """Another engine made a snapshot current whose ingestion commits are gone, and newer ones are kept."""
-    foreign = SimpleNamespace(summary=dict, snapshotId=lambda: 2, parentId=lambda: 1)
-    newer = SimpleNamespace(summary=lambda: SUMMARY, snapshotId=lambda: 3, parentId=lambda: 2)
+    foreign = SimpleNamespace(summary=JavaMap, snapshotId=lambda: 2, parentId=lambda: 1)
+    newer = SimpleNamespace(summary=lambda: JavaMap(SUMMARY), snapshotId=lambda: 3, parentId=lambda: 2)
     moved = SimpleNamespace(
         name=lambda: "lake.n.t", currentSnapshot=lambda: foreign, snapshot=lambda _: None,
-        properties=lambda: SUMMARY, snapshots=lambda: [foreign, newer],
+        properties=lambda: JavaMap(SUMMARY), snapshots=lambda: [foreign, newer],
     )  # fmt: skip
     with pytest.raises(CorruptDataError, match="the newest ingestion commit is not in its history"):
         newest(moved)

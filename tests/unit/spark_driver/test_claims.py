@@ -11,9 +11,10 @@ from firn.model.errors import CommitConflictError, FencedError
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables import claims
 from firn_spark.tables.commits import CLAIM, Committer, Landed, read_claim
+from tests.fakes.lake.java import JavaMap
 
 
-class Properties(dict[str, str]):
+class Properties(JavaMap):
     """Metadata without a snapshot."""
 
     def currentSnapshot(self) -> None:

@@ -11,6 +11,7 @@ from firn.model import names
 from firn.model.progress import encode_offsets
 from firn_spark.tables.commits import COMMIT_ID, SLOT_MS
 from firn_spark.tables.old_snapshots import old_snapshots
+from tests.fakes.lake.java import JavaMap
 
 SECOND, MINUTE, HOUR, DAY = 1_000, 60_000, 3_600_000, 86_400_000
 NOW = 1_700_000_000_000 // DAY * DAY
@@ -38,15 +39,17 @@ class Snapshot:
     def parentId(self) -> int | None:
         return self.parent
 
-    def summary(self) -> dict[str, str]:
+    def summary(self) -> JavaMap:
         if self.kind is None:
-            return {}
-        return {
-            names.SUMMARY_KIND: self.kind,
-            names.SUMMARY_OFFSETS: self.offsets,
-            names.SUMMARY_TOPIC_ID: self.topic,
-            COMMIT_ID: "0" * 32,
-        }
+            return JavaMap()
+        return JavaMap(
+            {
+                names.SUMMARY_KIND: self.kind,
+                names.SUMMARY_OFFSETS: self.offsets,
+                names.SUMMARY_TOPIC_ID: self.topic,
+                COMMIT_ID: "0" * 32,
+            }
+        )
 
 
 @dataclass

@@ -1,6 +1,5 @@
 """Credentials that a catalog hands out with a table: they are renewed before a round if they expire soon."""
 
-import json
 import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from firn_spark.tables.java_errors import Cause
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import RENEW_MS, expires_ms, io_properties
 from firn_spark.worker.data_files import TableSpec
+from tests.fakes.lake.java import JavaMap
 from tests.unit.spark_driver.topic import topic
 
 S3, GCS, ADLS = "s3.session-token-expires-at-ms", "gcs.oauth2.token-expires-at", "adls.sas-token-expires-at-ms.account"
@@ -35,12 +35,12 @@ class FileIO:
 
     by_prefix: dict[str, dict[str, str]]
 
-    def properties(self) -> dict[str, str]:
-        return {"s3.endpoint": "e", "s3.access-key-id": "of all"}
+    def properties(self) -> JavaMap:
+        return JavaMap({"s3.endpoint": "e", "s3.access-key-id": "of all"})
 
     def credentials(self) -> list[Any]:
         def credential(prefix: str, config: dict[str, str]) -> Any:
-            return SimpleNamespace(prefix=lambda: prefix, config=lambda: config)
+            return SimpleNamespace(prefix=lambda: prefix, config=lambda: JavaMap(config))
 
         return [credential(prefix, config) for prefix, config in self.by_prefix.items()]
 
@@ -49,10 +49,7 @@ def jvm(supports: bool) -> Any:
     loader = SimpleNamespace(loadClass=lambda name: SimpleNamespace(isInstance=lambda io: supports))
     thread = SimpleNamespace(getContextClassLoader=lambda: loader)
     lang = SimpleNamespace(Thread=SimpleNamespace(currentThread=lambda: thread))
-    mapper = SimpleNamespace(writeValueAsString=json.dumps)
-    iceberg = SimpleNamespace(util=SimpleNamespace(JsonUtil=SimpleNamespace(mapper=lambda: mapper)))
-    org = SimpleNamespace(apache=SimpleNamespace(iceberg=iceberg))
-    return JavaNames(SimpleNamespace(org=org, java=SimpleNamespace(lang=lang)))
+    return JavaNames(SimpleNamespace(java=SimpleNamespace(lang=lang)))
 
 
 def test_the_credentials_of_the_longest_prefix_count() -> None:

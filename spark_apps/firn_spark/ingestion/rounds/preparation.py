@@ -274,7 +274,8 @@ class Preparation:
     def follow_table(self, topic: Topic) -> None:
         """Reload the writers' view of the table if the operator changed its schema, partitioning or order."""
         table = topic.table.java
-        ids = (table.schema().schemaId(), table.spec().specId(), table.sortOrder().orderId())
+        metadata = table.operations().current()
+        ids = (metadata.currentSchemaId(), metadata.defaultSpecId(), metadata.defaultSortOrderId())
         if topic.table.ids is not None and topic.table.ids != ids:
             topic.table.spec = self._tables.spec(table)
         topic.table.ids = ids

@@ -33,7 +33,7 @@ class MergeJobs:
             spec_id=int(table.spec().specId()),
             sorted=bool(table.sortOrder().isSorted()),
             schema=str(self._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema())),
-            properties=texts(self._jvm, table.properties()),
+            properties=texts(table.properties()),
             file_settings=frozenset(io_properties(self._jvm, table.io(), str(table.location()))),
             void_partition=not table.spec().isPartitioned() and bool(table.spec().fields().size()),
         )
