@@ -98,7 +98,7 @@ def test_records_whose_commit_waits_for_a_thread_are_uncommitted(monkeypatch: py
             future.set_result(None)
             return future
 
-    monkeypatch.setattr(made, "_pool", lambda _: Pool())
+    monkeypatch.setattr(made, "_pool", lambda *_: Pool())
     made._run([waiting], 0.0)
     assert seen == [40]
     assert waiting.reading.uncommitted == 0

@@ -80,7 +80,7 @@ class Rounds:
         self._failpoints = failpoints
         self._turns = turns
         self._ahead = Ahead(kafkas, jobs, turns.next_bytes)
-        self._pools: dict[str, ThreadPoolExecutor] = {}
+        self._pools: dict[tuple[str, ...], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
 
     def prepare(self, topic: Topic) -> None:
@@ -91,15 +91,21 @@ class Rounds:
     def run(self, topics: Sequence[Topic]) -> None:
         """Run a round over ``topics``, which share brokers and catalog. Never raises: a failure is recorded on its topic."""
         started = time.monotonic()
-        ready: list[Topic] = []
-        for topic in topics:
-            try:
-                self._preparation.begin(topic)
-                ready.append(topic)
-            except Exception as error:
-                fail(topic, error)
+        # The first round of a topic claims its table. A claim takes as long as a commit, so the claims of a round run at the same time.
+        claims = self._pool("claim", *topics[0].key)
+        new = {topic: claims.submit(self._begin, topic) for topic in topics if not topic.letters.claimed}
+        ready = [topic for topic in topics if (new[topic].result() if topic in new else self._begin(topic))]
         if ready:
             self._run(ready, started)
+
+    def _begin(self, topic: Topic) -> bool:
+        """Claim the topic's table if that is still to do. Return False after a failure, which is recorded on the topic."""
+        try:
+            self._preparation.begin(topic)
+        except Exception as error:
+            fail(topic, error)
+            return False
+        return True
 
     def _run(self, topics: Sequence[Topic], started: float) -> None:
         written = self._write(topics, started)
@@ -201,7 +207,7 @@ class Rounds:
                     fail(topic, error)
             else:
                 commits.append((topic, planned[topic], result))
-        pool = self._pool(next(iter(planned)).job.table.catalog)
+        pool = self._pool("commit", next(iter(planned)).job.table.catalog)
         for topic, ranges, _ in commits:
             # Before they wait for a thread of the pool: other commits of a slow catalog may come first.
             topic.reading.uncommitted = sum(end - start for start, end in ranges.values())
@@ -258,11 +264,12 @@ class Rounds:
             self._run(topics[:middle], started)
             self._run(topics[middle:], started)
 
-    def _pool(self, catalog: str) -> ThreadPoolExecutor:
+    def _pool(self, *work: str) -> ThreadPoolExecutor:
+        """Return the pool for this kind of work on these systems. What hangs on one of them delays no other pool."""
         with self._lock:
-            if catalog not in self._pools:
-                self._pools[catalog] = ThreadPoolExecutor(COMMITS_PER_CATALOG, thread_name_prefix=f"commit-{catalog}")
-            return self._pools[catalog]
+            if work not in self._pools:
+                self._pools[work] = ThreadPoolExecutor(COMMITS_PER_CATALOG, thread_name_prefix="-".join(work))
+            return self._pools[work]
 
 
 def _problem(topic: Topic, result: TopicResult, current: TopicInfo | FirnError | None) -> FirnError | None:
