@@ -1,7 +1,7 @@
 """The work queue: keys in, reconciles out. A key names the object to reconcile, and carries no event.
 
 `KeySchedule` holds the rules and does no I/O. A key waits once however often it is added, is reconciled by one worker
-at a time, and is reconciled again if it was added during a reconcile. It waits in one of four lanes, which share the
+at a time, and is reconciled again if it was added during a reconcile. It waits in one of five lanes, which share the
 workers (`Lane`). Failures back off exponentially with jitter until the first success. `WorkQueue` runs the schedule on
 asyncio with a limited number of workers.
 """
@@ -38,16 +38,18 @@ class Lane(IntEnum):
     NEWS = 0
     """A driver reports something new, or the next step of a creation is possible. Such reconciles are short, and users
     wait for their result."""
-    CHANGE = 1
-    """A user created, changed or deleted the object."""
-    DEPENDENCY = 2
+    EDIT = 1
+    """A user changed an object that the operator knows."""
+    CHANGE = 2
+    """A user created or deleted the object, perhaps thousands at once, or changed another object that claims the same topic or table."""
+    DEPENDENCY = 3
     """A dependency that many objects share has changed."""
-    ROUTINE = 3
+    ROUTINE = 4
     """A resync or a retry."""
 
 
-SHARES = {Lane.NEWS: 12, Lane.CHANGE: 4, Lane.DEPENDENCY: 2, Lane.ROUTINE: 1}
-"""Starts of each lane among 19, while keys wait in all of them. So a bulk of work in one lane delays the others little."""
+SHARES = {Lane.NEWS: 12, Lane.EDIT: 6, Lane.CHANGE: 4, Lane.DEPENDENCY: 2, Lane.ROUTINE: 1}
+"""Starts of each lane among 25, while keys wait in all of them. So many keys in one lane delay the other lanes only a little."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,8 +100,9 @@ class Controllers:
         # After a start, all topics are new to this process. Only some of them were changed in the meantime.
         known = old is None and new.status.get("observedGeneration") == new.generation
         lane = Lane.DEPENDENCY if known else Lane.CHANGE
+        edited = old is not None and old.uid == new.uid and new.metadata.deletion_timestamp is None
         for name in affected:
-            self._wake(name, lane)
+            self._wake(name, Lane.EDIT if edited and name == new.name else lane)
         if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])
         if new.name in affected:

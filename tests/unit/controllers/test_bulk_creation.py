@@ -147,3 +147,28 @@ def test_a_topic_is_ready_soon_after_its_driver_reports_it_while_others_are_crea
     waits = sorted(stage.ready[uid] - stage.reported[uid] for uid in stage.ready)
     assert max(stage.contracts.values()) > topics / 5, "the creations take minutes"
     assert waits[topics * 99 // 100] <= 5
+
+
+async def edited(stage: Stage, topics: int) -> float:
+    """Edit a topic while others are created. Return the seconds until its contract has the edit."""
+    stage.cluster.create(gen.topic("first"))
+    stage.operator.synced()
+    tasks = [asyncio.create_task(stage.operator.run()), asyncio.create_task(stage.drive())]
+    await asyncio.sleep(20)
+    for number in range(topics):
+        stage.cluster.create(gen.topic(f"t{number}"))
+    await asyncio.sleep(1)
+    uid, started = stage.cluster.topic("first")["metadata"]["uid"], stage.clock.monotonic()
+    stage.cluster.edit("first", lambda live: live["spec"].update(ingestion={"freshness": "7s"}))
+    while '"freshness_ms":7000' not in stage.cluster.contracts()[uid]["data"]["job.json"].replace(" ", ""):
+        assert stage.clock.monotonic() < started + 600
+        await asyncio.sleep(0.1)
+    waited = stage.clock.monotonic() - started
+    stage.operator.stop()
+    await tasks[0]
+    tasks[1].cancel()
+    return waited
+
+
+def test_an_edit_does_not_wait_for_the_creation_of_other_topics() -> None:
+    assert run(edited(Stage(), 250), tick=1e-9) < 5
