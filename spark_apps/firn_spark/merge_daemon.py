@@ -3,6 +3,11 @@
 It imports what merges need, and not the compiler of `firn_spark.worker_daemon`, which takes seconds to start.
 """
 
+from firn_spark.import_path import leave_archives_out
+
+if __name__ == "__main__":
+    leave_archives_out()
+
 import pyarrow as pa
 from pyspark import daemon
 

@@ -5,6 +5,11 @@ It imports what every task needs, so that a worker is ready in milliseconds and 
 
 import gc
 
+from firn_spark.import_path import leave_archives_out
+
+if __name__ == "__main__":
+    leave_archives_out()
+
 import pyarrow as pa
 from pyspark import daemon
 

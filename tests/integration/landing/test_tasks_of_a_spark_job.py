@@ -2,7 +2,10 @@
 
 import functools
 import json
+import sys
+from collections.abc import Iterator
 from typing import Any
+from zipimport import zipimporter
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -142,3 +145,10 @@ def test_large_records_come_in_bounded_batches(spark: Any) -> None:
     assert sum(file.num_row_groups for file in files) >= 3
     commit(spark, identifier, output)
     assert spark.table(identifier).where("length(a) = 1048576").count() == 24
+
+
+def test_a_worker_imports_nothing_from_archives(spark: Any) -> None:
+    def archives(_: Iterator[int]) -> list[str]:
+        return [place for place, found in sys.path_importer_cache.items() if isinstance(found, zipimporter)]
+
+    assert spark.sparkContext.parallelize([0], 1).mapPartitions(archives).collect() == []
