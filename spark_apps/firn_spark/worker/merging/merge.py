@@ -18,6 +18,7 @@ from firn_spark.worker.data_files import (
     Locations,
     Metrics,
     ParquetSettings,
+    TableFileIO,
     arrow_io_properties,
     descriptor,
     encodings,
@@ -65,7 +66,7 @@ class _Merger:
         self._sources = Sources(plan)
         self._parquet = ParquetSettings.from_properties(plan.table.properties)
         self._locations = Locations(plan.table)
-        self._io = PyArrowFileIO(arrow_io_properties(plan.table.io))
+        self._io = TableFileIO(arrow_io_properties(plan.table.io))
         self._spec_id = PartitionSpec.model_validate_json(plan.table.partition_spec).spec_id
         self._schema = Schema.model_validate_json(plan.table.schema)
         self._written: list[str] = []
