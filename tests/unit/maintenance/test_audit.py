@@ -18,6 +18,7 @@ from firn_spark.kafka.admin import TopicInfo
 from firn_spark.maintenance.steps import audit
 from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, time_column, windows
 from firn_spark.tables.commits import Landed
+from tests.fakes.lake.java import JavaMap
 
 ODD = pa.list_(pa.struct([("w", pa.int64()), ("n", pa.int64()), ("bits", pa.int64())]))
 SCHEMA = pa.schema([("p", pa.int32()), ("c", pa.int64()), ("whole", pa.int64()), ("odd", ODD)])
@@ -193,13 +194,16 @@ def test_an_audit_reads_the_losses_of_the_live_topic_from_the_table(monkeypatch:
         names.SUMMARY_COMMIT_ID: "c",
     }
     snapshot = SimpleNamespace(
-        summary=lambda: {**properties, names.SUMMARY_KIND: "ingest"},
+        summary=lambda: JavaMap({**properties, names.SUMMARY_KIND: "ingest"}),
         snapshotId=lambda: 1,
         timestampMillis=lambda: 0,
         parentId=lambda: None,
     )
     table = SimpleNamespace(
-        name=lambda: "lake.n.t", refresh=lambda: None, properties=lambda: properties, currentSnapshot=lambda: snapshot
+        name=lambda: "lake.n.t",
+        refresh=lambda: None,
+        properties=lambda: JavaMap(properties),
+        currentSnapshot=lambda: snapshot,
     )
 
     class FakeRows:
