@@ -58,7 +58,7 @@ def builder_on(jvm: Any, base: Any, now_ms: int) -> Any:
     """Return a ``TableMetadata.Builder`` for a change of ``base``. Its time does not go back.
 
     If ``base`` is ahead of ``now_ms``, because another process with a wrong clock has changed the table, the change
-    takes the time of ``base``. Give snapshots their time with `in_order`.
+    takes the time of ``base``. Give snapshots their time with `in_order` or `with_summary`.
     """
     builder = jvm.org.apache.iceberg.TableMetadata.buildFrom(base)
     ahead = int(base.lastUpdatedMillis()) - now_ms

@@ -4,6 +4,8 @@ The delays of the ports make a creation take 1.6 s, so that 8 workers create 5 t
 """
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -123,20 +125,27 @@ class Stage:
         )
 
 
-async def created(stage: Stage, topics: int) -> None:
-    """Create topics at once, on an operator that has been running, and run until all of them are ready."""
+@asynccontextmanager
+async def creating(stage: Stage, topics: int) -> AsyncIterator[None]:
+    """Create topics at once, on an operator that has been running with one topic. The operator stops after the with block."""
     stage.cluster.create(gen.topic("first"))
     stage.operator.synced()
     tasks = [asyncio.create_task(stage.operator.run()), asyncio.create_task(stage.drive())]
     await asyncio.sleep(20)
     for number in range(topics):
         stage.cluster.create(gen.topic(f"t{number}"))
-    while len(stage.ready) <= topics:
-        assert stage.clock.monotonic() < 3600
-        await asyncio.sleep(5)
+    yield
     stage.operator.stop()
     await tasks[0]
     tasks[1].cancel()
+
+
+async def created(stage: Stage, topics: int) -> None:
+    """Create topics at once, and run until all of them are ready."""
+    async with creating(stage, topics):
+        while len(stage.ready) <= topics:
+            assert stage.clock.monotonic() < 3600
+            await asyncio.sleep(5)
 
 
 @pytest.mark.slow
@@ -151,23 +160,14 @@ def test_a_topic_is_ready_soon_after_its_driver_reports_it_while_others_are_crea
 
 async def edited(stage: Stage, topics: int) -> float:
     """Edit a topic while others are created. Return the seconds until its contract has the edit."""
-    stage.cluster.create(gen.topic("first"))
-    stage.operator.synced()
-    tasks = [asyncio.create_task(stage.operator.run()), asyncio.create_task(stage.drive())]
-    await asyncio.sleep(20)
-    for number in range(topics):
-        stage.cluster.create(gen.topic(f"t{number}"))
-    await asyncio.sleep(1)
-    uid, started = stage.cluster.topic("first")["metadata"]["uid"], stage.clock.monotonic()
-    stage.cluster.edit("first", lambda live: live["spec"].update(ingestion={"freshness": "7s"}))
-    while '"freshness_ms":7000' not in stage.cluster.contracts()[uid]["data"]["job.json"].replace(" ", ""):
-        assert stage.clock.monotonic() < started + 600
-        await asyncio.sleep(0.1)
-    waited = stage.clock.monotonic() - started
-    stage.operator.stop()
-    await tasks[0]
-    tasks[1].cancel()
-    return waited
+    async with creating(stage, topics):
+        await asyncio.sleep(1)
+        uid, started = stage.cluster.topic("first")["metadata"]["uid"], stage.clock.monotonic()
+        stage.cluster.edit("first", lambda live: live["spec"].update(ingestion={"freshness": "7s"}))
+        while IngestJob.model_validate_json(stage.cluster.contracts()[uid]["data"]["job.json"]).freshness_ms != 7000:
+            assert stage.clock.monotonic() < started + 600
+            await asyncio.sleep(0.1)
+        return stage.clock.monotonic() - started
 
 
 def test_an_edit_does_not_wait_for_the_creation_of_other_topics() -> None:
