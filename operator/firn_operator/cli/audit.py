@@ -29,7 +29,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import duckdb
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
@@ -44,6 +43,7 @@ from firn.model.progress import AuditFrom, Losses, Offsets, described, recorded_
 from firn.tables import rows
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
+from firn_operator.cli import database
 from firn_operator.cli.lake import Lake, scan
 
 _READ_TIMEOUT = 30.0
@@ -372,7 +372,7 @@ def compare(
     ``decided`` always. Surplus rows are unproved if ``decided`` is mixed.
     """
     decided = decided or AuditFrom(topic_id="")
-    connection = duckdb.connect(config={"memory_limit": "256MB"})
+    connection = database.connect()
     try:
         batches: Iterable[pa.Table]
         for name, batches in (

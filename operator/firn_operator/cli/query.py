@@ -10,27 +10,22 @@ import pyarrow as pa
 from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from firn.model.errors import InvalidSpecError
+from firn_operator.cli import database
 from firn_operator.cli.lake import Lake, scan
-
-MEMORY_LIMIT = "256MB"
-"""Memory of DuckDB. Beyond it, DuckDB writes to the temporary directory."""
 
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE = re.compile(r"^Catalog Error: Table with name \"?([^\"]+?)\"? does not exist")
 _METADATA = "firn sql reads tables, and no metadata tables such as files or snapshots"
 
-_CLOSED = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
-"""Settings that keep DuckDB from downloading extensions."""
 
-
-def run(lake: Lake, statement: str, memory_limit: str = MEMORY_LIMIT) -> pa.Table:
+def run(lake: Lake, statement: str, memory_limit: str = database.MEMORY_LIMIT) -> pa.Table:
     """Run one SELECT, or list the tables (``show tables``). Timestamps with a zone are in UTC.
 
     Raises InvalidSpecError for SQL that DuckDB refuses, and for tables that do not exist.
     """
     if _SHOW_TABLES.fullmatch(statement):
         return pa.table({"table": pa.array(lake.tables(), pa.string())})
-    connection = duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED})
+    connection = database.connect(memory_limit)
     try:
         connection.execute("SET TimeZone = 'UTC'")
         statements = connection.extract_statements(statement)

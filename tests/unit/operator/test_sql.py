@@ -9,7 +9,7 @@ import pytest
 
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn_operator.cli import main, query
+from firn_operator.cli import database, main, query
 from firn_operator.cli.lake import Lake
 
 
@@ -92,6 +92,14 @@ def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str
 def test_an_error_explains_why_a_query_failed(lake: Lake, statement: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         query.run(lake, statement)
+
+
+def test_a_long_query_prints_no_progress(capfd: pytest.CaptureFixture[str]) -> None:
+    connection = database.connect()
+    connection.execute("SET progress_bar_time = 0")
+    connection.execute("SELECT count(*) FROM range(10_000_000) numbers(n) WHERE n % 7 = 3")
+    connection.close()
+    assert capfd.readouterr() == ("", "")
 
 
 def test_an_error_names_a_catalog_that_does_not_answer() -> None:
