@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,8 +38,9 @@ class TestFakeTopics(TopicsContract):
 
 class TestKafkaTopics(TopicsContract):
     @pytest.fixture
-    def topics(self, broker: Kafka) -> KafkaTopics:
-        return KafkaTopics({PROFILE: Brokers(broker.connection, replication_factor=1)})
+    def topics(self, broker: Kafka) -> Iterator[KafkaTopics]:
+        with closing(KafkaTopics({PROFILE: Brokers(broker.connection, replication_factor=1)})) as topics:
+            yield topics
 
 
 class TestFakeTables(TablesContract):

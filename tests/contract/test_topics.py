@@ -5,7 +5,8 @@ import asyncio
 import itertools
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka
 from tests.servers.process import free_port
 
 _numbers = itertools.count()
+Connect = Callable[[Mapping[str, Brokers]], KafkaTopics]
 
 
 @pytest.fixture
@@ -35,14 +37,21 @@ def diskless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaConnecti
         yield KafkaConnection(bootstrap_servers=broker.bootstrap)
 
 
+@pytest.fixture
+def connected() -> Iterator[Connect]:
+    """Return a function that makes the port, and close each port after the test."""
+    with ExitStack() as ports:
+        yield lambda profiles: ports.enter_context(closing(KafkaTopics(profiles)))
+
+
 @pytest.fixture(params=["classic", "diskless"])
-def topics(request: pytest.FixtureRequest) -> KafkaTopics:
+def topics(request: pytest.FixtureRequest, connected: Connect) -> KafkaTopics:
     """Return the port as the operator has it for a profile.
 
     The port asks a diskless fleet only for its default replication factor."""
     if request.param == "diskless":
-        return KafkaTopics({"classic": Brokers(request.getfixturevalue("diskless"))})
-    return KafkaTopics({"classic": Brokers(request.getfixturevalue("broker").connection, replication_factor=1)})
+        return connected({"classic": Brokers(request.getfixturevalue("diskless"))})
+    return connected({"classic": Brokers(request.getfixturevalue("broker").connection, replication_factor=1)})
 
 
 async def await_visible(topics: KafkaTopics, *wanted: str, profile: str = "classic") -> list[TopicState]:
@@ -156,8 +165,10 @@ async def test_one_rejected_request_fails_no_other_of_its_batch(topics: KafkaTop
     assert all(state.partitions == 1 for state in states)
 
 
-async def test_too_few_brokers_for_the_replication_factor_is_not_ready(broker: Kafka, name: str) -> None:
-    topics = KafkaTopics({"classic": Brokers(broker.connection, replication_factor=3)})
+async def test_too_few_brokers_for_the_replication_factor_is_not_ready(
+    connected: Connect, broker: Kafka, name: str
+) -> None:
+    topics = connected({"classic": Brokers(broker.connection, replication_factor=3)})
     with pytest.raises(NotReadyError, match="eplication") as refusal:
         await topics.create("classic", name, 1, {})
     assert refusal.value.reason == Reason.BROKER_STARTING
@@ -168,16 +179,16 @@ async def test_the_fleet_state_counts_brokers(topics: KafkaTopics) -> None:
     assert (fleet.brokers, fleet.under_replicated) == (1, 0)
 
 
-async def test_a_closed_port_is_unavailable_and_named() -> None:
+async def test_a_closed_port_is_unavailable_and_named(connected: Connect) -> None:
     port = free_port()
-    topics = KafkaTopics({"classic": Brokers(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"))})
+    topics = connected({"classic": Brokers(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"))})
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}.*refused") as down:
         await topics.describe("classic", "orders")
     assert down.value.reason == Reason.BROKER_UNREACHABLE
 
 
-async def test_requests_to_stopped_brokers_share_one_timeout() -> None:
-    topics = KafkaTopics({"classic": Brokers(KafkaConnection(bootstrap_servers=f"127.0.0.1:{free_port()}"))})
+async def test_requests_to_stopped_brokers_share_one_timeout(connected: Connect) -> None:
+    topics = connected({"classic": Brokers(KafkaConnection(bootstrap_servers=f"127.0.0.1:{free_port()}"))})
     states = await asyncio.gather(*(topics.describe("classic", f"t{n}") for n in range(300)), return_exceptions=True)
     assert all(isinstance(state, UnavailableError) for state in states)
     with pytest.raises(UnavailableError):
@@ -185,30 +196,30 @@ async def test_requests_to_stopped_brokers_share_one_timeout() -> None:
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_connection_may_use_tls_and_sasl(broker: Kafka, name: str, mechanism: str) -> None:
-    topics = KafkaTopics({"secure": Brokers(broker.secure_connection(mechanism=mechanism), replication_factor=1)})
+async def test_a_connection_may_use_tls_and_sasl(connected: Connect, broker: Kafka, name: str, mechanism: str) -> None:
+    topics = connected({"secure": Brokers(broker.secure_connection(mechanism=mechanism), replication_factor=1)})
     await topics.create("secure", name, 1, {})
     await await_visible(topics, name, profile="secure")
 
 
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
-async def test_a_wrong_password_is_access_denied(broker: Kafka, mechanism: str) -> None:
+async def test_a_wrong_password_is_access_denied(connected: Connect, broker: Kafka, mechanism: str) -> None:
     connection = broker.secure_connection(username="firn", mechanism=mechanism)
     wrong = Path(str(connection.sasl_password_path) + "-wrong")
     wrong.write_text("wrong")
-    topics = KafkaTopics(
+    topics = connected(
         {"secure": Brokers(connection.model_copy(update={"sasl_password_path": str(wrong)}), replication_factor=1)}
     )
     with pytest.raises(AccessDeniedError, match="[Aa]uthentication"):
         await topics.describe("secure", "orders")
 
 
-async def test_new_connections_use_a_changed_password_file(broker: Kafka) -> None:
+async def test_new_connections_use_a_changed_password_file(connected: Connect, broker: Kafka) -> None:
     connection = broker.secure_connection()
     right = Path(str(connection.sasl_password_path))
     rotated = right.with_name("rotated")
     rotated.write_text("old")
-    topics = KafkaTopics({"secure": Brokers(connection.model_copy(update={"sasl_password_path": str(rotated)}))})
+    topics = connected({"secure": Brokers(connection.model_copy(update={"sasl_password_path": str(rotated)}))})
     with pytest.raises(AccessDeniedError):
         await topics.describe("secure", "orders")
     replacement = right.with_name("replacement")
@@ -217,32 +228,33 @@ async def test_new_connections_use_a_changed_password_file(broker: Kafka) -> Non
     assert await topics.describe("secure", "orders") is None
 
 
-async def test_an_error_names_a_missing_secret_file(broker: Kafka, tmp_path: Path) -> None:
+async def test_an_error_names_a_missing_secret_file(connected: Connect, broker: Kafka, tmp_path: Path) -> None:
     missing = tmp_path / "password"
     connection = broker.secure_connection().model_copy(update={"sasl_password_path": str(missing)})
-    topics = KafkaTopics({"secure": Brokers(connection)})
+    topics = connected({"secure": Brokers(connection)})
     with pytest.raises(NotReadyError, match=str(missing)):
         await topics.describe("secure", "orders")
 
 
-async def test_a_certificate_of_an_unknown_authority_is_access_denied(broker: Kafka) -> None:
+async def test_a_certificate_of_an_unknown_authority_is_access_denied(connected: Connect, broker: Kafka) -> None:
     other = broker.directory / "tls" / "other-ca.crt"
-    topics = KafkaTopics({"secure": Brokers(broker.secure_connection(ca=other))})
+    topics = connected({"secure": Brokers(broker.secure_connection(ca=other))})
     with pytest.raises(AccessDeniedError, match="certificate"):
         await topics.describe("secure", "orders")
 
 
-async def test_a_connection_may_use_a_client_certificate(broker: Kafka, name: str) -> None:
+async def test_a_connection_may_use_a_client_certificate(connected: Connect, broker: Kafka, name: str) -> None:
     connection = broker.mutual_connection()
-    topics = KafkaTopics({"mutual": Brokers(connection, replication_factor=1)})
+    topics = connected({"mutual": Brokers(connection, replication_factor=1)})
     await topics.create("mutual", name, 1, {})
     (made,) = await await_visible(topics, name, profile="mutual")
-    (seen,) = admin.Kafka("mutual", connection).topics([name]).values()
+    with closing(admin.Kafka("mutual", connection)) as driver:
+        (seen,) = driver.topics([name]).values()
     assert seen == admin.TopicInfo(made.topic_id, (0,)), "the driver logs in like the operator"
 
 
-async def test_a_missing_client_certificate_is_access_denied(broker: Kafka) -> None:
-    topics = KafkaTopics({"mutual": Brokers(broker.mutual_connection(None))})
+async def test_a_missing_client_certificate_is_access_denied(connected: Connect, broker: Kafka) -> None:
+    topics = connected({"mutual": Brokers(broker.mutual_connection(None))})
     with pytest.raises(AccessDeniedError, match="certificate"):
         await topics.describe("mutual", "orders")
 
@@ -251,14 +263,17 @@ def test_an_untrusted_client_certificate_is_denied_in_the_driver(
     broker: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(admin, "REQUEST_SECONDS", 3.0)
-    (denial,) = admin.Kafka("mutual", broker.mutual_connection("other-ca")).topics(["orders"]).values()
+    with closing(admin.Kafka("mutual", broker.mutual_connection("other-ca"))) as driver:
+        (denial,) = driver.topics(["orders"]).values()
     assert isinstance(denial, AccessDeniedError), denial
 
 
 @pytest.mark.parametrize("topics", ["classic"], indirect=True)
-async def test_a_user_without_grants_is_access_denied(broker: Kafka, topics: KafkaTopics, name: str) -> None:
+async def test_a_user_without_grants_is_access_denied(
+    connected: Connect, broker: Kafka, topics: KafkaTopics, name: str
+) -> None:
     stranger = broker.secure_connection(STRANGER, STRANGER_PASSWORD)
-    denied = KafkaTopics({"secure": Brokers(stranger, replication_factor=1)})
+    denied = connected({"secure": Brokers(stranger, replication_factor=1)})
     with pytest.raises(AccessDeniedError, match=f"{name}.*[Aa]uthoriz"):
         await denied.create("secure", name, 1, {})
     await topics.create("classic", name, 1, {})

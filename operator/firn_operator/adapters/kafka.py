@@ -124,6 +124,11 @@ class KafkaTopics:
         """Describe the brokers of a profile."""
         return await self._profiles[profile].fleets.submit(None)
 
+    def close(self) -> None:
+        """Close the clients of all profiles."""
+        for clients in self._profiles.values():
+            clients.close()
+
 
 class ProfileClients:
     """The admin client of a profile and its batched requests. A changed credential file replaces the client."""
@@ -152,6 +157,7 @@ class ProfileClients:
         now = secret_files.signature(connection.secret_files)
         if self._admin is None or now != self._made_with:
             settings = client_settings(connection)
+            self.close()
             try:
                 self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
             except KafkaException as error:
@@ -160,6 +166,14 @@ class ProfileClients:
                 ) from error
             self._made_with = now
         return self._admin
+
+    def close(self) -> None:
+        """Close the client."""
+        # The error callback makes a cycle of references to the client. If Python's collector of cycles destroys the client
+        # in a thread of this client, librdkafka aborts the process.
+        if self._admin is not None:
+            self._admin.__exit__(None, None, None)
+            self._admin = None
 
     def _note(self, trouble: KafkaError) -> None:
         # Only this callback distinguishes a broker that is down from one that refuses the client: requests just time out.

@@ -98,7 +98,8 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             return
         lake = tables(config)
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
-        ports = Ports(topics(config), lake, cluster, progress_reader, SystemClock())
+        kafka_topics = topics(config)
+        ports = Ports(kafka_topics, lake, cluster, progress_reader, SystemClock())
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)
         telemetry.watch_fleets(config.profiles, controllers.board)
@@ -125,6 +126,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
             for collector in figures:
                 REGISTRY.unregister(collector)
             await progress_reader.close()
+            kafka_topics.close()
             table_debts.close()
             lake.close()
     finally:

@@ -48,6 +48,12 @@ class Kafka:
         config: dict[str, Any] = {**client_config(connection), "error_cb": self._note}
         self._admin = AdminClient(config, logger=silent_logger())
 
+    def close(self) -> None:
+        """Close the client."""
+        # The error callback makes a cycle of references to the client. If Python's collector of cycles destroys the client
+        # in a thread of this client, librdkafka aborts the process.
+        self._admin.__exit__(None, None, None)
+
     def _note(self, trouble: KafkaError) -> None:
         # Requests just time out if the brokers refuse the connection. Only this callback reports the refusal.
         if refuses_connection(trouble):

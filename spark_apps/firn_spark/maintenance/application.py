@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -279,8 +280,8 @@ class Run:
             name = quoted(target.catalog, target.namespace, names.dead_letters(target.name))
             return audit.Source(letters, name) if letters is not None else None
 
-        kafka = Kafka(work.profile, self.run.kafka[work.profile])
-        return audit.audit(self._spark, source, dead, kafka, work.topic, may)
+        with closing(Kafka(work.profile, self.run.kafka[work.profile])) as kafka:
+            return audit.audit(self._spark, source, dead, kafka, work.topic, may)
 
     def _parts(
         self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None

@@ -8,7 +8,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,10 +152,11 @@ async def test_drivers_read_the_bucket_as_rendered(
         (secrets / path).write_text(value)
     rendered = group_settings(config, "default").model_dump_json().replace("/etc/firn/secrets", str(secrets))
     direct = GroupSettings.model_validate_json(rendered).direct[managed.name]
-    with pod(managed, 0, tmp_path, secrets) as broker:
+    with ExitStack() as all_:
+        broker = all_.enter_context(pod(managed, 0, tmp_path, secrets))
         await_true("ready", lambda: broker.probe("/readyz") == 200)
         bootstrap = f"127.0.0.1:{broker.port}"
-        topics = KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
+        topics = all_.enter_context(closing(topics_at(bootstrap)))
         await topics.create("waves", "flights", 1, {})
         state = await topics.describe("waves", "flights")
         assert state is not None
@@ -174,6 +175,10 @@ async def test_drivers_read_the_bucket_as_rendered(
         assert objects.rest == []
 
 
+def topics_at(bootstrap: str) -> KafkaTopics:
+    return KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
+
+
 async def test_brokers_start_scale_and_drain_as_rendered(
     tmp_path: Path, database: Postgres, storage: S3, secrets: Path
 ) -> None:
@@ -184,7 +189,7 @@ async def test_brokers_start_scale_and_drain_as_rendered(
             await_true("ready", lambda each=each: each.probe("/readyz") == 200)  # type: ignore[misc]
             assert each.probe("/metrics") == 200
         bootstrap = f"127.0.0.1:{first.port},127.0.0.1:{second.port}"
-        topics = KafkaTopics({"waves": Brokers(KafkaConnection(bootstrap_servers=bootstrap))})
+        topics = all_.enter_context(closing(topics_at(bootstrap)))
         for each in (first, second):
             address = f"127.0.0.1:{each.port}"
             await_true(
