@@ -17,6 +17,7 @@ from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
+from firn_spark.worker.formats.json import blocks
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.limits import MAX_DEPTH
 from firn_spark.worker.formats.json.values import RecordReader
@@ -236,6 +237,45 @@ def test_both_decoders_agree_on_mutated_records(seed: int) -> None:
         inputs,
         fields=tuple(field.model_copy(update={"required": index % 2 == 0}) for index, field in enumerate(FIELDS)),
     )
+
+
+@pytest.mark.parametrize(("step", "text_bytes"), [(1, 1), (3, 500), (256, 2_000)])
+def test_the_fast_decoder_may_read_a_block_in_any_steps(
+    step: int, text_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(6)
+    whole = [json.dumps(sample(chance), ensure_ascii=False).encode() for _ in range(100)]
+    inputs = [mutated(record, chance) if chance.random() < 0.2 else record for record in whole]
+    inputs += [
+        None,
+        json.dumps({"text": "long\n" * 1_000, "place": {"name": "longer" * 1_000}}).encode(),
+        None,
+        *whole[:9],
+    ]
+    records = Places.from_arrow(pa.array(inputs, pa.binary()))
+    columns, vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(records)
+    monkeypatch.setattr(blocks, "STEP", step)
+    monkeypatch.setattr(blocks, "CALL_BYTES", text_bytes)
+    same_columns, same_vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(records)
+    assert vouched.tolist() == same_vouched.tolist()
+    for field, column, same in zip(FIELDS, columns, same_columns, strict=True):
+        same.validate(full=True)
+        assert column.equals(same), field.name
+
+
+@pytest.mark.parametrize("name", ["text", "tags"])
+def test_a_block_with_too_much_text_for_arrow_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "STEP", 1)
+    monkeypatch.setattr(blocks, "CALL_BYTES", 1)
+    monkeypatch.setattr(blocks, "MOST_TEXT", 9)
+    records = [{"text": "12345", "tags": ["12345"]}, {name: "6789" if name == "text" else ["6789"]}]
+    fitting = Places.from_arrow(pa.array([json.dumps(record).encode() for record in records]))
+    _, vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(fitting)
+    assert vouched.all()
+    records[1] = {name: "67890" if name == "text" else ["67890"]}
+    surplus = Places.from_arrow(pa.array([json.dumps(record).encode() for record in records]))
+    with pytest.raises(ValueError, match="read smaller batches"):
+        BlockDecoder(FIELDS, refuse_unknown=False).decode(surplus)
 
 
 def test_the_fast_decoder_decodes_all_ordinary_records() -> None:

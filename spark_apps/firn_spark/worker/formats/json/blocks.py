@@ -38,6 +38,11 @@ _KINDS = {
     "timestamp": kernel.TIMESTAMP,
     "timestamptz": kernel.TIMESTAMPTZ,
 }
+_SMALL = frozenset({kernel.INT, kernel.DATE, kernel.BOOLEAN})
+"""Kinds whose values fit 32 bits."""
+MOST_TEXT = 2**31 - 1
+"""Largest number of bytes of text in a column: Arrow counts them in 32 bits."""
+_TOO_LARGE = "a batch has 2 GiB of text in one column: read smaller batches"
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -59,6 +64,10 @@ def _powers() -> _Array:
 
 _POWERS = _powers()
 _NAME_BYTES = 1024
+STEP = 256
+"""Objects of a step: the kernel reads them, and stores their members while the bytes are in the processor's cache."""
+CALL_BYTES = 2**20
+"""Most bytes of the objects of one call to the kernel. A larger object has a call of its own."""
 
 
 class BlockDecoder:
@@ -119,6 +128,7 @@ class _Members:
         self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._refuse_unknown = refuse_unknown
+        self._slots, self._widths = _slots(self._kinds)
         self._readers = {
             place: _reader(kind, refuse_unknown, fields[place].epoch)
             for place, kind in enumerate(kinds)
@@ -127,26 +137,19 @@ class _Members:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[list[pa.Array], _Array]:
         """Return the members' columns, and for each object whether they hold for it. Other objects have null."""
-        count, width = len(firsts), len(self._types)
-        shape = (width, count)
-        values, lengths = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-        following, seen = np.append(np.arange(width), 0), np.full(width, -1, np.int64)
-        scratch = np.empty(_NAME_BYTES, np.uint8)
-        valid, vouched = np.zeros(shape, np.uint8), np.zeros(count, bool)
-        kernel.read_records(
-            data, firsts, ends, present, self._names, self._starts, self._kinds, self._precisions, self._scales, self._required,
-            self._refuse_unknown, _POWERS, following, seen, scratch, values, lengths, valid, vouched,
-        )  # fmt: skip
+        count = len(firsts)
+        block = self._read(data, firsts, ends, present)
+        valid, vouched = block.valid, block.vouched
         nested = {}
         for place, reader in self._readers.items():
-            inner = valid[place].view(bool)
-            nested[place], sure = reader.read(data, values[place], values[place] + lengths[place], inner)
+            begins, lengths = block.numbers[self._slots[place]], block.numbers[self._slots[place] + 1]
+            nested[place], sure = reader.read(data, begins, begins + lengths, valid[place].view(bool))
             vouched &= sure
         for place in np.flatnonzero(self._kinds == kernel.FLOAT):
-            vouched &= _fits_float(values[place]) | (valid[place] == 0)
+            vouched &= _fits_float(block.numbers[self._slots[place]]) | (valid[place] == 0)
         doubted = None if vouched.all() else ~vouched
         columns = []
-        for place, kind in enumerate(self._types):
+        for place, (kind, slot) in enumerate(zip(self._kinds.tolist(), self._slots.tolist(), strict=True)):
             if place in nested:
                 values_read = nested[place]
                 columns.append(
@@ -155,8 +158,89 @@ class _Members:
                 continue
             if doubted is not None:
                 valid[place][doubted] = 0
-            columns.append(_array(self._kinds[place], kind, data, values[place], lengths[place], valid[place]))
+            type_ = self._types[place]
+            if kind == kernel.STRING:
+                columns.append(_texts(type_, valid[place], block.offsets[slot], block.texts[slot]))
+            else:
+                values = block.small[slot] if kind in _SMALL else block.numbers[slot]
+                columns.append(_numbers(kind, type_, values, valid[place]))
         return columns, vouched
+
+    def _read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> "_Block":
+        width, count = len(self._types), len(firsts)
+        numbers, small, texts = self._widths
+        block = _Block(
+            numbers=np.empty((numbers, count), np.int64),
+            small=np.empty((small, count), np.int32),
+            offsets=np.zeros((texts, count + 1), np.int32),
+            texts=[],
+            valid=np.empty((width, count), np.uint8),
+            vouched=np.empty(count, bool),
+        )
+        step = (width, min(STEP, count))
+        scratch = np.empty(step, np.int64), np.empty(step, np.int64), np.empty(step, np.uint8)
+        following, seen, name = (
+            np.append(np.arange(width), 0),
+            np.empty(width, np.int64),
+            np.empty(_NAME_BYTES, np.uint8),
+        )
+        sizes = (ends - firsts) * present
+        behind = np.cumsum(sizes)
+        gathered = np.empty(
+            max(min(CALL_BYTES, int(sizes.sum())), int(sizes.max(initial=0))) + words.BYTES if texts else 0, np.uint8
+        )
+        parts: list[list[bytes]] = [[] for _ in range(texts)]
+        begin = 0
+        while begin < count:
+            before = int(behind[begin - 1]) if begin else 0
+            end = max(begin + 1, int(np.searchsorted(behind, before + CALL_BYTES, side="right")))
+            pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
+            kernel.read_records(
+                data, firsts, ends, present, begin, end, self._names, self._starts, self._kinds, self._precisions,
+                self._scales, self._required, self._refuse_unknown, _POWERS, following, seen, name, *scratch, self._slots,
+                block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.vouched,
+            )  # fmt: skip
+            _gather(gathered, pieces, parts)
+            begin = end
+        block.texts.extend(b"".join(own) for own in parts)
+        if any(len(own) > MOST_TEXT for own in block.texts):
+            raise ValueError(_TOO_LARGE)
+        return block
+
+
+def _gather(texts: _Array, pieces: _Array, parts: list[list[bytes]]) -> None:
+    """Append each piece of ``texts`` to the parts of its member."""
+    start = 0
+    for ends in pieces.tolist():
+        for own, end in zip(parts, ends, strict=True):
+            own.append(texts[start:end].tobytes())
+            start = end
+
+
+def _slots(kinds: _Array) -> tuple[_Array, tuple[int, int, int]]:
+    """Return the row of each member in the kernel's arrays for 64-bit numbers, 32-bit numbers and texts, and the number
+    of rows in each."""
+    slots, widths = np.zeros(len(kinds), np.int64), [0, 0, 0]
+    for place, kind in enumerate(kinds.tolist()):
+        where = 2 if kind == kernel.STRING else 1 if kind in _SMALL else 0
+        slots[place] = widths[where]
+        widths[where] += 2 if kind == kernel.OPAQUE else 1
+    return slots, (widths[0], widths[1], widths[2])
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Members of objects, as the kernel stored them. `_slots` has the row of a member in ``numbers``, ``small`` or
+    ``offsets``.
+
+    ``texts`` has the texts of a member, one behind the other, and ``offsets`` their ends."""
+
+    numbers: _Array
+    small: _Array
+    offsets: _Array
+    texts: list[bytes]
+    valid: _Array
+    vouched: _Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,28 +380,39 @@ def _kind(kind: types.Type) -> int:
 
 
 def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths: _Array, valid: _Array) -> pa.Array:
-    count = len(valid)
-    nulls = count - int(valid.sum())
-    bitmap = pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None
-    if kind == kernel.STRING:
-        places = np.empty(count + 1, np.int32)
-        total = int(np.abs(lengths[valid == 1]).sum())
-        if total >= 2**31:
-            raise ValueError("a batch has 2 GiB of text in one column: read smaller batches")
-        out = np.empty(total + words.BYTES, np.uint8)
-        size = kernel.copy_texts(data, values, lengths, valid, places, out)
-        return pa.Array.from_buffers(type_, count, [bitmap, pa.py_buffer(places), pa.py_buffer(out[:size])], nulls)
+    if kind != kernel.STRING:
+        return _numbers(kind, type_, values.astype(np.int32) if kind in _SMALL else values, valid)
+    places = np.empty(len(valid) + 1, np.int32)
+    total = int(np.abs(lengths[valid == 1]).sum())
+    if total > MOST_TEXT:
+        raise ValueError(_TOO_LARGE)
+    out = np.empty(total + words.BYTES, np.uint8)
+    size = kernel.copy_texts(data, values, lengths, valid, places, out)
+    return _texts(type_, valid, places, out[:size])
+
+
+def _texts(type_: pa.DataType, valid: _Array, offsets: _Array, texts: _Array | bytes) -> pa.Array:
+    bitmap, nulls = _bitmap(valid)
+    return pa.Array.from_buffers(type_, len(valid), [bitmap, pa.py_buffer(offsets), pa.py_buffer(texts)], nulls)
+
+
+def _numbers(kind: int, type_: pa.DataType, values: _Array, valid: _Array) -> pa.Array:
+    """Return an array of ``values``, which are int32 for the kinds in `_SMALL`, and int64 for others."""
+    content = values
     if kind == kernel.BOOLEAN:
         content = np.packbits(values != 0, bitorder="little")
-    elif kind in (kernel.INT, kernel.DATE):
-        content = values.astype(np.int32)
     elif kind == kernel.FLOAT:
         with np.errstate(over="ignore"):  # only values that are not vouched for overflow
             content = values.view(np.float64).astype(np.float32)
     elif kind == kernel.DECIMAL:
-        content = np.empty((count, 2), np.int64)
+        content = np.empty((len(valid), 2), np.int64)
         content[:, 0] = values
         content[:, 1] = values >> 63
-    else:
-        content = np.ascontiguousarray(values)
-    return pa.Array.from_buffers(type_, count, [bitmap, pa.py_buffer(content)], nulls)
+    bitmap, nulls = _bitmap(valid)
+    return pa.Array.from_buffers(type_, len(valid), [bitmap, pa.py_buffer(content)], nulls)
+
+
+def _bitmap(valid: _Array) -> tuple[pa.Buffer | None, int]:
+    """Return the bitmap of valid values, None if all are, and the number of nulls."""
+    nulls = len(valid) - int(np.count_nonzero(valid))
+    return pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None, nulls

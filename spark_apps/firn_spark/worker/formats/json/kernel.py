@@ -34,6 +34,8 @@ MAX_KEYS = 64
 
 @inlined
 def _after_space(data, at, end):
+    if at < end and data[np.uintp(at)] > SPACE:
+        return at
     while at < end:
         byte = data[np.uintp(at)]
         if byte != 32 and byte != 10 and byte != 13 and byte != 9:
@@ -651,6 +653,23 @@ def _unescaped(data, at, end, out, to):
     return to
 
 
+@inlined
+def _copied(data, first, length, out, to):
+    """Copy a text, which has escapes if ``length`` is negative. Return the place behind it in ``out``.
+
+    It is copied by words if ``out`` has room for a whole word behind it; the next text overwrites the surplus.
+    """
+    if length < 0:
+        return _unescaped(data, first, first - length - 1, out, to)
+    if first + length + words.BYTES <= len(data) and to + length + words.BYTES <= len(out):
+        for place in range(0, length, words.BYTES):
+            words.store(out, np.uintp(to + place), words.load(data, np.uintp(first + place)))
+    else:
+        for place in range(length):
+            out[np.uintp(to + place)] = data[np.uintp(first + place)]
+    return to + length
+
+
 @njit
 def _named(data, at, length, names, starts):
     """Return the column whose name is at ``at``, or -1."""
@@ -769,40 +788,88 @@ def _record(  # noqa: C901, PLR0913
     return True
 
 
+@inlined
+def _store(  # noqa: PLR0913
+    data, kind, column, slot, base, count, values, lengths, valid, numbers, small, texts, to, offsets, known
+):  # fmt: skip
+    """Store a member of the ``count`` objects from ``base`` on, as `read_records` describes it.
+
+    Return the place behind the texts in ``texts``, of which ``to`` bytes are used."""
+    for row in range(count):
+        known[column, base + row] = valid[column, row]
+    if kind == STRING:
+        shift = offsets[slot, base] - to
+        for row in range(count):
+            if valid[column, row]:
+                to = _copied(data, values[column, row], lengths[column, row], texts, to)
+            offsets[slot, base + row + 1] = to + shift
+    elif kind == INT or kind == DATE or kind == BOOLEAN:
+        for row in range(count):
+            small[slot, base + row] = values[column, row] if valid[column, row] else 0
+    else:
+        for row in range(count):
+            numbers[slot, base + row] = values[column, row] if valid[column, row] else 0
+        if kind == OPAQUE:
+            for row in range(count):
+                numbers[slot + 1, base + row] = lengths[column, row] if valid[column, row] else 0
+    return to
+
+
 @njit
 def read_records(  # noqa: PLR0913
-    data, firsts, ends, present, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
-    following, seen, scratch, values, lengths, valid, vouched,
+    data, firsts, ends, present, begin, end, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
+    following, seen, scratch, values, lengths, valid, slots, numbers, small, texts, pieces, offsets, known, vouched,
 ):  # fmt: skip
-    """Read every object that is present, from its place in ``firsts`` to that in ``ends``, into row ``row`` of the
-    outputs.
+    """Read the objects ``begin`` to ``end`` that are present, each from its place in ``firsts`` to that in ``ends``.
 
-    ``values``, ``lengths`` and ``valid`` have a row for each column: a number, the bits of a double, or the start and
-    length of a text. A negative length means that the text has escapes. ``vouched`` marks the objects for which that
-    holds.
+    The function reads the objects of one step, and stores their members before it reads the next step. So the bytes of
+    these objects are still in the processor's cache. ``values``, ``lengths`` and ``valid`` have a row for each member
+    and a column for each object of a step. They hold a number, the bits of a double, or the start and length of a text.
+    A negative length means that the text has escapes.
+
+    ``slots`` has the row of each member in the array for its kind: ``numbers`` for 64 bits, ``small`` for 32 bits, or
+    ``offsets`` for texts. An opaque member has two rows in ``numbers``, for start and length. ``texts`` receives the
+    texts of the first text member in the first step, then those of the second one. ``pieces`` has a row for each step,
+    with the end of each of these pieces in ``texts``. ``known`` marks the values that are not null. ``vouched`` marks
+    the objects whose members are certain.
     """
     columns = len(kinds)
-    for row in range(len(vouched)):
-        if present[row]:
-            sure = _record(
-                data, firsts[row], ends[row], row, names, starts, kinds, precisions, scales, required,
-                refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
-            )  # fmt: skip
-        else:
-            sure = True
-            for column in range(columns):
-                if required[column]:
-                    sure = False
-        vouched[row] = sure
-        if not sure:
+    step = values.shape[1]
+    to = 0
+    for base in range(begin, end, step):
+        count = min(step, end - base)
+        for column in range(columns):
+            seen[column] = -1
+        for row in range(count):
             for column in range(columns):
                 valid[column, row] = 0
+            if present[base + row]:
+                sure = _record(
+                    data, firsts[base + row], ends[base + row], row, names, starts, kinds, precisions, scales, required,
+                    refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
+                )  # fmt: skip
+            else:
+                sure = True
+                for column in range(columns):
+                    if required[column]:
+                        sure = False
+            vouched[base + row] = sure
+            if not sure:
+                for column in range(columns):
+                    valid[column, row] = 0
+        for column in range(columns):
+            to = _store(
+                data, kinds[column], column, slots[column], base, count, values, lengths, valid,
+                numbers, small, texts, to, offsets, known,
+            )  # fmt: skip
+            if kinds[column] == STRING:
+                pieces[(base - begin) // step, slots[column]] = to
 
 
 @njit
 def read_values(data, firsts, ends, present, kind, precision, scale, powers, values, lengths, valid, vouched):  # noqa: PLR0913
     """Read single values of one kind into row 0 of ``values`` and ``lengths``, and into ``valid``, as `read_records`
-    does."""
+    does for the objects of a step."""
     for place in range(len(vouched)):
         vouched[place] = True
         if present[place]:
@@ -932,25 +999,12 @@ def find_entries(  # noqa: C901, PLR0913
 
 @njit
 def copy_texts(data, firsts, lengths, valid, offsets, out):
-    """Copy texts one behind the other. Return their number of bytes.
-
-    A text is copied by words if ``out`` has room for a whole word behind it; the next text overwrites the surplus.
-    """
+    """Copy texts one behind the other. Return their number of bytes."""
     to = 0
     for row in range(len(valid)):
         offsets[row] = to
         if valid[row]:
-            first, length = firsts[row], lengths[row]
-            if length < 0:
-                to = _unescaped(data, first, first - length - 1, out, to)
-            elif first + length + words.BYTES <= len(data) and to + length + words.BYTES <= len(out):
-                for place in range(0, length, words.BYTES):
-                    words.store(out, np.uintp(to + place), words.load(data, np.uintp(first + place)))
-                to += length
-            else:
-                for place in range(length):
-                    out[np.uintp(to + place)] = data[np.uintp(first + place)]
-                to += length
+            to = _copied(data, firsts[row], lengths[row], out, to)
     offsets[len(valid)] = to
     return to
 
@@ -962,19 +1016,22 @@ def warm() -> None:
     names, starts = np.frombuffer(b"a", np.uint8), np.array([0, 1])
     kind, nothing, flag = np.array([STRING]), np.zeros(1, np.int64), np.zeros(1, bool)
     values, lengths, valid = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.uint8)
+    small, known, texts = np.zeros((1, 1), np.int32), np.zeros((1, 1), np.uint8), np.zeros(9, np.uint8)
     powers, scratch, vouched = np.zeros((1, 2), np.uint64), np.zeros(1, np.uint8), np.zeros(1, bool)
+    slots, pieces, offsets = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 2), np.int32)
     read_records(
-        data, first, end, present, names, starts, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
-        np.full(1, -1), scratch, values, lengths, valid, vouched,
+        data, first, end, present, 0, 1, names, starts, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
+        np.full(1, -1), scratch, values, lengths, valid, slots, values, small, texts, pieces, offsets, known, vouched,
     )  # fmt: skip
     assert vouched[0]
-    offsets, out = np.empty(2, np.int32), np.empty(1, np.uint8)
-    copy_texts(data, values[0], lengths[0], valid[0], offsets, out)
+    assert texts[: offsets[0, 1]].tobytes() == b"b"
+    places, out = np.empty(2, np.int32), np.empty(1, np.uint8)
+    copy_texts(data, values[0], lengths[0], valid[0], places, out)
     assert out.tobytes() == b"b"
-    places, more, owners, inner = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, bool)
+    begins, ends, owners, inner = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(1, bool)
     keys = np.zeros(1, np.int64), np.zeros(1, np.int64)
-    assert find_entries(data, first, end, present, offsets, *keys, places, more, inner, owners, vouched) == 1
-    assert find_elements(data, end, end + 5, present, offsets, places, more, inner, owners, vouched) == 1
-    read_values(data, places, more, inner, STRING, 0, 0, powers, values, lengths, valid[0], vouched)
+    assert find_entries(data, first, end, present, places, *keys, begins, ends, inner, owners, vouched) == 1
+    assert find_elements(data, end, end + 5, present, places, begins, ends, inner, owners, vouched) == 1
+    read_values(data, begins, ends, inner, STRING, 0, 0, powers, values, lengths, valid[0], vouched)
     assert vouched[0]
     assert lengths[0, 0] == 1
