@@ -45,8 +45,13 @@ _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
 _MEBIBYTE = 1024 * 1024
 _SMALLEST_ROW_GROUP = 1000
 _SAMPLE = 2048
-_DISTINCT_FLOATS = 0.98
-"""Share of distinct values in a sample of floats. Above it, a dictionary takes much time and saves few bytes."""
+_SAMPLE_BATCHES = 16
+_LONG_TEXT = 1024
+"""Bytes of a text from which a sample would take much memory. A dictionary of such texts is full after a few rows."""
+_ENOUGH = 256
+"""Values that a sample needs to show that floats or texts hardly repeat. The rows may be the first few of a large file."""
+_DISTINCT = 0.98
+"""Share of distinct values in a sample of floats or texts. Above it, a dictionary takes much time and saves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,19 +269,20 @@ class Locations:
 def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") -> dict[str, Any]:
     """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows.
 
-    A dictionary may pay off for all columns but numbers and times that hardly repeat. Of integers and times, differences are
-    smaller.
+    A dictionary does not pay off for values that hardly repeat: pyarrow fills it up to its limit, and then writes the
+    plain form. The sample is from all over the rows, because times and ids often repeat only in adjacent rows. Of
+    integers and times, differences are smaller.
     """
-    distinct, floats = set(), set()
-    for name, array in _members(rows.slice(0, _SAMPLE)):
-        values = len(array) - array.null_count
-        if pa.types.is_floating(array.type):
-            # A float of a few digits repeats less in a sample than in a file, and its plain form hardly compresses.
-            if len(array.unique()) > _DISTINCT_FLOATS * values:
-                floats.add(name)
-        elif (pa.types.is_integer(array.type) or pa.types.is_temporal(array.type)) and len(array.unique()) * 2 > values:
+    distinct, plain = set(), set()
+    for name, array in sample(rows):
+        values, different = len(array) - array.null_count, len(array.drop_null().unique())
+        if pa.types.is_floating(array.type) or _is_text(array.type):
+            # These repeat less in a sample than in a file. The plain form of a float of a few digits hardly compresses.
+            if values >= _ENOUGH and different > _DISTINCT * values:
+                plain.add(name)
+        elif different * 2 > values:
             distinct.add(name)
-    options: dict[str, Any] = {"use_dictionary": [path for path in paths if path not in distinct | floats]}
+    options: dict[str, Any] = {"use_dictionary": [path for path in paths if path not in distinct | plain]}
     if parquet.delta and distinct:
         options["column_encoding"] = dict.fromkeys(distinct, "DELTA_BINARY_PACKED")
     return options
@@ -347,6 +353,31 @@ def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
     if "s3.path-style-access" in java:
         properties["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
     return properties
+
+
+def sample(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
+    """Yield values from all over the rows for each column of numbers, times and texts that are not long."""
+    columns = {
+        name: column
+        for name, column in _members(rows)
+        if _is_number(column.type) or (_is_text(column.type) and column.nbytes <= _LONG_TEXT * len(column))
+    }
+    batches = pa.table(columns).to_batches() if columns else []
+    chosen = batches[:: max(1, -(-len(batches) // _SAMPLE_BATCHES))]
+    step = max(1, -(-sum(map(len, chosen)) // _SAMPLE))
+    # A batch is read by itself: pyarrow joins the chunks of a whole column before it takes values.
+    taken = [batch.take(pa.array(range(0, len(batch), step), pa.int64())) for batch in chosen]
+    if taken:
+        values = pa.Table.from_batches(taken)
+        yield from zip(values.column_names, values.columns, strict=True)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_floating(kind) or pa.types.is_integer(kind) or pa.types.is_temporal(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_binary(kind))
 
 
 def _members(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:

@@ -293,14 +293,45 @@ def test_a_column_required_only_by_the_table_is_an_error_of_the_topic(tmp_path: 
 
 
 def test_dictionaries_are_used_for_repeated_values(tmp_path: Path) -> None:
-    given = job(("n", "long"), ("same", "long"), ("text", "string"), ("place", "struct<n: long>"))
-    values = [json.dumps({"n": n, "same": n % 3, "text": str(n), "place": {"n": n}}).encode() for n in range(3000)]
+    given = job(
+        ("n", "long"), ("same", "long"), ("text", "string"), ("near", "string"), ("word", "string"), ("blob", "binary"),
+        ("place", "struct<n: long, word: string>"),
+    )  # fmt: skip
+    values = [
+        json.dumps(
+            {"n": n, "same": n % 3, "text": str(n), "near": str(n // 2), "word": "ab"[n % 2], "blob": f"{n:08d}",
+             "place": {"n": n, "word": "cd"[n % 2]}}
+        ).encode()
+        for n in range(8192)
+    ]  # fmt: skip
     landing = plan(t=topic(tmp_path, given))
     (file,) = tables.results(land(iter([batch(values)]), landing))["t"]["data"]
-    group = pq.read_metadata(file["file-path"].removeprefix("file://")).row_group(0)
+    path = file["file-path"].removeprefix("file://")
+    group = pq.read_metadata(path).row_group(0)
     columns = [group.column(place) for place in range(group.num_columns)]
     plain = {column.path_in_schema for column in columns if not any("DICTIONARY" in name for name in column.encodings)}
-    assert plain == {"n", "place.n", "_kafka.offset"}
+    assert plain == {"n", "text", "near", "blob", "place.n", "_kafka.offset"}
+    assert pq.read_table(path)["near"].to_pylist() == [str(n // 2) for n in range(8192)]
+
+
+@pytest.mark.parametrize("texts", [["a", "b", "c"], [None] * 9, ["x" * 2_000 + str(n) for n in range(600)]])
+def test_few_or_long_texts_keep_their_dictionary(texts: list[str | None], tmp_path: Path) -> None:
+    given = job(("text", "string"))
+    values = [json.dumps({"text": text}).encode() for text in texts]
+    (file,) = tables.results(land(iter([batch(values)]), plan(t=topic(tmp_path, given))))["t"]["data"]
+    column = pq.read_metadata(file["file-path"].removeprefix("file://")).row_group(0).column(0)
+    assert "RLE_DICTIONARY" in column.encodings
+
+
+def test_a_sample_is_small_and_from_all_over_the_rows() -> None:
+    parts = [pa.table({"n": range(start, start + 5_000), "list": [[1]] * 5_000}) for start in range(0, 200_000, 5_000)]
+    ((name, sample),) = data_files.sample(pa.concat_tables(parts))
+    values = sample.to_pylist()
+    assert (name, values) == ("n", sorted(set(values)))
+    assert 1_000 < len(values) < 3_000
+    assert values[0] < 5_000
+    assert values[-1] > 180_000
+    assert list(data_files.sample(parts[0].slice(0, 0).select(["list"]))) == []
 
 
 def test_floats_that_hardly_repeat_have_no_dictionary(tmp_path: Path) -> None:
