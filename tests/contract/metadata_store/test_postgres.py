@@ -195,8 +195,8 @@ class TestPostgres(MetadataStoreContract):
     async def test_a_migration_may_take_longer_than_a_call(
         self, settings: PostgresSettings, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(postgres_database, "SCRIPTS", (*SCRIPTS, "SELECT pg_sleep(1)"))
-        store = PostgresStore(settings.model_copy(update={"schema_name": "slow_migration", "timeout_seconds": 0.5}))
+        monkeypatch.setattr(postgres_database, "SCRIPTS", (*SCRIPTS, "SELECT pg_sleep(4)"))
+        store = PostgresStore(settings.model_copy(update={"schema_name": "slow_migration", "timeout_seconds": 2.0}))
         await store.start()
         await store.close()
 
