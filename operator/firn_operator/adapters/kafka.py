@@ -157,7 +157,6 @@ class ProfileClients:
         now = secret_files.signature(connection.secret_files)
         if self._admin is None or now != self._made_with:
             settings = client_settings(connection)
-            self.close()
             try:
                 self._admin = AdminClient(cast(Any, {**settings, "error_cb": self._note}))
             except KafkaException as error:

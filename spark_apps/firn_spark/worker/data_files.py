@@ -47,11 +47,11 @@ _SMALLEST_ROW_GROUP = 1000
 _SAMPLE = 2048
 _SAMPLE_BATCHES = 16
 _LONG_TEXT = 1024
-"""Bytes of a text from which a sample would take much memory. A dictionary of such texts is full after a few rows."""
+"""Mean bytes of the texts of a column. Above it, no sample is taken, because it would take much memory."""
 _ENOUGH = 256
-"""Values that a sample needs to show that floats or texts hardly repeat. The rows may be the first few of a large file."""
+"""Values that a sample needs to show that floats or texts hardly repeat. The first few rows of a large file prove nothing."""
 _DISTINCT = 0.98
-"""Share of distinct values in a sample of floats or texts. Above it, a dictionary takes much time and saves few bytes."""
+"""Share of distinct values in a sample of floats. Above it, a dictionary takes much time and saves few bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,15 +270,18 @@ def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") 
     """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows.
 
     A dictionary does not pay off for values that hardly repeat: pyarrow fills it up to its limit, and then writes the
-    plain form. The sample is from all over the rows, because times and ids often repeat only in adjacent rows. Of
+    plain form. The sample is spread over all rows, because times and ids often repeat only in adjacent rows. Of
     integers and times, differences are smaller.
     """
     distinct, plain = set(), set()
     for name, array in sample(rows):
         values, different = len(array) - array.null_count, len(array.drop_null().unique())
-        if pa.types.is_floating(array.type) or _is_text(array.type):
-            # These repeat less in a sample than in a file. The plain form of a float of a few digits hardly compresses.
+        if pa.types.is_floating(array.type):
+            # A float of a few digits repeats less in a sample than in a file, and its plain form hardly compresses.
             if values >= _ENOUGH and different > _DISTINCT * values:
+                plain.add(name)
+        elif _is_text(array.type):
+            if values >= _ENOUGH and _dictionary_bytes(array, different, rows.num_rows) > parquet.dictionary_bytes:
                 plain.add(name)
         elif different * 2 > values:
             distinct.add(name)
@@ -296,6 +299,8 @@ class ParquetSettings:
     suffix: str
     file_bytes: int
     row_group_bytes: int
+    dictionary_bytes: int
+    """Largest size of a dictionary. pyarrow writes the plain form of the values behind it."""
     delta: bool
     """True to store integers and times that hardly repeat as differences."""
 
@@ -331,6 +336,7 @@ class ParquetSettings:
             suffix="parquet" if codec == "uncompressed" else f"{codec}.parquet",
             file_bytes=number("write.target-file-size-bytes", 512 * _MEBIBYTE),
             row_group_bytes=number("write.parquet.row-group-size-bytes", 128 * _MEBIBYTE),
+            dictionary_bytes=number("write.parquet.dict-size-bytes", 2 * _MEBIBYTE),
             delta=properties.get(DELTA, "false").lower() == "true",
         )
 
@@ -353,6 +359,16 @@ def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
     if "s3.path-style-access" in java:
         properties["s3.force-virtual-addressing"] = "false" if java["s3.path-style-access"] == "true" else "true"
     return properties
+
+
+def _dictionary_bytes(texts: pa.Array, different: int, rows: int) -> int:
+    """Estimate the bytes of a dictionary of all rows by a sample that has ``different`` texts.
+
+    The fewer different texts the rows have, the more of them repeat in the sample (the birthday problem)."""
+    values = len(texts) - texts.null_count
+    repeated = values - different
+    entries = min(rows, values * values // (2 * repeated)) if repeated else rows
+    return int(entries * (texts.nbytes // values))
 
 
 def sample(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:

@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import random
 from pathlib import Path
 from typing import Any
 
@@ -304,7 +305,8 @@ def test_dictionaries_are_used_for_repeated_values(tmp_path: Path) -> None:
         ).encode()
         for n in range(8192)
     ]  # fmt: skip
-    landing = plan(t=topic(tmp_path, given))
+    properties = {"write.parquet.dict-size-bytes": "10000"}
+    landing = plan(t=TopicLanding(given, tables.table_of(given, tmp_path, properties=properties)))
     (file,) = tables.results(land(iter([batch(values)]), landing))["t"]["data"]
     path = file["file-path"].removeprefix("file://")
     group = pq.read_metadata(path).row_group(0)
@@ -321,6 +323,15 @@ def test_few_or_long_texts_keep_their_dictionary(texts: list[str | None], tmp_pa
     (file,) = tables.results(land(iter([batch(values)]), plan(t=topic(tmp_path, given))))["t"]["data"]
     column = pq.read_metadata(file["file-path"].removeprefix("file://")).row_group(0).column(0)
     assert "RLE_DICTIONARY" in column.encodings
+
+
+def test_texts_whose_dictionary_fits_its_limit_keep_it() -> None:
+    chance = random.Random(4)
+    parquet = data_files.ParquetSettings.from_properties({})
+    few = [f"customer-{chance.randrange(60_000):05d}" for _ in range(300_000)]
+    many = [f"customer-{chance.randrange(10**9):09d}" for _ in range(300_000)]
+    options = data_files.encodings(["few", "many"], pa.table({"few": few, "many": many}), parquet)
+    assert options["use_dictionary"] == ["few"]
 
 
 def test_a_sample_is_small_and_from_all_over_the_rows() -> None:

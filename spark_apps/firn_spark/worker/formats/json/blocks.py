@@ -202,7 +202,9 @@ class _Members:
             )  # fmt: skip
             _gather(gathered, pieces, parts)
             begin = end
-        block.texts.extend(b"".join(own) for own in parts)
+        for own in parts:
+            block.texts.append(b"".join(own))
+            own.clear()
         if any(len(own) > MOST_TEXT for own in block.texts):
             raise ValueError(_TOO_LARGE)
         return block
