@@ -195,6 +195,21 @@ async def test_requests_to_stopped_brokers_share_one_timeout(connected: Connect)
         await topics.describe("classic", "one-more")
 
 
+async def test_closed_clients_end_their_threads() -> None:
+    def threads() -> int:
+        return len(os.listdir("/proc/self/task"))
+
+    connection = KafkaConnection(bootstrap_servers=f"127.0.0.1:{free_port()}")
+    before = threads()
+    topics, driver = KafkaTopics({"classic": Brokers(connection)}), admin.Kafka("classic", connection)
+    with pytest.raises(UnavailableError):
+        await topics.describe("classic", "orders")
+    assert threads() > before
+    topics.close()
+    driver.close()
+    assert threads() <= before
+
+
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-512"])
 async def test_a_connection_may_use_tls_and_sasl(connected: Connect, broker: Kafka, name: str, mechanism: str) -> None:
     topics = connected({"secure": Brokers(broker.secure_connection(mechanism=mechanism), replication_factor=1)})

@@ -168,8 +168,8 @@ class ProfileClients:
 
     def close(self) -> None:
         """Close the client."""
-        # The error callback makes a cycle of references to the client. If Python's collector of cycles destroys the client
-        # in a thread of this client, librdkafka aborts the process.
+        # The error callback makes a cycle of references to the client. If Python's garbage collector destroys the client in
+        # a thread of this client, librdkafka aborts the process. confluent-kafka has no close() for admin clients.
         if self._admin is not None:
             self._admin.__exit__(None, None, None)
             self._admin = None

@@ -10,7 +10,7 @@ _CLOSED = {"autoinstall_known_extensions": "false", "autoload_known_extensions":
 
 
 def connect(memory_limit: str = MEMORY_LIMIT) -> duckdb.DuckDBPyConnection:
-    """Open an empty database. It prints no progress bar: DuckDB prints the bar to stdout, where the result goes."""
+    """Open an empty database without a progress bar. DuckDB would print the bar to stdout, before the result."""
     connection = duckdb.connect(config={"memory_limit": memory_limit, **_CLOSED})
     connection.execute("SET enable_progress_bar_print = false")
     return connection

@@ -50,8 +50,8 @@ class Kafka:
 
     def close(self) -> None:
         """Close the client."""
-        # The error callback makes a cycle of references to the client. If Python's collector of cycles destroys the client
-        # in a thread of this client, librdkafka aborts the process.
+        # The error callback makes a cycle of references to the client. If Python's garbage collector destroys the client in
+        # a thread of this client, librdkafka aborts the process. confluent-kafka has no close() for admin clients.
         self._admin.__exit__(None, None, None)
 
     def _note(self, trouble: KafkaError) -> None:

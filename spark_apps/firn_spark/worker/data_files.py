@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
@@ -45,11 +46,10 @@ _WITH_LEVEL = frozenset({"zstd", "gzip", "brotli"})
 _MEBIBYTE = 1024 * 1024
 _SMALLEST_ROW_GROUP = 1000
 _SAMPLE = 2048
-_SAMPLE_BATCHES = 16
 _LONG_TEXT = 1024
-"""Mean bytes of the texts of a column. Above it, no sample is taken, because it would take much memory."""
+"""Mean bytes of a column's texts above which no sample is taken. Such a sample would take much memory."""
 _ENOUGH = 256
-"""Values that a sample needs to show that floats or texts hardly repeat. The first few rows of a large file prove nothing."""
+"""Values that a sample needs to show that floats or texts hardly repeat. A large file may begin with fewer rows."""
 _DISTINCT = 0.98
 """Share of distinct values in a sample of floats. Above it, a dictionary takes much time and saves few bytes."""
 
@@ -270,20 +270,21 @@ def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") 
     """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows.
 
     A dictionary does not pay off for values that hardly repeat: pyarrow fills it up to its limit, and then writes the
-    plain form. The sample is spread over all rows, because times and ids often repeat only in adjacent rows. Of
-    integers and times, differences are smaller.
+    plain form. Integers and times that hardly repeat are smaller as differences.
     """
     distinct, plain = set(), set()
     for name, array in sample(rows):
-        values, different = len(array) - array.null_count, len(array.drop_null().unique())
+        present = array.drop_null()
+        values, unlike = len(present), len(present.unique())
         if pa.types.is_floating(array.type):
             # A float of a few digits repeats less in a sample than in a file, and its plain form hardly compresses.
-            if values >= _ENOUGH and different > _DISTINCT * values:
+            if values >= _ENOUGH and unlike > _DISTINCT * values:
                 plain.add(name)
         elif _is_text(array.type):
-            if values >= _ENOUGH and _dictionary_bytes(array, different, rows.num_rows) > parquet.dictionary_bytes:
+            group = min(rows.num_rows, parquet.row_group_rows(rows)) * values // max(1, len(array))
+            if values >= _ENOUGH and _dictionary_bytes(present, unlike, group) > parquet.dictionary_bytes:
                 plain.add(name)
-        elif different * 2 > values:
+        elif unlike * 2 > values:
             distinct.add(name)
     options: dict[str, Any] = {"use_dictionary": [path for path in paths if path not in distinct | plain]}
     if parquet.delta and distinct:
@@ -300,7 +301,7 @@ class ParquetSettings:
     file_bytes: int
     row_group_bytes: int
     dictionary_bytes: int
-    """Largest size of a dictionary. pyarrow writes the plain form of the values behind it."""
+    """Largest size of a dictionary. pyarrow writes later values in plain form."""
     delta: bool
     """True to store integers and times that hardly repeat as differences."""
 
@@ -361,31 +362,39 @@ def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
     return properties
 
 
-def _dictionary_bytes(texts: pa.Array, different: int, rows: int) -> int:
-    """Estimate the bytes of a dictionary of all rows by a sample that has ``different`` texts.
+def _dictionary_bytes(texts: pa.ChunkedArray, distinct: int, count: int) -> int:
+    """Estimate the bytes of the dictionary of ``count`` texts from a random sample with ``distinct`` distinct texts.
 
-    The fewer different texts the rows have, the more of them repeat in the sample (the birthday problem)."""
-    values = len(texts) - texts.null_count
-    repeated = values - different
-    entries = min(rows, values * values // (2 * repeated)) if repeated else rows
-    return int(entries * (texts.nbytes // values))
+    The fewer distinct texts there are, the more of them repeat in the sample (the birthday problem)."""
+    repeated = len(texts) - distinct
+    entries = min(count, len(texts) ** 2 // (2 * repeated)) if repeated else count
+    return int(entries * (texts.nbytes // len(texts)))
 
 
-def sample(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
-    """Yield values from all over the rows for each column of numbers, times and texts that are not long."""
+def sample(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Yield the full name and up to `_SAMPLE` values of each column of numbers, times or short texts.
+
+    The values are from random rows, the same ones for the same table: ids and times often repeat in adjacent rows, and
+    some at regular distances."""
     columns = {
         name: column
         for name, column in _members(rows)
         if _is_number(column.type) or (_is_text(column.type) and column.nbytes <= _LONG_TEXT * len(column))
     }
-    batches = pa.table(columns).to_batches() if columns else []
-    chosen = batches[:: max(1, -(-len(batches) // _SAMPLE_BATCHES))]
-    step = max(1, -(-sum(map(len, chosen)) // _SAMPLE))
-    # A batch is read by itself: pyarrow joins the chunks of a whole column before it takes values.
-    taken = [batch.take(pa.array(range(0, len(batch), step), pa.int64())) for batch in chosen]
-    if taken:
-        values = pa.Table.from_batches(taken)
-        yield from zip(values.column_names, values.columns, strict=True)
+    if not columns or not rows.num_rows:
+        return
+    every = rows.num_rows <= _SAMPLE
+    chosen = np.arange(rows.num_rows) if every else np.random.default_rng(0).integers(0, rows.num_rows, _SAMPLE)
+    chosen = np.unique(chosen)
+    taken, start = [], 0
+    # Take from each batch, because pyarrow joins all chunks of a column before it takes values from the table.
+    for batch in pa.table(columns).to_batches():
+        inside = chosen[np.searchsorted(chosen, start) : np.searchsorted(chosen, start + len(batch))]
+        if len(inside):
+            taken.append(batch.take(pa.array(inside - start)))
+        start += len(batch)
+    values = pa.Table.from_batches(taken)
+    yield from zip(values.column_names, values.columns, strict=True)
 
 
 def _is_number(kind: pa.DataType) -> bool:

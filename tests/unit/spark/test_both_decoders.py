@@ -239,9 +239,9 @@ def test_both_decoders_agree_on_mutated_records(seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("step", "text_bytes"), [(1, 1), (3, 500), (256, 2_000)])
+@pytest.mark.parametrize(("step", "call_bytes"), [(1, 1), (3, 500), (256, 2_000)])
 def test_the_fast_decoder_may_read_a_block_in_any_steps(
-    step: int, text_bytes: int, monkeypatch: pytest.MonkeyPatch
+    step: int, call_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(6)
     whole = [json.dumps(sample(chance), ensure_ascii=False).encode() for _ in range(100)]
@@ -255,7 +255,7 @@ def test_the_fast_decoder_may_read_a_block_in_any_steps(
     records = Places.from_arrow(pa.array(inputs, pa.binary()))
     columns, vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(records)
     monkeypatch.setattr(blocks, "STEP", step)
-    monkeypatch.setattr(blocks, "CALL_BYTES", text_bytes)
+    monkeypatch.setattr(blocks, "CALL_BYTES", call_bytes)
     same_columns, same_vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(records)
     assert vouched.tolist() == same_vouched.tolist()
     for field, column, same in zip(FIELDS, columns, same_columns, strict=True):

@@ -65,9 +65,9 @@ def _powers() -> _Array:
 _POWERS = _powers()
 _NAME_BYTES = 1024
 STEP = 256
-"""Objects of a step: the kernel reads them, and stores their members while the bytes are in the processor's cache."""
+"""Objects that the kernel reads before it stores their members. Their bytes are still in the processor's cache then."""
 CALL_BYTES = 2**20
-"""Most bytes of the objects of one call to the kernel. A larger object has a call of its own."""
+"""Largest number of bytes of objects in one call to the kernel. A larger object has a call of its own."""
 
 
 class BlockDecoder:
@@ -202,16 +202,16 @@ class _Members:
             )  # fmt: skip
             _gather(gathered, pieces, parts)
             begin = end
+        if any(sum(map(len, own)) > MOST_TEXT for own in parts):
+            raise ValueError(_TOO_LARGE)
         for own in parts:
             block.texts.append(b"".join(own))
             own.clear()
-        if any(len(own) > MOST_TEXT for own in block.texts):
-            raise ValueError(_TOO_LARGE)
         return block
 
 
 def _gather(texts: _Array, pieces: _Array, parts: list[list[bytes]]) -> None:
-    """Append each piece of ``texts`` to the parts of its member."""
+    """Copy the texts of each step from ``texts`` to the parts of their members."""
     start = 0
     for ends in pieces.tolist():
         for own, end in zip(parts, ends, strict=True):
@@ -235,7 +235,8 @@ class _Block:
     """Members of objects, as the kernel stored them. `_slots` has the row of a member in ``numbers``, ``small`` or
     ``offsets``.
 
-    ``texts`` has the texts of a member, one behind the other, and ``offsets`` their ends."""
+    ``texts`` has the texts of a member, one after the other. ``offsets`` has the start of each text, and the end of the
+    last one."""
 
     numbers: _Array
     small: _Array

@@ -657,7 +657,7 @@ def _unescaped(data, at, end, out, to):
 def _copied(data, first, length, out, to):
     """Copy a text, which has escapes if ``length`` is negative. Return the place behind it in ``out``.
 
-    It is copied by words if ``out`` has room for a whole word behind it; the next text overwrites the surplus.
+    Copy words if ``out`` has room for a whole word behind the text; the next text overwrites the surplus.
     """
     if length < 0:
         return _unescaped(data, first, first - length - 1, out, to)
@@ -828,10 +828,13 @@ def read_records(  # noqa: PLR0913
     A negative length means that the text has escapes.
 
     ``slots`` has the row of each member in the array for its kind: ``numbers`` for 64 bits, ``small`` for 32 bits, or
-    ``offsets`` for texts. An opaque member has two rows in ``numbers``, for start and length. ``texts`` receives the
-    texts of the first text member in the first step, then those of the second one. ``pieces`` has a row for each step,
-    with the end of each of these pieces in ``texts``. ``known`` marks the values that are not null. ``vouched`` marks
-    the objects whose members are certain.
+    ``offsets`` for texts. An opaque member has two rows in ``numbers``, for start and length. In each step,
+    ``texts`` receives the texts of the first text member, then those of the second, and so on. ``pieces`` has a row for
+    each step, with the end of each member's texts in ``texts``. ``known`` marks the values that are not null.
+    ``vouched`` marks the objects whose members are certain.
+
+    The function checks no bounds. ``texts`` needs room for the bytes of these objects, and ``offsets[:, begin]`` must be
+    set.
     """
     columns = len(kinds)
     step = values.shape[1]
