@@ -13,6 +13,8 @@ from firn.records.message_reader import decode
 from firn.records.message_writer import encode
 from tests.servers.process import free_port
 
+CLIENT = b"firn"
+"""The port may have belonged to a server that ended. Its clients still connect, and would get answers for others."""
 FETCH, METADATA, API_VERSIONS = 1, 3, 18
 VERSIONS = {FETCH: (4, 17), METADATA: (0, 13), API_VERSIONS: (0, 4)}
 
@@ -95,6 +97,8 @@ class Broker(AbstractContextManager["Broker"]):
         threading.Thread(target=self._accept, daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)  # close alone lets a waiting accept() take one more connection
         self._listener.close()
         for connection in self._open:
             with suppress(OSError):
@@ -113,6 +117,8 @@ class Broker(AbstractContextManager["Broker"]):
                 frame = requests.read(int.from_bytes(size, "big"))
                 api, version = int.from_bytes(frame[:2], "big"), int.from_bytes(frame[2:4], "big")
                 body = 10 + int.from_bytes(frame[8:10], "big")
+                if frame[10:body] != CLIENT:
+                    return
                 flexible = (api, version) >= (METADATA, 9) or (api == FETCH and version >= 12)
                 answer = self._answer(api, version, memoryview(frame), body + flexible)
                 if answer is None:
