@@ -19,7 +19,7 @@ from firn.model.errors import UnavailableError
 from firn_broker.broker import Broker
 from firn_broker.cluster.membership import leaders
 from firn_broker.log.fetch_sessions import LAST, Key, Wanted, wanted_by
-from firn_broker.log.reader import Position
+from firn_broker.log.reader import Position, Records
 from firn_broker.log_types import LogState, Partition, Topic
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Call
@@ -65,17 +65,22 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     session, error = broker.fetch_sessions.find(call.client, request)
     if error:
         return fetch.write(call.version, request.isolation, [], error)
-    wanted = wanted_by(request) if session is None else session.wanted
-    results, positions = await _results(broker, call, request, wanted, share)
+    results: Results = []
+    if session is not None and len(wanted := session.first_wanted) < len(session):
+        results, positions = await _results(broker, call, request, wanted, share, only_full=True)
+    if not results:
+        wanted = wanted_by(request) if session is None else session.wanted
+        results, positions = await _results(broker, call, request, wanted, share)
+    max_bytes = min(request.max_bytes, broker.reader.response_bytes)
     ends = _ends(results, positions)
     await _pause(len(wanted))
     if session is None:
         repeats = request.session_epoch == LAST
         session = broker.fetch_sessions.open(call.client, request, wanted)
         if session is not None:
-            session.changes(results)
+            session.changes(results, max_bytes)
     else:
-        results = session.changes(results)
+        results = session.changes(results, max_bytes)
         repeats = not results and not request.topics and not request.forgotten
     await _pause(len(results))
     topics: dict[str | UUID, list[FetchResult]] = {}
@@ -106,9 +111,10 @@ async def _pause(partitions: int) -> None:
 
 
 async def _results(
-    broker: Broker, call: Call, request: FetchRequest, wanted: Wanted, share: Share
+    broker: Broker, call: Call, request: FetchRequest, wanted: Wanted, share: Share, *, only_full: bool = False
 ) -> tuple[Results, list[Position]]:
-    """Return the result of each partition, and the positions that the reader looked at."""
+    """Return the result of each partition, and the positions that the reader looked at. With ``only_full``, return
+    nothing unless the partitions fill an answer now."""
     results: Results = []
     positions: list[Position] = []
     answers: list[FetchResult] = []
@@ -137,24 +143,48 @@ async def _results(
         positions, answers = await _not_redirected(broker, positions, answers)
     # Some partitions have an error, or another broker to fetch from. The consumer must not wait to learn that.
     settled = len(positions) < len(results)
-    wait_ms = min(max(request.max_wait_ms, 0), LARGE_WAIT_MS if len(wanted) > LARGE else MAX_WAIT_MS)
     await _pause(len(positions))
     try:
-        read = await broker.reader.fetch(
-            positions,
-            min_bytes=0 if settled else request.min_bytes,
-            max_bytes=request.max_bytes,
-            max_wait_seconds=wait_ms / 1000,
-            share=share,
+        read = await _read(
+            broker, request, positions, share, partitions=len(wanted), settled=settled, only_full=only_full
         )
     except UnavailableError:
         for result in answers:
             result.error = ErrorCode.kafka_storage_error
     else:
-        for result, records in zip(answers, read, strict=True):
-            result.error, result.records = records.error, records.batches
-            result.high_watermark, result.log_start = records.high_watermark, records.log_start
+        if read is None:
+            return [], []
+        _fill(answers, read)
     return results, positions
+
+
+def _fill(answers: Sequence[FetchResult], read: Sequence[Records]) -> None:
+    for result, records in zip(answers, read, strict=True):
+        result.error, result.records = records.error, records.batches
+        result.high_watermark, result.log_start = records.high_watermark, records.log_start
+
+
+async def _read(
+    broker: Broker,
+    request: FetchRequest,
+    positions: Sequence[Position],
+    share: Share,
+    *,
+    partitions: int,
+    settled: bool,
+    only_full: bool,
+) -> list[Records] | None:
+    """Read the positions of a request for so many partitions. With ``only_full``, return None if they fill no answer."""
+    if only_full:
+        return None if settled else await broker.reader.fetch_full(positions, request.max_bytes, share)
+    longest = LARGE_WAIT_MS if partitions > LARGE else MAX_WAIT_MS
+    return await broker.reader.fetch(
+        positions,
+        min_bytes=0 if settled else request.min_bytes,
+        max_bytes=request.max_bytes,
+        max_wait_seconds=min(max(request.max_wait_ms, 0), longest) / 1000,
+        share=share,
+    )
 
 
 async def _not_redirected(

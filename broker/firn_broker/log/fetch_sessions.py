@@ -9,6 +9,7 @@ Source: KIP-227, ``FetchSession.scala``."""
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
@@ -23,6 +24,8 @@ FULL, LAST = 0, -1
 FIRST = 1
 """The epoch of the first request that continues a session."""
 GREATEST = (1 << 31) - 1
+FEW = 32
+"""After a full answer, a fetch first looks up at least this many partitions of its session."""
 
 Key = tuple[str | UUID, int]
 """A partition as the consumer names it."""
@@ -48,6 +51,8 @@ class FetchSession:
     """The epoch of the next request."""
     _partitions: dict[Key, _Partition] = field(default_factory=dict)
     """In the order in which an answer serves them."""
+    _filled_by: int = 0
+    """Partitions with records in the last answer. 0 if the answer had less than half of the bytes that it may have."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -56,6 +61,15 @@ class FetchSession:
     def wanted(self) -> Wanted:
         """Return all partitions of the session."""
         return {key: partition.wanted for key, partition in self._partitions.items()}
+
+    @property
+    def first_wanted(self) -> Wanted:
+        """Return the first partitions, which probably fill the next answer. If the last answer was not full, return all
+        partitions."""
+        if not self._filled_by:
+            return self.wanted
+        first = islice(self._partitions.items(), max(FEW, 2 * self._filled_by))
+        return {key: partition.wanted for key, partition in first}
 
     def update(self, request: FetchRequest) -> None:
         """Take the changes of the next request."""
@@ -72,19 +86,31 @@ class FetchSession:
         """Expect the next request."""
         self.epoch = FIRST if self.epoch == GREATEST else self.epoch + 1
 
-    def changes(self, results: Iterable[tuple[Key, FetchResult]]) -> list[tuple[Key, FetchResult]]:
-        """Return the results that the consumer does not know, and remember them."""
-        changed = []
+    def changes(self, results: Iterable[tuple[Key, FetchResult]], max_bytes: int) -> list[tuple[Key, FetchResult]]:
+        """Return the results that the consumer does not know, and remember them.
+
+        ``max_bytes`` is the limit of the answer. One larger batch may exceed it."""
+        changed, at_end = [], []
+        size = served = 0
         for key, result in results:
             partition = self._partitions[key]
             bounds = result.high_watermark, result.log_start
             same = bounds == (partition.high_watermark, partition.log_start)
+            if result.high_watermark <= partition.wanted.offset:
+                at_end.append(key)
             if same and not result.error and not result.records and result.preferred < 0:
                 continue
             changed.append((key, result))
             partition.high_watermark, partition.log_start = (-1, -1) if result.error else bounds
             if result.records:
                 # The partitions before it in the next answer may take all its bytes.
+                self._partitions[key] = self._partitions.pop(key)
+                size += sum(map(len, result.records))
+                served += 1
+        self._filled_by = served if size >= max_bytes // 2 else 0
+        if self._filled_by:
+            # Otherwise they would stay in front, and the first partitions would fill no answer.
+            for key in at_end:
                 self._partitions[key] = self._partitions.pop(key)
         return changed
 

@@ -87,13 +87,13 @@ class Reader:
         self._cache = cache
         self._watermarks = watermarks
         self._settings = settings
-        self._response_bytes = min(settings.max_response_bytes, settings.answer_bytes // SHARES)
+        self.response_bytes = min(settings.max_response_bytes, settings.answer_bytes // SHARES)
         """The largest answer. One beyond the share of its connection would wait until other connections have read
         theirs, and then keep them waiting."""
-        if self._response_bytes < settings.max_response_bytes:
+        if self.response_bytes < settings.max_response_bytes:
             log.warning(
                 "responses are smaller than reader.maxResponseBytes, because one connection may hold an eighth of reader.answerBytes",
-                bytes=self._response_bytes,
+                bytes=self.response_bytes,
             )
         self.answers = Budget(settings.answer_bytes)
         """Bytes of records that answers hold from before they are loaded until they are sent. Cached records count too:
@@ -118,7 +118,7 @@ class Reader:
         or after ``max_wait_seconds``. An answer of `SMALL` bytes or more has acquired its bytes for ``share``."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + max_wait_seconds
-        max_bytes = min(max_bytes, self._response_bytes)
+        max_bytes = min(max_bytes, self.response_bytes)
         # A consumer of one partition reads on from where the answer ends.
         ahead = self._settings.read_ahead_bytes if len(positions) == 1 else 0
         results: dict[Position, LookupResult] = {}
@@ -147,6 +147,18 @@ class Reader:
             if claimed:
                 await self._confirm(claimed, max_bytes, ahead, results, watch)
         return await self._load(positions, [results[position] for position in positions], max_bytes, share)
+
+    async def fetch_full(self, positions: Sequence[Position], max_bytes: int, share: Share) -> list[Records] | None:
+        """Answer at once, as `fetch` does, if these positions have as many bytes as an answer may have. Otherwise load
+        nothing, and return None."""
+        max_bytes = min(max_bytes, self.response_bytes)
+        results: dict[Position, LookupResult] = {}
+        with self._watermarks.watch(position.partition for position in positions) as watch:
+            await self._find(positions, max_bytes, 0, results, watch)
+        located = [results[position] for position in positions]
+        if any(result.error for result in located) or _bytes(located) < max_bytes:
+            return None
+        return await self._load(positions, located, max_bytes, share)
 
     def _at_known_end(self, positions: Sequence[Position], watch: Waiter) -> dict[Position, LookupResult]:
         """Return empty results if all positions are at the known ends of their partitions. The next poll confirms them."""

@@ -71,9 +71,8 @@ class DirectoryObjects:
         self._directory = directory
         self._flush = flush
         self._aligned = threading.local()
-        self._entered: dict[str, int] = {}
-        """Handles of directories, at most one for each of the 256 hash prefixes of keys."""
-        self._entering = threading.Lock()
+        self._entered: set[Path] = set()
+        """Directories that exist and are durable: their entries in the directories above are flushed to the disk."""
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="objects-put")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="objects-get")
 
@@ -90,58 +89,47 @@ class DirectoryObjects:
         await self._in(self._writers, self._write, key, data)
 
     def _write(self, key: str, data: memoryview) -> None:
-        # The event loop holds the interpreter's lock most of the time, and each call of the kernel waits for it again.
-        # So a directory is entered once, and stays open.
-        parent, _, name = key.rpartition("/")
-        directory = self._entered.get(parent)
-        if directory is None:
-            directory = self._enter(parent)
+        path = self._directory / key
+        # The event loop holds the interpreter's lock most of the time, and this thread waits for it after each call of
+        # the kernel. So the directory is made once.
+        if path.parent not in self._entered:
+            self._enter(path.parent)
+        part = path.with_name(path.name + ".part")
         try:
-            self._write_file(f"{name}.part", directory, data)
+            if not self._write_direct(part, data):
+                with part.open("wb", buffering=0) as file:
+                    written = 0
+                    while written < len(data):
+                        written += file.write(data[written:])
+                    if self._flush:
+                        os.fdatasync(file.fileno())
+            part.rename(path)
         except FileNotFoundError as error:
-            self._entered.pop(parent, None)  # The handle stays open: other threads may use it.
+            self._entered.discard(path.parent)
             raise UnavailableError(
-                f"object store: directory {parent} was deleted, and the next upload makes it again"
+                f"object store: directory {path.parent} was deleted, and the next upload makes it again"
             ) from error
-        os.rename(f"{name}.part", name, src_dir_fd=directory, dst_dir_fd=directory)
         if self._flush:
-            os.fsync(directory)
+            flush_directory(path.parent)
 
-    def _write_file(self, name: str, directory: int, data: memoryview) -> None:
-        if self._write_direct(name, directory, data):
-            return
-        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644, dir_fd=directory)
-        try:
-            written = 0
-            while written < len(data):
-                written += os.write(handle, data[written:])
-            if self._flush:
-                os.fdatasync(handle)
-        finally:
-            os.close(handle)
-
-    def _enter(self, parent: str) -> int:
-        """Make a directory and return a handle of it. Its entries in the directories above are flushed to the disk."""
-        path = self._directory / parent
-        path.mkdir(parents=True, exist_ok=True)
+    def _enter(self, directory: Path) -> None:
+        """Make a directory, and flush its entry and those of the directories above to the disk."""
+        directory.mkdir(parents=True, exist_ok=True)
         if self._flush:
             # Another writer may have made the directory, and not have flushed its entry yet.
-            for above in path.parents:
-                flush_directory(above)
-                if above == self._directory:
+            for parent in directory.parents:
+                flush_directory(parent)
+                if parent == self._directory:
                     break
-        with self._entering:
-            if parent not in self._entered:
-                self._entered[parent] = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            return self._entered[parent]
+        self._entered.add(directory)
 
-    def _write_direct(self, part: str, directory: int, data: memoryview) -> bool:
+    def _write_direct(self, part: Path, data: memoryview) -> bool:
         """Write past the page cache; return False if the file system cannot.
 
         The page cache would cost more CPU than all else that a broker does with these bytes, and would not be read: the
         broker's own cache serves the tail."""
         try:
-            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644, dir_fd=directory)
+            handle = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_DIRECT, 0o644)
         except OSError as error:
             if error.errno == errno.EINVAL:
                 return False
@@ -156,7 +144,7 @@ class DirectoryObjects:
                 memory[:size] = data[start : start + size]
                 whole = -(-size // PAGE) * PAGE
                 if os.pwrite(handle, memory[:whole], start) != whole:
-                    raise OSError(errno.EIO, f"object {part} was not written whole")
+                    raise OSError(errno.EIO, f"object {part.name} was not written whole")
             os.ftruncate(handle, len(data))
             if self._flush:
                 os.fdatasync(handle)
@@ -210,9 +198,6 @@ class DirectoryObjects:
         """Release all resources."""
         self._writers.shutdown()
         self._readers.shutdown()
-        for handle in self._entered.values():
-            os.close(handle)
-        self._entered.clear()
 
 
 def _read_range(handle: int, key: str, start: int, end: int) -> bytes:

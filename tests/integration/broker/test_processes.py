@@ -88,7 +88,7 @@ def test_a_consumer_reads_from_the_broker_of_its_rack(
         for broker in brokers:
             broker.start()
         both = all_of(brokers)
-        await_true("two brokers", lambda: len(brokers_of(both)) == 2)
+        await_true("each broker knows both", lambda: all(len(brokers_of(broker)) == 2 for broker in brokers))
         create(both, name, PARTITIONS)
         value = os.urandom(1000)
         produce(both, name, [{"value": value, "partition": number % PARTITIONS} for number in range(3000)])

@@ -1,7 +1,7 @@
 """Incremental fetch sessions: answers have only changes, and a consumer with a session reads what any other reads."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
 from uuid import UUID
@@ -9,6 +9,9 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn_broker.log.fetch_sessions import FEW
+from firn_broker.log_types import Lookup, LookupResult
+from firn_broker.metadata_store.sqlite.log import SqliteLog
 from firn_broker.network.router import Client
 from firn_broker.wire import fetch
 from firn_broker.wire.fetch import FetchResult
@@ -127,6 +130,61 @@ def test_partitions_behind_a_large_one_are_served_in_turn() -> None:
                 changed = await consumer.changes({}, max_bytes=BYTES)
                 served += [index for index, found in changed.items() if found.records]
             assert sorted(served) == [0, 1, 2]
+
+    run(story())
+
+
+@pytest.fixture
+def looked_up(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the number of partitions of each lookup."""
+    numbers: list[int] = []
+    find = SqliteLog.find
+
+    async def counted(log: SqliteLog, lookups: Sequence[Lookup], *most: int) -> Sequence[LookupResult]:
+        numbers.append(len(lookups))
+        return await find(log, lookups, *most)
+
+    monkeypatch.setattr(SqliteLog, "find", counted)
+    return numbers
+
+
+@pytest.mark.parametrize("idle", [0, 2 * FEW])
+def test_only_the_partitions_that_fill_an_answer_are_looked_up(idle: int, looked_up: list[int]) -> None:
+    async def story() -> None:
+        count = 4 * FEW
+        async with broker() as asked:
+            consumer = Consumer(asked, await create(asked, "t", count))
+            await consumer.changes(dict.fromkeys(range(count), 0))
+            for index in range(idle, count):
+                await produce(asked, "t", index, raw())
+            looked_up.clear()
+            served: list[int] = []
+            offsets: dict[int, int] = {}
+            while len(served) < count - idle:
+                changed = await consumer.changes(offsets, max_bytes=8 * BYTES)
+                offsets = {index: 1 for index, found in changed.items() if found.records}
+                assert len(offsets) == 8
+                served += offsets
+            assert sorted(served) == list(range(idle, count))
+            assert looked_up == [count] + [FEW] * ((count - idle) // 8 - 1)
+            await produce(asked, "t", count // 2, raw())
+            assert list(await consumer.changes(offsets)) == [count // 2], "the others are not full"
+
+    run(story())
+
+
+def test_a_fetch_waits_although_the_last_answer_was_full() -> None:
+    async def story() -> None:
+        async with broker() as asked:
+            consumer = Consumer(asked, await create(asked, "t", 2 * FEW))
+            await consumer.changes(dict.fromkeys(range(2 * FEW), 0))
+            await produce(asked, "t", 1, raw())
+            assert list(await consumer.changes({}, max_bytes=BYTES)) == [1]
+            fields = consumer.fields({1: 1}, max_bytes=BYTES) | {"max_wait": seconds(20)}
+            clock = asyncio.get_running_loop().time
+            began = clock()
+            assert (await consumer.asked.ask(FETCH, consumer.version, **fields)).responses == ()
+            assert clock() - began == pytest.approx(20, abs=1)
 
     run(story())
 
