@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from tests.integration.broker.test_fleet import all_of, fleet_of
 from tests.integration.broker.test_java_clients import GROUPS, PRODUCER, attempt, call, console_consumers, table
-from tests.integration.broker.test_librdkafka import admin, create, group, produce, take
+from tests.integration.broker.test_librdkafka import admin, create, describe, group, produce, take
 from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, stop
@@ -61,8 +61,7 @@ def test_members_share_partitions_take_over_and_commit(firn: FirnBroker, name: s
     first.commit(asynchronous=False)
     second.subscribe([name])
     assigned([first, second], [2, 2])
-    (described,) = admin(firn).describe_consumer_groups([name]).values()
-    description = described.result(10)
+    description = describe(admin(firn), name)
     assert (description.state.name, description.type.name, description.partition_assignor) == (
         "STABLE",
         "CONSUMER",
@@ -221,8 +220,7 @@ def test_a_group_moves_with_its_broker(tmp_path: Path, database: Postgres, stora
 
 def coordinator_of(broker: FirnBroker, name: str) -> int:
     asking = AdminClient({"bootstrap.servers": broker.bootstrap})
-    (described,) = asking.describe_consumer_groups([name]).values()
-    node: int = described.result(20).coordinator.id
+    node: int = describe(asking, name).coordinator.id
     return node
 
 
@@ -241,8 +239,7 @@ def committed(consumer: Consumer) -> bool:
 def ids(broker: FirnBroker, name: str) -> list[str]:
     """Return the ids of the members. A new client asks, because one that lost its connection takes long."""
     asking = AdminClient({"bootstrap.servers": broker.bootstrap})
-    (described,) = asking.describe_consumer_groups([name]).values()
-    return sorted(participant.member_id for participant in described.result(20).members)
+    return sorted(participant.member_id for participant in describe(asking, name).members)
 
 
 @pytest.fixture

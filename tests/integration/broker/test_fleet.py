@@ -14,7 +14,7 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from tests.integration.broker.test_librdkafka import admin, create, group, produce, read, take
+from tests.integration.broker.test_librdkafka import admin, create, describe, group, produce, read, take
 from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.process import await_true, free_port
@@ -148,8 +148,7 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
     member.subscribe([name])
     take(member, 100)
     member.commit(asynchronous=False)
-    (described,) = admin(everybody).describe_consumer_groups([name]).values()
-    coordinator = described.result(10).coordinator.id
+    coordinator = describe(admin(everybody), name).coordinator.id
     fleet[coordinator].kill()
     produce(everybody, name, [{"value": b"after", "partition": number % 2} for number in range(100)])
     assert [record.value() for record in take(member, 100)] == [b"after"] * 100
@@ -161,8 +160,7 @@ def test_a_group_moves_with_its_broker(fleet: list[FirnBroker], name: str) -> No
         return False
 
     await_true("the group has a broker again", committed)
-    (described,) = admin(everybody).describe_consumer_groups([name]).values()
-    description = described.result(10)
+    description = describe(admin(everybody), name)
     assert (description.state.name, len(description.members)) == ("STABLE", 1)
     assert description.coordinator.id != coordinator
     member.close()
