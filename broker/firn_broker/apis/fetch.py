@@ -66,8 +66,10 @@ async def _answer(broker: Broker, call: Call, share: Share) -> list[bytes | memo
     if error:
         return fetch.write(call.version, request.isolation, [], error)
     results: Results = []
-    if session is not None and len(wanted := session.first_wanted) < len(session):
+    if session is not None and (first := session.first_wanted()) is not None:
+        wanted = first
         results, positions = await _results(broker, call, request, wanted, share, only_full=True)
+        session.tried(full=bool(results))
     if not results:
         wanted = wanted_by(request) if session is None else session.wanted
         results, positions = await _results(broker, call, request, wanted, share)
@@ -114,7 +116,7 @@ async def _results(
     broker: Broker, call: Call, request: FetchRequest, wanted: Wanted, share: Share, *, only_full: bool = False
 ) -> tuple[Results, list[Position]]:
     """Return the result of each partition, and the positions that the reader looked at. With ``only_full``, return
-    nothing unless the partitions fill an answer now."""
+    nothing if the partitions do not fill an answer, or if one has an error."""
     results: Results = []
     positions: list[Position] = []
     answers: list[FetchResult] = []
@@ -174,7 +176,8 @@ async def _read(
     settled: bool,
     only_full: bool,
 ) -> list[Records] | None:
-    """Read the positions of a request for so many partitions. With ``only_full``, return None if they fill no answer."""
+    """Read the positions of a request, which names so many ``partitions``. With ``only_full``, return None if they do not
+    fill an answer, or if one has an error."""
     if only_full:
         return None if settled else await broker.reader.fetch_full(positions, request.max_bytes, share)
     longest = LARGE_WAIT_MS if partitions > LARGE else MAX_WAIT_MS

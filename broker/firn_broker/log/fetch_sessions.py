@@ -26,6 +26,8 @@ FIRST = 1
 GREATEST = (1 << 31) - 1
 FEW = 32
 """After a full answer, a fetch first looks up at least this many partitions of its session."""
+FAILURES = 6
+"""Failures in a row that count. After the last one, 64 fetches look up all partitions at once."""
 
 Key = tuple[str | UUID, int]
 """A partition as the consumer names it."""
@@ -53,6 +55,9 @@ class FetchSession:
     """In the order in which an answer serves them."""
     _filled_by: int = 0
     """Partitions with records in the last answer. 0 if the answer had less than half of the bytes that it may have."""
+    _failures: int = 0
+    _skipped: int = 0
+    """The number of next fetches that look up all partitions at once."""
 
     def __len__(self) -> int:
         return len(self._partitions)
@@ -62,14 +67,22 @@ class FetchSession:
         """Return all partitions of the session."""
         return {key: partition.wanted for key, partition in self._partitions.items()}
 
-    @property
-    def first_wanted(self) -> Wanted:
-        """Return the first partitions, which probably fill the next answer. If the last answer was not full, return all
-        partitions."""
-        if not self._filled_by:
-            return self.wanted
-        first = islice(self._partitions.items(), max(FEW, 2 * self._filled_by))
-        return {key: partition.wanted for key, partition in first}
+    def first_wanted(self) -> Wanted | None:
+        """Return the first partitions if they probably fill the next answer: the last one was full, and the last attempts
+        with the first partitions were no failures."""
+        few = max(FEW, 2 * self._filled_by)
+        if not self._filled_by or few >= len(self):
+            return None
+        if self._skipped:
+            self._skipped -= 1
+            return None
+        return {key: partition.wanted for key, partition in islice(self._partitions.items(), few)}
+
+    def tried(self, *, full: bool) -> None:
+        """Remember whether the first partitions filled an answer. After each failure in a row, twice as many fetches look
+        up all partitions."""
+        self._failures = 0 if full else min(self._failures + 1, FAILURES)
+        self._skipped = 0 if full else 1 << self._failures
 
     def update(self, request: FetchRequest) -> None:
         """Take the changes of the next request."""
@@ -89,15 +102,15 @@ class FetchSession:
     def changes(self, results: Iterable[tuple[Key, FetchResult]], max_bytes: int) -> list[tuple[Key, FetchResult]]:
         """Return the results that the consumer does not know, and remember them.
 
-        ``max_bytes`` is the limit of the answer. One larger batch may exceed it."""
-        changed, at_end = [], []
+        ``max_bytes`` is the limit of the answer. One batch that is larger than the limit may exceed it."""
+        changed, behind = [], []
         size = served = 0
         for key, result in results:
             partition = self._partitions[key]
             bounds = result.high_watermark, result.log_start
             same = bounds == (partition.high_watermark, partition.log_start)
-            if result.high_watermark <= partition.wanted.offset:
-                at_end.append(key)
+            if result.error or result.high_watermark <= partition.wanted.offset:
+                behind.append(key)
             if same and not result.error and not result.records and result.preferred < 0:
                 continue
             changed.append((key, result))
@@ -109,8 +122,8 @@ class FetchSession:
                 served += 1
         self._filled_by = served if size >= max_bytes // 2 else 0
         if self._filled_by:
-            # Otherwise they would stay in front, and the first partitions would fill no answer.
-            for key in at_end:
+            # Partitions without records would otherwise stay in front, and the first ones would fill no answer.
+            for key in behind:
                 self._partitions[key] = self._partitions.pop(key)
         return changed
 

@@ -156,7 +156,7 @@ class Reader:
         with self._watermarks.watch(position.partition for position in positions) as watch:
             await self._find(positions, max_bytes, 0, results, watch)
         located = [results[position] for position in positions]
-        if any(result.error for result in located) or _bytes(located) < max_bytes:
+        if any(result.error for result in located) or _bytes(located) < max(max_bytes, 1):
             return None
         return await self._load(positions, located, max_bytes, share)
 

@@ -92,10 +92,10 @@ class DirectoryObjects:
         path = self._directory / key
         # The event loop holds the interpreter's lock most of the time, and this thread waits for it after each call of
         # the kernel. So the directory is made once.
-        if path.parent not in self._entered:
-            self._enter(path.parent)
         part = path.with_name(path.name + ".part")
         try:
+            if path.parent not in self._entered:
+                self._enter(path.parent)
             if not self._write_direct(part, data):
                 with part.open("wb", buffering=0) as file:
                     written = 0
@@ -104,13 +104,13 @@ class DirectoryObjects:
                     if self._flush:
                         os.fdatasync(file.fileno())
             part.rename(path)
+            if self._flush:
+                flush_directory(path.parent)
         except FileNotFoundError as error:
             self._entered.discard(path.parent)
             raise UnavailableError(
-                f"object store: directory {path.parent} was deleted, and the next upload makes it again"
+                f"object store: {part} or its directory was deleted; the broker makes the directory again and retries"
             ) from error
-        if self._flush:
-            flush_directory(path.parent)
 
     def _enter(self, directory: Path) -> None:
         """Make a directory, and flush its entry and those of the directories above to the disk."""

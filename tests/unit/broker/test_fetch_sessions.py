@@ -173,6 +173,40 @@ def test_only_the_partitions_that_fill_an_answer_are_looked_up(idle: int, looked
     run(story())
 
 
+def test_few_fetches_look_up_partitions_that_fill_no_answer(looked_up: list[int]) -> None:
+    async def story() -> None:
+        count, fetches = 3 * FEW, 40
+        async with broker() as asked:
+            consumer = Consumer(asked, await create(asked, "t", count))
+            await consumer.changes(dict.fromkeys(range(count), 0))
+            for index in range(3):
+                await produce(asked, "t", index, raw())
+            looked_up.clear()
+            for _ in range(fetches):
+                # Each answer has three batches, and five would fill it.
+                changed = await consumer.changes({}, max_bytes=5 * BYTES)
+                assert sorted(index for index, found in changed.items() if found.records) == [0, 1, 2]
+            assert looked_up.count(count) == fetches
+            assert 1 < looked_up.count(FEW) < 6
+
+    run(story())
+
+
+@pytest.mark.parametrize("max_bytes", [-1, 0, 1])
+def test_no_answer_is_empty_while_records_wait(max_bytes: int) -> None:
+    async def story() -> None:
+        count = 4 * FEW
+        async with broker() as asked:
+            consumer = Consumer(asked, await create(asked, "t", count))
+            await consumer.changes(dict.fromkeys(range(count), 0))
+            for index in (0, count // 2):
+                await produce(asked, "t", index, raw())
+            for _ in range(8):
+                assert [bases(found.records) for found in (await consumer.changes({}, max_bytes=max_bytes)).values()]
+
+    run(story())
+
+
 def test_a_fetch_waits_although_the_last_answer_was_full() -> None:
     async def story() -> None:
         async with broker() as asked:
