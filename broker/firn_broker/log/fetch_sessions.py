@@ -56,6 +56,7 @@ class FetchSession:
     _filled_by: int = 0
     """Partitions with records in the last answer. 0 if the answer had less than half of the bytes that it may have."""
     _failures: int = 0
+    """Attempts in a row whose first partitions filled no answer; at most `FAILURES`."""
     _skipped: int = 0
     """The number of next fetches that look up all partitions at once."""
 
@@ -68,8 +69,9 @@ class FetchSession:
         return {key: partition.wanted for key, partition in self._partitions.items()}
 
     def first_wanted(self) -> Wanted | None:
-        """Return the first partitions if they probably fill the next answer: the last one was full, and the last attempts
-        with the first partitions were no failures."""
+        """Return the first partitions if they probably fill the next answer, because others nearly filled the last one.
+
+        After failed attempts, return None for some fetches (`tried`)."""
         few = max(FEW, 2 * self._filled_by)
         if not self._filled_by or few >= len(self):
             return None

@@ -72,7 +72,7 @@ class DirectoryObjects:
         self._flush = flush
         self._aligned = threading.local()
         self._entered: set[Path] = set()
-        """Directories that exist and are durable: their entries in the directories above are flushed to the disk."""
+        """Directories that are durable: their entries in the directories above are flushed to the disk."""
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="objects-put")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="objects-get")
 
@@ -90,38 +90,25 @@ class DirectoryObjects:
 
     def _write(self, key: str, data: memoryview) -> None:
         path = self._directory / key
-        # The event loop holds the interpreter's lock most of the time, and this thread waits for it after each call of
-        # the kernel. So the directory is made once.
+        path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(path.name + ".part")
-        try:
-            if path.parent not in self._entered:
-                self._enter(path.parent)
-            if not self._write_direct(part, data):
-                with part.open("wb", buffering=0) as file:
-                    written = 0
-                    while written < len(data):
-                        written += file.write(data[written:])
-                    if self._flush:
-                        os.fdatasync(file.fileno())
-            part.rename(path)
-            if self._flush:
-                flush_directory(path.parent)
-        except FileNotFoundError as error:
-            self._entered.discard(path.parent)
-            raise UnavailableError(
-                f"object store: {part} or its directory was deleted; the broker makes the directory again and retries"
-            ) from error
-
-    def _enter(self, directory: Path) -> None:
-        """Make a directory, and flush its entry and those of the directories above to the disk."""
-        directory.mkdir(parents=True, exist_ok=True)
+        if not self._write_direct(part, data):
+            with part.open("wb", buffering=0) as file:
+                written = 0
+                while written < len(data):
+                    written += file.write(data[written:])
+                if self._flush:
+                    os.fdatasync(file.fileno())
+        part.rename(path)
         if self._flush:
+            flush_directory(path.parent)
             # Another writer may have made the directory, and not have flushed its entry yet.
-            for parent in directory.parents:
-                flush_directory(parent)
-                if parent == self._directory:
-                    break
-        self._entered.add(directory)
+            if path.parent not in self._entered:
+                for parent in path.parent.parents:
+                    flush_directory(parent)
+                    if parent == self._directory:
+                        break
+                self._entered.add(path.parent)
 
     def _write_direct(self, part: Path, data: memoryview) -> bool:
         """Write past the page cache; return False if the file system cannot.

@@ -20,6 +20,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.servers.firn_broker import FirnBroker
+from tests.servers.process import await_true
 
 LATER = {
     KafkaError.COORDINATOR_NOT_AVAILABLE,
@@ -93,15 +94,19 @@ def create(broker: FirnBroker, topic: str, partitions: int = 1, **config: str) -
 
 def describe(client: AdminClient, group: str) -> ConsumerGroupDescription:
     """Describe a group. librdkafka does not repeat the request itself if the coordinator of a busy machine is late."""
-    deadline = time.monotonic() + 30
-    while True:
-        (described,) = client.describe_consumer_groups([group]).values()
+    found: list[ConsumerGroupDescription] = []
+
+    def described() -> bool:
+        (answer,) = client.describe_consumer_groups([group]).values()
         try:
-            return described.result(20)
+            found.append(answer.result(20))
         except KafkaException as error:
-            if error.args[0].code() not in LATER or time.monotonic() > deadline:
+            if error.args[0].code() not in LATER:
                 raise
-        time.sleep(0.1)
+        return bool(found)
+
+    await_true(f"a description of group {group}", described, 30)
+    return found[0]
 
 
 @pytest.mark.parametrize("codec", CODECS)
