@@ -488,6 +488,8 @@ def test_status_is_a_subresource(api: ApiServer) -> None:
     assert written["status"] == STATUS, "nothing of the documented status may be pruned"
     assert written["spec"]["suspend"] is False
     assert written["metadata"]["generation"] == 1, "a change of status keeps the generation"
+    owned = [entry for entry in written["metadata"]["managedFields"] if entry.get("subresource") == "status"]
+    assert [entry["fieldsV1"] for entry in owned] == [{"f:status": {}}], "one entry, and not one for each field"
     twice = copy.deepcopy(written)
     twice["status"]["conditions"].append(twice["status"]["conditions"][0])
     with pytest.raises(Refused, match="Duplicate value"):
