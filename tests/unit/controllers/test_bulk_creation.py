@@ -1,4 +1,5 @@
-"""Many topics at once, in virtual time: each is Ready soon after its driver reports it.
+"""Many topics at once, in virtual time: each is Ready soon after its driver reports it. The operator checks waiting
+deletions at a bounded rate.
 
 The delays of the ports make a creation take 1.6 s, so that 8 workers create 5 topics a second.
 """
@@ -14,7 +15,9 @@ from firn.model import names
 from firn.model.jobs import IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
 from firn_controllers.ports import Manifest, Ports
+from firn_controllers.queue import Key, NoReconcileMeter, ReconcileVerdict
 from firn_controllers.reconcile import Controllers
+from firn_controllers.reconcilers.topic import deletion
 from tests import gen
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.faults import Faults
@@ -68,6 +71,16 @@ class HiddenTopics(FakeTopics):
         return state if state is not None and self._created.setdefault(topic, now) + UNSEEN <= now else None
 
 
+class Reconciles(NoReconcileMeter):
+    """Counts the reconciles of topics that ended."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def reconciled(self, key: Key, seconds: float, verdict: ReconcileVerdict) -> None:
+        self.count += key[0] == "topic"
+
+
 class Stage:
     """An operator process, and a driver that reports each topic `PICKED_UP` seconds after its contract."""
 
@@ -79,8 +92,13 @@ class Stage:
         ports = Ports(
             Delayed(HiddenTopics(faults)), Delayed(self.tables), Delayed(self.cluster), self.progress, self.clock
         )
+        self.reconciles = Reconciles()
         self.operator = Controllers(
-            gen.config(defaultProfile="outside", workers=8), "config-uid", ports, jitter=lambda: 0.5
+            gen.config(defaultProfile="outside", workers=8),
+            "config-uid",
+            ports,
+            jitter=lambda: 0.5,
+            meter=self.reconciles,
         )
         self.contracts: dict[str, float] = {}
         self.reports: dict[str, TopicProgress] = {}
@@ -126,14 +144,14 @@ class Stage:
 
 
 @asynccontextmanager
-async def creating(stage: Stage, topics: int) -> AsyncIterator[None]:
+async def creating(stage: Stage, topics: int, **spec: Any) -> AsyncIterator[None]:
     """Create topics at once, on an operator that has been running with one topic. The operator stops after the with block."""
     stage.cluster.create(gen.topic("first"))
     stage.operator.synced()
     tasks = [asyncio.create_task(stage.operator.run()), asyncio.create_task(stage.drive())]
     await asyncio.sleep(20)
     for number in range(topics):
-        stage.cluster.create(gen.topic(f"t{number}"))
+        stage.cluster.create(gen.topic(f"t{number}", **spec))
     yield
     stage.operator.stop()
     await tasks[0]
@@ -172,3 +190,23 @@ async def edited(stage: Stage, topics: int) -> float:
 
 def test_an_edit_does_not_wait_for_the_creation_of_other_topics() -> None:
     assert run(edited(Stage(), 250), tick=1e-9) < 5
+
+
+async def deleting(stage: Stage, topics: int, seconds: float) -> int:
+    """Delete topics that the driver does not release. Return the reconciles in this time."""
+    async with creating(stage, topics, deletionPolicy={"topic": "Delete"}):
+        while len(stage.ready) <= topics:
+            assert stage.clock.monotonic() < 3600
+            await asyncio.sleep(5)
+        for number in range(topics):
+            stage.cluster.remove(f"t{number}")
+        await asyncio.sleep(60)  # Every deletion waits by now, and the first statuses that say so are written.
+        before = stage.reconciles.count
+        await asyncio.sleep(seconds)
+        return stage.reconciles.count - before
+
+
+def test_many_deletions_that_wait_are_checked_at_a_bounded_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deletion, "CHECKS_PER_SECOND", 10.0)
+    # Without the bound, each of the 60 topics would be checked every 2 s.
+    assert 5 <= run(deleting(Stage(), 60, 20), tick=1e-9) / 20 <= 15

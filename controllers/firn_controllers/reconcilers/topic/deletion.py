@@ -24,7 +24,7 @@ from firn_controllers.ingestion_group.health import released
 from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN, read_run
 from firn_controllers.ports import TopicState
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.contracts import JobContracts
 from firn_controllers.reconcilers.topic.kept_topics import KeptTopics
@@ -33,6 +33,10 @@ from firn_controllers.reconcilers.topic.reporting import TopicReports
 
 POLL = 2.0
 """Seconds between two checks of a driver or run that still uses the data."""
+CHECKS_PER_SECOND = 100.0
+"""Largest number of checks a second for all deletions together. More checks would delay the drops of tables."""
+LONGEST_POLL = 30.0
+"""Largest time in seconds between two checks, also with more deletions."""
 GRACE = 3.0
 """Seconds after the removal of a contract, from which on a driver's report that it dropped the topic counts."""
 BLOCKED_AFTER = 30.0
@@ -109,12 +113,12 @@ class TopicDeletion:
         if not await self._driver_released(observed) and not (forced and waited > GRACE):
             blocked = _blocked(Reason.RUNS_ACTIVE, "the ingestion driver still works on the topic")
             await self._report_blocked(observed, blocked if waited > BLOCKED_AFTER else None)
-            return Outcome(after=POLL)
+            return Outcome(after=self._pause(), lane=Lane.CHANGE)
         deletes_table = observed.resource.spec.deletion_policy.table == "Delete"
         if deletes_table and not forced and await self._maintenance_runs(observed.entry.uid):
             blocked = _blocked(Reason.RUNS_ACTIVE, "a maintenance run still works on the table")
             await self._report_blocked(observed, blocked)
-            return Outcome(after=POLL)
+            return Outcome(after=self._pause(), lane=Lane.CHANGE)
         problem = await self._drop(observed, done)
         if problem is None:
             return None
@@ -123,6 +127,10 @@ class TopicDeletion:
             return Outcome(failed=True)
         done.append(_left_behind(problem.message))
         return None
+
+    def _pause(self) -> float:
+        """Return the seconds until the next check of a topic that waits."""
+        return min(LONGEST_POLL, max(POLL, len(self._contract_removed) / CHECKS_PER_SECOND))
 
     async def _report_blocked(
         self, observed: ObservedTopic, blocked: Verdict | None, done: list[Announcement] | None = None
