@@ -46,7 +46,7 @@ class FleetState:
     brokers: int
     """Brokers that are not fenced. A broker is fenced until it has the whole metadata log."""
     under_replicated: int
-    """Partitions with too few in-sync replicas."""
+    """Partitions with too few in-sync replicas. 0 if the caller did not ask for them."""
     lagging_topics: tuple[str, ...] = ()
     """Some topics of these partitions, sorted."""
 
@@ -74,8 +74,9 @@ class Topics(Protocol):
         """Delete the topic. Succeed if it does not exist."""
         ...
 
-    async def fleet(self, profile: str) -> FleetState:
-        """Return the number of brokers that answer, and of partitions with too few in-sync replicas."""
+    async def fleet(self, profile: str, *, replicas: bool = False) -> FleetState:
+        """Return the number of brokers that answer. With ``replicas``, also return the number of partitions with too few
+        in-sync replicas, which takes longer the more topics the brokers have."""
         ...
 
 

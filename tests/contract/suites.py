@@ -107,9 +107,10 @@ class TopicsContract:
         assert (await self.await_visible(topics, name)).topic_id != first.topic_id
 
     async def test_the_fleet_state_counts_brokers(self, topics: Topics) -> None:
-        fleet = await topics.fleet(PROFILE)
-        assert fleet.brokers >= 1
-        assert fleet.under_replicated == 0
+        for replicas in (False, True):
+            fleet = await topics.fleet(PROFILE, replicas=replicas)
+            assert fleet.brokers >= 1
+            assert fleet.under_replicated == 0
 
 
 INT, LONG, TEXT = (Column(name="n", type=kind) for kind in ("int", "long", "string"))

@@ -175,8 +175,9 @@ async def test_too_few_brokers_for_the_replication_factor_is_not_ready(
 
 
 async def test_the_fleet_state_counts_brokers(topics: KafkaTopics) -> None:
-    fleet = await topics.fleet("classic")
-    assert (fleet.brokers, fleet.under_replicated) == (1, 0)
+    for replicas in (False, True):
+        fleet = await topics.fleet("classic", replicas=replicas)
+        assert (fleet.brokers, fleet.under_replicated) == (1, 0)
 
 
 async def test_a_closed_port_is_unavailable_and_named(connected: Connect) -> None:

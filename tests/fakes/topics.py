@@ -65,9 +65,13 @@ class FakeTopics:
         if self.topics.pop((profile, topic), None) is not None:
             self.faults.log.append(f"delete topic {topic}")
 
-    async def fleet(self, profile: str) -> FleetState:
+    async def fleet(self, profile: str, *, replicas: bool = False) -> FleetState:
         self._answer(profile)
-        return FleetState(self.brokers, self.under_replicated, self.lagging_topics)
+        return (
+            FleetState(self.brokers, self.under_replicated, self.lagging_topics)
+            if replicas
+            else FleetState(self.brokers, 0)
+        )
 
     def _answer(self, profile: str) -> None:
         if profile in self.problem:

@@ -87,7 +87,9 @@ class FleetReconciler:
             version, failure = None, None
             if isinstance(fleet, KafkaFleet):
                 fleet, version, failure = await self._finalized(fleet, settled)
-            await self._apply(fleet, rollout.step(wanted, live, pods, _answer(admin), fleet.replicas))
+            # Only a roll-out waits for replicas, and a list of all partitions takes long.
+            detailed = await self._ask(profile, replicas=True) if rolling and answers else admin
+            await self._apply(fleet, rollout.step(wanted, live, pods, _answer(detailed), fleet.replicas))
         except InvalidSpecError as error:
             # Nothing was applied, so running brokers stay as they are, and topics can be managed.
             fleet_health = health.fleet_health(profile, fleet, pods, admin, wrong=str(error))
@@ -183,9 +185,9 @@ class FleetReconciler:
                 await cluster.delete("v1", "ConfigMap", self._owner.namespace, name)
         self._pruned.add(fleet.name)
 
-    async def _ask(self, profile: str) -> FleetState | FirnError:
+    async def _ask(self, profile: str, *, replicas: bool = False) -> FleetState | FirnError:
         try:
-            return await self._context.ports.topics.fleet(profile)
+            return await self._context.ports.topics.fleet(profile, replicas=replicas)
         except FirnError as error:
             return error
 

@@ -200,7 +200,7 @@ async def test_brokers_start_scale_and_drain_as_rendered(
         state = await topics.describe("waves", "flights")
         assert state is not None
         assert (state.partitions, dict(state.configs)) == (4, {"retention.ms": "60000"})
-        fleet_state = await topics.fleet("waves")
+        fleet_state = await topics.fleet("waves", replicas=True)
         assert (fleet_state.brokers, fleet_state.under_replicated) == (2, 0)
 
         failed: list[str] = []

@@ -385,6 +385,27 @@ def test_a_single_broker_rolls_without_a_check_of_replicas() -> None:
     assert rollout.step("new", gen.stateful_set(replicas=1, partition=1), pods("old"), None, 1).partition == 0
 
 
+async def test_only_a_roll_out_asks_for_the_replicas_of_all_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    world, asked = World(), list[bool]()
+    ask = world.topics.fleet
+
+    async def fleet(profile: str, *, replicas: bool = False) -> FleetState:
+        asked.append(replicas)
+        return await ask(profile, replicas=replicas)
+
+    monkeypatch.setattr(world.topics, "fleet", fleet)
+    await world.settle()
+    await world.step()
+    assert set(asked) == {False}
+    world.start(
+        gen.config(profiles={"classic": {"image": {"image": "kafka:next"}}, "outside": {"bootstrapServers": "k:1"}})
+    )
+    for _ in range(10):
+        await world.step()
+        world.clock.advance(5.0)
+    assert True in asked
+
+
 @pytest.mark.parametrize("lagging", [0, 1], ids=["all in sync", "replicas lag for a while"])
 async def test_a_new_image_rolls_the_brokers_one_by_one(lagging: int) -> None:
     world = World()
