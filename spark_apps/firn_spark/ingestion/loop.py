@@ -27,6 +27,9 @@ from firn_spark.kafka.admin import Kafka
 
 log = structlog.get_logger()
 
+_Claim = tuple[str, ...]
+"""``("table", identifier)`` or ``("topic", profile, name)``."""
+
 TICK = 0.1
 SHARED_TOPICS = 64
 SOON_SHARE, SOON_MOST = 0.25, 10.0
@@ -81,6 +84,9 @@ class Loop:
         """Keeps a report from creating the series of a topic again that is removed at the same time."""
         self._stopping = threading.Event()
         self._seen: object = None
+        self._holders: dict[_Claim, str] | None = None
+        """Table or Kafka topic -> uid of the topic that has it. None after a topic released one: `_add_new` then builds it
+        again."""
         self._failures: dict[str, int] = {}
         self._moved = time.monotonic()
         self._started = time.time()
@@ -181,7 +187,13 @@ class Loop:
         if jobs is None or jobs is self._seen:
             return
         complete = self._add_new(jobs)
-        for uid, topic in list(self._topics.items()):
+        # Most topics keep their contract. To take the lock for thousands of them would take longer than all else here.
+        changed = [
+            (uid, topic)
+            for uid, topic in self._topics.items()
+            if jobs.get(uid) is not topic.job or topic.removed or topic.outdated
+        ]
+        for uid, topic in changed:
             job = jobs.get(uid)
             with self._lock:  # A worker must not begin with a topic that changes.
                 topic.removed = job is None
@@ -191,6 +203,9 @@ class Loop:
                 if topic.busy:
                     complete = False
                     continue
+                if job is None or _claims(job) != _claims(topic.job):
+                    # A new contract may wait for what this topic releases.
+                    self._holders, complete = None, False
                 if job is not None:
                     topic.accept(job)
             if job is not None:
@@ -202,7 +217,6 @@ class Loop:
                 self._failures.pop(uid, None)
                 self._metrics.forget(topic)
             log.info("topic removed", topic=topic.job.topic, namespace=topic.job.namespace)
-            complete = False
         if complete:
             self._seen = jobs
 
@@ -211,7 +225,9 @@ class Loop:
         new = [job for uid, job in jobs.items() if uid not in self._topics]
         if not new:
             return True
-        holders = {claim: topic.job.uid for topic in self._topics.values() for claim in _claims(topic.job)}
+        if self._holders is None:
+            self._holders = {claim: uid for uid, topic in self._topics.items() for claim in _claims(topic.job)}
+        holders = self._holders
         complete = True
         for job in new:
             holder = next((holders[claim] for claim in _claims(job) if claim in holders), None)
@@ -219,7 +235,7 @@ class Loop:
                 # The same topic or table under another resource: it starts when the earlier resource's topic is removed.
                 complete = complete and holder in jobs
                 continue
-            holders |= dict.fromkeys(_claims(job), job.uid)
+            holders.update(dict.fromkeys(_claims(job), job.uid))
             self._topics[job.uid] = Topic(job)
             log.info("topic added", topic=job.topic, namespace=job.namespace)
             self._watch(job.profile)
@@ -379,9 +395,9 @@ class Loop:
         self._workers.submit(work)
 
 
-def _claims(job: IngestJob) -> tuple[tuple[str, str], tuple[str, str]]:
+def _claims(job: IngestJob) -> tuple[_Claim, _Claim]:
     """Return the table and the Kafka topic of a contract. Two topics of a driver never have one of them in common."""
-    return ("table", job.table.identifier), (job.profile, job.topic)
+    return ("table", job.table.identifier), ("topic", job.profile, job.topic)
 
 
 def _needs_preparation(topic: Topic, now: float) -> bool:

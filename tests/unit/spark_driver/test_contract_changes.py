@@ -66,6 +66,43 @@ def test_a_contract_restored_while_its_topic_is_busy_is_served(loop: Loop, contr
     assert topic.active
 
 
+@pytest.mark.parametrize("meanwhile", [{}, {"uid-orders": job(restart="1")}], ids=["removed", "changed"])
+def test_the_same_contract_after_another_one_is_served_again(
+    loop: Loop, contracts: Contracts, meanwhile: dict[str, IngestJob]
+) -> None:
+    first = contracts.jobs = {"uid-orders": job()}
+    loop._take_jobs()
+    [topic] = loop._topics.values()
+    topic.busy = True
+    contracts.jobs = meanwhile
+    loop._take_jobs()
+    assert topic.removed or topic.outdated
+    contracts.jobs = dict(first)
+    loop._take_jobs()
+    assert not topic.removed
+    assert not topic.outdated
+
+
+@pytest.mark.parametrize("together", [True, False], ids=["at once", "later"])
+def test_a_contract_takes_a_topic_and_a_table_that_another_released(
+    loop: Loop, contracts: Contracts, together: bool
+) -> None:
+    contracts.jobs = {"a": job(uid="a", **claims(1))}
+    loop._take_jobs()
+    moved, new = {"a": job(uid="a", **claims(2))}, {"b": job(uid="b", **claims(1))}
+    if not together:
+        contracts.jobs = moved
+        loop._take_jobs()
+    contracts.jobs = moved | new
+    # In the first turn, the claim may still belong to the other topic.
+    loop._take_jobs()
+    loop._take_jobs()
+    assert {uid: topic.job.topic for uid, topic in loop._topics.items()} == {"a": "t2", "b": "t1"}
+    contracts.jobs = moved | new | {"c": job(uid="c", **claims(1))}
+    loop._take_jobs()
+    assert loop._topics.keys() == {"a", "b"}
+
+
 @pytest.mark.parametrize("fenced", [False, True])
 def test_a_new_restart_value_ends_a_backoff_and_reloads_the_tables(
     loop: Loop, contracts: Contracts, fenced: bool
