@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, InvalidSpecError, NotReadyError, UnavailableError
@@ -178,6 +179,14 @@ async def test_the_fleet_state_counts_brokers(topics: KafkaTopics) -> None:
     for replicas in (False, True):
         fleet = await topics.fleet("classic", replicas=replicas)
         assert (fleet.brokers, fleet.under_replicated) == (1, 0)
+
+
+async def test_the_fleet_state_creates_no_topic(connected: Connect, diskless: KafkaConnection) -> None:
+    # This broker creates each topic that a client asks for.
+    admin = AdminClient({"bootstrap.servers": diskless.bootstrap_servers})
+    before = admin.list_topics(timeout=30).topics.keys()
+    await connected({"classic": Brokers(diskless)}).fleet("classic")
+    assert admin.list_topics(timeout=30).topics.keys() == before
 
 
 async def test_a_closed_port_is_unavailable_and_named(connected: Connect) -> None:
