@@ -217,24 +217,17 @@ class ReadyTimes:
                 ):
                     self._note(event["object"])
                     version = event["object"]["metadata"]["resourceVersion"]
-            except (client.ApiException, HTTPError, OSError, ValueError, KeyError) as error:
-                # The client fails with a KeyError if the version is too old.
-                if isinstance(error, client.ApiException | KeyError):
-                    version = ""
+            except (client.ApiException, HTTPError, OSError, ValueError, KeyError):
+                # For example, the version is too old: the client fails with a KeyError.
+                version = ""
                 time.sleep(1.0)
 
     def _list(self) -> str:
         """Note all topics, and return the version at which a watch starts."""
-        more: dict[str, str] = {}
-        while True:
-            page = self._objects.list_namespaced_custom_object(
-                names.GROUP, names.VERSION, NAMESPACE, PLURAL, limit=500, **more
-            )
-            for topic in page["items"]:
-                self._note(topic)
-            if not page["metadata"].get("continue"):
-                return str(page["metadata"]["resourceVersion"])
-            more = {"_continue": page["metadata"]["continue"]}
+        listed = self._objects.list_namespaced_custom_object(names.GROUP, names.VERSION, NAMESPACE, PLURAL)
+        for topic in listed["items"]:
+            self._note(topic)
+        return str(listed["metadata"]["resourceVersion"])
 
     def _note(self, topic: dict[str, Any]) -> None:
         metadata = topic["metadata"]

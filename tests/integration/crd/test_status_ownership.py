@@ -59,7 +59,7 @@ def write(api: ApiServer, generation: int) -> object:
 def test_a_status_is_written_under_the_next_crd_and_after_the_way_back(live: ApiServer) -> None:
     assert write(live, 1) != {}
     live.install(crd(atomic=True))
-    # The API server uses a changed CRD a moment later.
+    # The API server uses a changed CRD a moment later. A write that changes nothing would keep the owners.
     await_true("the status has one owner", lambda: write(live, 2) == {} or write(live, 3) == {})
     definition = live.call("GET", CRD)
     del definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["status"]["x-kubernetes-map-type"]

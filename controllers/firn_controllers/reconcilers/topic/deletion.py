@@ -36,7 +36,7 @@ POLL = 2.0
 CHECKS_PER_SECOND = 100.0
 """Largest number of checks a second for all deletions together. More checks would delay the drops of tables."""
 LONGEST_POLL = 30.0
-"""Largest time in seconds between two checks, also with more deletions."""
+"""Largest time in seconds between two checks of one deletion, also if all of them then exceed `CHECKS_PER_SECOND`."""
 GRACE = 3.0
 """Seconds after the removal of a contract, from which on a driver's report that it dropped the topic counts."""
 BLOCKED_AFTER = 30.0
