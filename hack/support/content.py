@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,10 +68,12 @@ def cached(kind: str, key: str, build: Callable[[Path], None], keep: int = 3) ->
                 unfinished.rename(result)
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
-    os.utime(result)
+    # The kernel's clock for files advances in steps of milliseconds, so it may give two uses the same time.
+    now = time.time_ns()
+    os.utime(result, ns=(now, now))
     older = sorted(
         (each for each in shelf.iterdir() if each.is_dir() and each.name[0] != "."),
-        key=lambda each: each.stat().st_mtime,
+        key=lambda each: each.stat().st_mtime_ns,
     )
     for each in older[:-keep]:
         shutil.rmtree(each, ignore_errors=True)
