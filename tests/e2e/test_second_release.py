@@ -52,6 +52,16 @@ def uids(kinds: str) -> dict[str, str]:
     return {f"{item['kind']}/{item['metadata']['name']}": item["metadata"]["uid"] for item in objects(kinds)}
 
 
+def await_only_data() -> None:
+    """Wait until Kubernetes has deleted all children. Kafka has 120 s to stop, and needs seconds as a rule."""
+    kept = {f"ConfigMap/{KEPT}"}
+    try:
+        await_until("only the data is left", lambda: set(uids(OURS)) == kept, timeout=300)
+    except TimeoutError:
+        assert set(uids(OURS)) == kept
+        raise
+
+
 def passwords() -> dict[str, Manifest]:
     return {
         item["metadata"]["name"]: {"uid": item["metadata"]["uid"], "data": item["data"]}
@@ -75,7 +85,7 @@ def test_a_second_release_keeps_the_data_of_the_first(second: None) -> None:
     assert passwords() == secrets
 
     run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
-    await_until("only the data is left", lambda: set(uids(OURS)) == {f"ConfigMap/{KEPT}"}, timeout=120)
+    await_only_data()
     assert passwords() == secrets
     assert uids("persistentvolumeclaims") == claims
     assert kubectl("get", "crd", "icebergtopics.firn.dev", "-o", "jsonpath={.metadata.uid}") == crd
@@ -88,7 +98,7 @@ def test_a_reinstalled_release_reuses_volumes_and_passwords(second: None) -> Non
     sql(write)
     claims = uids("persistentvolumeclaims")
     run("helm", "uninstall", "firn", "--namespace", NAMESPACE, "--wait", "--timeout", "2m")
-    await_until("only the data is left", lambda: set(uids(OURS)) == {f"ConfigMap/{KEPT}"}, timeout=120)
+    await_only_data()
 
     install()
     assert uids("persistentvolumeclaims") == claims
