@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.integration.broker import admins
 from tests.servers.firn_broker import FirnBroker, embedded
 
 _numbers = itertools.count()
@@ -19,3 +20,10 @@ def firn(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FirnBroker]:
 @pytest.fixture
 def name() -> str:
     return f"topic-{next(_numbers)}"
+
+
+@pytest.fixture(autouse=True)
+def clients_of_this_test() -> Iterator[None]:
+    """Close the admin clients of the test."""
+    yield
+    admins.close_all()

@@ -10,9 +10,10 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from tests.integration.broker.admins import admin
 from tests.integration.broker.test_fleet import all_of, fleet_of
 from tests.integration.broker.test_java_clients import GROUPS, PRODUCER, attempt, call, console_consumers, table
-from tests.integration.broker.test_librdkafka import admin, create, describe, group, produce, take
+from tests.integration.broker.test_librdkafka import create, describe, group, produce, take
 from tests.servers.firn_broker import FirnBroker, embedded
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, stop

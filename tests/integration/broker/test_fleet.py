@@ -14,7 +14,8 @@ import pytest
 import yaml
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
-from tests.integration.broker.test_librdkafka import admin, create, describe, group, produce, read, take
+from tests.integration.broker.admins import admin
+from tests.integration.broker.test_librdkafka import create, describe, group, produce, read, take
 from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.process import await_true, free_port

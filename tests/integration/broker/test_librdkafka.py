@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from functools import cache
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from tests.integration.broker.admins import admin
 from tests.servers.firn_broker import FirnBroker
 from tests.servers.process import await_true
 
@@ -73,16 +73,6 @@ def take(consumer: Consumer, count: int, seconds: float = 40) -> list[Any]:
             assert message.error() is None, message.error()
             messages.append(message)
     return messages
-
-
-def admin(broker: FirnBroker) -> AdminClient:
-    """Return the admin client of a broker. It stays referenced, because the futures of a collected client fail."""
-    return _admin(broker.bootstrap)
-
-
-@cache
-def _admin(bootstrap: str) -> AdminClient:
-    return AdminClient({"bootstrap.servers": bootstrap})
 
 
 def create(broker: FirnBroker, topic: str, partitions: int = 1, **config: str) -> None:

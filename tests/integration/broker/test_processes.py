@@ -11,8 +11,9 @@ from urllib.request import urlopen
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.integration.broker.admins import admin
 from tests.integration.broker.test_fleet import all_of
-from tests.integration.broker.test_librdkafka import admin, create, produce, read, take
+from tests.integration.broker.test_librdkafka import create, produce, read, take
 from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port
