@@ -77,9 +77,9 @@ def jars() -> Path:
                 with tarfile.open(package) as archive:
                     for member in archive:
                         path = Path(member.name)
-                        if path.parent.name == "lib" and path.suffix == ".jar":
-                            member.name = path.name
-                            archive.extract(member, directory, filter="data")
+                        content = archive.extractfile(member) if path.match("lib/*.jar") else None
+                        if content is not None:
+                            (directory / path.name).write_bytes(content.read())
             copy_jars(_POM, directory, "flink")
             run(["javac", "-cp", f"{directory}/*", "-d", str(directory), str(_PROGRAM)])
 
