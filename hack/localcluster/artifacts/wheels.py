@@ -22,6 +22,8 @@ def pyspark() -> Path:
             with step("building the PySpark wheel"), tempfile.TemporaryDirectory(dir=shelf) as scratch:
                 run([sys.executable, "-m", "venv", f"{scratch}/venv"])
                 pip = f"{scratch}/venv/bin/python -m pip wheel -q --disable-pip-version-check --no-deps --require-hashes".split()
+                # The pip of Debian 12 otherwise builds with the package `wheel`, which new environments do not have.
+                pip += ["--use-pep517"]
                 # Most of the wheel consists of jars, which are already compressed.
                 pip += ["--config-settings=--build-option=--compression=stored"]
                 run([*pip, "-r", requirement, "-w", scratch], log=cache_directory("logs") / "pyspark.log")
