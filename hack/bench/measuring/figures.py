@@ -52,11 +52,15 @@ def rounded(value: float | None) -> float | None:
 
 
 def machine() -> str:
-    """Return the machine's cores, processor, memory and kernel as one line."""
+    """Return the machine's cores, processor, memory and kernel, and the Python of this process, as one line."""
     cpus = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in cpus if line.startswith("model name")), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}"
+    system, python = (
+        f"{platform.system()} {platform.release()}",
+        f"Python {platform.python_version()} ({sys.base_prefix})",
+    )
+    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {system}, {python}"
 
 
 class Results:
