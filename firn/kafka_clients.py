@@ -11,6 +11,12 @@ RECONNECT_BACKOFF_MS = 1_000
 While no broker is reachable, librdkafka restarts from the bootstrap servers (KIP-899) and resets its backoff. A client that called
 ``list_topics`` for 40 s looked up an unknown host name 150 times in 10 s with the default of 100 ms, and 18 times with 1,000 ms.
 """
+NO_TOPIC = "?"
+"""A name that no topic can have. Brokers answer a metadata request for it with their ids, and create no topic.
+
+librdkafka 2.16 aborts the process if brokers answer DescribeCluster, or a request for no topic, without the id of a broker. A Kafka that
+starts does so.
+"""
 _CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
 """Alerts of TLS about a certificate (RFC 8446, 6.2), in OpenSSL's form."""
 

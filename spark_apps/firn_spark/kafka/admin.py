@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
-from firn.kafka_clients import kafka_id
+from firn.kafka_clients import NO_TOPIC, kafka_id
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
@@ -62,7 +62,7 @@ class Kafka:
     def cluster_id(self) -> str:
         """Return the id of the Kafka cluster, empty if the brokers have none or deny it. Raises UnavailableError."""
         try:
-            described: Any = self._admin.describe_cluster(request_timeout=REQUEST_SECONDS).result()
+            brokers = self._admin.list_topics(NO_TOPIC, timeout=REQUEST_SECONDS)
         except KafkaException as error:
             if denied(error.args[0]):
                 return ""
@@ -70,7 +70,7 @@ class Kafka:
                 f"profile {self.profile} ({self.connection.bootstrap_servers}), id of the cluster: {error.args[0].str()}",
                 reason=Reason.BROKER_UNREACHABLE,
             ) from error
-        return str(described.cluster_id or "")
+        return str(brokers.cluster_id or "")
 
     def topics(self, names: Collection[str]) -> dict[str, TopicInfo | FirnError]:
         """Return id and partitions of each topic, or the error that describes it. Raises UnavailableError if no
