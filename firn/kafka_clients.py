@@ -14,8 +14,8 @@ While no broker is reachable, librdkafka restarts from the bootstrap servers (KI
 NO_TOPIC = "?"
 """A name that no topic can have. Brokers answer a metadata request for it with their ids, and create no topic.
 
-librdkafka 2.16 aborts the process if brokers answer DescribeCluster, or a request for no topic, without the id of a broker. A Kafka that
-starts does so.
+DescribeCluster is no alternative. librdkafka 2.16 aborts the process if the answer has no broker, as that of a Kafka that starts. The
+Python client crashes if the answer has no id of the cluster.
 """
 _CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
 """Alerts of TLS about a certificate (RFC 8446, 6.2), in OpenSSL's form."""

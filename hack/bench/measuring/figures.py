@@ -56,11 +56,8 @@ def machine() -> str:
     cpus = Path("/proc/cpuinfo").read_text().splitlines()
     model = next((line.partition(":")[2].strip() for line in cpus if line.startswith("model name")), platform.machine())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    system, python = (
-        f"{platform.system()} {platform.release()}",
-        f"Python {platform.python_version()} ({sys.base_prefix})",
-    )
-    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {system}, {python}"
+    python = f"Python {platform.python_version()} ({sys.base_prefix})"
+    return f"{os.cpu_count()} x {model}, {memory:.0f} GiB, {platform.system()} {platform.release()}, {python}"
 
 
 class Results:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import platform
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -57,6 +58,7 @@ def test_results_are_printed_and_kept_as_lines_with_the_promised_keys(tmp_path: 
     assert (first["value"], second["value"]) == (1235, 0.1235)
     assert first["peer"] is first["peer_value"] is first["ratio"] is None
     assert " x " in first["machine"]
+    assert f"Python {platform.python_version()}" in first["machine"]
 
 
 def test_figures_are_rounded_to_four_digits() -> None:

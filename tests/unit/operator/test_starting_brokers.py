@@ -1,4 +1,4 @@
-"""Brokers that answer without the id of a broker, as a Kafka does that starts. librdkafka must not abort the process."""
+"""Brokers that answer without a broker, as a Kafka does that starts, or without the id of the cluster."""
 
 from collections.abc import Iterator
 from contextlib import closing
@@ -19,11 +19,18 @@ class Restarting(Broker):
     """A broker that knows itself, until it starts again."""
 
     starting = False
+    cluster_id: str | None = "c"
 
     def _metadata(self) -> dict[str, Any]:
         itself = {"node_id": self.node, "host": "127.0.0.1", "port": self.port, "rack": None}
         brokers = [] if self.starting else [itself]
-        return {"error_code": 0, "brokers": brokers, "cluster_id": "c", "controller_id": self.node, "topics": []}
+        return {
+            "error_code": 0,
+            "brokers": brokers,
+            "cluster_id": self.cluster_id,
+            "controller_id": self.node,
+            "topics": [],
+        }
 
 
 @pytest.fixture
@@ -37,6 +44,12 @@ def connection_to(server: Broker) -> KafkaConnection:
     return KafkaConnection(bootstrap_servers=f"127.0.0.1:{server.port}")
 
 
+@pytest.fixture
+def clients_of_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the broker answer clients without a name of their own."""
+    monkeypatch.setattr(broker, "CLIENT", b"rdkafka")
+
+
 async def test_the_operator_waits_for_them(server: Restarting) -> None:
     with closing(KafkaTopics({"classic": Brokers(connection_to(server))})) as topics:
         assert await topics.fleet("classic") == FleetState(1, 0)
@@ -47,8 +60,7 @@ async def test_the_operator_waits_for_them(server: Restarting) -> None:
         assert await topics.fleet("classic") == FleetState(1, 0)
 
 
-def test_the_driver_waits_for_them(server: Restarting, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(broker, "CLIENT", b"rdkafka")
+def test_the_driver_waits_for_them(server: Restarting, clients_of_the_driver: None) -> None:
     with closing(Kafka("classic", connection_to(server))) as kafka:
         assert kafka.cluster_id() == "c"
         server.starting = True
@@ -56,3 +68,18 @@ def test_the_driver_waits_for_them(server: Restarting, monkeypatch: pytest.Monke
             kafka.cluster_id()
         server.starting = False
         assert kafka.cluster_id() == "c"
+
+
+def test_brokers_may_have_no_id_of_the_cluster(server: Restarting, clients_of_the_driver: None) -> None:
+    server.cluster_id = None
+    with closing(Kafka("classic", connection_to(server))) as kafka:
+        assert kafka.cluster_id() == ""
+
+
+def test_the_driver_sees_another_cluster_behind_the_same_address(
+    server: Restarting, clients_of_the_driver: None
+) -> None:
+    with closing(Kafka("classic", connection_to(server))) as kafka:
+        assert kafka.cluster_id() == "c"
+        server.cluster_id = "d"
+        assert kafka.cluster_id() == "d"
