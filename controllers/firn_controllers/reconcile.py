@@ -261,7 +261,10 @@ class Controllers:
     # Wake-ups
 
     def _wake(self, name: Name, lane: Lane) -> None:
-        self.queue.add((TOPIC, *name), lane)
+        entry = self.topics.get(name)
+        # An edit that failed once does not wait behind the other topics that the same dependency failed.
+        edited = entry is not None and entry.edited
+        self.queue.add((TOPIC, *name), min(lane, Lane.EDIT) if edited else lane)
 
     def _wake_policies(self, namespace: str) -> None:
         """Wake the policies of a namespace, because the topics that they govern may have changed."""

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import cached_property
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -451,6 +452,11 @@ class GroupProgress(BaseModel):
     started: float
     version: str = ""
     topics: list[TopicProgress] = Field(default_factory=list)
+
+    @cached_property
+    def uids(self) -> frozenset[str]:
+        """The uids of all topics of the report."""
+        return frozenset(topic.uid for topic in self.topics)
 
     def encode(self) -> bytes:
         """Return the document as JSON with a line for each topic, so that `ReportReader` parses only changed lines."""

@@ -43,6 +43,8 @@ class TopicEntry:
     table_claim: Claim | None
     trigger: tuple[object, ...]
     """The parts of the object, without its status, that a reconcile depends on."""
+    edited: bool = False
+    """True while a user's change of the spec waits to be Ready, as far as this process saw the change."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -95,6 +97,13 @@ class TopicEntry:
         return (self.trigger, (self.status.get("table") or {}).get("uuid"), self.in_conflict)
 
 
+def topic_claim(config: Config, profile: str, topic: str) -> Claim:
+    """Return the claim of a Kafka topic by the address of its brokers and its name."""
+    configured = config.profiles.get(profile)
+    cluster = bootstrap_servers(profile, configured, config.namespace) if configured else profile
+    return ("topic", cluster, topic)
+
+
 def topic_id_claim(topic_id: str | None) -> Claim | None:
     """Return the claim of the Kafka topic with this id. Old brokers give all topics the id of zeros."""
     return ("topic-id", topic_id) if topic_id and topic_id.strip("A") else None
@@ -133,8 +142,6 @@ def topic_entry(manifest: Manifest, config: Config, before: TopicEntry | None = 
         topic_name = status.get("topicName") or ""
         identifier = (status.get("table") or {}).get("identifier")
         table_claim = ("table", *identifier.split(".")) if identifier else None
-    profile_config = config.profiles.get(profile)
-    cluster = bootstrap_servers(profile, profile_config, config.namespace) if profile_config else profile
     return TopicEntry(
         name=(namespace, name),
         uid=metadata.get("uid", ""),
@@ -146,9 +153,22 @@ def topic_entry(manifest: Manifest, config: Config, before: TopicEntry | None = 
         problem=problem,
         profile=profile,
         group=group,
-        topic_claim=("topic", cluster, topic_name) if topic_name else None,
+        topic_claim=topic_claim(config, profile, topic_name) if topic_name else None,
         table_claim=table_claim,
         trigger=trigger,
+        edited=_edited(metadata, status, before),
+    )
+
+
+def _edited(metadata: Manifest, status: Mapping[str, Any], before: TopicEntry | None) -> bool:
+    """Return whether a change of the spec since ``before``, or one that already waited then, is not Ready yet."""
+    if before is None or before.uid != metadata.get("uid") or "deletionTimestamp" in metadata:
+        return False
+    generation = metadata.get("generation")
+    ready = ("Ready", "True", generation)
+    return (before.edited or before.generation != generation) and not any(
+        (item["type"], item["status"], item.get("observedGeneration")) == ready
+        for item in status.get("conditions") or ()
     )
 
 
@@ -255,8 +275,11 @@ class TopicCache:
 
     def holder(self, claim: Claim) -> TopicEntry | None:
         """Return the oldest resource with this claim."""
-        entries = [self._by_name[name] for name in self._by_claim.get(claim, ())]
-        return min(entries, key=lambda entry: entry.age, default=None)
+        return min(self.holders(claim), key=lambda entry: entry.age, default=None)
+
+    def holders(self, claim: Claim) -> Sequence[TopicEntry]:
+        """Return all resources with this claim."""
+        return [self._by_name[name] for name in self._by_claim.get(claim, ())]
 
     def rival(self, entry: TopicEntry, claims: Iterable[Claim]) -> TopicEntry | None:
         """Return the oldest resource that has one of the claims and is older than ``entry``."""

@@ -90,4 +90,4 @@ def released(uid: str, pods: Sequence[PodState], report: DriverReport | None, si
     if report is None:
         return False
     document, read = report
-    return read >= since + grace and all(topic.uid != uid for topic in document.topics)
+    return read >= since + grace and uid not in document.uids

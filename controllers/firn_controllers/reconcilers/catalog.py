@@ -12,6 +12,8 @@ from firn_controllers.reconcilers.context import Context
 
 INTERVAL = 10.0
 INTERVAL_DOWN = 5.0
+INTERVAL_SHORT_OUTAGE = 1.0
+"""Seconds between two checks in the first `SHORT_OUTAGE_SECONDS`, in which new topics and edits wait for the catalog."""
 SHORT_OUTAGE_SECONDS = 20.0
 """Seconds for which topics whose table is ready do not show that their catalog does not answer. A failover of a database
 takes less time, and must not change the status of every topic twice."""
@@ -39,7 +41,9 @@ class CatalogReconciler:
                     and not (hidden and status.ready_table(entry) is not None)
                 )
             )
-        return Outcome(after=INTERVAL if health.problem is None else INTERVAL_DOWN)
+        if health.problem is None:
+            return Outcome(after=INTERVAL)
+        return Outcome(after=INTERVAL_SHORT_OUTAGE if health.recent else INTERVAL_DOWN)
 
     def _mark_short_outage(self, name: str, health: DependencyHealth) -> DependencyHealth:
         if health.problem is None:

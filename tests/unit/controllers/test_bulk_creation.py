@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from firn.model import names
+from firn.model.errors import UnavailableError
 from firn.model.jobs import IngestJob
 from firn.model.progress import GroupProgress, TopicProgress
 from firn_controllers.ports import Manifest, Ports
@@ -176,11 +177,17 @@ def test_a_topic_is_ready_soon_after_its_driver_reports_it_while_others_are_crea
     assert waits[topics * 99 // 100] <= 5
 
 
-async def edited(stage: Stage, topics: int) -> float:
-    """Edit a topic while others are created. Return the seconds until its contract has the edit."""
+async def edited(stage: Stage, topics: int, outage: float = 0.0) -> float:
+    """Edit a topic while others are created. Return the seconds until its contract has the edit.
+
+    The catalog does not answer for ``outage`` seconds from the edit on.
+    """
     async with creating(stage, topics):
         await asyncio.sleep(1)
         uid, started = stage.cluster.topic("first")["metadata"]["uid"], stage.clock.monotonic()
+        if outage:
+            stage.tables.problem["lake"] = UnavailableError("catalog lake: no answer")
+            asyncio.get_running_loop().call_later(outage, stage.tables.problem.clear)
         stage.cluster.edit("first", lambda live: live["spec"].update(ingestion={"freshness": "7s"}))
         while IngestJob.model_validate_json(stage.cluster.contracts()[uid]["data"]["job.json"]).freshness_ms != 7000:
             assert stage.clock.monotonic() < started + 600
@@ -190,6 +197,10 @@ async def edited(stage: Stage, topics: int) -> float:
 
 def test_an_edit_does_not_wait_for_the_creation_of_other_topics() -> None:
     assert run(edited(Stage(), 250), tick=1e-9) < 5
+
+
+def test_an_edit_that_an_outage_failed_does_not_wait_for_the_creation_of_other_topics() -> None:
+    assert run(edited(Stage(), 250, outage=10.0), tick=1e-9) < 17
 
 
 async def deleting(stage: Stage, topics: int, seconds: float) -> int:

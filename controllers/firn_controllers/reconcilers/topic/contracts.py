@@ -19,6 +19,8 @@ class JobContracts:
         self._in_force: dict[str, LiveJob] = {}
         self._present: set[str] = set()
         """Names of the ConfigMaps that earlier processes left."""
+        self._retired: set[str] = set()
+        """Uids of resources that are being deleted, whose contracts this process deleted."""
         self._listing: asyncio.Task[None] | None = None
         self._edited: set[str] = set()
         """Uids of contracts whose labels or owner are not those that the operator sets."""
@@ -29,6 +31,8 @@ class JobContracts:
         ``cached`` trusts the contract that this process read or applied last. A ``new`` topic, which has no status, has no
         contract if there was none when this process started and this process wrote none: no other process writes contracts.
         """
+        if uid in self._retired:
+            return None
         if uid in self._in_force:
             if cached:
                 return self._in_force[uid]
@@ -75,10 +79,17 @@ class JobContracts:
 
     async def retire(self, uid: str) -> None:
         """Delete the contract of a resource that ends and keeps its Kafka topic, and remember which namespace made it."""
+        if uid in self._retired:
+            return
         job = await self.read(uid, cached=True)
         if job is not None:
             await self._kept.keep(job.job)
         await self.remove(uid)
+        self._retired.add(uid)
+
+    def forget(self, uid: str) -> None:
+        """Forget a resource that was deleted."""
+        self._retired.discard(uid)
 
     async def remove(self, uid: str) -> None:
         """Delete the contract; a missing one is no error."""

@@ -11,9 +11,10 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.jobs import IngestJob
 from firn_controllers import children
-from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.cache.topics import TopicEntry, topic_claim
 from firn_controllers.children import COMPONENT
 from firn_controllers.ports import Manifest, TopicState
+from firn_controllers.queue import Lane
 from firn_controllers.reconcilers.context import Context
 
 COMPONENT_TOPIC = "kept-topic"
@@ -64,9 +65,8 @@ class KeptTopics:
         """Remember the topic of a resource that ends, and reconcile the resources that wait for the topic."""
         if job.topic_id is not None:
             await self.put(KeptTopic(job.profile, job.topic, job.namespace, job.uid, job.topic_id))
-        self._context.wake_topics(
-            lambda entry: (entry.profile, entry.status.get("topicName")) == (job.profile, job.topic)
-        )
+        for entry in self._context.topics.holders(topic_claim(self._config, job.profile, job.topic)):
+            self._context.wake_topic(entry.name, Lane.DEPENDENCY)
 
     async def get(self, profile: str, topic: str) -> KeptTopic | None:
         """Return the remembered topic, or None."""

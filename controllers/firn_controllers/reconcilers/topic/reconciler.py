@@ -99,7 +99,10 @@ class TopicReconciler:
         soon = status.is_on_its_way(followed, findings)
         outcome = await self._reports.report(followed.entry, document, findings.announcements, soon=soon)
         results = {followed.profile_dependency: findings.topic, followed.catalog_dependency: findings.table}
-        return self._failures.settle(followed.entry.name, results) or outcome
+        failed = self._failures.settle(followed.entry.name, results)
+        if failed is None:
+            return outcome
+        return replace(failed, lane=Lane.EDIT) if followed.entry.edited else failed
 
     async def _agree_finalizers(self, observed: ObservedTopic) -> ObservedTopic | None:
         """Set or remove our finalizer before anything is created. Returns None if the resource was deleted."""
@@ -185,3 +188,4 @@ class TopicReconciler:
         self._failures.forget(name)
         self._reports.forget(uid)
         self._deletion.forget(uid)
+        self._contracts.forget(uid)
