@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import cached_property
+from itertools import chain
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -458,10 +459,14 @@ class GroupProgress(BaseModel):
         """The uids of all topics of the report."""
         return frozenset(topic.uid for topic in self.topics)
 
-    def encode(self) -> bytes:
-        """Return the document as JSON with a line for each topic, so that `ReportReader` parses only changed lines."""
+    def encode(self, lines: Iterable[str] = ()) -> bytes:
+        """Return the document as JSON with a line for each topic, so that `ReportReader` parses only changed lines.
+
+        ``lines`` are topics that are JSON already, in addition to ``topics``.
+        """
         begin = self.model_copy(update={"topics": []}).model_dump_json().removesuffix("]}")
-        return "\n".join([begin, ",\n".join(topic.model_dump_json() for topic in self.topics), "]}"]).encode()
+        topics = chain((topic.model_dump_json() for topic in self.topics), lines)
+        return "\n".join([begin, ",\n".join(topics), "]}"]).encode()
 
 
 class ReportReader:

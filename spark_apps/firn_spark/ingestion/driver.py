@@ -74,7 +74,7 @@ class Driver:
             _version(),
         )
         self.server = Server(
-            settings.listen, self.metrics, self.loop.progress, self.loop.measure, self.loop.ready, self.loop.alive
+            settings.listen, self.metrics, self.loop.report, self.loop.measure, self.loop.ready, self.loop.alive
         )
 
     def kafka(self, profile: str) -> Kafka:

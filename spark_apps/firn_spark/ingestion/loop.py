@@ -20,7 +20,7 @@ from firn_spark.ingestion.jobs import JobSource
 from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.rounds.planning import LARGE_BYTES
 from firn_spark.ingestion.rounds.rounds import Rounds
-from firn_spark.ingestion.topics.report import progress_of
+from firn_spark.ingestion.topics.report import ReportLines, progress_of
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.watcher import Watcher
 from firn_spark.kafka.admin import Kafka
@@ -82,6 +82,9 @@ class Loop:
         self._lock = threading.Lock()
         self._reporting = threading.Lock()
         """Keeps a report from creating the series of a topic again that is removed at the same time."""
+        self._lines = ReportLines()
+        self._reporting_lines = threading.Lock()
+        """Lets one request at a time use the lines of the document before."""
         self._stopping = threading.Event()
         self._seen: object = None
         self._holders: dict[_Claim, str] | None = None
@@ -120,11 +123,16 @@ class Loop:
                     return 0
         return self.round_bytes([topic])
 
-    def progress(self) -> GroupProgress:
+    def report(self) -> bytes:
         """Return the `/progress` document."""
         now, wall = time.monotonic(), time.time()
-        topics = [progress_of(topic, now, wall) for topic in list(self._topics.values())]
-        return GroupProgress(group=self._settings.group, started=self._started, version=self._version, topics=topics)
+        head = GroupProgress(group=self._settings.group, started=self._started, version=self._version)
+        with self._reporting_lines:
+            return head.encode(self._lines.of(list(self._topics.values()), now, wall))
+
+    def progress(self) -> GroupProgress:
+        """Return what the `/progress` document says."""
+        return GroupProgress.model_validate_json(self.report())
 
     def measure(self) -> None:
         """Set the metrics of all topics, before Prometheus reads them."""

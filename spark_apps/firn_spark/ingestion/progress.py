@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from firn.model.progress import GroupProgress, TopicProgress
+from firn.model.progress import TopicProgress
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.topics.topic import Topic
 
@@ -150,14 +150,14 @@ class _HttpServer(ThreadingHTTPServer):
 
 
 class Server:
-    """The HTTP server. ``progress`` returns the document, and ``measure`` sets the metrics of all topics. ``ready`` and
+    """The HTTP server. ``report`` returns the `/progress` document, and ``measure`` sets the metrics of all topics. ``ready`` and
     ``alive`` return None or the problem."""
 
     def __init__(
         self,
         listen: str,
         metrics: Metrics,
-        progress: Callable[[], GroupProgress],
+        report: Callable[[], bytes],
         measure: Callable[[], None],
         ready: Callable[[], str | None],
         alive: Callable[[], str | None],
@@ -168,7 +168,7 @@ class Server:
             def do_GET(self) -> None:
                 match self.path.partition("?")[0]:
                     case "/progress":
-                        self._answer(200, "application/json", progress().encode())
+                        self._answer(200, "application/json", report())
                     case "/metrics":
                         measure()
                         self._answer(200, "text/plain; version=0.0.4; charset=utf-8", generate_latest(metrics.registry))

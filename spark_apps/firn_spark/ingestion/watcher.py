@@ -12,6 +12,10 @@ from firn_spark.kafka.admin import Kafka, TopicInfo
 
 log = structlog.get_logger()
 
+TICK = 0.2
+CHECKING_SHARE, LONGEST_PAUSE = 0.1, 1.0
+"""Largest share of the thread's time for the search of due topics: with thousands of topics, it pauses longer than `TICK`, by
+at most `LONGEST_PAUSE` seconds."""
 METADATA_SECONDS = 5.0
 """Seconds between two requests for the id and partitions of a topic that exists."""
 DESCRIBED_PER_SECOND = 100
@@ -44,7 +48,9 @@ class Watcher:
         self._stop.set()
 
     def _run(self) -> None:
-        while not self._stop.wait(0.2):
+        pause = TICK
+        while not self._stop.wait(pause):
+            started = time.thread_time()
             topics = self._topics()
             try:
                 self.check(topics)
@@ -54,6 +60,7 @@ class Watcher:
                 log.exception("watching offsets failed", profile=self._profile)
                 problem = f"reading offsets failed with {type(error).__name__}; see the driver's log"
                 self._report(topics, NotReadyError(f"profile {self._profile}: {problem}"))
+            pause = min(LONGEST_PAUSE, max(TICK, (time.thread_time() - started) / CHECKING_SHARE))
 
     def _report(self, topics: Sequence[Topic], error: FirnError) -> None:
         for topic in topics:

@@ -6,7 +6,6 @@ import threading
 
 import pytest
 
-from firn.model.progress import GroupProgress
 from firn_spark.ingestion.progress import Metrics, Server
 from firn_spark.ingestion.topics.report import progress_of
 from tests.unit.spark_driver.topic import topic
@@ -27,8 +26,7 @@ def answer_after_a_disconnect(problem: Exception | None = None) -> None:
             raise problem
         return "starting"
 
-    report = GroupProgress(group="default", started=0.0)
-    server = Server("127.0.0.1:0", Metrics(), lambda: report, lambda: None, ready, lambda: None)
+    server = Server("127.0.0.1:0", Metrics(), lambda: b"{}", lambda: None, ready, lambda: None)
     server.start()
     try:
         with socket.create_connection(("127.0.0.1", server.port)) as client:

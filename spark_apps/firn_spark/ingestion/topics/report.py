@@ -1,10 +1,59 @@
 """A topic's part of the `/progress` document."""
 
+from collections.abc import Iterable
+
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import FencedError, FirnError
 from firn.model.progress import TopicProgress
 from firn_spark.ingestion.topics.topic import Topic
+
+
+class ReportLines:
+    """The lines of the `/progress` documents of a driver, one document after the other.
+
+    An operator with thousands of topics reads the document every few seconds, and most topics are idle. The line of an
+    idle topic is made again only after a fact in it changed, which takes a tenth of the time.
+    """
+
+    def __init__(self) -> None:
+        self._lines: dict[str, tuple[tuple[object, ...], str]] = {}
+        """Uid of an idle topic -> the facts of its line, and the line."""
+
+    def of(self, topics: Iterable[Topic], now: float, wall: float) -> list[str]:
+        """Return the line of each topic; ``now`` is monotonic seconds, ``wall`` is Unix seconds."""
+        known, self._lines = self._lines, {}
+        return [self._line(topic, known, now, wall) for topic in topics]
+
+    def _line(self, topic: Topic, known: dict[str, tuple[tuple[object, ...], str]], now: float, wall: float) -> str:
+        facts, uid = _idle_facts(topic, now), topic.job.uid
+        if facts is None:
+            return progress_of(topic, now, wall).model_dump_json()
+        before = known.get(uid)
+        if before is not None and before[0] == facts:
+            self._lines[uid] = before
+            return before[1]
+        line = progress_of(topic, now, wall).model_dump_json()
+        # A worker may have changed the topic in between.
+        if _idle_facts(topic, now) == facts:
+            self._lines[uid] = facts, line
+        return line
+
+
+def _idle_facts(topic: Topic, now: float) -> tuple[object, ...] | None:
+    """Return all that the report of an idle topic depends on; None if it also depends on the time.
+
+    The objects among the facts are replaced, not changed, except `Recent`, which counts its changes.
+    """
+    log, table, totals, attempts, reading = topic.log, topic.table, topic.totals, topic.attempts, topic.reading
+    if topic.fenced or log.error is not None or attempts.next_at > now or topic.lag_records:
+        return None
+    return (
+        topic.job, log.live, bool(log.ends), reading.topic, topic.backfilling, topic.prepared,
+        topic.halted, attempts.failures, attempts.error, topic.letters.landed is None,
+        table.uuid, table.location, table.error, table.landed, table.losses,
+        totals.last_commit, totals.rows, totals.dead, totals.skipped, topic.recent, topic.recent.changes,
+    )  # fmt: skip
 
 
 def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:

@@ -323,9 +323,12 @@ class Recent:
     """True if they are the records since a change of the schema."""
     times: dict[str, tuple[Share, Epoch, int]] = field(default_factory=dict)
     """Column -> share of times that need another epoch, that epoch, and a sample (decoded microseconds since 1970)."""
+    changes: int = 0
+    """Number of changes so far. While it is the same, so is the report."""
 
     def add(self, accepted: int, rejected: int, code: str, path: str) -> None:
         """Add a round. ``code`` and ``path`` describe one of the rejected records."""
+        self.changes += 1
         if not accepted + rejected:
             return
         if rejected:
@@ -334,6 +337,7 @@ class Recent:
 
     def add_times(self, times: Mapping[str, Times]) -> None:
         """Add the times of a round, by column."""
+        self.changes += 1
         for column, counts in times.items():
             share, epoch, sample = self.times.get(column) or (Share(), counts.epoch, counts.sample)
             if counts.wrong:
