@@ -1,4 +1,4 @@
-"""The requests about its job contract that the deletion of a topic costs."""
+"""The requests to the Kubernetes API that the deletion of a topic costs."""
 
 from typing import Any
 
@@ -34,3 +34,14 @@ async def test_a_deletion_asks_for_the_contract_once_and_deletes_it_once(
     assert requests.count("delete") == 1
     assert requests.count("get") <= 1
     assert contract not in {manifest["metadata"]["name"] for manifest in world.cluster.all("ConfigMap")}
+
+
+async def test_a_deletion_that_ends_soon_writes_no_status() -> None:
+    world = World()
+    world.cluster.create(gen.topic("orders", deletionPolicy={"topic": "Delete", "table": "Delete"}))
+    await world.settle()
+    before = len(world.faults.log)
+    world.cluster.remove("orders")
+    await world.settle()
+    assert not world.tables.tables
+    assert "status orders" not in world.faults.log[before:]
