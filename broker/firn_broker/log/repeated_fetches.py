@@ -31,6 +31,7 @@ MAX_WAIT_SECONDS = 5.0
 """Longest wait for records, in seconds. Requests with a longer wait are not remembered."""
 POLLS = 2
 """Least number of polls of the coordinator for which a request waits, so that one of them can confirm the ends."""
+_SECONDS = metrics.REQUEST_SECONDS.labels("Fetch")
 
 
 class RepeatedFetches:
@@ -162,7 +163,7 @@ class _Repeated(Watch):
             self._handle()
             return
         self._last.answered()
-        metrics.REQUEST_SECONDS.labels("Fetch").observe(asyncio.get_running_loop().time() - self._began)
+        _SECONDS.observe(asyncio.get_running_loop().time() - self._began)
         self.answer.set_result([self._head, self._last.body])
 
     def _handle(self) -> None:

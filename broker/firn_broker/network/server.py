@@ -50,6 +50,8 @@ CHECK_SECONDS = 1.0
 
 _Work = asyncio.Future[Buffers | None]
 """The task of a request, or its answer without a task of its own."""
+_Reply = tuple[_Work, int, int]
+"""A received request: its answer to come, its size in bytes, and how many of them count towards the budget."""
 
 
 class Connection(asyncio.BufferedProtocol):
@@ -78,7 +80,10 @@ class Connection(asyncio.BufferedProtocol):
         self._requests = 0
         self._bytes = 0
         self._paused: set[str] = set()
-        self._replies: asyncio.Queue[tuple[_Work, int, int] | None] = asyncio.Queue()
+        self._replies: asyncio.Queue[_Reply | None] = asyncio.Queue()
+        self._direct: _Reply | None = None
+        """The only request, if its answer comes without a task. A callback sends a small answer, because the task that sends the
+        others would take as much time as the rest of such a request."""
         self._running: list[_Work] = []
         """The received requests in their order, without some of those that are done."""
         self._reading: asyncio.Task[Buffers | None] | None = None
@@ -163,7 +168,7 @@ class Connection(asyncio.BufferedProtocol):
             granted, self._granted_bytes = self._granted_bytes, 0
             self._budget.release(granted, self.client.peer)
         self._writable.set()
-        self._replies.put_nowait(None)
+        self._queue(None)
         self._ended()
 
     def pause_writing(self) -> None:
@@ -268,10 +273,15 @@ class Connection(asyncio.BufferedProtocol):
         task: _Work | None = None
         if self.client.repeatable is not None and not earlier:
             task = self.client.repeatable.again(frame, lambda: asyncio.create_task(self._serve(frame, ())))
+        direct = task is not None and self._requests == 1
         if task is None:
             task = asyncio.create_task(self._serve(frame, () if produce else earlier))
         self._running = [*earlier, task]
-        self._replies.put_nowait((task, size, counted))
+        if direct:
+            self._direct = task, size, counted
+            task.add_done_callback(self._answered)
+        else:
+            self._queue((task, size, counted))
         if "read ahead" in self._paused:
             # Scheduled behind the tasks of the received requests, whose batches have to be buffered first.
             asyncio.get_running_loop().call_soon(self._router.stalled)
@@ -290,34 +300,54 @@ class Connection(asyncio.BufferedProtocol):
         finally:
             self._reading = None
 
+    def _queue(self, reply: _Reply | None) -> None:
+        """Let the task of the connection send an answer behind the others; None ends it."""
+        if self._direct is not None:
+            direct, self._direct = self._direct, None
+            self._replies.put_nowait(direct)
+        self._replies.put_nowait(reply)
+
+    def _answered(self, task: _Work) -> None:
+        """Send the answer of the only request if it is small."""
+        if self._direct is None:
+            return
+        if task.cancelled() or task.exception() is not None or sum(map(len, task.result() or ())) > SMALL:
+            reply, self._direct = self._direct, None
+            self._replies.put_nowait(reply)
+            return
+        (_, size, counted), self._direct = self._direct, None
+        self._send(task)
+        self._finish(task, size, counted)
+
     async def _write(self) -> None:
         """Send the answers in the order of the requests."""
-        while (item := await self._replies.get()) is not None:
-            task, size, counted = item
+        while (reply := await self._replies.get()) is not None:
+            task, size, counted = reply
             try:
                 await asyncio.wait((task,))
                 if not self._lost:
                     self._send(task)
                     await self._writable.wait()
             finally:
-                self._budget.release(counted, self.client.peer)
-                release_answer(task)
-                self._sending = None
-                self._requests -= 1
-                self._bytes -= size
-                if (
-                    self._requests < self._settings.read_ahead_requests
-                    and self._bytes < self._settings.read_ahead_bytes
-                ):
-                    self._resume("read ahead")
+                self._finish(task, size, counted)
         if not self._lost:
             self._transport.close()
         # After a disconnect, requests that change something run to completion. Their memory is released as they end.
         while not self._replies.empty():
-            if (item := self._replies.get_nowait()) is not None:
-                await asyncio.wait((item[0],))
-                self._budget.release(item[2], self.client.peer)
-                release_answer(item[0])
+            if (reply := self._replies.get_nowait()) is not None:
+                await asyncio.wait((reply[0],))
+                self._budget.release(reply[2], self.client.peer)
+                release_answer(reply[0])
+
+    def _finish(self, task: _Work, size: int, counted: int) -> None:
+        """Release what an answered request held."""
+        self._budget.release(counted, self.client.peer)
+        release_answer(task)
+        self._sending = None
+        self._requests -= 1
+        self._bytes -= size
+        if self._requests < self._settings.read_ahead_requests and self._bytes < self._settings.read_ahead_bytes:
+            self._resume("read ahead")
 
     def _send(self, task: _Work) -> None:
         try:
@@ -353,7 +383,7 @@ class Connection(asyncio.BufferedProtocol):
     def stop(self) -> None:
         """Read no more requests, answer those that were received, then close."""
         self._pause("stopping")
-        self._replies.put_nowait(None)
+        self._queue(None)
 
     @property
     def writer(self) -> "asyncio.Task[None] | None":

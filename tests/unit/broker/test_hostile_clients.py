@@ -10,7 +10,7 @@ from firn_broker.network.router import Buffers, Client
 from firn_broker.network.server import STEP, UNCOUNTED
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire.headers import RequestHeader
-from tests.unit.broker.test_connections import OTHER, PRODUCE, Router, answers, closed, free, request, serving, waiting
+from tests.unit.broker.connections import OTHER, PRODUCE, Router, answers, closed, free, request, serving, waiting
 
 MIB = 1 << 20
 TOTAL = 8 * MIB
