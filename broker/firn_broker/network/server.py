@@ -308,16 +308,22 @@ class Connection(asyncio.BufferedProtocol):
         self._replies.put_nowait(reply)
 
     def _answered(self, task: _Work) -> None:
-        """Send the answer of the only request if it is small."""
-        if self._direct is None:
+        """Send the answer of the only request, unless sending has to wait for the client."""
+        if self._direct is None or self._direct[0] is not task:
             return
-        if task.cancelled() or task.exception() is not None or sum(map(len, task.result() or ())) > SMALL:
-            reply, self._direct = self._direct, None
+        reply, self._direct = self._direct, None
+        if task.cancelled() or task.exception() is not None or not self._has_room(task.result()):
             self._replies.put_nowait(reply)
             return
-        (_, size, counted), self._direct = self._direct, None
-        self._send(task)
-        self._finish(task, size, counted)
+        try:
+            self._send(task)
+        finally:
+            self._finish(*reply)
+
+    def _has_room(self, buffers: Buffers | None) -> bool:
+        """Return whether the transport takes an answer without a pause."""
+        size = SIZE + sum(map(len, buffers or ()))
+        return bool(self._transport.get_write_buffer_size() + size <= SMALL)
 
     async def _write(self) -> None:
         """Send the answers in the order of the requests."""

@@ -58,14 +58,18 @@ def number(value: int, size: int = 4) -> list[bytes]:
 
 async def test_a_request_behind_a_repeated_one_is_answered_after_it() -> None:
     router = Router()
-    async with serving(router) as (_, _, port):
+    async with serving(router) as (server, _, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request(OTHER, 1))
         assert await answers(reader, 1) == [1]
+        (connection,) = server._connections
         writer.write(request(OTHER, 2))
         await router.repeated.until(1)
+        assert connection._direct is not None
         writer.write(request(OTHER, 3))
-        await asyncio.sleep(0.05)
+        async with asyncio.timeout(60):
+            while connection._requests < 2:
+                await asyncio.sleep(0.001)
         router.repeated.waiting[0].set_result(number(2))
         assert await answers(reader, 2) == [2, 3]
         writer.write(request(OTHER, 4))
@@ -140,6 +144,30 @@ async def test_a_large_answer_is_released_only_when_the_client_took_it() -> None
         await asyncio.sleep(0.1)
         assert server._budget.used
         await reader.readexactly(4 + size)
+        await free(server._budget)
+        writer.close()
+
+
+async def test_answers_that_the_client_does_not_read_are_bounded() -> None:
+    router, size, most = Router(), SMALL // 2, 2_000
+    async with serving(router) as (server, _, port):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
+        writer.write(request(OTHER, 1))
+        assert await answers(reader, 1) == [1]
+        (connection,) = server._connections
+        sent = 0
+        while sent < most and connection._writable.is_set():
+            writer.write(request(OTHER, 2 + sent))
+            await router.repeated.until(sent + 1)
+            router.repeated.waiting[sent].set_result(number(2 + sent, size))
+            sent += 1
+            while connection._requests and connection._writable.is_set():
+                await asyncio.sleep(0)
+        assert sent < most, "the connection pauses when its client reads nothing"
+        assert connection._requests, "the last answer counts until the client takes bytes"
+        assert connection._transport.get_write_buffer_size() <= SMALL + size + 8
+        for value in range(2, 2 + sent):
+            assert int.from_bytes((await reader.readexactly(4 + size))[4:8], "big") == value
         await free(server._budget)
         writer.close()
 
