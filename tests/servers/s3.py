@@ -63,6 +63,8 @@ def s3(directory: Path, accounts: Iterable[str] = ()) -> Iterator[S3]:
     users.mkdir(exist_ok=True)
     known = {key: {"access": key, "secret": server.secret_key, "role": "admin"} for key in accounts}
     (users / "users.json").write_text(json.dumps({"accessAccounts": known}))
-    command = [_binary(), "--port", f"127.0.0.1:{port}", "--iam-dir", str(users), "posix", str(buckets)]
+    # By default, it closes each connection after one request, which S3 services do not.
+    options = ["--port", f"127.0.0.1:{port}", "--keep-alive", "--iam-dir", str(users)]
+    command = [_binary(), *options, "posix", str(buckets)]
     with running(command, lambda: listens(port), directory / "server.log", environment=environment):
         yield server
