@@ -112,6 +112,8 @@ class Controllers:
     def topic_written(self, new: TopicEntry) -> None:
         """Process an IcebergTopic as the API server answered to a write of this process, before a watch shows it."""
         old = self.topics.get(new.name)
+        if old is not None and old.uid == new.uid and _older(new, old):
+            return  # a watch has shown a later change already
         self.topics.put(new)
         if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])

@@ -44,7 +44,7 @@ class TopicEntry:
     trigger: tuple[object, ...]
     """The parts of the object, without its status, that a reconcile depends on."""
     edited: bool = False
-    """True while a user's change of the spec waits to be Ready, as far as this process saw the change."""
+    """True while a user's change of the spec waits for topic and table, as far as this process saw the change."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -161,15 +161,19 @@ def topic_entry(manifest: Manifest, config: Config, before: TopicEntry | None = 
 
 
 def _edited(metadata: Manifest, status: Mapping[str, Any], before: TopicEntry | None) -> bool:
-    """Return whether a change of the spec since ``before``, or one that already waited then, is not Ready yet."""
+    """Return whether topic and table still wait for a change of the spec since ``before``, or since an earlier entry.
+
+    A change that the operator refuses does not wait.
+    """
     if before is None or before.uid != metadata.get("uid") or "deletionTimestamp" in metadata:
         return False
     generation = metadata.get("generation")
-    ready = ("Ready", "True", generation)
-    return (before.edited or before.generation != generation) and not any(
-        (item["type"], item["status"], item.get("observedGeneration")) == ready
-        for item in status.get("conditions") or ()
-    )
+    if not before.edited and before.generation == generation:
+        return False
+    conditions = status.get("conditions") or ()
+    now = {item["type"]: item["status"] for item in conditions if item.get("observedGeneration") == generation}
+    agreed = now.get(ConditionType.TOPIC_READY) == now.get(ConditionType.TABLE_READY) == "True"
+    return not agreed and now.get(ConditionType.SPEC_VALID) != "False"
 
 
 def _resource(manifest: Manifest, status: Mapping[str, Any], before: TopicEntry | None) -> IcebergTopic:

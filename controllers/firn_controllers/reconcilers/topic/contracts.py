@@ -79,11 +79,11 @@ class JobContracts:
 
     async def retire(self, uid: str) -> None:
         """Delete the contract of a resource that ends and keeps its Kafka topic, and remember which namespace made it."""
-        if uid in self._retired:
-            return
-        job = await self.read(uid, cached=True)
-        if job is not None:
-            await self._kept.keep(job.job)
+        if uid not in self._retired:
+            job = await self.read(uid, cached=True)
+            if job is not None:
+                await self._kept.keep(job.job)
+        # Also if it is gone: a request of the process before, which is still under way, may have restored it.
         await self.remove(uid)
         self._retired.add(uid)
 

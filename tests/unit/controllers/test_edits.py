@@ -1,0 +1,86 @@
+"""Changes of a spec that wait for topic and table: their reconciles come before those of other topics."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from firn.model.errors import UnavailableError
+from firn_controllers.ports import Manifest
+from firn_controllers.queue import Lane
+from tests import gen
+from tests.fakes.world import World
+
+NAME = ("demo", "orders")
+
+
+async def ready_world() -> World:
+    world = World()
+    world.cluster.create(gen.topic("orders"))
+    await world.settle()
+    return world
+
+
+def edited(world: World) -> bool:
+    entry = world.operator.topics.get(NAME)
+    assert entry is not None
+    return entry.edited
+
+
+async def test_an_edit_waits_until_topic_and_table_follow_it() -> None:
+    world = await ready_world()
+    assert not edited(world), "a new topic is no edit"
+    world.tables.problem["lake"] = UnavailableError("catalog lake: no answer")
+    world.cluster.edit("orders", lambda manifest: manifest["spec"].update(partitions=9))
+    await world.step()
+    assert edited(world)
+    assert world.operator.queue.schedule._due[("topic", *NAME)][1] is Lane.EDIT
+    world.operator._wake(NAME, Lane.DEPENDENCY)
+    assert ("topic", *NAME) in world.operator.queue.schedule._lanes[Lane.EDIT]
+    world.tables.problem.clear()
+    await world.settle()
+    assert world.conditions("orders")["Ready"][0] == "True"
+    assert not edited(world)
+
+
+def suspended(manifest: Manifest) -> None:
+    manifest["spec"].update(suspend=True)
+
+
+def refused(manifest: Manifest) -> None:
+    manifest["spec"].update(ingestion={"group": "nowhere"})
+
+
+def unreadable(manifest: Manifest) -> None:
+    manifest["spec"]["schema"] = {"format": "Nothing"}
+
+
+@pytest.mark.parametrize("change", [suspended, refused, unreadable])
+async def test_an_edit_that_leaves_the_topic_not_ready_does_not_wait_for_ever(change: Callable[[Any], None]) -> None:
+    world = await ready_world()
+    world.cluster.edit("orders", change)
+    await world.settle()
+    assert world.conditions("orders")["Ready"][0] != "True"
+    assert not edited(world)
+
+
+async def test_a_deleted_and_a_new_resource_of_the_name_are_no_edits() -> None:
+    world = await ready_world()
+    world.tables.problem["lake"] = UnavailableError("catalog lake: no answer")
+    world.cluster.edit("orders", lambda manifest: manifest["spec"].update(partitions=9))
+    await world.step()
+    world.cluster.remove("orders")
+    world.cluster.create(gen.topic("orders", partitions=3))
+    await world.step()
+    assert not edited(world)
+
+
+async def test_the_answer_to_an_earlier_write_does_not_hide_an_edit() -> None:
+    world = await ready_world()
+    before = world.operator.topics.get(NAME)
+    assert before is not None
+    world.cluster.edit("orders", lambda manifest: manifest["spec"].update(partitions=9))
+    world.operator.topic_written(before)
+    entry = world.operator.topics.get(NAME)
+    assert entry is not None
+    assert entry.generation == before.generation + 1
