@@ -130,10 +130,6 @@ class Loop:
         with self._reporting_lines:
             return head.encode(self._lines.of(list(self._topics.values()), now, wall))
 
-    def progress(self) -> GroupProgress:
-        """Return what the `/progress` document says."""
-        return GroupProgress.model_validate_json(self.report())
-
     def measure(self) -> None:
         """Set the metrics of all topics, before Prometheus reads them."""
         now, wall = time.monotonic(), time.time()

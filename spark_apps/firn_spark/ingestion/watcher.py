@@ -14,19 +14,29 @@ log = structlog.get_logger()
 
 TICK = 0.2
 CHECKING_SHARE, LONGEST_PAUSE = 0.1, 1.0
-"""Largest share of the thread's time for the search of due topics: with thousands of topics, it pauses longer than `TICK`, by
-at most `LONGEST_PAUSE` seconds."""
+"""Largest share of a CPU for checks. With thousands of topics, the thread pauses longer than `TICK`, but at most `LONGEST_PAUSE`
+seconds."""
 METADATA_SECONDS = 5.0
 """Seconds between two requests for the id and partitions of a topic that exists."""
 DESCRIBED_PER_SECOND = 100
 """Number of existing topics that the driver describes per second. With more than 500 topics, the pause between two requests is longer
 than `METADATA_SECONDS`."""
+ENDS_SECONDS = (0.5, 5.0)
+"""Least and most seconds between two requests for the ends of a topic. In between, the time is a tenth of the freshness."""
+ENDS_PER_SECOND = 1000
+"""Number of topics whose ends the driver asks for per second. With more than 5,000 topics, the pause between two requests is
+longer, up to a quarter of the time for which records may wait."""
 RETRY_SECONDS = 0.5
 """Seconds between two requests for a topic that did not exist."""
 
 AGE_SECONDS = 60.0
 """Seconds between two searches for the age of records that waited before the driver first saw the ends."""
 FIRST_AGE, LAST_AGE, AGE_STEP = 60.0, 400 * 86_400.0, 1.25
+
+
+def pause_after(seconds: float) -> float:
+    """Return the pause in seconds after a check that took so many seconds of CPU time."""
+    return min(LONGEST_PAUSE, max(TICK, seconds / CHECKING_SHARE))
 
 
 class Watcher:
@@ -60,7 +70,7 @@ class Watcher:
                 log.exception("watching offsets failed", profile=self._profile)
                 problem = f"reading offsets failed with {type(error).__name__}; see the driver's log"
                 self._report(topics, NotReadyError(f"profile {self._profile}: {problem}"))
-            pause = min(LONGEST_PAUSE, max(TICK, (time.thread_time() - started) / CHECKING_SHARE))
+            pause = pause_after(time.thread_time() - started)
 
     def _report(self, topics: Sequence[Topic], error: FirnError) -> None:
         for topic in topics:
@@ -72,7 +82,7 @@ class Watcher:
         now = time.monotonic()
         kafka = self._connect(self._profile)
         self._describe(kafka, topics, now)
-        due = [topic for topic in topics if _ends_are_due(topic, now)]
+        due = [topic for topic in topics if _ends_are_due(topic, now, len(topics) / ENDS_PER_SECOND)]
         if not due:
             return
         ends = kafka.ends({topic.job.topic: topic.log.live.partitions for topic in due if topic.log.live is not None})
@@ -144,8 +154,13 @@ def _age_is_due(topic: Topic, now: float) -> bool:
     return topic.waits_since_before and (topic.log.aged_at is None or now - topic.log.aged_at >= AGE_SECONDS)
 
 
-def _ends_are_due(topic: Topic, now: float) -> bool:
+def _ends_are_due(topic: Topic, now: float, busy_pause: float) -> bool:
+    """Return whether to ask for the ends at ``now``. ``busy_pause`` is the pause in seconds that the number of topics demands."""
     if topic.log.live is None or topic.log.error is not None:
         return False
-    pause = min(5.0, max(0.5, topic.job.freshness_ms / 10_000))
+    least, most = ENDS_SECONDS
+    pause = max(
+        min(most, max(least, topic.job.freshness_ms / 10_000)),
+        min(busy_pause, topic.longest_wait / 4),
+    )
     return topic.log.checked_at is None or now - topic.log.checked_at >= pause

@@ -19,7 +19,7 @@ from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import ExitCode, FirnError
 from firn.model.jobs import GroupSettings
-from firn.model.progress import TopicProgress
+from firn.model.progress import ReportReader, TopicProgress
 from firn_controllers.ingestion_group import settings as group_settings
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import KubernetesJobs
@@ -223,7 +223,7 @@ class Stage(AbstractContextManager["Stage"]):
         resource = self.operator.topic(name)
         if self.driver is None or resource is None:
             return None
-        topics = self.driver.loop.progress().topics
+        topics = ReportReader().read(self.driver.loop.report()).topics
         return next((topic for topic in topics if topic.uid == resource["metadata"]["uid"]), None)
 
     def await_landed(self, name: str, catalog: str, count: int) -> None:

@@ -21,7 +21,7 @@ from pyiceberg.io import PY_IO_IMPL
 
 from firn.kafka_clients import kafka_id
 from firn.model.jobs import CatalogConnection, Column, GroupSettings, IngestJob, RecordSchema, TableTarget
-from firn.model.progress import TopicProgress
+from firn.model.progress import ReportReader, TopicProgress
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli import audit
 from firn_operator.cli.lake import ARROW_IO
@@ -237,7 +237,7 @@ class World(AbstractContextManager["World"]):
 
     def progress(self, job: IngestJob, driver: Driver | None = None) -> TopicProgress | None:
         driver = driver or self.drivers[-1][0]
-        return next((topic for topic in driver.loop.progress().topics if topic.uid == job.uid), None)
+        return next((topic for topic in ReportReader().read(driver.loop.report()).topics if topic.uid == job.uid), None)
 
     def await_state(self, job: IngestJob, state: str, driver: Driver | None = None, **also: object) -> TopicProgress:
         def reached() -> bool:

@@ -14,7 +14,7 @@ from typing_extensions import override
 
 from firn.model.errors import FirnError
 from firn.model.jobs import CatalogConnection, GroupSettings, IngestJob, KafkaConnection
-from firn.model.progress import GroupProgress
+from firn.model.progress import GroupProgress, ReportReader
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import jobs as job_sources
 from firn_spark.ingestion import loop, watcher
@@ -210,5 +210,5 @@ class Driver:
 
     def _report(self) -> None:
         while True:
-            self.progress = (self.loop.progress(), self.host.clock.monotonic())
+            self.progress = (ReportReader().read(self.loop.report()), self.host.clock.monotonic())
             self.host.scheduler.sleep(POLL_SECONDS)

@@ -10,7 +10,7 @@ from firn.model.progress import Cause, Gap, Losses
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.state import SEEN_MOST
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.watcher import Watcher
+from firn_spark.ingestion.watcher import Watcher, pause_after
 from firn_spark.kafka.admin import TopicInfo
 from tests.unit.spark_driver.topic import job
 
@@ -127,6 +127,43 @@ def test_records_left_by_a_round_keep_their_age(watcher: Watcher, brokers: Broke
     assert progress.lag_records == brokers.end - 100 - topic.reading.position[0]
     # The oldest waiting record is number 2,000 of 4,000, written half of the time ago.
     assert progress.lag_seconds == pytest.approx(20 * 6, abs=12)
+
+
+@pytest.mark.parametrize(
+    ("topics", "state", "pause"),
+    [
+        (1, {}, 5),
+        (5_000, {}, 5),
+        (9_000, {}, 9),
+        (30_000, {}, 15),
+        (30_000, {"freshness_ms": 4_000}, 1),
+        (1, {"freshness_ms": 4_000}, 0.5),
+        (30_000, {"retention_ms": 48_000}, 6),
+        (30_000, {"retention_ms": 8_000}, 5),
+    ],
+)
+def test_the_ends_of_many_topics_are_asked_for_less_often(
+    watcher: Watcher, clock: list[float], topics: int, state: dict[str, Any], pause: float
+) -> None:
+    topic = Topic(job(**{"freshness_ms": 60_000, **state}))
+    others = Topic(job("other"))
+    others.log.error = UnavailableError("no answer")
+    for made in (topic, others):
+        made.log.live, made.log.described_at = TopicInfo("id", (0,)), clock[0]
+    crowd = [topic, *[others] * (topics - 1)]
+    watcher.check(crowd)
+    first = clock[0]
+    clock[0] = first + pause - 0.01
+    watcher.check(crowd)
+    assert topic.log.checked_at == first
+    clock[0] = first + pause
+    watcher.check(crowd)
+    assert topic.log.checked_at == clock[0]
+
+
+@pytest.mark.parametrize(("seconds", "pause"), [(0.001, 0.2), (0.05, 0.5), (3.0, 1.0)])
+def test_long_checks_are_less_frequent(seconds: float, pause: float) -> None:
+    assert pause_after(seconds) == pytest.approx(pause)
 
 
 def test_an_answer_to_an_earlier_request_is_ignored() -> None:

@@ -328,22 +328,22 @@ class Recent:
 
     def add(self, accepted: int, rejected: int, code: str, path: str) -> None:
         """Add a round. ``code`` and ``path`` describe one of the rejected records."""
-        self.changes += 1
         if not accepted + rejected:
             return
         if rejected:
             self.code, self.path = code, path
         self.rejected.add(accepted + rejected, rejected)
+        self.changes += 1
 
     def add_times(self, times: Mapping[str, Times]) -> None:
         """Add the times of a round, by column."""
-        self.changes += 1
         for column, counts in times.items():
             share, epoch, sample = self.times.get(column) or (Share(), counts.epoch, counts.sample)
             if counts.wrong:
                 epoch, sample = counts.epoch, counts.sample
             share.add(counts.values, counts.wrong)
             self.times[column] = (share, epoch, sample)
+        self.changes += 1
 
     def report(self) -> RecentRecords | None:
         """Return the counts, or None if no record is known."""

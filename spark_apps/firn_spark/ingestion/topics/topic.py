@@ -225,6 +225,11 @@ class Topic:
         return math.inf if retention is None else retention * RETENTION_SHARE / 1000
 
     @property
+    def longest_wait(self) -> float:
+        """Seconds for which a record may wait: within the freshness, and far from its deletion by the log."""
+        return min(self._freshness, self._safe_seconds)
+
+    @property
     def _fills_log(self) -> bool:
         """True if the waiting records of a partition near the size above which the log deletes records."""
         most = self.job.retention_bytes
@@ -249,7 +254,7 @@ class Topic:
             return None
         due = self._waiting_since
         if lag_records * self.reading.record_bytes < bytes_per_commit and not self._fills_log:
-            longest = min(self._freshness, self._safe_seconds)
+            longest = self.longest_wait
             if self.fence.contested(due):
                 longest = min(longest, CONTESTED_FRESHNESS)
             due += longest - min(longest / 2, 1.0 + 1.5 * self.reading.round_seconds)
