@@ -86,16 +86,16 @@ class Controllers:
 
     # What the watches show
 
-    def topic_seen(self, manifest: Manifest) -> None:
-        """Process an IcebergTopic as a list or a watch shows it."""
+    def topic_seen(self, manifest: Manifest) -> bool:
+        """Process an IcebergTopic as a list or a watch shows it. Return False if a later state of it is known."""
         metadata = manifest["metadata"]
         old = self.topics.get((metadata["namespace"], metadata["name"]))
         edition = (metadata.get("uid", ""), metadata.get("resourceVersion", ""))
         if old is not None and edition == (old.uid, old.resource_version):
-            return  # the answer to a write of this process has shown it
+            return True  # the answer to a write of this process has shown it
         new = topic_entry(manifest, self._config, old)
         if old is not None and old.uid == new.uid and _older(new, old):
-            return
+            return False
         affected = self.topics.put(new)
         # After a start, all topics are new to this process. Only some of them were changed in the meantime.
         known = old is None and new.status.get("observedGeneration") == new.generation
@@ -108,6 +108,7 @@ class Controllers:
         if new.name in affected:
             for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
                 self.queue.add((GROUP, group))
+        return True
 
     def topic_written(self, new: TopicEntry) -> None:
         """Process an IcebergTopic as the API server answered to a write of this process, before a watch shows it."""

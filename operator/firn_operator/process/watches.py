@@ -275,11 +275,13 @@ class Watches:
 
     def _feed_topic(self, manifest: Manifest, *, gone: bool) -> None:
         if gone:
-            self._tally.gone(manifest)
             self._controllers.topic_gone(manifest)
-        else:
+            metadata = manifest["metadata"]
+            if self._controllers.topics.get((metadata["namespace"], metadata["name"])) is None:
+                self._tally.gone(manifest)
+        elif self._controllers.topic_seen(manifest):
+            # A long list shows earlier states than the watch meanwhile, and must not count them.
             self._tally.seen(manifest)
-            self._controllers.topic_seen(manifest)
 
     def _feed_policy(self, manifest: Manifest, *, gone: bool) -> None:
         if gone:

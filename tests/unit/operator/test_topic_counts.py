@@ -1,0 +1,55 @@
+"""The counts of topics by their Ready condition, from watches and lists that overlap."""
+
+import copy
+from typing import Any
+
+from prometheus_client import REGISTRY
+
+from firn_operator.process.watches import Watches
+from tests import gen
+from tests.fakes.world import World
+
+Manifest = dict[str, Any]
+
+
+def count(ready: str) -> float | None:
+    return REGISTRY.get_sample_value("firn_topics", {"ready": ready})
+
+
+def watching(world: World) -> Watches:
+    unused: Any = None
+    return Watches(world.config, unused, unused, world.operator, unused, unused)
+
+
+async def new_and_ready(world: World) -> tuple[Manifest, Manifest]:
+    """Return a topic before and after it is ready."""
+    world.cluster.create(gen.topic("orders"))
+    new = copy.deepcopy(world.cluster.topic("orders"))
+    await world.settle()
+    return new, copy.deepcopy(world.cluster.topic("orders"))
+
+
+async def test_a_list_that_is_older_than_the_watch_does_not_count() -> None:
+    world = World()
+    watches = watching(world)
+    new, ready = await new_and_ready(world)
+    await watches._topic_event({"type": "MODIFIED", "object": ready})
+    assert (count("True"), count("Unknown")) == (1, 0)
+    await watches._topic_event({"type": "MODIFIED", "object": new})
+    assert (count("True"), count("Unknown")) == (1, 0)
+    await watches._topic_event({"type": "DELETED", "object": ready})
+    assert (count("True"), count("Unknown")) == (0, 0)
+
+
+async def test_the_late_deletion_of_an_earlier_resource_of_the_name_does_not_count() -> None:
+    world = World()
+    watches = watching(world)
+    _, first = await new_and_ready(world)
+    await watches._topic_event({"type": "MODIFIED", "object": first})
+    second = copy.deepcopy(first)
+    second["metadata"].update(uid="uid-2", resourceVersion=str(int(first["metadata"]["resourceVersion"]) + 100))
+    await watches._topic_event({"type": "ADDED", "object": second})
+    await watches._topic_event({"type": "DELETED", "object": first})
+    assert count("True") == 1
+    await watches._topic_event({"type": "DELETED", "object": second})
+    assert count("True") == 0
