@@ -94,7 +94,7 @@ class Controllers:
         if old is not None and edition == (old.uid, old.resource_version):
             return True  # the answer to a write of this process has shown it
         new = topic_entry(manifest, self._config, old)
-        if old is not None and old.uid == new.uid and _older(new, old):
+        if old is not None and _older(new, old):
             return False
         affected = self.topics.put(new)
         # After a start, all topics are new to this process. Only some of them were changed in the meantime.
@@ -113,8 +113,8 @@ class Controllers:
     def topic_written(self, new: TopicEntry) -> None:
         """Process an IcebergTopic as the API server answered to a write of this process, before a watch shows it."""
         old = self.topics.get(new.name)
-        if old is not None and old.uid == new.uid and _older(new, old):
-            return  # a watch has shown a later change already
+        if new.uid in self.topics.deleted_uids(new.name) or (old is not None and _older(new, old)):
+            return  # a watch has shown a later state already
         self.topics.put(new)
         if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])
@@ -134,7 +134,7 @@ class Controllers:
         """Process a policy as a list or a watch shows it."""
         new = policy_index.policy_entry(manifest, self._config)
         old = self.policies.get(new.kind, new.name)
-        if old is not None and old.uid == new.uid and _older(new, old):
+        if old is not None and _older(new, old):
             return
         if self.policies.put(new):
             self._policy_changed(new.kind, new.name)
@@ -265,7 +265,7 @@ class Controllers:
 
     def _wake(self, name: Name, lane: Lane) -> None:
         entry = self.topics.get(name)
-        # An edit that failed once does not wait behind the other topics that the same dependency failed.
+        # Otherwise an edit that an outage failed waits behind all other topics that the outage failed.
         edited = entry is not None and entry.edited
         self.queue.add((TOPIC, *name), min(lane, Lane.EDIT) if edited else lane)
 

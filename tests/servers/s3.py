@@ -63,7 +63,7 @@ def s3(directory: Path, accounts: Iterable[str] = ()) -> Iterator[S3]:
     users.mkdir(exist_ok=True)
     known = {key: {"access": key, "secret": server.secret_key, "role": "admin"} for key in accounts}
     (users / "users.json").write_text(json.dumps({"accessAccounts": known}))
-    # By default, it closes each connection after one request, which S3 services do not.
+    # By default, versitygw closes each connection after one request. S3 services keep connections open.
     options = ["--port", f"127.0.0.1:{port}", "--keep-alive", "--iam-dir", str(users)]
     command = [_binary(), *options, "posix", str(buckets)]
     with running(command, lambda: listens(port), directory / "server.log", environment=environment):

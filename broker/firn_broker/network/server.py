@@ -82,8 +82,8 @@ class Connection(asyncio.BufferedProtocol):
         self._paused: set[str] = set()
         self._replies: asyncio.Queue[_Reply | None] = asyncio.Queue()
         self._direct: _Reply | None = None
-        """The only request, if its answer comes without a task. A callback sends a small answer, because the task that sends the
-        others would take as much time as the rest of such a request."""
+        """The only request, if its answer comes without a task. A callback sends an answer that the transport can buffer. To wake
+        the task of the connection would take a quarter of the CPU time of such a request."""
         self._running: list[_Work] = []
         """The received requests in their order, without some of those that are done."""
         self._reading: asyncio.Task[Buffers | None] | None = None
@@ -301,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
             self._reading = None
 
     def _queue(self, reply: _Reply | None) -> None:
-        """Let the task of the connection send an answer behind the others; None ends it."""
+        """Queue an answer for the task of the connection, behind earlier answers. None ends the task."""
         if self._direct is not None:
             direct, self._direct = self._direct, None
             self._replies.put_nowait(direct)
@@ -321,7 +321,7 @@ class Connection(asyncio.BufferedProtocol):
             self._finish(*reply)
 
     def _has_room(self, buffers: Buffers | None) -> bool:
-        """Return whether the transport takes an answer without a pause."""
+        """Return whether the transport can buffer an answer without pausing the connection."""
         size = SIZE + sum(map(len, buffers or ()))
         return bool(self._transport.get_write_buffer_size() + size <= SMALL)
 

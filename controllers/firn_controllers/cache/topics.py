@@ -44,7 +44,7 @@ class TopicEntry:
     trigger: tuple[object, ...]
     """The parts of the object, without its status, that a reconcile depends on."""
     edited: bool = False
-    """True while a user's change of the spec waits for topic and table, as far as this process saw the change."""
+    """True from a change of the spec that this process saw until Kafka topic and table match it, or the operator refuses it."""
 
     @property
     def claims(self) -> tuple[Claim, ...]:
@@ -161,7 +161,7 @@ def topic_entry(manifest: Manifest, config: Config, before: TopicEntry | None = 
 
 
 def _edited(metadata: Manifest, status: Mapping[str, Any], before: TopicEntry | None) -> bool:
-    """Return whether topic and table still wait for a change of the spec since ``before``, or since an earlier entry.
+    """Return whether a change of the spec, in ``before`` or since, still waits until Kafka topic and table match it.
 
     A change that the operator refuses does not wait.
     """
@@ -171,9 +171,10 @@ def _edited(metadata: Manifest, status: Mapping[str, Any], before: TopicEntry | 
     if not before.edited and before.generation == generation:
         return False
     conditions = status.get("conditions") or ()
-    now = {item["type"]: item["status"] for item in conditions if item.get("observedGeneration") == generation}
-    agreed = now.get(ConditionType.TOPIC_READY) == now.get(ConditionType.TABLE_READY) == "True"
-    return not agreed and now.get(ConditionType.SPEC_VALID) != "False"
+    statuses = {item["type"]: item["status"] for item in conditions if item.get("observedGeneration") == generation}
+    agreed = statuses.get(ConditionType.TOPIC_READY) == statuses.get(ConditionType.TABLE_READY) == "True"
+    refused = statuses.get(ConditionType.SPEC_VALID) == "False" or statuses.get(ConditionType.STALLED) == "True"
+    return not agreed and not refused
 
 
 def _resource(manifest: Manifest, status: Mapping[str, Any], before: TopicEntry | None) -> IcebergTopic:

@@ -13,7 +13,7 @@ from firn_controllers.reconcilers.context import Context
 INTERVAL = 10.0
 INTERVAL_DOWN = 5.0
 INTERVAL_SHORT_OUTAGE = 1.0
-"""Seconds between two checks in the first `SHORT_OUTAGE_SECONDS`, in which new topics and edits wait for the catalog."""
+"""Seconds between two checks in the first `SHORT_OUTAGE_SECONDS` of an outage. New topics and edits wait meanwhile."""
 SHORT_OUTAGE_SECONDS = 20.0
 """Seconds for which topics whose table is ready do not show that their catalog does not answer. A failover of a database
 takes less time, and must not change the status of every topic twice."""

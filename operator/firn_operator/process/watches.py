@@ -135,6 +135,8 @@ class Watches:
         self._workloads = workloads
         self._cluster = cluster
         self._tally = telemetry.TopicTally()
+        self._deleted: set[str] = set()
+        """Uids of topics that a watch showed as deleted since the last list began."""
         self.deliveries = Deliveries()
 
     async def sync(self) -> None:
@@ -274,13 +276,14 @@ class Watches:
             self._controllers.child_seen(manifest["metadata"].get("labels", {}))
 
     def _feed_topic(self, manifest: Manifest, *, gone: bool) -> None:
+        metadata = manifest["metadata"]
         if gone:
+            self._deleted.add(metadata["uid"])
             self._controllers.topic_gone(manifest)
-            metadata = manifest["metadata"]
             if self._controllers.topics.get((metadata["namespace"], metadata["name"])) is None:
                 self._tally.gone(manifest)
         elif self._controllers.topic_seen(manifest):
-            # A long list shows earlier states than the watch meanwhile, and must not count them.
+            # While the operator reads a long list, the watch delivers newer states. The older states of the list must not count.
             self._tally.seen(manifest)
 
     def _feed_policy(self, manifest: Manifest, *, gone: bool) -> None:
@@ -306,6 +309,7 @@ class Watches:
 
     async def _list_topics(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]
+        self._deleted.clear()
         for namespace in spaces or [None]:
             present: set[tuple[str, str]] = set()
             newest: dict[str, int] = {}
@@ -315,6 +319,8 @@ class Watches:
                 version = shown
                 newest = _newest(manifests, newest)
                 for manifest in manifests:
+                    if manifest["metadata"]["uid"] in self._deleted:
+                        continue  # All pages show the state of the first one.
                     present.add((manifest["metadata"]["namespace"], manifest["metadata"]["name"]))
                     self._feed_topic(trimmed(manifest), gone=False)
             self.deliveries.listed("IcebergTopic", namespace, newest, version)

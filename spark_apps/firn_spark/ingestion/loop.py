@@ -84,7 +84,7 @@ class Loop:
         """Keeps a report from creating the series of a topic again that is removed at the same time."""
         self._lines = ReportLines()
         self._reporting_lines = threading.Lock()
-        """Lets one request at a time use the lines of the document before."""
+        """Lets one request at a time use `_lines`."""
         self._stopping = threading.Event()
         self._seen: object = None
         self._holders: dict[_Claim, str] | None = None

@@ -13,9 +13,9 @@ from firn_spark.kafka.admin import Kafka, TopicInfo
 log = structlog.get_logger()
 
 TICK = 0.2
+"""Least seconds between two checks."""
 CHECKING_SHARE, LONGEST_PAUSE = 0.1, 1.0
-"""Largest share of a CPU for checks. With thousands of topics, the thread pauses longer than `TICK`, but at most `LONGEST_PAUSE`
-seconds."""
+"""Share of a CPU for checks, while a check takes at most 0.1 CPU seconds. A longer one is followed by `LONGEST_PAUSE` seconds."""
 METADATA_SECONDS = 5.0
 """Seconds between two requests for the id and partitions of a topic that exists."""
 DESCRIBED_PER_SECOND = 100
@@ -24,8 +24,8 @@ than `METADATA_SECONDS`."""
 ENDS_SECONDS = (0.5, 5.0)
 """Least and most seconds between two requests for the ends of a topic. In between, the time is a tenth of the freshness."""
 ENDS_PER_SECOND = 1000
-"""Number of topics whose ends the driver asks for per second. With more than 5,000 topics, the pause between two requests is
-longer, up to a quarter of the time for which records may wait."""
+"""Number of topics whose ends the driver asks for per second. With more topics, the pause between two requests is longer, but at
+most a quarter of `Topic.longest_wait`."""
 RETRY_SECONDS = 0.5
 """Seconds between two requests for a topic that did not exist."""
 
@@ -35,7 +35,7 @@ FIRST_AGE, LAST_AGE, AGE_STEP = 60.0, 400 * 86_400.0, 1.25
 
 
 def pause_after(seconds: float) -> float:
-    """Return the pause in seconds after a check that took so many seconds of CPU time."""
+    """Return the pause in seconds after a check that took ``seconds`` of CPU time."""
     return min(LONGEST_PAUSE, max(TICK, seconds / CHECKING_SHARE))
 
 
@@ -121,8 +121,7 @@ class Watcher:
         due = [
             topic
             for topic in topics
-            if topic.log.described_at is None
-            or now - topic.log.described_at >= (pause if topic.log.live else RETRY_SECONDS)
+            if topic.log.described_at is None or now - topic.log.described_at >= _describe_pause(topic, pause)
         ]
         if not due:
             return
@@ -150,17 +149,24 @@ def _follow(topic: Topic, answer: TopicInfo | FirnError) -> None:
     topic.log.live = answer
 
 
+def _describe_pause(topic: Topic, usual: float) -> float:
+    """Return the seconds between two requests for id and partitions; ``usual`` is that of topics without trouble."""
+    if topic.log.live is None:
+        return RETRY_SECONDS
+    # Only an answer ends an error, and no end is asked for before.
+    return usual if topic.log.error is None else METADATA_SECONDS
+
+
 def _age_is_due(topic: Topic, now: float) -> bool:
     return topic.waits_since_before and (topic.log.aged_at is None or now - topic.log.aged_at >= AGE_SECONDS)
 
 
 def _ends_are_due(topic: Topic, now: float, busy_pause: float) -> bool:
     """Return whether to ask for the ends at ``now``. ``busy_pause`` is the pause in seconds that the number of topics demands."""
-    if topic.log.live is None or topic.log.error is not None:
+    if topic.log.live is None or topic.log.error is not None or topic.busy:
         return False
     least, most = ENDS_SECONDS
-    pause = max(
-        min(most, max(least, topic.job.freshness_ms / 10_000)),
-        min(busy_pause, topic.longest_wait / 4),
-    )
+    pause = min(most, max(least, topic.job.freshness_ms / 10_000))
+    if topic.job.retention_bytes is None:  # A log that is limited by its size may fill up within any pause.
+        pause = max(pause, min(busy_pause, topic.longest_wait / 4))
     return topic.log.checked_at is None or now - topic.log.checked_at >= pause

@@ -53,3 +53,35 @@ async def test_the_late_deletion_of_an_earlier_resource_of_the_name_does_not_cou
     assert count("True") == 1
     await watches._topic_event({"type": "DELETED", "object": second})
     assert count("True") == 0
+
+
+class TwoPages:
+    """An API server whose list has two pages, and that deletes the topic of the second page before it is read."""
+
+    def __init__(self, listed: list[Manifest]) -> None:
+        self.listed = listed
+        self.watches: Watches | None = None
+
+    async def call(self, method: str, path: str, query: Any = None, *_: object, **__: object) -> Manifest:
+        first, second = self.listed
+        if "token" not in str(query):
+            return {"metadata": {"resourceVersion": "9", "continue": "token"}, "items": [first]}
+        assert self.watches is not None
+        await self.watches._topic_event({"type": "DELETED", "object": second})
+        return {"metadata": {"resourceVersion": "9"}, "items": [second]}
+
+
+async def test_a_topic_that_is_deleted_during_a_list_stays_deleted() -> None:
+    world = World()
+    world.cluster.create(gen.topic("orders"))
+    world.cluster.create(gen.topic("payments"))
+    await world.settle()
+    listed = [copy.deepcopy(world.cluster.topic(name)) for name in ("orders", "payments")]
+    unused: Any = None
+    api: Any = TwoPages(listed)
+    watches = api.watches = Watches(world.config, api, unused, world.operator, unused, unused)
+    await watches._list_topics()
+    assert world.operator.topics.get(("demo", "orders")) is not None
+    assert world.operator.topics.get(("demo", "payments")) is None
+    assert count("True") == 1
+    await watches._topic_event({"type": "DELETED", "object": listed[0]})

@@ -140,6 +140,7 @@ def test_records_left_by_a_round_keep_their_age(watcher: Watcher, brokers: Broke
         (1, {"freshness_ms": 4_000}, 0.5),
         (30_000, {"retention_ms": 48_000}, 6),
         (30_000, {"retention_ms": 8_000}, 5),
+        (30_000, {"retention_bytes": 1 << 30}, 5),
     ],
 )
 def test_the_ends_of_many_topics_are_asked_for_less_often(
@@ -159,6 +160,28 @@ def test_the_ends_of_many_topics_are_asked_for_less_often(
     clock[0] = first + pause
     watcher.check(crowd)
     assert topic.log.checked_at == clock[0]
+
+
+def test_the_ends_of_a_busy_topic_are_asked_for_after_its_work(watcher: Watcher, clock: list[float]) -> None:
+    topic = prepared()
+    watcher.check([topic])
+    topic.busy = True
+    clock[0] += 6
+    watcher.check([topic])
+    assert topic.log.checked_at == clock[0] - 6
+    topic.busy = False
+    watcher.check([topic])
+    assert topic.log.checked_at == clock[0]
+
+
+def test_all_topics_are_asked_for_soon_after_an_outage(watcher: Watcher, clock: list[float]) -> None:
+    topics = [prepared() for _ in range(2_000)]
+    watcher.check(topics)
+    for topic in topics:
+        topic.log.error = UnavailableError("no answer")
+    clock[0] += 5
+    watcher.check(topics)
+    assert not any(topic.log.error for topic in topics)
 
 
 @pytest.mark.parametrize(("seconds", "pause"), [(0.001, 0.2), (0.05, 0.5), (3.0, 1.0)])

@@ -83,7 +83,7 @@ class JobContracts:
             job = await self.read(uid, cached=True)
             if job is not None:
                 await self._kept.keep(job.job)
-        # Also if it is gone: a request of the process before, which is still under way, may have restored it.
+        # Again even if this process deleted it: a late request of the previous process may have restored it.
         await self.remove(uid)
         self._retired.add(uid)
 

@@ -40,8 +40,8 @@ LONGEST_POLL = 30.0
 GRACE = 3.0
 """Seconds after the removal of a contract, from which on a driver's report that it dropped the topic counts."""
 BLOCKED_AFTER = 30.0
-"""Seconds for which a deletion waits for the driver before its status shows that. Most deletions end earlier, and each status
-of a thousand deletions delays the others."""
+"""Seconds for which a deletion waits for the driver before its status reports the wait. Most deletions end earlier, and each
+write of a status delays the other deletions."""
 
 
 class TopicDeletion:

@@ -12,8 +12,8 @@ from firn_spark.ingestion.topics.topic import Topic
 class ReportLines:
     """The lines of the `/progress` documents of a driver, one document after the other.
 
-    An operator with thousands of topics reads the document every few seconds, and most topics are idle. The line of an
-    idle topic is made again only after a fact in it changed, which takes a tenth of the time.
+    An operator with thousands of topics reads the document every few seconds, and most topics are idle. The driver encodes
+    the line of an idle topic again only after a value in it changed.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class ReportLines:
 
 
 def _idle_facts(topic: Topic, now: float) -> tuple[object, ...] | None:
-    """Return all that the report of an idle topic depends on; None if it also depends on the time.
+    """Return the values that determine the line of an idle topic; None if the line also depends on the time.
 
     The objects among the facts are replaced, not changed, except `Recent`, which counts its changes.
     """

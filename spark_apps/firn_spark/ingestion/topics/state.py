@@ -324,7 +324,7 @@ class Recent:
     times: dict[str, tuple[Share, Epoch, int]] = field(default_factory=dict)
     """Column -> share of times that need another epoch, that epoch, and a sample (decoded microseconds since 1970)."""
     changes: int = 0
-    """Number of changes so far. While it is the same, so is the report."""
+    """Number of changes so far. While it is the same, `report` returns the same."""
 
     def add(self, accepted: int, rejected: int, code: str, path: str) -> None:
         """Add a round. ``code`` and ``path`` describe one of the rejected records."""

@@ -226,7 +226,7 @@ class Topic:
 
     @property
     def longest_wait(self) -> float:
-        """Seconds for which a record may wait: within the freshness, and far from its deletion by the log."""
+        """Seconds for which a record may wait: the freshness, or half of the log's ``retention.ms`` if that is shorter."""
         return min(self._freshness, self._safe_seconds)
 
     @property
