@@ -238,6 +238,10 @@ class Clock:
     def time(self) -> float:
         return NOW.timestamp() + self._scheduler.now + self._scheduler.current.process.skew
 
+    def thread_time(self) -> float:
+        """Return 0: work takes no time here."""
+        return 0.0
+
 
 class AsyncLoop(asyncio.SelectorEventLoop):
     """An event loop of one thread. It waits in virtual time, and other threads wake it by ``call_soon_threadsafe``."""
