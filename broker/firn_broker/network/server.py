@@ -342,8 +342,7 @@ class Connection(asyncio.BufferedProtocol):
         while not self._replies.empty():
             if (reply := self._replies.get_nowait()) is not None:
                 await asyncio.wait((reply[0],))
-                self._budget.release(reply[2], self.client.peer)
-                release_answer(reply[0])
+                self._finish(*reply)
 
     def _finish(self, task: _Work, size: int, counted: int) -> None:
         """Release what an answered request held."""

@@ -161,12 +161,12 @@ def _age_is_due(topic: Topic, now: float) -> bool:
     return topic.waits_since_before and (topic.log.aged_at is None or now - topic.log.aged_at >= AGE_SECONDS)
 
 
-def _ends_are_due(topic: Topic, now: float, busy_pause: float) -> bool:
-    """Return whether to ask for the ends at ``now``. ``busy_pause`` is the pause in seconds that the number of topics demands."""
+def _ends_are_due(topic: Topic, now: float, long_pause: float) -> bool:
+    """Return whether to ask for the ends at ``now``. ``long_pause`` is the pause in seconds that the number of topics demands."""
     if topic.log.live is None or topic.log.error is not None or topic.busy:
         return False
     least, most = ENDS_SECONDS
     pause = min(most, max(least, topic.job.freshness_ms / 10_000))
     if topic.job.retention_bytes is None:  # A log that is limited by its size may fill up within any pause.
-        pause = max(pause, min(busy_pause, topic.longest_wait / 4))
+        pause = max(pause, min(long_pause, topic.longest_wait / 4))
     return topic.log.checked_at is None or now - topic.log.checked_at >= pause

@@ -1,14 +1,15 @@
 """Answers that come without a task: sent at once and in the order of the requests, whatever happens meanwhile."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
 
 from firn_broker.network.budget import Counted, Share
 from firn_broker.network.router import Buffers, Client
-from firn_broker.network.server import SMALL, UNCOUNTED
+from firn_broker.network.server import SMALL, UNCOUNTED, Server
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker import connections
 from tests.unit.broker.connections import OTHER, answers, closed, free, gone, lost, request, serving
@@ -34,9 +35,7 @@ class Repeated:
         pass
 
     async def until(self, count: int) -> None:
-        async with asyncio.timeout(60):
-            while len(self.waiting) < count:
-                await asyncio.sleep(0.001)
+        await until(lambda: len(self.waiting) >= count)
 
 
 class Router(connections.Router):
@@ -56,59 +55,64 @@ def number(value: int, size: int = 4) -> list[bytes]:
     return [value.to_bytes(4, "big"), bytes(size - 4)]
 
 
-async def test_a_request_behind_a_repeated_one_is_answered_after_it() -> None:
-    router = Router()
+@asynccontextmanager
+async def repeating(
+    router: Router, limit: int = 1 << 16
+) -> AsyncIterator[tuple[Server, asyncio.StreamReader, asyncio.StreamWriter]]:
+    """Connect to a server inside the with block. The first request is answered, and `Repeated` answers all others."""
     async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=limit)
         writer.write(request(OTHER, 1))
         assert await answers(reader, 1) == [1]
+        yield server, reader, writer
+        writer.close()
+
+
+async def until(holds: Callable[[], object]) -> None:
+    async with asyncio.timeout(60):
+        while not holds():
+            await asyncio.sleep(0.001)
+
+
+async def test_a_request_behind_a_repeated_one_is_answered_after_it() -> None:
+    router = Router()
+    async with repeating(router) as (server, reader, writer):
         (connection,) = server._connections
         writer.write(request(OTHER, 2))
         await router.repeated.until(1)
         assert connection._direct is not None
         writer.write(request(OTHER, 3))
-        async with asyncio.timeout(60):
-            while connection._requests < 2:
-                await asyncio.sleep(0.001)
+        await until(lambda: connection._requests == 2)
         router.repeated.waiting[0].set_result(number(2))
         assert await answers(reader, 2) == [2, 3]
         writer.write(request(OTHER, 4))
         await router.repeated.until(2)
         router.repeated.waiting[1].set_result(number(4))
         assert await answers(reader, 1) == [4]
-        writer.close()
 
 
 async def test_many_repeated_requests_hold_no_memory_after_their_answers() -> None:
     router = Router()
-    async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(OTHER, 1))
-        assert await answers(reader, 1) == [1]
+    async with repeating(router) as (server, reader, writer):
         for value in range(2, 50):
             writer.write(request(OTHER, value, size=2 * UNCOUNTED))
             await router.repeated.until(value - 1)
             router.repeated.waiting[-1].set_result(number(value))
             assert await answers(reader, 1) == [value]
             await free(server._budget)
-        writer.close()
 
 
 @pytest.mark.parametrize("handled", [False, True], ids=["waits", "is handled"])
 async def test_a_client_that_disconnects_during_a_repeated_request_leaves_nothing_behind(handled: bool) -> None:
     router = Router()
     router.repeated.handled = handled
-    async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(OTHER, 1))
-        assert await answers(reader, 1) == [1]
+    async with repeating(router) as (server, _, writer):
         writer.write(request(OTHER, 2, size=2 * UNCOUNTED))
         await router.repeated.until(1)
         assert server._budget.used
         writer.close()
         await lost(server)
         if handled:
-            await asyncio.sleep(0.05)
             router.repeated.waiting[0].set_result(number(2))
         await free(server._budget)
         await gone(server, 0)
@@ -116,14 +120,12 @@ async def test_a_client_that_disconnects_during_a_repeated_request_leaves_nothin
 
 async def test_a_stopping_server_answers_a_repeated_request() -> None:
     router = Router()
-    async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(OTHER, 1))
-        assert await answers(reader, 1) == [1]
+    async with repeating(router) as (server, reader, writer):
         writer.write(request(OTHER, 2))
         await router.repeated.until(1)
+        (connection,) = server._connections
         stopping = asyncio.create_task(server.stop(30, lambda: None))
-        await asyncio.sleep(0.05)
+        await until(lambda: "stopping" in connection._paused)
         router.repeated.waiting[0].set_result(number(2))
         assert await answers(reader, 1) == [2]
         await closed(reader)
@@ -132,28 +134,22 @@ async def test_a_stopping_server_answers_a_repeated_request() -> None:
 
 async def test_a_large_answer_is_released_only_when_the_client_took_it() -> None:
     router, size = Router(), 200 * SMALL
-    async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
-        writer.write(request(OTHER, 1))
-        assert await answers(reader, 1) == [1]
+    async with repeating(router, limit=1 << 10) as (server, reader, writer):
         writer.write(request(OTHER, 2))
         await router.repeated.until(1)
+        (connection,) = server._connections
         share = Share(server._budget, "client")
         await share.acquire(size)
         router.repeated.waiting[0].set_result(Counted([bytes(size)], share))
-        await asyncio.sleep(0.1)
+        await until(lambda: not connection._writable.is_set())
         assert server._budget.used
         await reader.readexactly(4 + size)
         await free(server._budget)
-        writer.close()
 
 
 async def test_answers_that_the_client_does_not_read_are_bounded() -> None:
     router, size, most = Router(), SMALL // 2, 2_000
-    async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
-        writer.write(request(OTHER, 1))
-        assert await answers(reader, 1) == [1]
+    async with repeating(router, limit=1 << 10) as (server, reader, writer):
         (connection,) = server._connections
         sent = 0
         while sent < most and connection._writable.is_set():
@@ -169,16 +165,12 @@ async def test_answers_that_the_client_does_not_read_are_bounded() -> None:
         for value in range(2, 2 + sent):
             assert int.from_bytes((await reader.readexactly(4 + size))[4:8], "big") == value
         await free(server._budget)
-        writer.close()
 
 
 @pytest.mark.parametrize("cancelled", [False, True], ids=["failed", "cancelled"])
 async def test_a_repeated_request_without_an_answer_ends_the_connection(cancelled: bool) -> None:
     router = Router()
-    async with serving(router) as (server, _, port):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(request(OTHER, 1))
-        assert await answers(reader, 1) == [1]
+    async with repeating(router) as (server, reader, writer):
         writer.write(request(OTHER, 2))
         await router.repeated.until(1)
         (answer,) = router.repeated.waiting

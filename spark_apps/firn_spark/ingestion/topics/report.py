@@ -8,6 +8,9 @@ from firn.model.errors import FencedError, FirnError
 from firn.model.progress import TopicProgress
 from firn_spark.ingestion.topics.topic import Topic
 
+_Lines = dict[str, tuple[tuple[object, ...], str]]
+"""Uid of an idle topic -> the values that determine its line, and the line."""
+
 
 class ReportLines:
     """The lines of the `/progress` documents of a driver, one document after the other.
@@ -17,33 +20,30 @@ class ReportLines:
     """
 
     def __init__(self) -> None:
-        self._lines: dict[str, tuple[tuple[object, ...], str]] = {}
-        """Uid of an idle topic -> the facts of its line, and the line."""
+        self._lines: _Lines = {}
 
     def of(self, topics: Iterable[Topic], now: float, wall: float) -> list[str]:
         """Return the line of each topic; ``now`` is monotonic seconds, ``wall`` is Unix seconds."""
         known, self._lines = self._lines, {}
         return [self._line(topic, known, now, wall) for topic in topics]
 
-    def _line(self, topic: Topic, known: dict[str, tuple[tuple[object, ...], str]], now: float, wall: float) -> str:
-        facts, uid = _idle_facts(topic, now), topic.job.uid
-        if facts is None:
-            return progress_of(topic, now, wall).model_dump_json()
+    def _line(self, topic: Topic, known: _Lines, now: float, wall: float) -> str:
+        values, uid = _idle_values(topic, now), topic.job.uid
         before = known.get(uid)
-        if before is not None and before[0] == facts:
+        if values is not None and before is not None and before[0] == values:
             self._lines[uid] = before
             return before[1]
         line = progress_of(topic, now, wall).model_dump_json()
         # A worker may have changed the topic in between.
-        if _idle_facts(topic, now) == facts:
-            self._lines[uid] = facts, line
+        if values is not None and _idle_values(topic, now) == values:
+            self._lines[uid] = values, line
         return line
 
 
-def _idle_facts(topic: Topic, now: float) -> tuple[object, ...] | None:
+def _idle_values(topic: Topic, now: float) -> tuple[object, ...] | None:
     """Return the values that determine the line of an idle topic; None if the line also depends on the time.
 
-    The objects among the facts are replaced, not changed, except `Recent`, which counts its changes.
+    The objects among them are replaced, not changed, except `Recent`, which counts its changes.
     """
     log, table, totals, attempts, reading = topic.log, topic.table, topic.totals, topic.attempts, topic.reading
     if topic.fenced or log.error is not None or attempts.next_at > now or topic.lag_records:
