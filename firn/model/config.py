@@ -397,6 +397,9 @@ class Profile(Settings):
     """Listener for clients outside the cluster. Without it, only clients in the cluster reach the brokers."""
     scheduling: Scheduling = Scheduling()
     """Scheduling of the brokers' pods."""
+    environment: PlainProperties = {}
+    """Environment variables of the brokers, such as ``KAFKA_JVM_PERFORMANCE_OPTS`` of Apache Kafka. Variables that Firn sets itself take
+    precedence."""
 
     @property
     def managed(self) -> bool:
@@ -490,8 +493,6 @@ class DisklessProfile(Profile):
     """Resources of each broker's pod."""
     service_account: str = "firn-broker"
     """ServiceAccount of the brokers' pods."""
-    environment: PlainProperties = {}
-    """Environment variables of the brokers."""
     config: BrokerSettings = {}
     """Other settings of the brokers, such as ``writer`` and ``reader``. They take precedence over the settings that the operator makes."""
     direct_reads: DirectReads | None = None

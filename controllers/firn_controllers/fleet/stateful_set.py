@@ -66,6 +66,13 @@ def container_ports(fleet: Fleet) -> list[dict[str, Any]]:
     return ports
 
 
+def variables(fleet: Fleet, own: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the variables of a broker's container: those of the profile that Firn does not set, and ``own``."""
+    taken = {variable["name"] for variable in own}
+    settings = sorted(fleet.profile.environment.items())
+    return [*({"name": name, "value": value} for name, value in settings if name not in taken), *own]
+
+
 def resources(settings: Resources) -> dict[str, Any]:
     """Return requests and limits of a container; only those that are set."""
     return {key: value for key, value in (("requests", settings.requests), ("limits", settings.limits)) if value}

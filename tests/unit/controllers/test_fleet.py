@@ -45,6 +45,17 @@ def environment(managed: KafkaFleet) -> dict[str, str]:
 # Rendered objects
 
 
+def test_brokers_have_the_variables_of_their_profile() -> None:
+    options = "-XX:+UseSerialGC"
+    settings = {"KAFKA_JVM_PERFORMANCE_OPTS": options, "KAFKA_HEAP_OPTS": "-Xmx8g"}
+    managed = fleet(environment=settings, heap="2g")
+    assert environment(managed)["KAFKA_JVM_PERFORMANCE_OPTS"] == options
+    names_of_variables = [variable["name"] for variable in container(managed)["env"]]
+    # Kubernetes rejects an applied list with two entries of one name.
+    assert sorted(set(names_of_variables)) == sorted(names_of_variables)
+    assert environment(managed)["KAFKA_HEAP_OPTS"] == "-Xms2g -Xmx2g"
+
+
 @pytest.mark.parametrize(
     ("replicas", "voters", "factor", "in_sync"),
     [(1, 1, "1", "1"), (2, 1, "2", "1"), (3, 3, "3", "2"), (5, 3, "3", "2")],

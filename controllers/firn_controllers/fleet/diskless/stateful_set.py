@@ -53,9 +53,9 @@ def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
 def _environment(fleet: DisklessFleet) -> list[dict[str, Any]]:
     # Kubernetes 1.35 labels pods with the zone of their node. With the label, clients use the brokers of their zone.
     zone = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
-    return [
-        *({"name": name, "value": value} for name, value in sorted(fleet.profile.environment.items())),
+    own = [
         {"name": "FIRN_SERVICE", "value": fleet.domain},
         {"name": "ZONE", "valueFrom": zone},
         *outside.variables(fleet),
     ]
+    return stateful_set.variables(fleet, own)

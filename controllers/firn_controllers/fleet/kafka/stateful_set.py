@@ -58,7 +58,7 @@ def _container(fleet: KafkaFleet) -> Manifest:
 
 def _environment(fleet: KafkaFleet) -> list[dict[str, Any]]:
     heap = fleet.profile.heap
-    return [
+    own = [
         {"name": "KAFKA_HEAP_OPTS", "value": f"-Xms{heap} -Xmx{heap}"},
         {"name": "LOG_DIR", "value": "/tmp/logs"},
         {"name": "FIRN_CLUSTER_ID", "value": fleet.cluster_id},
@@ -66,6 +66,7 @@ def _environment(fleet: KafkaFleet) -> list[dict[str, Any]]:
         {"name": "FIRN_VOTERS", "value": str(fleet.voters)},
         *outside.variables(fleet),
     ]
+    return stateful_set.variables(fleet, own)
 
 
 def _claim(fleet: KafkaFleet) -> Manifest:
