@@ -128,6 +128,8 @@ def _supervise(layout: Layout, programs: list[Component]) -> None:
     environment = {
         "PATH": f"{os.environ.get('PATH', '')}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin",
         "HOME": "/root",
+        # With Go's default of 100, garbage collection takes a fifth of the API server's CPU time.
+        "GOGC": "300",
     }
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
