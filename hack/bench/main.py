@@ -43,7 +43,7 @@ _SIZES = {
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
-    "repeats": "number of runs of ingest, trips, direct and compaction, whose figures are medians",
+    "repeats": "number of runs of ingest, trips, direct, compaction and broker, whose figures are medians",
 }
 
 

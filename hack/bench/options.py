@@ -22,7 +22,8 @@ class Options:
     resources: int = 1000
     """Number of IcebergTopics of `scale`."""
     repeats: int = 1
-    """Number of runs of `ingest`, `trips`, `direct` and `compaction`, Firn and its peers in turn. Figures are medians."""
+    """Number of runs of `ingest`, `trips`, `direct`, `compaction` and `broker`, Firn and its peers in turn. Figures are
+    medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""
     hours: float = 8.0
