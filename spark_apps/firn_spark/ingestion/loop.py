@@ -408,4 +408,5 @@ def _needs_preparation(topic: Topic, now: float) -> bool:
     """Return whether a worker should prepare the topic at ``now`` (monotonic seconds)."""
     if topic.prepared or topic.halted is not None or now < topic.attempts.next_at:
         return False
-    return topic.log.live is not None or topic.table.uuid is None
+    # The brokers usually answer soon, and the topic is then prepared once. If they do not answer, only its table is.
+    return topic.log.live is not None or (topic.log.error is not None and topic.table.uuid is None)

@@ -1,12 +1,20 @@
 """Requests to a profile's brokers for ids, partitions and offsets of topics. The driver makes them."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
-from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, OffsetSpec
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    OFFSET_END,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient
 
 from firn.kafka_clients import NO_TOPIC, kafka_id
 from firn.model.conditions import Reason
@@ -102,11 +110,11 @@ class Kafka:
 
     def ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the last stable offset of each partition: the end for readers of committed records."""
-        return self._offsets(topics, OffsetSpec.latest())
+        return self._offsets(topics, OFFSET_END)
 
     def log_ends(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, LogEnd] | FirnError]:
         """Return the last stable offset of each partition with the epoch of its leader."""
-        return self._list(topics, OffsetSpec.latest())
+        return self._list(topics, OFFSET_END)
 
     def divergences(self, topics: Mapping[str, Mapping[int, LogEnd]]) -> dict[str, dict[int, int] | FirnError]:
         """Return where the present logs differ from earlier logs, which had the given ends with a known epoch.
@@ -132,48 +140,56 @@ class Kafka:
 
     def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the log start of each partition."""
-        return self._offsets(topics, OffsetSpec.earliest())
+        return self._offsets(topics, OFFSET_BEGINNING)
 
     def since(self, topics: Mapping[str, Sequence[int]], timestamp_ms: int) -> dict[str, dict[int, int] | FirnError]:
         """Return each partition's first offset whose record is not older than ``timestamp_ms``; Kafka's -1 if there
         is none."""
-        return self._offsets(topics, OffsetSpec.for_timestamp(timestamp_ms))
+        return self._offsets(topics, timestamp_ms)
 
-    def _offsets(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, int] | FirnError]:
+    def _offsets(self, topics: Mapping[str, Sequence[int]], wanted: int) -> dict[str, dict[int, int] | FirnError]:
         return {
             topic: ends if isinstance(ends, FirnError) else {part: end.offset for part, end in ends.items()}
-            for topic, ends in self._list(topics, spec).items()
+            for topic, ends in self._list(topics, wanted).items()
         }
 
-    def _list(self, topics: Mapping[str, Sequence[int]], spec: Any) -> dict[str, dict[int, LogEnd] | FirnError]:
-        request = {TopicPartition(topic, part): spec for topic, parts in topics.items() for part in parts}
+    def _list(self, topics: Mapping[str, Sequence[int]], wanted: int) -> dict[str, dict[int, LogEnd] | FirnError]:
+        """List offsets: ``wanted`` is `OFFSET_BEGINNING`, `OFFSET_END`, or a timestamp in milliseconds."""
+        request = [TopicPartition(topic, part, wanted) for topic, parts in topics.items() for part in parts]
+        answers: dict[str, dict[int, LogEnd] | FirnError] = {topic: {} for topic in topics}
         if not request:
-            return {topic: {} for topic in topics}
-        futures = self._call(
-            lambda: self._admin.list_offsets(
-                request, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=REQUEST_SECONDS
+            return answers
+        future: Future[dict[TopicPartition, Any]] = Future()
+        # AdminClient's own method makes a future for each partition, which takes most of the time of a request.
+        self._call(
+            lambda: super(AdminClient, self._admin).list_offsets(
+                request,
+                future,
+                isolation_level_value=IsolationLevel.READ_COMMITTED.value,
+                request_timeout=REQUEST_SECONDS,
             )
         )
-        answers: dict[str, dict[int, LogEnd] | FirnError] = {topic: {} for topic in topics}
-        for partition, future in futures.items():
+        try:
+            found = future.result()
+        except KafkaException as error:
+            return {topic: self.translate(error, f"topic {topic}") for topic in topics}
+        for partition, end in found.items():
             ends = answers[partition.topic]
             if isinstance(ends, FirnError):
                 continue
-            try:
-                found = future.result()
-                epoch = found.leader_epoch
-                ends[partition.partition] = LogEnd(found.offset, epoch if epoch is not None and epoch >= 0 else None)
-            except KafkaException as error:
-                answers[partition.topic] = self.translate(
-                    error, f"topic {partition.topic}, partition {partition.partition}"
-                )
+            if isinstance(end, KafkaError):
+                subject = f"topic {partition.topic}, partition {partition.partition}"
+                answers[partition.topic] = self.translate(KafkaException(end), subject)
+            else:
+                epoch = end.leader_epoch
+                ends[partition.partition] = LogEnd(end.offset, epoch if epoch is not None and epoch >= 0 else None)
         return answers
 
-    def _call(self, request: Any) -> dict[Any, "Future[Any]"]:
+    def _call(self, request: Callable[[], _T]) -> _T:
         self._admin.poll(0)
         self._denial = None
         try:
-            return request()  # type: ignore[no-any-return]
+            return request()
         except KafkaException as error:
             raise self.translate(error, "request of the Kafka client") from error
 

@@ -18,10 +18,14 @@ from tests.unit.spark_driver.losing import Brokers, landed_to
 from tests.unit.spark_driver.topic import job
 
 
-def prepared(monkeypatch: pytest.MonkeyPatch, end: int, landed: Landed | None = None) -> Topic:
-    """Return a topic after its first preparation, when its log ends at ``end``."""
+def prepared(
+    monkeypatch: pytest.MonkeyPatch, end: int, landed: Landed | None = None, *, seen: int | None = None
+) -> Topic:
+    """Return a topic after its first preparation, when its log ends at ``end``. The driver has ``seen`` an end before."""
     made = Topic(job())
     made.log.live = TopicInfo("id-1", (0,))
+    if seen is not None:
+        made.observe(0.0, {0: seen})
     monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
     monkeypatch.setattr(dead_letters, "load", lambda *_: None)
     metadata = SimpleNamespace(currentSchemaId=lambda: 1, defaultSpecId=lambda: 1, defaultSortOrderId=lambda: 1)
@@ -48,6 +52,11 @@ def test_records_from_before_the_table_are_a_backfill(monkeypatch: pytest.Monkey
     assert backfilling(new)
     new.reading.position = {0: 1000}
     assert not backfilling(new)
+
+
+def test_records_after_the_first_ends_are_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = prepared(monkeypatch, 1000, seen=900)
+    assert new.reading.older == {0: 900}
 
 
 def test_the_first_records_of_a_new_topic_are_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,9 +139,16 @@ def test_a_new_restart_value_reloads_the_tables_of_a_running_topic(loop: Loop, c
     assert not topic.prepared
 
 
+def take(loop: Loop) -> None:
+    """Let the driver take the contracts, and the brokers describe their topics."""
+    loop._take_jobs()
+    for topic in loop._topics.values():
+        topic.log.live = TopicInfo("id-1", (0,))
+
+
 def test_an_unexpected_error_of_a_preparation_backs_off(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = {"uid-orders": job()}
-    loop._take_jobs()
+    take(loop)
     [topic] = loop._topics.values()
     loop._decide()
     loop._workers.shutdown(wait=True)
@@ -178,7 +185,7 @@ def claims(number: int) -> dict[str, Any]:
 
 def test_one_decision_prepares_all_topics_that_wait(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = several(3 * PREPARATIONS_PER_KEY)
-    loop._take_jobs()
+    take(loop)
     prepared: list[Topic] = []
     loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
     loop._decide()
@@ -187,12 +194,26 @@ def test_one_decision_prepares_all_topics_that_wait(loop: Loop, contracts: Contr
     assert not any(topic.busy for topic in prepared)
 
 
+def test_a_new_topic_waits_for_the_first_answer_of_its_brokers(loop: Loop, contracts: Contracts) -> None:
+    contracts.jobs = several(3)
+    loop._take_jobs()
+    _, answered, refused = loop._topics.values()
+    answered.log.live = TopicInfo("id-1", (0,))
+    refused.log.error = UnavailableError("down")
+    prepared: list[Topic] = []
+    loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
+    loop._decide()
+    loop._workers.shutdown(wait=True)
+    # Without brokers, the table is prepared all the same.
+    assert sorted(topic.job.uid for topic in prepared) == sorted([answered.job.uid, refused.job.uid])
+
+
 def test_a_changed_topic_is_prepared_before_retries_and_before_new_ones(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = several(3 * PREPARATIONS_PER_KEY)
-    loop._take_jobs()
+    take(loop)
     *_, changed, longer, shorter = loop._topics.values()
     for number, known in enumerate((changed, longer, shorter)):
-        known.table.uuid, known.log.live = "of its first preparation", TopicInfo("id-1", (0,))
+        known.table.uuid = "of its first preparation"
         known.attempts.next_at = float(number)
     prepared: list[Topic] = []
     loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
@@ -233,7 +254,7 @@ class Hanging:
 def test_a_catalog_that_hangs_holds_the_workers_of_its_topics_only(loop: Loop, contracts: Contracts) -> None:
     table = TableTarget(catalog="other", namespace="shop", name="other")
     contracts.jobs = several(3 * PREPARATIONS_PER_KEY) | {"other": job(uid="other", topic="other", table=table)}
-    loop._take_jobs()
+    take(loop)
     hanging = Hanging(loop)
     loop._decide()
     hanging.await_begun(PREPARATIONS_PER_KEY + 1)
@@ -245,7 +266,7 @@ def test_a_catalog_that_hangs_holds_the_workers_of_its_topics_only(loop: Loop, c
 
 def test_a_topic_that_is_removed_while_it_waits_is_not_prepared(loop: Loop, contracts: Contracts) -> None:
     contracts.jobs = several(PREPARATIONS_PER_KEY + 1)
-    loop._take_jobs()
+    take(loop)
     hanging = Hanging(loop)
     loop._decide()
     hanging.await_begun(PREPARATIONS_PER_KEY)

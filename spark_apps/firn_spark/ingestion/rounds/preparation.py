@@ -97,11 +97,14 @@ class Preparation:
             self._claim(topic, live.topic_id)
         position(topic, live)
         if landed is None and topic.reading.older is None:
-            parts = {topic.job.topic: live.partitions}
-            topic.reading.older = offsets_of(self._kafkas(topic.job.profile).ends(parts)[topic.job.topic])
+            topic.reading.older = topic.log.ends or self._ends(topic, live)
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
         return True
+
+    def _ends(self, topic: Topic, live: TopicInfo) -> Offsets:
+        ends = self._kafkas(topic.job.profile).ends({topic.job.topic: live.partitions})
+        return offsets_of(ends[topic.job.topic])
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
         return self._read(topic, lambda: self._tables.ensure(topic.job))
@@ -172,7 +175,7 @@ class Preparation:
     def begin_table(self, topic: Topic, live: TopicInfo) -> None:
         """Commit the offsets at which a new table begins, if not at the log's start, so that a restart begins there too."""
         kafka, name, start = self._kafkas(topic.job.profile), topic.job.topic, topic.job.start_from
-        offsets = offsets_of(kafka.ends({name: live.partitions})[name])
+        offsets = self._ends(topic, live)
         if start.kind == "Timestamp":
             since = offsets_of(kafka.since({name: live.partitions}, start.timestamp_ms or 0)[name])
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
