@@ -53,7 +53,7 @@ def _container(fleet: DisklessFleet, mounts: list[Manifest]) -> Manifest:
 def _environment(fleet: DisklessFleet) -> list[dict[str, Any]]:
     # Kubernetes 1.35 labels pods with the zone of their node. With the label, clients use the brokers of their zone.
     zone = {"fieldRef": {"fieldPath": "metadata.labels['topology.kubernetes.io/zone']"}}
-    own = [
+    own: list[dict[str, Any]] = [
         {"name": "FIRN_SERVICE", "value": fleet.domain},
         {"name": "ZONE", "valueFrom": zone},
         *outside.variables(fleet),

@@ -58,7 +58,7 @@ def _container(fleet: KafkaFleet) -> Manifest:
 
 def _environment(fleet: KafkaFleet) -> list[dict[str, Any]]:
     heap = fleet.profile.heap
-    own = [
+    own: list[dict[str, Any]] = [
         {"name": "KAFKA_HEAP_OPTS", "value": f"-Xms{heap} -Xmx{heap}"},
         {"name": "LOG_DIR", "value": "/tmp/logs"},
         {"name": "FIRN_CLUSTER_ID", "value": fleet.cluster_id},
