@@ -398,7 +398,7 @@ class Profile(Settings):
     scheduling: Scheduling = Scheduling()
     """Scheduling of the brokers' pods."""
     environment: PlainProperties = {}
-    """Environment variables of the brokers, such as ``KAFKA_JVM_PERFORMANCE_OPTS`` of Apache Kafka. Variables that Firn sets itself take
+    """Environment variables of brokers that the operator runs, such as ``KAFKA_JVM_PERFORMANCE_OPTS``. Variables that Firn sets itself take
     precedence."""
 
     @property

@@ -223,7 +223,7 @@ def out_of_history(brokers: Brokers, megabytes: int) -> Seen:
 
 
 def evict(directory: Path) -> None:
-    """Write all files of a directory to the disk, and remove them from the page cache."""
+    """Write all files of a directory to the disk, and remove them from the page cache. PostgreSQL has its files elsewhere."""
     for path in directory.rglob("*"):
         # A directory cannot be opened like this, and a broker may delete a file meanwhile.
         with suppress(IsADirectoryError, FileNotFoundError), path.open("rb") as file:
