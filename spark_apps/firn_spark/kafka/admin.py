@@ -159,20 +159,16 @@ class Kafka:
         answers: dict[str, dict[int, LogEnd] | FirnError] = {topic: {} for topic in topics}
         if not request:
             return answers
-        future: Future[dict[TopicPartition, Any]] = Future()
-        # AdminClient's own method makes a future for each partition, which takes most of the time of a request.
-        self._call(
-            lambda: super(AdminClient, self._admin).list_offsets(
-                request,
-                future,
-                isolation_level_value=IsolationLevel.READ_COMMITTED.value,
-                request_timeout=REQUEST_SECONDS,
-            )
-        )
         try:
-            found = future.result()
+            found = self._request_offsets(request)
         except KafkaException as error:
             return {topic: self.translate(error, f"topic {topic}") for topic in topics}
+        if lacking := len(request) - len(found):
+            raise UnavailableError(
+                f"profile {self.profile} ({self.connection.bootstrap_servers}): "
+                f"the brokers did not return the offsets of {lacking} partitions; the driver asks again",
+                reason=Reason.BROKER_UNREACHABLE,
+            )
         for partition, end in found.items():
             ends = answers[partition.topic]
             if isinstance(ends, FirnError):
@@ -184,6 +180,20 @@ class Kafka:
                 epoch = end.leader_epoch
                 ends[partition.partition] = LogEnd(end.offset, epoch if epoch is not None and epoch >= 0 else None)
         return answers
+
+    def _request_offsets(self, request: list[TopicPartition]) -> dict[TopicPartition, Any]:
+        """Return the offset or the KafkaError of each partition. Raises KafkaException if the whole request fails."""
+        future: Future[dict[TopicPartition, Any]] = Future()
+        # AdminClient's own method makes a future for each partition, which takes most of the time of a request.
+        self._call(
+            lambda: super(AdminClient, self._admin).list_offsets(
+                request,
+                future,
+                isolation_level_value=IsolationLevel.READ_COMMITTED.value,
+                request_timeout=REQUEST_SECONDS,
+            )
+        )
+        return future.result()
 
     def _call(self, request: Callable[[], _T]) -> _T:
         self._admin.poll(0)

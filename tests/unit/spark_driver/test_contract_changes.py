@@ -204,7 +204,7 @@ def test_a_new_topic_waits_for_the_first_answer_of_its_brokers(loop: Loop, contr
     loop._rounds.prepare = prepared.append  # type: ignore[assignment,method-assign]
     loop._decide()
     loop._workers.shutdown(wait=True)
-    # Without brokers, the table is prepared all the same.
+    # If the brokers refuse, the table is prepared all the same (`test_topics_without_brokers.py`).
     assert sorted(topic.job.uid for topic in prepared) == sorted([answered.job.uid, refused.job.uid])
 
 

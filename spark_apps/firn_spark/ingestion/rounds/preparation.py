@@ -74,9 +74,9 @@ class Preparation:
         topic.was_prepared()
 
     def _prepare(self, topic: Topic) -> bool:
-        """Return False if the brokers were not asked yet: only the table is ready then."""
+        """Return False if the brokers have not described the topic: only the table is ready then."""
         table, landed = self._table(topic)
-        if topic.log.live is None and topic.log.error is None:
+        if topic.log.live is None:
             return False
         topic.table.java, topic.letters.claimed = table, False
         dead = dead_letters.load(self._tables, topic.job)
@@ -97,10 +97,15 @@ class Preparation:
             self._claim(topic, live.topic_id)
         position(topic, live)
         if landed is None and topic.reading.older is None:
-            topic.reading.older = topic.log.ends or self._ends(topic, live)
+            topic.reading.older = self._first_ends(topic, live)
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
         self.follow_table(topic)
         return True
+
+    def _first_ends(self, topic: Topic, live: TopicInfo) -> Offsets:
+        """Return the ends that the driver knows, without a request if they are current."""
+        known = topic.log.error is None and topic.log.ends.keys() >= set(live.partitions)
+        return topic.log.ends if known else self._ends(topic, live)
 
     def _ends(self, topic: Topic, live: TopicInfo) -> Offsets:
         ends = self._kafkas(topic.job.profile).ends({topic.job.topic: live.partitions})

@@ -263,7 +263,7 @@ class Topic:
     def was_prepared(self, *, complete: bool = True) -> None:
         """Record the end of a preparation. It ends the failure of a round only if no record waits for another round.
 
-        If not ``complete``, the table is ready but the brokers have not answered yet. This ends an earlier failure of the catalog.
+        If not ``complete``, the table is ready but the brokers have not described the topic. This ends an earlier failure of the catalog.
         """
         self.prepared = complete
         if not (self.attempts.round_failed and (self.lag_records or not complete)):
