@@ -47,7 +47,7 @@ WAITING_SECONDS = 5
 SLOW_MB = 10
 TAIL_MB = 40
 READINGS = 3
-"""Readings of the log out of the page cache, whose medians count: one takes two seconds."""
+"""Readings of the log from the page cache. Their medians count, because one takes only two seconds."""
 T = TypeVar("T")
 CLIENT = ("-Xmx512m", "-XX:+UseParallelGC")
 SERVER = ("-Xms1g", "-Xmx1g")
