@@ -166,7 +166,7 @@ class Kafka:
         if lacking := len(request) - len(found):
             raise UnavailableError(
                 f"profile {self.profile} ({self.connection.bootstrap_servers}): "
-                f"the brokers did not return the offsets of {lacking} partitions; the driver asks again",
+                f"the brokers did not return the offsets of {lacking} of {len(request)} partitions; check that all brokers are running",
                 reason=Reason.BROKER_UNREACHABLE,
             )
         for partition, end in found.items():

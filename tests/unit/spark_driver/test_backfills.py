@@ -1,42 +1,39 @@
 """A backfill lands records that were in the log before the driver first prepared the table. A later backlog is none."""
 
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion.rounds import preparation
+from firn.model.errors import UnavailableError
 from firn_spark.ingestion.rounds.planning import plan
-from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
-from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Landed
 from tests.unit.spark_driver.losing import Brokers, landed_to
+from tests.unit.spark_driver.preparing import preparing
 from tests.unit.spark_driver.topic import job
 
 
 def prepared(
-    monkeypatch: pytest.MonkeyPatch, end: int, landed: Landed | None = None, *, seen: int | None = None
+    monkeypatch: pytest.MonkeyPatch,
+    end: int,
+    landed: Landed | None = None,
+    *,
+    seen: int | None = None,
+    out: bool = False,
 ) -> Topic:
-    """Return a topic after its first preparation, when its log ends at ``end``. The driver has ``seen`` an end before."""
+    """Return a topic after its first preparation, when its log ends at ``end``.
+
+    The driver has ``seen`` an end before. With ``out``, the brokers did not answer its last request.
+    """
     made = Topic(job())
     made.log.live = TopicInfo("id-1", (0,))
     if seen is not None:
         made.observe(0.0, {0: seen})
-    monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
-    monkeypatch.setattr(dead_letters, "load", lambda *_: None)
-    metadata = SimpleNamespace(currentSchemaId=lambda: 1, defaultSpecId=lambda: 1, defaultSortOrderId=lambda: 1)
-    table = SimpleNamespace(
-        uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
-        operations=lambda: SimpleNamespace(current=lambda: metadata),
-    )  # fmt: skip
-    tables = SimpleNamespace(ensure=lambda _: table, spec=lambda _: None)
-    kafka = SimpleNamespace(ends=lambda topics: {"orders": {0: end}})
-    nothing: Any = None
-    Preparation(nothing, cast(Any, tables), cast(Any, lambda _: kafka), nothing, Failpoints()).prepare(made)
+    if out:
+        made.log.error = UnavailableError("no answer")
+    preparing(monkeypatch, end, landed).prepare(made)
     assert made.prepared, made.attempts.error
     return made
 
@@ -57,6 +54,11 @@ def test_records_from_before_the_table_are_a_backfill(monkeypatch: pytest.Monkey
 def test_records_after_the_first_ends_are_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:
     new = prepared(monkeypatch, 1000, seen=900)
     assert new.reading.older == {0: 900}
+
+
+def test_ends_from_before_an_outage_are_not_the_first_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    new = prepared(monkeypatch, 1000, seen=900, out=True)
+    assert new.reading.older == {0: 1000}
 
 
 def test_the_first_records_of_a_new_topic_are_no_backfill(monkeypatch: pytest.MonkeyPatch) -> None:

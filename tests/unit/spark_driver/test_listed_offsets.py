@@ -60,7 +60,7 @@ def test_an_error_of_the_request_is_that_of_each_topic(kafka: Kafka, monkeypatch
 
 def test_an_answer_without_a_partition_is_no_answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     answer(kafka, monkeypatch, {("orders", 0): (5, 1), ("payments", 0): (3, 1)})
-    with pytest.raises(UnavailableError, match="1 partitions"):
+    with pytest.raises(UnavailableError, match="1 of 3 partitions"):
         kafka.ends(ASKED)
 
 
