@@ -320,8 +320,9 @@ def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:
             "objects": {"type": "directory", "path": str(directory / "objects")},
             # The directory is locked, so no other process is this node.
             "nodeId": 0,
-            # A write to a directory costs no request.
-            "writer": {"earlyBytes": 0},
+            # A write to a directory costs no request. It takes little time, but CPU time for each object. So an early upload
+            # waits for the one before, and takes all batches that arrive meanwhile.
+            "writer": {"earlyBytes": 0, "earlyUploads": 1},
         },
         environment,
     )

@@ -58,6 +58,7 @@ TRIED_AGAIN_SECONDS = 60.0
 """Seconds from the last commit given up until the writer no longer fails. Only new batches show whether commits succeed."""
 
 _Producer = tuple[Partition, int]
+_NO_DATA = memoryview(b"")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class _File:
     number: int
     entries: list[_Entry] = field(default_factory=list)
     size: int = 0
-    data: bytearray = field(default_factory=bytearray)
+    data: memoryview = _NO_DATA
     positions: list[int] = field(default_factory=list)
     key: str = ""
     upload: "asyncio.Task[bool] | None" = None
@@ -243,7 +244,7 @@ class WalWriter:
                         file.key = await self._key()
                         self._assemble(file)
                     with metrics.PUT_SECONDS.time():
-                        await self._store.put(file.key, memoryview(file.data))
+                        await self._store.put(file.key, file.data)
                     metrics.PUT_BYTES.inc(len(file.data))
                     return True
                 except (UnavailableError, FencedError) as error:
@@ -397,7 +398,7 @@ class WalWriter:
     def _publish(self, file: _File, numbered: Sequence[tuple[_Entry, int]], outcomes: Sequence[BatchOutcome]) -> None:
         """Write the offsets into the bytes of the object and cache them, then wake the fetches, then answer the
         producers."""
-        data = memoryview(file.data)
+        data = file.data
         positions, ends, bases = [], [], []
         grown: dict[Partition, int] = {}
         produced = 0

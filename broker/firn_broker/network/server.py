@@ -20,6 +20,7 @@ import structlog
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
+from firn_broker.memory import uncleared
 from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
 from firn_broker.network.router import Buffers, Client, Router
 from firn_broker.settings import ConnectionSettings
@@ -41,7 +42,9 @@ whether it counts."""
 STEP = 1 << 18
 """Bytes by which the memory of an arriving request grows. The budget grants each step before its bytes are read. So a
 request that does not arrive holds no more than one step."""
-_ZEROS = memoryview(bytes(STEP))
+AT_ONCE = 1 << 21
+"""Bytes of a larger request for which memory is allocated at first; then the memory doubles. Allocated memory that no
+byte has reached takes only addresses."""
 RATE_SECONDS = 2.0
 """Seconds after which the rate of an arriving request is checked."""
 CHECK_SECONDS = 1.0
@@ -122,10 +125,13 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Return the unfilled part of the buffer."""
-        if self._size and self._filled == len(self._target):
-            # Not when bytes arrive: the event loop still holds a view of the buffer then.
-            self._target += _ZEROS[: self._granted_bytes - self._filled]
-        return memoryview(self._target)[self._filled :]
+        if not self._size:
+            return memoryview(self._target)[self._filled :]
+        if self._filled == len(self._target):
+            target = uncleared(min(self._size, max(AT_ONCE, 2 * self._filled)))
+            target[: self._filled] = self._target
+            self._target = target
+        return memoryview(self._target)[self._filled : self._granted_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
         """Handle the received bytes."""

@@ -18,6 +18,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import from_url
 
 from firn.model.errors import UnavailableError
+from firn_broker.memory import PAGE, whole_pages
 
 T = TypeVar("T")
 COALESCE = 1 << 20
@@ -25,7 +26,7 @@ COALESCE = 1 << 20
 SINGLE_DELETES = 16
 """Concurrent requests that delete one object each."""
 DIRECT_BYTES = 1 << 20
-PAGE = 4096
+"""Bytes of the aligned memory through which a thread writes data that is not aligned."""
 
 
 class MemoryObjects:
@@ -71,8 +72,8 @@ class DirectoryObjects:
         self._directory = directory
         self._flush = flush
         self._aligned = threading.local()
-        self._entered: set[Path] = set()
-        """Directories that are durable: their entries in the directories above are flushed to the disk."""
+        self._entered: set[str] = set()
+        """Directories that exist and are durable: their entries in the directories above are flushed to the disk."""
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="objects-put")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="objects-get")
 
@@ -89,28 +90,31 @@ class DirectoryObjects:
         await self._in(self._writers, self._write, key, data)
 
     def _write(self, key: str, data: memoryview) -> None:
-        path = self._directory / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_name(path.name + ".part")
+        # Texts: each `Path` would cost CPU time of the interpreter, which all threads share.
+        path = f"{self._directory}/{key}"
+        directory, part = path.rpartition("/")[0], path + ".part"
+        if directory not in self._entered:
+            os.makedirs(directory, exist_ok=True)
         if not self._write_direct(part, data):
-            with part.open("wb", buffering=0) as file:
+            with open(part, "wb", buffering=0) as file:
                 written = 0
                 while written < len(data):
                     written += file.write(data[written:])
                 if self._flush:
                     os.fdatasync(file.fileno())
-        part.rename(path)
+        os.rename(part, path)
         if self._flush:
-            flush_directory(path.parent)
-            # Another writer may have made the directory, and not have flushed its entry yet.
-            if path.parent not in self._entered:
-                for parent in path.parent.parents:
+            flush_directory(directory)
+        if directory not in self._entered:
+            if self._flush:
+                # Another writer may have made the directory, and not have flushed its entry yet.
+                for parent in Path(directory).parents:
                     flush_directory(parent)
                     if parent == self._directory:
                         break
-                self._entered.add(path.parent)
+            self._entered.add(directory)
 
-    def _write_direct(self, part: Path, data: memoryview) -> bool:
+    def _write_direct(self, part: str, data: memoryview) -> bool:
         """Write past the page cache; return False if the file system cannot.
 
         The page cache would cost more CPU than all else that a broker does with these bytes, and would not be read: the
@@ -122,22 +126,30 @@ class DirectoryObjects:
                 return False
             raise
         try:
-            # Direct writes need aligned memory and whole pages, so each thread has such a buffer.
-            if not hasattr(self._aligned, "memory"):
-                self._aligned.memory = mmap.mmap(-1, DIRECT_BYTES)
-            memory = memoryview(self._aligned.memory)
-            for start in range(0, len(data), DIRECT_BYTES):
-                size = min(DIRECT_BYTES, len(data) - start)
-                memory[:size] = data[start : start + size]
-                whole = -(-size // PAGE) * PAGE
-                if os.pwrite(handle, memory[:whole], start) != whole:
-                    raise OSError(errno.EIO, f"object {part.name} was not written whole")
+            # Direct writes need whole pages of memory. Objects of the writer have them; all other data is copied.
+            if (pages := whole_pages(data)) is not None:
+                self._write_pages(handle, part, pages, 0)
+            else:
+                self._write_copies(handle, part, data)
             os.ftruncate(handle, len(data))
             if self._flush:
                 os.fdatasync(handle)
         finally:
             os.close(handle)
         return True
+
+    def _write_copies(self, handle: int, part: str, data: memoryview) -> None:
+        if not hasattr(self._aligned, "memory"):
+            self._aligned.memory = mmap.mmap(-1, DIRECT_BYTES)
+        memory = memoryview(self._aligned.memory)
+        for start in range(0, len(data), DIRECT_BYTES):
+            size = min(DIRECT_BYTES, len(data) - start)
+            memory[:size] = data[start : start + size]
+            self._write_pages(handle, part, memory[: -(-size // PAGE) * PAGE], start)
+
+    def _write_pages(self, handle: int, part: str, pages: memoryview, start: int) -> None:
+        if os.pwrite(handle, pages, start) != len(pages):
+            raise OSError(errno.EIO, f"object {part} was not written whole")
 
     async def get_ranges(self, key: str, ranges: Sequence[tuple[int, int]]) -> list[memoryview]:
         """Read byte ranges of the object."""
@@ -197,7 +209,7 @@ def _read_range(handle: int, key: str, start: int, end: int) -> bytes:
     return data
 
 
-def flush_directory(path: Path) -> None:
+def flush_directory(path: Path | str) -> None:
     """Flush the entries of a directory to the disk."""
     handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -24,6 +24,7 @@ from crc32c import crc32c
 from firn.model.errors import CorruptDataError
 from firn.records.record_batch import Batch
 from firn_broker.log_types import Partition
+from firn_broker.memory import uncleared_pages
 from firn_broker.ports import ObjectStore
 
 MAGIC = int.from_bytes(b"LSW1", "big")
@@ -87,9 +88,9 @@ def horizon(key: str) -> int | None:
 
 def assemble(
     id: UUID, node: int, epoch: int, segments: Sequence[tuple[Partition, Sequence[Batch]]]
-) -> tuple[bytearray, list[int]]:
+) -> tuple[memoryview, list[int]]:
     """Build the object; return its bytes and the position of each batch. ``segments`` are ordered by partition, each
-    partition once."""
+    partition once. The bytes begin at the start of a page, so that a directory writes them without a copy."""
     pieces: list[bytes | memoryview] = [_HEAD.pack(MAGIC, VERSION, 0, node, epoch, id.bytes)]
     index = [_COUNT.pack(len(segments))]
     positions = []
@@ -118,7 +119,12 @@ def assemble(
         index += entries
     footer = b"".join(index)
     pieces += (footer, _TAIL.pack(position, len(footer), crc32c(footer), MAGIC, VERSION))
-    return bytearray().join(pieces), positions
+    data = uncleared_pages(sum(map(len, pieces)))
+    end = 0
+    for piece in pieces:
+        start, end = end, end + len(piece)
+        data[start:end] = piece
+    return data, positions
 
 
 def index_range(tail: memoryview, size: int) -> tuple[int, int]:

@@ -1,12 +1,14 @@
 """Check the promises of `firn_broker.ports.ObjectStore` in memory, in a directory and in a bucket."""
 
 import itertools
+import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from firn.model.errors import UnavailableError
+from firn_broker.memory import PAGE, uncleared_pages
 from firn_broker.ports import ObjectStore
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects, MemoryObjects
 from tests.servers.process import free_port
@@ -51,6 +53,15 @@ class ObjectsContract:
         assert await store.list("") == [("wal/ab/1", len(data))]
         (part,) = await store.get_ranges("wal/ab/1", [(1_000_001, 9_000_001)])
         assert bytes(part) == data[1_000_001:9_000_001]
+
+    @pytest.mark.parametrize("size", [1, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 17, (1 << 20) + 5])
+    async def test_an_object_has_no_bytes_of_its_last_page_behind_its_end(self, store: ObjectStore, size: int) -> None:
+        data = uncleared_pages(size)
+        data[:] = random.Random(size).randbytes(size)
+        await store.put("wal/ab/1", data)
+        assert await store.size("wal/ab/1") == size
+        (part,) = await store.get_ranges("wal/ab/1", [(0, size)])
+        assert bytes(part) == bytes(data)
 
 
 class TestMemory(ObjectsContract):

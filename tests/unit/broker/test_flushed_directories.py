@@ -12,7 +12,7 @@ async def test_a_writer_flushes_the_entry_of_a_directory_that_another_writer_mak
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[Path] = []
-    monkeypatch.setattr(objects, "flush_directory", flushed.append)
+    monkeypatch.setattr(objects, "flush_directory", lambda path: flushed.append(Path(path)))
     store = DirectoryObjects(tmp_path)
     # Another writer has made the directory, and has not flushed its entry yet.
     (tmp_path / "wal" / "00").mkdir(parents=True)
