@@ -44,9 +44,11 @@ class WriterSettings(Settings):
     and costs more requests to the object store. Default: 20 for a bucket, 200 for a directory."""
     early_bytes: int = Field(default=256 * 1024, ge=0)
     """Size in bytes from which the broker may upload an object at once, whatever `putsPerSecond` is. It does so if a
-    producer has the maximum of requests in flight, and fewer than `earlyUploads` uploads are running."""
+    producer has the maximum of requests in flight, and fewer than `earlyUploads` uploads are running. Default with
+    `--data-dir`: 0."""
     early_uploads: int = Field(default=2, ge=1, le=64)
-    """Largest number of concurrent uploads for producers with the maximum of requests in flight."""
+    """Largest number of concurrent uploads for producers with the maximum of requests in flight. Default with `--data-dir`:
+    1."""
     uploads: int = Field(default=4, ge=1, le=64)
     """Largest number of concurrent uploads."""
     upload_seconds: float = Field(default=30, gt=0)
@@ -320,8 +322,8 @@ def embedded(directory: Path, environment: Mapping[str, str]) -> BrokerSettings:
             "objects": {"type": "directory", "path": str(directory / "objects")},
             # The directory is locked, so no other process is this node.
             "nodeId": 0,
-            # A write to a directory costs no request. It takes little time, but CPU time for each object. So an early upload
-            # waits for the one before, and takes all batches that arrive meanwhile.
+            # A write to a directory costs no request, but CPU time for each object. So an early upload waits for the one before,
+            # and takes all batches that arrive meanwhile.
             "writer": {"earlyBytes": 0, "earlyUploads": 1},
         },
         environment,

@@ -260,7 +260,7 @@ class Compaction:
         # If the upload or the swap fails, an empty commit gives the key up.
         self._unsettled = Commit(lease, key, 0, ())
         await self._log_store.reserve(lease, [key])
-        await self._objects.put(key, memoryview(data))
+        await self._objects.put(key, data)
         self._unsettled = Rewrite(lease, key, len(data), partition, old, batch_ranges(key, batches, positions))
         return await self.settle()
 

@@ -286,7 +286,7 @@ class _Recovery:
             for partition, group in groupby(pairs, key=lambda pair: pair[0].partition)
         ]
         copy, _ = wal.assemble(_copy_id(item), item.node, item.epoch, segments)
-        return memoryview(copy)
+        return copy
 
     def _entry(self, batch: wal.IndexedBatch) -> BatchEntry:
         append_time = self._configs.append_time(self._topics[batch.partition.topic])

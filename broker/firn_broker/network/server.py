@@ -40,11 +40,11 @@ PREFIX = 6
 """Bytes received before the budget grants memory: the size of the request, and its API key (int16), which decides
 whether it counts."""
 STEP = 1 << 18
-"""Bytes by which the memory of an arriving request grows. The budget grants each step before its bytes are read. So a
-request that does not arrive holds no more than one step."""
+"""Bytes that the budget grants an arriving request at a time. It grants each step before its bytes are read. So a request
+that does not arrive holds no more than one step of the budget."""
 AT_ONCE = 1 << 21
-"""Bytes of a larger request for which memory is allocated at first; then the memory doubles. Allocated memory that no
-byte has reached takes only addresses."""
+"""Size in bytes of the first memory for a larger request. Each time that it is full, memory of twice the size replaces it.
+Most requests are smaller, and are never copied."""
 RATE_SECONDS = 2.0
 """Seconds after which the rate of an arriving request is checked."""
 CHECK_SECONDS = 1.0

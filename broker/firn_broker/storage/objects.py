@@ -72,8 +72,8 @@ class DirectoryObjects:
         self._directory = directory
         self._flush = flush
         self._aligned = threading.local()
-        self._entered: set[str] = set()
-        """Directories that exist and are durable: their entries in the directories above are flushed to the disk."""
+        self._durable: set[str] = set()
+        """Directories that are durable: their entries in the directories above are flushed to the disk."""
         self._writers = ThreadPoolExecutor(4, thread_name_prefix="objects-put")
         self._readers = ThreadPoolExecutor(4, thread_name_prefix="objects-get")
 
@@ -93,8 +93,25 @@ class DirectoryObjects:
         # Texts: each `Path` would cost CPU time of the interpreter, which all threads share.
         path = f"{self._directory}/{key}"
         directory, part = path.rpartition("/")[0], path + ".part"
-        if directory not in self._entered:
+        try:
+            self._write_file(part, data)
+        except FileNotFoundError:
+            # The directory is new, or was deleted.
+            self._durable.discard(directory)
             os.makedirs(directory, exist_ok=True)
+            self._write_file(part, data)
+        os.rename(part, path)
+        if self._flush:
+            flush_directory(directory)
+            # Another writer may have made the directory, and not have flushed its entry yet.
+            if directory not in self._durable:
+                for parent in Path(directory).parents:
+                    flush_directory(parent)
+                    if parent == self._directory:
+                        break
+                self._durable.add(directory)
+
+    def _write_file(self, part: str, data: memoryview) -> None:
         if not self._write_direct(part, data):
             with open(part, "wb", buffering=0) as file:
                 written = 0
@@ -102,17 +119,6 @@ class DirectoryObjects:
                     written += file.write(data[written:])
                 if self._flush:
                     os.fdatasync(file.fileno())
-        os.rename(part, path)
-        if self._flush:
-            flush_directory(directory)
-        if directory not in self._entered:
-            if self._flush:
-                # Another writer may have made the directory, and not have flushed its entry yet.
-                for parent in Path(directory).parents:
-                    flush_directory(parent)
-                    if parent == self._directory:
-                        break
-            self._entered.add(directory)
 
     def _write_direct(self, part: str, data: memoryview) -> bool:
         """Write past the page cache; return False if the file system cannot.

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import shutil
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -76,6 +77,12 @@ class TestDirectory(ObjectsContract):
         store = DirectoryObjects(tmp_path / "objects")
         yield store
         await store.close()
+
+    async def test_a_deleted_directory_is_made_again(self, store: DirectoryObjects, tmp_path: Path) -> None:
+        await store.put("wal/ab/1", memoryview(b"abc"))
+        shutil.rmtree(tmp_path / "objects")
+        await store.put("wal/ab/2", memoryview(b"abc"))
+        assert await store.list("") == [("wal/ab/2", 3)]
 
 
 class TestBucket(ObjectsContract):

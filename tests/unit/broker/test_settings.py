@@ -148,3 +148,14 @@ def test_the_address_of_an_internal_listener_is_checked(
     path = document(tmp_path, internal={**INTERNAL, "bind": "nowhere"}, objects={"type": "bucket", "url": "s3://b/p"})
     assert main(["--config", str(path)]) == ExitCode.CONFIGURATION
     assert "'nowhere' is not HOST:PORT" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("environment", "uploads"),
+    [
+        pytest.param({}, 1, id="one"),
+        pytest.param({"FIRN_BROKER_WRITER__EARLY_UPLOADS": "3"}, 3, id="as the environment says"),
+    ],
+)
+def test_an_embedded_broker_has_few_early_uploads(tmp_path: Path, environment: dict[str, str], uploads: int) -> None:
+    assert settings.embedded(tmp_path, environment).writer.early_uploads == uploads
