@@ -1,12 +1,14 @@
 """Fetches that repeat the last request of their connection, which found nothing.
 
 A consumer at the ends of its partitions sends the same bytes every half second, and gets the same answer. Such a fetch
-needs no parsing, no task and no lookup of its own. It registers, and a timer sends the answer again. If a partition
-grows, or no poll confirms the ends in time, the broker handles the request in full.
+needs no parsing, no task and no lookup of its own. It registers, and a timer sends the answer again. Fetches that end at
+about the same time share a timer. If a partition grows, or no poll confirms the ends in time, the broker handles the
+request in full.
 
 In a session (KIP-227), each request has the next epoch and is otherwise the same."""
 
 import asyncio
+import math
 from collections.abc import Mapping
 
 from firn_broker import metrics
@@ -31,6 +33,9 @@ MAX_WAIT_SECONDS = 5.0
 """Longest wait for records, in seconds. Requests with a longer wait are not remembered."""
 POLLS = 2
 """Least number of polls of the coordinator for which a request waits, so that one of them can confirm the ends."""
+TICK_SECONDS = 0.025
+"""Seconds by which an answer may be late. To wake the process costs more than an answer does, so those of a tick go out
+together. Then their clients send the next requests together, too."""
 _SECONDS = metrics.REQUEST_SECONDS.labels("Fetch")
 
 
@@ -43,6 +48,8 @@ class RepeatedFetches:
         self._min_wait_seconds = POLLS * settings.poll_seconds
         self.held = 0
         """Bytes of all remembered requests."""
+        self._ticks: dict[int, dict[_Repeated, None]] = {}
+        """The waiting fetches by the number of the tick at which their wait ends."""
 
     def remember(
         self, call: Call, request: FetchRequest, session: FetchSession | None, ends: Ends, body: bytes
@@ -56,6 +63,25 @@ class RepeatedFetches:
         if size <= REQUEST_BYTES and self.held + held <= TOTAL_BYTES:
             self.held += held
             call.client.repeatable = _Last(self, call, session, ends, wait, body, held)
+
+    def wait(self, fetch: "_Repeated", seconds: float) -> int:
+        """Let a fetch expire in the first tick after ``seconds``, and return the number of the tick."""
+        loop = asyncio.get_running_loop()
+        tick = math.ceil((loop.time() + seconds) / TICK_SECONDS)
+        if tick not in self._ticks:
+            self._ticks[tick] = {}
+            loop.call_at(tick * TICK_SECONDS, self._expire, tick)
+        self._ticks[tick][fetch] = None
+        return tick
+
+    def leave(self, fetch: "_Repeated", tick: int) -> None:
+        """Let a fetch that ended earlier not expire."""
+        if tick in self._ticks:
+            self._ticks[tick].pop(fetch, None)
+
+    def _expire(self, tick: int) -> None:
+        for fetch in self._ticks.pop(tick):
+            fetch.expire()
 
 
 class _Last:
@@ -71,7 +97,7 @@ class _Last:
         body: bytes,
         held: int,
     ) -> None:
-        self._fetches, self._held = fetches, held
+        self.fetches, self._held = fetches, held
         self._waiting: _Repeated | None = None
         self.watermarks, self._sessions = fetches.watermarks, fetches.sessions
         self.ends = ends
@@ -111,7 +137,7 @@ class _Last:
 
     def release(self) -> None:
         """Release the memory of the request."""
-        self._fetches.held -= self._held
+        self.fetches.held -= self._held
         self._held = 0
 
     @property
@@ -144,7 +170,7 @@ class _Repeated(Watch):
         self.answer: asyncio.Future[Buffers | None] = loop.create_future()
         last.watermarks.register(self)
         last.watermarks.claim(self)
-        self._timer = loop.call_later(last.wait_seconds, self._expire)
+        self._tick = last.fetches.wait(self, last.wait_seconds)
         self.answer.add_done_callback(self._end)
 
     def wake(self, partition: Partition) -> None:
@@ -156,7 +182,8 @@ class _Repeated(Watch):
         if self._task is None:
             self.answer.cancel()
 
-    def _expire(self) -> None:
+    def expire(self) -> None:
+        """Send the answer again, unless the ends are not certain."""
         if self.answer.done() or self._task is not None:
             return
         if not self.confirmed or not self._last.holds:
@@ -182,6 +209,6 @@ class _Repeated(Watch):
             self.answer.set_result(task.result())
 
     def _end(self, _: object) -> None:
-        self._timer.cancel()
+        self._last.fetches.leave(self, self._tick)
         self._last.ended()
         self._last.watermarks.unregister(self)

@@ -1,16 +1,20 @@
 """Fetches that repeat the last request of their connection: the same answer, without the work, and never an old one."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from kio.schema.errors import ErrorCode
 
 from firn_broker.log import repeated_fetches
+from firn_broker.log.repeated_fetches import TICK_SECONDS, RepeatedFetches
+from firn_broker.log.watermarks import Watermarks
 from firn_broker.log_types import Partition
 from firn_broker.network.router import Router
+from firn_broker.settings import ReaderSettings
 from firn_broker.wire.headers import RequestHeader
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_disconnected_clients import Client, Slow, request, seconds, serving, until
@@ -208,3 +212,46 @@ async def test_a_stopping_broker_ends_repeated_fetches(monkeypatch: pytest.Monke
         asked.broker.wake()
         assert (await waiting).error_code is NONE
         assert handled.count == 2
+
+
+class Timers:
+    """An event loop whose time stands still until `pass_to`."""
+
+    def __init__(self) -> None:
+        self.now = 10.0
+        self._due: list[tuple[float, Callable[..., None], tuple[Any, ...]]] = []
+
+    def time(self) -> float:
+        return self.now
+
+    def call_at(self, when: float, callback: Callable[..., None], *arguments: Any) -> None:
+        self._due.append((when, callback, arguments))
+
+    def pass_to(self, now: float) -> int:
+        """Call what is due, and return how many timers that took."""
+        self.now = now
+        due = [timer for timer in self._due if timer[0] <= now]
+        self._due = [timer for timer in self._due if timer[0] > now]
+        for _, callback, arguments in due:
+            callback(*arguments)
+        return len(due)
+
+
+async def test_waits_of_the_same_tick_end_with_one_timer_and_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    timers = Timers()
+    monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
+    fetches: Any = RepeatedFetches(Watermarks(), Mock(), ReaderSettings())
+    waits = [Mock() for _ in range(20)]
+    ticks = [fetches.wait(wait, 0.5 + TICK_SECONDS * (number + 0.5) / 20) for number, wait in enumerate(waits)]
+    assert len(set(ticks)) == 1
+    fetches.leave(waits[3], ticks[3])
+    later = Mock()
+    fetches.wait(later, 0.5 + TICK_SECONDS * 1.5)
+    assert timers.pass_to(10.5 + TICK_SECONDS * 0.99) == 0
+    assert timers.pass_to(10.5 + TICK_SECONDS * 1.01) == 1
+    assert [wait.expire.call_count for wait in waits] == [1] * 3 + [0] + [1] * 16
+    fetches.leave(waits[0], ticks[0])
+    assert later.expire.call_count == 0
+    assert timers.pass_to(10.5 + TICK_SECONDS * 2.01) == 1
+    assert later.expire.call_count == 1
+    assert not fetches._ticks
