@@ -259,14 +259,18 @@ class WorkQueue:
         workers: int,
         grace: float = 20.0,
         deadline: float = DEADLINE,
+        retry_lane: Callable[[Key], Lane] = lambda _: Lane.ROUTINE,
     ) -> None:
-        """Work until `stop`. Active reconciles then have ``grace`` seconds before they are cancelled."""
+        """Work until `stop`. Active reconciles then have ``grace`` seconds before they are cancelled.
+
+        A key whose reconcile raises an exception or times out waits in its ``retry_lane``.
+        """
         while not self._stopping:
             self.schedule.release()
             while len(self._tasks) < workers and (key := self.schedule.start_next()) is not None:
                 if not self._tasks:
                     self._last_progress = self._clock.monotonic()
-                task = asyncio.create_task(self._work(key, reconcile, deadline))
+                task = asyncio.create_task(self._work(key, reconcile, deadline, retry_lane))
                 self._tasks.add(task)
                 task.add_done_callback(self._ended)
             self._meter.depth(self.schedule.depth)
@@ -281,9 +285,15 @@ class WorkQueue:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    async def _work(self, key: Key, reconcile: Callable[[Key], Awaitable[Outcome]], deadline: float) -> None:
+    async def _work(
+        self,
+        key: Key,
+        reconcile: Callable[[Key], Awaitable[Outcome]],
+        deadline: float,
+        retry_lane: Callable[[Key], Lane],
+    ) -> None:
         started = self._clock.monotonic()
-        outcome = Outcome(failed=True)
+        outcome: Outcome | None = None
         verdict: ReconcileVerdict = "error"
         try:
             async with asyncio.timeout(deadline):
@@ -298,7 +308,7 @@ class WorkQueue:
         except Exception:
             log.exception("reconcile of %s failed", key)
         finally:
-            self.schedule.done(key, outcome)
+            self.schedule.done(key, outcome or Outcome(failed=True, lane=retry_lane(key)))
             self._last_progress = self._clock.monotonic()
             self._meter.reconciled(key, self._last_progress - started, verdict)
 

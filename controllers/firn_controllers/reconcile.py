@@ -186,7 +186,7 @@ class Controllers:
         await self._synced.wait()
         if not self._stopped:
             self.begin()
-            await self.queue.run(self.reconcile, self._config.workers)
+            await self.queue.run(self.reconcile, self._config.workers, retry_lane=self._retry_lane)
 
     def begin(self) -> None:
         """Add the keys that no watch adds."""
@@ -264,10 +264,15 @@ class Controllers:
     # Wake-ups
 
     def _wake(self, name: Name, lane: Lane) -> None:
-        entry = self.topics.get(name)
-        # Otherwise an edit that an outage failed waits behind all other topics that the outage failed.
-        edited = entry is not None and entry.edited
-        self.queue.add((TOPIC, *name), min(lane, Lane.EDIT) if edited else lane)
+        self.queue.add((TOPIC, *name), min(lane, self._retry_lane((TOPIC, *name))))
+
+    def _retry_lane(self, key: Key) -> Lane:
+        """Return the lane of a retry. An edit that an outage failed precedes all other topics that it failed."""
+        match key:
+            case (kind, namespace, name) if kind == TOPIC:
+                entry = self.topics.get((namespace, name))
+                return Lane.EDIT if entry is not None and entry.edited else Lane.ROUTINE
+        return Lane.ROUTINE
 
     def _wake_policies(self, namespace: str) -> None:
         """Wake the policies of a namespace, because the topics that they govern may have changed."""

@@ -1,5 +1,6 @@
 """Changes of a spec that wait for topic and table: their reconciles come before those of other topics."""
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from firn.model.errors import UnavailableError
 from firn_controllers.ports import Manifest
-from firn_controllers.queue import Lane
+from firn_controllers.queue import Key, Lane, Outcome
 from tests import gen
 from tests.fakes.world import World
 
@@ -41,6 +42,30 @@ async def test_an_edit_waits_until_topic_and_table_follow_it() -> None:
     await world.settle()
     assert world.conditions("orders")["Ready"][0] == "True"
     assert not edited(world)
+
+
+async def test_an_edit_whose_reconcile_raises_an_exception_is_retried_before_other_topics(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    world = await ready_world()
+    world.tables.problem["lake"] = UnavailableError("catalog lake: no answer")
+    world.cluster.edit("orders", lambda manifest: manifest["spec"].update(partitions=9))
+    await world.step()
+    topics = [("topic", *NAME), ("topic", "demo", "unknown")]
+
+    async def reconcile(key: Key) -> Outcome:
+        if key not in topics:
+            return Outcome()
+        if key == topics[-1]:
+            world.operator.stop()
+        raise UnavailableError("the API server does not answer")
+
+    monkeypatch.setattr(world.operator, "reconcile", reconcile)
+    for key in topics:
+        world.operator.queue.add(key)
+    world.operator.synced()
+    await asyncio.wait_for(world.operator.run(), 10)
+    assert [world.operator.queue.schedule._due[key][1] for key in topics] == [Lane.EDIT, Lane.ROUTINE]
 
 
 def suspended(manifest: Manifest) -> None:
