@@ -18,6 +18,7 @@ from hack.support.progress import say
 BENCHMARKS = (
     "ingest",
     "trips",
+    "peers",
     "direct",
     "decode",
     "files",
@@ -36,14 +37,14 @@ BENCHMARKS = (
 )
 
 _SIZES = {
-    "rows": "number of records of ingest and direct, and highest number of sustained",
+    "rows": "number of records of ingest, peers and direct, and highest number of sustained",
     "trips": "number of records of trips",
     "minutes": "minutes of files, freshness, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
-    "repeats": "number of runs of ingest, trips, direct, compaction and broker, whose figures are medians",
+    "repeats": "number of runs of ingest, trips, peers, direct, compaction and broker, whose figures are medians",
 }
 
 
@@ -61,7 +62,7 @@ def main() -> int:
         "--peers",
         type=lambda text: tuple(filter(None, text.split(","))),
         default=defaults.peers,
-        help=f"peers of ingest and trips, separated by commas (default: {','.join(defaults.peers)})",
+        help=f"peers of ingest, trips and peers, separated by commas (default: {','.join(defaults.peers)})",
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory with tables and logs")
     arguments = parser.parse_args()

@@ -96,6 +96,15 @@ def program(main: str, *arguments: str, flags: Sequence[str] = SMALL, jars: str 
     return ["java", *flags, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn", "-cp", f"{directory}/*", main, *arguments]
 
 
+def tool(bootstrap: str, name: str, *arguments: str) -> str:
+    """Run a tool from the published jars, such as ``ConsumerPerformance``, and return its output."""
+    flags = "-Xmx512m", "-XX:+UseParallelGC"
+    command = program(f"org.apache.kafka.tools.{name}", "--bootstrap-server", bootstrap, *arguments, flags=flags)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout.strip()
+
+
 @contextmanager
 def kafka(
     directory: Path, *, secure: bool = False, port: int | None = None, java: Sequence[str] = SMALL, **settings: str

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from hack.bench.measuring.process_tree import Sampler, cpu_by_part, memory_bytes
 from hack.bench.options import Options
 from hack.support.progress import say
 from tests.servers.firn_broker import embedded, fleet_settings, of_fleet
-from tests.servers.kafka import kafka, program
+from tests.servers.kafka import kafka, tool
 from tests.servers.postgres import Postgres, directory_for_postgres, postgres
 from tests.servers.process import free_port
 from tests.servers.s3 import s3
@@ -49,7 +48,6 @@ TAIL_MB = 40
 READINGS = 3
 """Readings of the log from the page cache. Their medians count, because one takes only two seconds."""
 T = TypeVar("T")
-CLIENT = ("-Xmx512m", "-XX:+UseParallelGC")
 SERVER = ("-Xms1g", "-Xmx1g")
 BATCHES = {"64k": 64 << 10, "1m": 1 << 20}
 
@@ -358,7 +356,7 @@ def produce(
     rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
     create(brokers, topic)
     output = tool(
-        brokers, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
+        brokers.bootstrap, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
         "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
         f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
         f"enable.idempotence={str(idempotent).lower()}",
@@ -387,7 +385,7 @@ def consume(brokers: Brokers, topic: str, count: int) -> float:
         "--group",
         f"of-{topic}-{uuid4()}",
     )
-    output = tool(brokers, "ConsumerPerformance", *arguments)
+    output = tool(brokers.bootstrap, "ConsumerPerformance", *arguments)
     values = output.splitlines()[-1].split(", ")
     assert int(values[4]) >= count, output
     return float(values[4]) * RECORD_BYTES / 1e3 / float(values[7])
@@ -398,16 +396,6 @@ def create(brokers: Brokers, topic: str, partitions: int = PARTITIONS) -> None:
     admin = AdminClient({"bootstrap.servers": brokers.bootstrap})
     if topic not in admin.list_topics(timeout=30).topics:
         admin.create_topics([NewTopic(topic, partitions, 1)])[topic].result(30)
-
-
-def tool(brokers: Brokers, name: str, *arguments: str) -> str:
-    """Run one of Kafka's tools and return its output."""
-    command = program(
-        f"org.apache.kafka.tools.{name}", "--bootstrap-server", brokers.bootstrap, *arguments, flags=CLIENT
-    )
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=900)
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout.strip()
 
 
 @contextmanager

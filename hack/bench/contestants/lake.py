@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,7 +30,8 @@ PLAIN_TABLE = {
     table_properties.CODEC: "zstd",
     "write.parquet.compression-level": "1",
 }
-"""Properties of tables for other programs. PyIceberg sets no codec, and without one Java writers compress with gzip."""
+"""Properties of tables for other programs, with the codec of Firn's files. PyIceberg sets no codec, and Java writers then
+compress with gzip."""
 
 
 @dataclass(frozen=True)
@@ -46,12 +47,14 @@ class Lake:
         """Open the catalog with PyIceberg."""
         return open_catalog(CATALOG, self.connection)
 
-    def create_plain_table(self, name: str, columns: Sequence[Column] = COLUMNS) -> None:
-        """Create a table with only the record's columns, for other sinks than ours, and with the codec of our files."""
+    def create_plain_table(
+        self, name: str, columns: Sequence[Column] = COLUMNS, properties: Mapping[str, str] = PLAIN_TABLE
+    ) -> None:
+        """Create a table with only the record's columns, for other programs than Firn."""
         catalog = self.catalog()
         with suppress(NamespaceAlreadyExistsError):
             catalog.create_namespace(NAMESPACE)
-        catalog.create_table((NAMESPACE, name), schema=new_schema(columns), properties=PLAIN_TABLE)
+        catalog.create_table((NAMESPACE, name), schema=new_schema(columns), properties=dict(properties))
 
     def create_topic_tables(self, names: list[str], schema: RecordSchema = SCHEMA) -> list[TableTarget]:
         """Create tables as the operator does for topics of the records."""

@@ -18,6 +18,7 @@ import httpx
 from firn.model.jobs import Column
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
+from hack.bench.peers.settings import CHOSEN, Settings
 from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.command import run
 from hack.support.content import cached, content_hash
@@ -42,13 +43,8 @@ _OPEN = (
     "util.concurrent.atomic",
     "util.concurrent.locks",
 )
-FLAGS = (
-    "-Xms2g",
-    "-Xmx2g",
-    "-XX:+UseParallelGC",
-    *(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPEN),
-)
-"""JVM flags. The packages are those that Flink's own configuration opens."""
+FLAGS = tuple(f"--add-opens=java.base/java.{package}=ALL-UNNAMED" for package in _OPEN)
+"""JVM flags that every run needs. The packages are those that Flink's own configuration opens."""
 SETTINGS = {
     "execution.target": "local",
     "pipeline.object-reuse": "true",
@@ -58,8 +54,6 @@ SOURCE = {
     "scan.startup.mode": "earliest-offset",
     "format": "json",
     "json.timestamp-format.standard": "ISO-8601",
-    "properties.max.poll.records": "5000",
-    "properties.max.partition.fetch.bytes": "8388608",
 }
 SINK = {"distribution-mode": "none"}
 _TYPES = {"long": "BIGINT", "timestamptz": "TIMESTAMP_LTZ(6)"}
@@ -91,7 +85,7 @@ def fields(columns: Sequence[Column]) -> str:
     return ", ".join(f"`{column.name}` {_TYPES.get(column.type, column.type.upper())}" for column in columns)
 
 
-def script(lake: Lake, topic: str, table: str, columns: Sequence[Column]) -> str:
+def script(lake: Lake, topic: str, table: str, columns: Sequence[Column], settings: Settings = CHOSEN) -> str:
     """Return the statements of the job."""
     catalog = {
         "type": "iceberg",
@@ -102,7 +96,9 @@ def script(lake: Lake, topic: str, table: str, columns: Sequence[Column]) -> str
         "jdbc.schema-version": "V1",
         "warehouse": lake.connection.warehouse,
     }
-    source = {"connector": "kafka", "topic": topic, "properties.bootstrap.servers": lake.kafka.bootstrap, **SOURCE}
+    consumer = {"bootstrap.servers": lake.kafka.bootstrap, **settings.consumer}
+    properties = {f"properties.{name}": value for name, value in consumer.items()}
+    source = {"connector": "kafka", "topic": topic, **properties, **SOURCE}
     return (
         f"CREATE CATALOG `{CATALOG}` WITH ({_options(catalog)});\n"
         f"CREATE TEMPORARY TABLE source ({fields(columns)}) WITH ({_options(source)});\n"
@@ -123,6 +119,7 @@ def flink(
     columns: Sequence[Column],
     checkpoint_seconds: float,
     cores: int,
+    chosen: Settings = CHOSEN,
 ) -> Iterator[Contestant]:
     """Run a job with a slot for each of ``cores`` inside the with block. The table must exist."""
     directory.mkdir(parents=True)
@@ -138,7 +135,7 @@ def flink(
     }
     (directory / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
     file = directory / "job.sql"
-    file.write_text(script(lake, topic, table, columns))
+    file.write_text(script(lake, topic, table, columns, chosen))
 
     def serving() -> bool:
         try:
@@ -149,6 +146,6 @@ def flink(
         assert all(job["state"] not in ("FAILING", "FAILED") for job in jobs), f"the job failed: {directory}"
         return bool(jobs) and all(job["tasks"]["running"] == job["tasks"]["total"] for job in jobs)
 
-    command = ["java", *FLAGS, "-cp", f"{jars()}:{jars()}/*", _PROGRAM.stem, str(directory), str(file)]
+    command = ["java", *chosen.java, *FLAGS, "-cp", f"{jars()}:{jars()}/*", _PROGRAM.stem, str(directory), str(file)]
     with running(command, serving, directory / "job.log", seconds=START_SECONDS) as process:
         yield Contestant(process, serving)

@@ -22,6 +22,7 @@ from hack.bench.measuring.commits import Commit, DataFile
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler, Usage
 from hack.bench.peers import flink, sink
+from hack.bench.peers.settings import CHOSEN, Settings
 from hack.support.progress import step
 from tests.servers.process import await_true
 
@@ -162,8 +163,8 @@ def prepare(names: Sequence[str]) -> None:
         {"sink": sink.jars, "flink": flink.jars}[name]()
 
 
-def run(stores: Lake, workload: Workload, name: str) -> Run:
-    """Let a contestant land the workload in a new table."""
+def run(stores: Lake, workload: Workload, name: str, settings: Settings = CHOSEN) -> Run:
+    """Let a contestant land the workload in a new table. ``settings`` are those of a peer."""
     existing = sum(1 for each in stores.directory.iterdir() if each.name.startswith(f"{name}_"))
     table = f"{name}_{existing}"
     directory = stores.directory / table
@@ -178,10 +179,12 @@ def run(stores: Lake, workload: Workload, name: str) -> Run:
             workload.rows,
             lambda: ingestion(directory, stores, contracts, cores=CORES, heap=HEAP),
         )
-    stores.create_plain_table(table, workload.columns)
+    stores.create_plain_table(table, workload.columns, settings.table)
     start: dict[str, Callable[[], AbstractContextManager[Contestant]]] = {
-        "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS),
-        "flink": lambda: flink.flink(directory, stores, workload.topic, table, workload.columns, COMMIT_SECONDS, CORES),
+        "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS, settings),
+        "flink": lambda: flink.flink(
+            directory, stores, workload.topic, table, workload.columns, COMMIT_SECONDS, CORES, settings
+        ),
     }
     return _run(PEERS[name], stores, table, workload.rows, start[name])
 

@@ -12,6 +12,7 @@ import httpx
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
 from hack.bench.contestants.records import create_topics
+from hack.bench.peers.settings import CHOSEN, Settings
 from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.content import cached, content_hash
 from hack.support.progress import step
@@ -21,9 +22,6 @@ VERSION = "1.12.0"
 NAME = f"iceberg-kafka-connect {VERSION}"
 TASKS = 2
 _POM = Path(__file__).with_name("sink.pom.xml")
-FLAGS = ("-Xms2g", "-Xmx2g", "-XX:+UseParallelGC", "-Dlog4j2.level=WARN")
-"""JVM flags. Connect's start script asks G1 for pauses of 20 ms, which a sink does not need."""
-CONSUMER = {"consumer.max.poll.records": "5000", "consumer.max.partition.fetch.bytes": "8388608"}
 
 
 def jars() -> Path:
@@ -38,7 +36,9 @@ def jars() -> Path:
 
 
 @contextmanager
-def sink(directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float) -> Iterator[Contestant]:
+def sink(
+    directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float, settings: Settings = CHOSEN
+) -> Iterator[Contestant]:
     """Run a worker with all of its tasks inside the with block. The table must exist."""
     directory.mkdir(parents=True)
     control = f"control-{table}"
@@ -54,7 +54,7 @@ def sink(directory: Path, lake: Lake, topic: str, table: str, commit_seconds: fl
         # A task answers the coordinator only after a poll, which waits for this long.
         "offset.flush.interval.ms": "1000",
         "plugin.path": str(jars() / "plugins"),
-        **CONSUMER,
+        **{f"consumer.{name}": value for name, value in settings.consumer.items()},
     }
     connector = {
         "name": table,
@@ -86,6 +86,6 @@ def sink(directory: Path, lake: Lake, topic: str, table: str, commit_seconds: fl
         return states == ["RUNNING"] * TASKS
 
     main = "org.apache.kafka.connect.cli.ConnectStandalone"
-    command = ["java", *FLAGS, "-cp", f"{jars() / 'worker'}/*", main, *map(str, files)]
+    command = ["java", *settings.java, "-Dlog4j2.level=WARN", "-cp", f"{jars() / 'worker'}/*", main, *map(str, files)]
     with running(command, serving, directory / "worker.log", seconds=START_SECONDS) as process:
         yield Contestant(process, serving)

@@ -1,0 +1,44 @@
+"""Compare the peers of ingestion with themselves: with the settings of the other benchmarks, and with one of them changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hack.bench.contestants.lake import lake
+from hack.bench.contestants.records import COLUMNS, create_topics, fill, read_through
+from hack.bench.measuring.figures import Figure
+from hack.bench.options import Options
+from hack.bench.peers.race import BACKLOGGED, FIGURES, LATER, PEERS, Run, Workload, median, prepare, run
+from hack.bench.peers.settings import CHOSEN, VARIANTS
+from hack.support.progress import step
+
+TOPIC = "measurements"
+PARTITIONS = 4
+
+
+def measure(options: Options) -> Iterator[Figure]:
+    """Fill the topic of `ingest`, and let each peer land it with each of its settings in turn."""
+    prepare(options.peers)
+    with lake(options.directory / "peers") as stores:
+        bootstrap = stores.kafka.bootstrap
+        with step(f"producing {options.rows:,} records"):
+            create_topics(bootstrap, [TOPIC], PARTITIONS)
+            fill(bootstrap, TOPIC, options.rows, PARTITIONS)
+        read_through(bootstrap, TOPIC, PARTITIONS)
+        workload = Workload(TOPIC, options.rows, COLUMNS)
+        for peer in options.peers:
+            runs: dict[str, list[Run]] = {"chosen": [], **{name: [] for name in VARIANTS}}
+            for _ in range(options.repeats):
+                for name, made in runs.items():
+                    made.append(run(stores, workload, peer, VARIANTS.get(name, CHOSEN)))
+            yield from _compared(peer, runs)
+
+
+def _compared(peer: str, runs: dict[str, list[Run]]) -> Iterator[Figure]:
+    """Yield the medians with the chosen settings, each beside those of a variant. A ratio above 1 speaks for the former."""
+    values = {name: [each.values() for each in made] for name, made in runs.items()}
+    for name in VARIANTS:
+        for figure in (BACKLOGGED, LATER):
+            unit, better = FIGURES[figure]
+            chosen, other = (median([each[figure] for each in values[one]]) for one in ("chosen", name))
+            yield Figure(f"peers_{peer}_{name}_{figure}", chosen, unit, better, f"{PEERS[peer]} with {name}", other)
