@@ -8,8 +8,8 @@ from hack.bench.contestants.lake import lake
 from hack.bench.contestants.records import COLUMNS, create_topics, fill, read_through
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
-from hack.bench.peers.race import BACKLOGGED, FIGURES, LATER, PEERS, Run, Workload, median, prepare, run
-from hack.bench.peers.settings import CHOSEN, VARIANTS
+from hack.bench.peers.race import BACKLOGGED, CHOSEN, FIGURES, LATER, PEERS, Run, Workload, median, prepare, run
+from hack.bench.peers.settings import variants
 from hack.support.progress import step
 
 TOPIC = "measurements"
@@ -27,17 +27,18 @@ def measure(options: Options) -> Iterator[Figure]:
         read_through(bootstrap, TOPIC, PARTITIONS)
         workload = Workload(TOPIC, options.rows, COLUMNS)
         for peer in options.peers:
-            runs: dict[str, list[Run]] = {"chosen": [], **{name: [] for name in VARIANTS}}
+            settings = {"chosen": CHOSEN[peer], **variants(CHOSEN[peer])}
+            runs: dict[str, list[Run]] = {name: [] for name in settings}
             for _ in range(options.repeats):
                 for name, made in runs.items():
-                    made.append(run(stores, workload, peer, VARIANTS.get(name, CHOSEN)))
+                    made.append(run(stores, workload, peer, settings[name]))
             yield from _compared(peer, runs)
 
 
 def _compared(peer: str, runs: dict[str, list[Run]]) -> Iterator[Figure]:
     """Yield the medians with the chosen settings, each beside those of a variant. A ratio above 1 speaks for the former."""
     values = {name: [each.values() for each in made] for name, made in runs.items()}
-    for name in VARIANTS:
+    for name in list(runs)[1:]:
         for figure in (BACKLOGGED, LATER):
             unit, better = FIGURES[figure]
             chosen, other = (median([each[figure] for each in values[one]]) for one in ("chosen", name))

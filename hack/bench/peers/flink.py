@@ -18,7 +18,7 @@ import httpx
 from firn.model.jobs import Column
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
-from hack.bench.peers.settings import CHOSEN, Settings
+from hack.bench.peers.settings import FLINK, Settings
 from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.command import run
 from hack.support.content import cached, content_hash
@@ -85,7 +85,7 @@ def fields(columns: Sequence[Column]) -> str:
     return ", ".join(f"`{column.name}` {_TYPES.get(column.type, column.type.upper())}" for column in columns)
 
 
-def script(lake: Lake, topic: str, table: str, columns: Sequence[Column], settings: Settings = CHOSEN) -> str:
+def script(lake: Lake, topic: str, table: str, columns: Sequence[Column], settings: Settings = FLINK) -> str:
     """Return the statements of the job."""
     catalog = {
         "type": "iceberg",
@@ -119,12 +119,12 @@ def flink(
     columns: Sequence[Column],
     checkpoint_seconds: float,
     cores: int,
-    chosen: Settings = CHOSEN,
+    settings: Settings = FLINK,
 ) -> Iterator[Contestant]:
     """Run a job with a slot for each of ``cores`` inside the with block. The table must exist."""
     directory.mkdir(parents=True)
     port = free_port()
-    settings = {
+    configuration = {
         **SETTINGS,
         "parallelism.default": cores,
         "taskmanager.numberOfTaskSlots": cores,
@@ -133,9 +133,9 @@ def flink(
         "io.tmp.dirs": str(directory),
         "rest.bind-port": port,
     }
-    (directory / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in settings.items()))
+    (directory / "config.yaml").write_text("".join(f"{key}: {value}\n" for key, value in configuration.items()))
     file = directory / "job.sql"
-    file.write_text(script(lake, topic, table, columns, chosen))
+    file.write_text(script(lake, topic, table, columns, settings))
 
     def serving() -> bool:
         try:
@@ -146,6 +146,6 @@ def flink(
         assert all(job["state"] not in ("FAILING", "FAILED") for job in jobs), f"the job failed: {directory}"
         return bool(jobs) and all(job["tasks"]["running"] == job["tasks"]["total"] for job in jobs)
 
-    command = ["java", *chosen.java, *FLAGS, "-cp", f"{jars()}:{jars()}/*", _PROGRAM.stem, str(directory), str(file)]
+    command = ["java", *settings.java, *FLAGS, "-cp", f"{jars()}:{jars()}/*", _PROGRAM.stem, str(directory), str(file)]
     with running(command, serving, directory / "job.log", seconds=START_SECONDS) as process:
         yield Contestant(process, serving)

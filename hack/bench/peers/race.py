@@ -22,7 +22,7 @@ from hack.bench.measuring.commits import Commit, DataFile
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler, Usage
 from hack.bench.peers import flink, sink
-from hack.bench.peers.settings import CHOSEN, Settings
+from hack.bench.peers.settings import FLINK, SINK, Settings
 from hack.support.progress import step
 from tests.servers.process import await_true
 
@@ -153,6 +153,8 @@ def median(values: Sequence[float | None]) -> float | None:
 FIRN = "firn"
 PEERS = {"sink": sink.NAME, "flink": flink.NAME}
 """The names of the peers with their versions."""
+CHOSEN = {"sink": SINK, "flink": FLINK}
+"""The settings of the peers."""
 
 
 def prepare(names: Sequence[str]) -> None:
@@ -163,8 +165,8 @@ def prepare(names: Sequence[str]) -> None:
         {"sink": sink.jars, "flink": flink.jars}[name]()
 
 
-def run(stores: Lake, workload: Workload, name: str, settings: Settings = CHOSEN) -> Run:
-    """Let a contestant land the workload in a new table. ``settings`` are those of a peer."""
+def run(stores: Lake, workload: Workload, name: str, settings: Settings | None = None) -> Run:
+    """Let a contestant land the workload in a new table. ``settings`` replace those of a peer."""
     existing = sum(1 for each in stores.directory.iterdir() if each.name.startswith(f"{name}_"))
     table = f"{name}_{existing}"
     directory = stores.directory / table
@@ -179,11 +181,12 @@ def run(stores: Lake, workload: Workload, name: str, settings: Settings = CHOSEN
             workload.rows,
             lambda: ingestion(directory, stores, contracts, cores=CORES, heap=HEAP),
         )
-    stores.create_plain_table(table, workload.columns, settings.table)
+    chosen = settings or CHOSEN[name]
+    stores.create_plain_table(table, workload.columns, chosen.table)
     start: dict[str, Callable[[], AbstractContextManager[Contestant]]] = {
-        "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS, settings),
+        "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS, chosen),
         "flink": lambda: flink.flink(
-            directory, stores, workload.topic, table, workload.columns, COMMIT_SECONDS, CORES, settings
+            directory, stores, workload.topic, table, workload.columns, COMMIT_SECONDS, CORES, chosen
         ),
     }
     return _run(PEERS[name], stores, table, workload.rows, start[name])

@@ -1,4 +1,4 @@
-"""The settings that both peers of ingestion have in common, and variants that the benchmark `peers` compares with them."""
+"""The settings of the peers of ingestion, and variants that the benchmark `peers` compares with them."""
 
 from __future__ import annotations
 
@@ -7,15 +7,14 @@ from dataclasses import dataclass, field, replace
 
 from hack.bench.contestants.lake import PLAIN_TABLE
 
-HEAP = ("-Xms2g", "-Xmx2g")
-
 
 @dataclass(frozen=True)
 class Settings:
-    """Settings of a peer. The defaults are those with which the benchmarks compare Firn."""
+    """Settings of a peer."""
 
-    java: tuple[str, ...] = (*HEAP, "-XX:+UseParallelGC")
-    """Flags of the JVM for heap and garbage collector."""
+    heap: str = "2g"
+    collector: tuple[str, ...] = ("-XX:+UseParallelGC",)
+    """Flags of the JVM for its garbage collector."""
     consumer: Mapping[str, str] = field(
         default_factory=lambda: {"max.poll.records": "5000", "max.partition.fetch.bytes": "8388608"}
     )
@@ -23,16 +22,25 @@ class Settings:
     table: Mapping[str, str] = field(default_factory=lambda: PLAIN_TABLE)
     """Properties of the table."""
 
+    @property
+    def java(self) -> tuple[str, ...]:
+        """Return the flags of the JVM."""
+        return (f"-Xms{self.heap}", f"-Xmx{self.heap}", *self.collector)
 
-CHOSEN = Settings()
-VARIANTS: dict[str, Settings] = {
-    "gzip": replace(CHOSEN, table={key: value for key, value in PLAIN_TABLE.items() if "compression" not in key}),
-    # The collector and the pauses for which Kafka's start scripts ask.
-    "g1": replace(
-        CHOSEN,
-        java=(*HEAP, "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35"),
-    ),
-    "heap_4g": replace(CHOSEN, java=("-Xms4g", "-Xmx4g", "-XX:+UseParallelGC")),
-    "short_fetches": replace(CHOSEN, consumer={}),
-}
-"""Settings that differ from the chosen ones in one point, by name."""
+
+SINK, FLINK = Settings(), Settings(heap="4g")
+"""The settings with which the benchmarks compare Firn."""
+
+
+def variants(chosen: Settings) -> dict[str, Settings]:
+    """Return settings that differ from the chosen ones in one point, by name."""
+    heap = {"2g": "4g", "4g": "2g"}[chosen.heap]
+    return {
+        "gzip": replace(chosen, table={key: value for key, value in PLAIN_TABLE.items() if "compression" not in key}),
+        # The collector and the pauses for which Kafka's start scripts ask.
+        "g1": replace(
+            chosen, collector=("-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35")
+        ),
+        f"heap_{heap}": replace(chosen, heap=heap),
+        "short_fetches": replace(chosen, consumer={}),
+    }

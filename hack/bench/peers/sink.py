@@ -12,7 +12,7 @@ import httpx
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
 from hack.bench.contestants.records import create_topics
-from hack.bench.peers.settings import CHOSEN, Settings
+from hack.bench.peers.settings import SINK, Settings
 from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.content import cached, content_hash
 from hack.support.progress import step
@@ -37,7 +37,7 @@ def jars() -> Path:
 
 @contextmanager
 def sink(
-    directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float, settings: Settings = CHOSEN
+    directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float, settings: Settings = SINK
 ) -> Iterator[Contestant]:
     """Run a worker with all of its tasks inside the with block. The table must exist."""
     directory.mkdir(parents=True)
