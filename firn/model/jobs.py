@@ -38,16 +38,23 @@ class Column(Contract):
 class SchemaFormat(StrEnum):
     """Encoding of record values. Each format is a package in ``firn_spark/worker/formats``."""
 
+    AVRO = "Avro"
     JSON = "Json"
     RAW = "Raw"
 
 
 class RecordSchema(Contract):
-    """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``."""
+    """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
+
+    Avro has both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields.
+    """
 
     format: SchemaFormat
     fields: tuple[Column, ...] = ()
     unknown_fields: Literal["Ignore", "DeadLetter"] = "Ignore"
+    text: str = Field(default="", exclude_if=lambda text: not text)
+    framing: Literal["None", "Registry"] = Field(default="None", exclude_if=lambda framing: framing == "None")
+    """Bytes before an Avro value."""
     raw_as: Literal["Binary", "String"] = "Binary"
 
 

@@ -3,10 +3,13 @@
 Source: Iceberg specification, "Schema Evolution".
 """
 
+import re
+
 from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.tables import types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
+_TIME = re.compile(r"\btime\b")
 _WIDER = {("int", "long"), ("float", "double")}
 
 
@@ -42,7 +45,11 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     beside = f", and add {added} beside it" if added else ""
     for field in old.fields:
         after_field = fields.get(field.name)
-        if after_field is None:
+        if after_field is None and new.format is SchemaFormat.AVRO:
+            # Producers no longer write the field; its column stays. Runs that Spark cannot do depend on the fields.
+            if _TIME.search(field.type):
+                reasons.append(f"field {field.name} of type {field.type} cannot be removed: keep it{beside}")
+        elif after_field is None:
             reasons.append(f"field {field.name} is missing, and cannot be removed or renamed: keep it{beside}")
         elif not can_become(types.parse(field.type), types.parse(after_field.type)):
             reasons.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")

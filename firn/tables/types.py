@@ -152,12 +152,14 @@ class _Reader:
     def struct(self, depth: int) -> Struct:
         self.expect("<")
         fields: list[tuple[str, Type]] = []
+        seen: set[str] = set()
         while True:
             name = self.next_token()
             if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
                 raise self.error(f"expected a member name, found {name!r}")
-            if name.lower() in (field.lower() for field, _ in fields):
+            if name.lower() in seen:
                 raise self.error(f"has the member {name!r} twice; query engines ignore case, so rename one")
+            seen.add(name.lower())
             self.expect(":")
             fields.append((name, self.type(depth + 1)))
             sign = self.next_token()

@@ -9,13 +9,13 @@ from typing import Protocol
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
 from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import tenancy
 from firn_controllers.iceberg_topic.failure import Check, Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
-from firn_controllers.specs.columns import check_term
+from firn_controllers.specs.columns import check_term, is_float
 
 
 class HasNamespaces(Protocol):
@@ -181,6 +181,15 @@ def partitioning_fits(observed: ObservedTopic) -> Failure | None:
             check_term(term, columns)
         except InvalidSpecError as error:
             return Failure(Reason(error.reason), f"spec.table.partitionBy: {error}")
+        if (
+            observed.schema.format is SchemaFormat.AVRO
+            and term.transform == "identity"
+            and is_float(term.column, columns)
+        ):
+            return Failure(
+                Reason.BAD_TRANSFORM,
+                f"{field}: {term.column} can be NaN in Avro, which Iceberg cannot store as a partition; choose another column",
+            )
         if term.field_name in names:
             return Failure(
                 Reason.BAD_TRANSFORM,

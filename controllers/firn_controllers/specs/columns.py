@@ -45,6 +45,11 @@ def column_type(path: str, columns: tuple[Column, ...]) -> Type:
     return kind
 
 
+def is_float(path: str, columns: tuple[Column, ...]) -> bool:
+    """Return whether the values of a column are floats or doubles. Raises InvalidSpecError (UnknownColumn)."""
+    return column_type(path, columns) in (Primitive("float"), Primitive("double"))
+
+
 def check_term(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
     """Check a term by the Iceberg specification, "Partition Transforms".
 

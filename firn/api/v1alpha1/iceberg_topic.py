@@ -17,6 +17,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Adoption, Column, Epoch, RecordSchema, SchemaFormat, StartFrom, TableTarget
 from firn.model.maintenance import MOST_RANGES
+from firn.schemas import avro
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -41,6 +42,15 @@ Term = Annotated[str, Field(min_length=1, max_length=256)]
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=128)]
 ResourceName = Annotated[str, Field(max_length=253)]
 RangeText = Annotated[str, Field(max_length=64)]
+
+
+MOST_COLUMNS = 1000
+"""Most columns of a table, without those of Kafka."""
+MOST_SCHEMA_TEXT = 250_000
+"""Longest Avro schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
+it keeps a copy of the resource in an annotation otherwise."""
+MOST_CONTRACT_BYTES = 700_000
+"""Most bytes of an Avro schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
 
 
 class FieldSpec(ApiModel):
@@ -70,18 +80,26 @@ class FieldSpec(ApiModel):
 
 
 class SchemaSpec(ApiModel):
-    """Conversion of record values to columns: JSON with named and typed fields, or raw."""
+    """Conversion of record values to columns: JSON with named and typed fields, Avro with the schema of its writer, or raw."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.raw) != has(self.format)",
-            "set either raw, or format: Json with fields",
+            "set either raw, or format: Json with fields, or format: Avro with text",
         ),
-        Rule("has(self.format) == has(self.fields)", "format: Json needs fields, and fields need format: Json"),
         Rule(
-            "!has(self.raw) || self.unknownFields == 'Ignore'",
+            "(has(self.format) && self.format == 'Json') == has(self.fields)",
+            "format: Json needs fields, and fields need format: Json",
+        ),
+        Rule(
+            "(has(self.format) && self.format == 'Avro') == has(self.text)",
+            "format: Avro needs text, and text needs format: Avro",
+        ),
+        Rule(
+            "has(self.fields) || self.unknownFields == 'Ignore'",
             "unknownFields needs format: Json",
         ),
+        Rule("has(self.text) || self.framing == 'None'", "framing needs format: Avro"),
     )
 
     raw: Literal["Binary", "String"] | None = Field(
@@ -89,8 +107,21 @@ class SchemaSpec(ApiModel):
         description="No decoding. The table has the columns key and value, as bytes or as text."
         " With String, a record that is not UTF-8 becomes a dead letter.",
     )
-    format: Literal["Json"] | None = Field(default=None, description="Encoding of record values. Json needs fields.")
-    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=1000)] | None = Field(
+    format: Literal["Json", "Avro"] | None = Field(
+        default=None, description="Encoding of record values. Json needs fields, and Avro needs text."
+    )
+    text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
+        default=None,
+        description="The Avro schema with which producers write record values, as JSON. The schema must be a record. Its fields become the"
+        " columns. Values are in Avro's binary encoding.",
+    )
+    framing: Literal["None", "Registry"] = Field(
+        default="None",
+        description="Bytes before each Avro value. Registry: a byte 0 and a schema id of four bytes, as serializers of a schema registry write"
+        " them. The driver ignores the id, and decodes all values with text. In JSON topics, the driver accepts values with and without"
+        " these bytes.",
+    )
+    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=MOST_COLUMNS)] | None = Field(
         default=None,
         description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and"
         " change doc and epoch.",
@@ -626,6 +657,8 @@ class IcebergTopic(ApiModel):
     def record_schema(self) -> RecordSchema:
         """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field."""
         schema = self.spec.record_schema
+        if schema is not None and schema.text is not None:
+            return _avro_schema(schema.text, schema.framing)
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         seen: dict[str, str] = {}
@@ -682,6 +715,26 @@ class IcebergTopic(ApiModel):
             format_version=table.format_version,
             properties=table.properties,
         )
+
+
+def _avro_schema(text: str, framing: Literal["None", "Registry"]) -> RecordSchema:
+    columns = avro.columns(avro.parse(text))
+    for column in columns:
+        if column.name.startswith("_kafka"):
+            raise InvalidSpecError(
+                f"spec.schema.text: field {column.name}: names that start with _kafka are reserved for Kafka's columns;"
+                " let producers rename the field",
+                reason=Reason.BAD_SCHEMA,
+            )
+    schema = RecordSchema(format=SchemaFormat.AVRO, text=text, framing=framing, fields=columns)
+    size = len(schema.model_dump_json().encode())
+    if size > MOST_CONTRACT_BYTES or len(columns) > MOST_COLUMNS:
+        raise InvalidSpecError(
+            f"spec.schema.text: the schema has {len(columns)} columns, and takes {size} bytes with their types; a topic has at most"
+            f" {MOST_COLUMNS} columns and {MOST_CONTRACT_BYTES} bytes; remove fields",
+            reason=Reason.BAD_SCHEMA,
+        )
+    return schema
 
 
 def _bad_schema(problem: str) -> InvalidSpecError:

@@ -67,9 +67,11 @@ def compiled() -> Path:
         for name in (
             "compiled.py",
             "fetching/kernel.py",
+            "formats/avro/kernel.py",
             "formats/json/kernel.py",
             "formats/json/limits.py",
-            "formats/json/words.py",
+            "formats/utf8.py",
+            "formats/words.py",
         )
     ]
 

@@ -135,10 +135,13 @@ _KERNEL = (
     "worker/fetching/__init__",
     "worker/fetching/kernel",
     "worker/formats/__init__",
+    "worker/formats/utf8",
+    "worker/formats/words",
+    "worker/formats/avro/__init__",
+    "worker/formats/avro/kernel",
     "worker/formats/json/__init__",
     "worker/formats/json/kernel",
     "worker/formats/json/limits",
-    "worker/formats/json/words",
 )
 """Modules of the Spark application that its image compiles to machine code."""
 

@@ -23,6 +23,9 @@ class Code(StrEnum):
     INVALID_JSON = "InvalidJson"
     """Decode: the value is not exactly one JSON value (RFC 8259), because it is truncated, has trailing bytes, NaN,
     Infinity, ..."""
+    INVALID_AVRO = "InvalidAvro"
+    """Decode: the value is not exactly one Avro value of the schema, because it is truncated, has trailing bytes, a
+    branch that does not exist, ..."""
     TOO_DEEP = "TooDeep"
     """Decode: arrays and objects nest more levels than the format allows."""
     NOT_AN_OBJECT = "NotAnObject"

@@ -11,13 +11,15 @@ import logging
 import os
 import struct
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyarrow.fs import FileSystem
 from pyiceberg import types
@@ -201,7 +203,7 @@ class DataFileWriter:
 
     def _complete(self, file: "_OpenFile") -> str:
         size, metadata = file.close()
-        metrics = self._metrics.collect(metadata)
+        metrics = self._metrics.collect(metadata, file.nans)
         order = self._order.order_id if self._order.fields else None
         return descriptor(self._spec.spec_id, file.path, file.partition, size, metrics, order)
 
@@ -217,6 +219,8 @@ class _OpenFile:
         self.partition = partition
         self.bytes = 0
         """Bytes of the rows in memory. The file has fewer."""
+        self.nans: Counter[int] = Counter()
+        """Numbers of NaN values by field id."""
         self._sink = sink
         self._parquet = parquet
         self._writer = pq.ParquetWriter(sink, schema, **options)
@@ -225,6 +229,7 @@ class _OpenFile:
         """Write rows as one or more row groups. Raises OSError."""
         self._writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
         self.bytes += rows.nbytes
+        self.nans.update(nans(rows))
 
     def close(self) -> tuple[int, pq.FileMetaData]:
         """Complete the file, and return its size in bytes and its metadata. Raises OSError."""
@@ -412,7 +417,33 @@ def _members(rows: pa.Table) -> Iterator[tuple[str, pa.Array]]:
     yield from zip(rows.column_names, rows.columns, strict=True)
 
 
-_ID = b"PARQUET:field_id"
+FIELD_ID = b"PARQUET:field_id"
+
+
+def field_id(field: pa.Field) -> int | None:
+    """Return the field id in a file's schema."""
+    text = (field.metadata or {}).get(FIELD_ID)
+    return int(text) if text is not None else None
+
+
+def nans(rows: pa.Table) -> Counter[int]:
+    """Return the numbers of NaN values by field id. Elements of lists and maps do not count."""
+    counts: Counter[int] = Counter()
+    for each, column in _leaf_columns(zip(rows.schema, rows.columns, strict=True)):
+        number = field_id(each)
+        if number is not None and pa.types.is_floating(each.type):
+            counts[number] = pc.call_function("sum", [pc.call_function("is_nan", [column])]).as_py() or 0
+    return counts
+
+
+def _leaf_columns(columns: Iterable[tuple[pa.Field, pa.ChunkedArray]]) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
+    for each, column in columns:
+        if pa.types.is_struct(each.type):
+            yield from _leaf_columns(zip(each.type, column.flatten(), strict=True))
+        else:
+            yield each, column
+
+
 _ARROW: dict[type, pa.DataType] = {
     types.BooleanType: pa.bool_(),
     types.IntegerType: pa.int32(),
@@ -440,7 +471,7 @@ def _arrow_field(column: types.NestedField, *, nested: bool = False) -> pa.Field
         column.name,
         _arrow_type(column.field_type),
         nullable=nested or column.optional,
-        metadata={_ID: str(column.field_id)},
+        metadata={FIELD_ID: str(column.field_id)},
     )
 
 

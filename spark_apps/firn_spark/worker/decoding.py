@@ -4,7 +4,7 @@ The format of the topic's schema decodes the values (`firn_spark.worker.formats`
 as the contract says, and adds the columns that identify the Kafka record of a row.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,6 +69,19 @@ class Decoder:
         self.schema = arrow_types.arrow_schema(rows.table_columns(job.record_schema, job.table.metadata_columns))
         """The schema of the rows."""
         self._format = open_format(job.record_schema)
+
+    def portions(self, records: Fetched) -> Iterator[Fetched]:
+        """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
+        behind = np.cumsum(records.values.lengths())
+        if not len(behind) or behind[-1] <= self._format.most_bytes:
+            yield records
+            return
+        begin = 0
+        while begin < len(records):
+            before = behind[begin - 1] if begin else 0
+            end = max(begin + 1, int(np.searchsorted(behind, before + self._format.most_bytes, side="right")))
+            yield records.select(np.arange(begin, end))
+            begin = end
 
     def decode(self, records: Fetched) -> Decoded:
         """Decode records of the topic."""

@@ -235,6 +235,10 @@ class _Topic:
 
     def add(self, records: Fetched) -> None:
         """Decode records and hold the rows until the next flush."""
+        for portion in self._decoder.portions(records):
+            self._add(portion)
+
+    def _add(self, records: Fetched) -> None:
         if self._outcome is not None:
             return
         with self._alone():

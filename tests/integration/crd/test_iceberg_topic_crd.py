@@ -65,6 +65,7 @@ ACCEPTED: dict[str, Manifest] = {
     "everything": FULL,
     "raw binary": {"schema": {"raw": "Binary"}},
     "raw string": {"schema": {"raw": "String"}},
+    "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
     "a thousand fields": many_fields(1000),
     "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
     "adopt another topic": {
@@ -102,6 +103,20 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "raw with unknown fields": (
         {"schema": {"raw": "String", "unknownFields": "DeadLetter"}},
         "unknownFields needs format: Json",
+    ),
+    "avro without text": ({"schema": {"format": "Avro"}}, "format: Avro needs text"),
+    "text without format": ({"schema": {"text": "{}"}}, "set either raw, or"),
+    "json with text": (
+        {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "text": "{}"}},
+        "format: Avro needs text",
+    ),
+    "avro with unknown fields": (
+        {"schema": {"format": "Avro", "text": "{}", "unknownFields": "DeadLetter"}},
+        "unknownFields needs format: Json",
+    ),
+    "json with framing": (
+        {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "framing": "Registry"}},
+        "framing needs format: Avro",
     ),
     "table deleted, topic kept": (
         {"deletionPolicy": {"table": "Delete"}},
@@ -169,7 +184,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "suspend as text": ({"suspend": "true"}, "spec.suspend"),
     "table as text": ({"table": "flights"}, "spec.table"),
     # enums
-    "unknown format": ({"schema": {"format": "Avro", "fields": [{"name": "a", "type": "int"}]}}, "spec.schema.format"),
+    "unknown format": ({"schema": {"format": "Csv", "fields": [{"name": "a", "type": "int"}]}}, "spec.schema.format"),
     "unknown raw": ({"schema": {"raw": "Text"}}, "spec.schema.raw"),
     "unknown unknownFields": ({"schema": {"raw": "String", "unknownFields": "Drop"}}, "spec.schema.unknownFields"),
     "unknown metadataColumns": ({"table": {"metadataColumns": "None"}}, "spec.table.metadataColumns"),

@@ -1,5 +1,6 @@
 """Values that follow from an IcebergTopic: names, schema, table."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,56 @@ def test_a_schema_with_fields_is_json() -> None:
     )
 
 
+AVRO = '{"type": "record", "name": "R", "fields": [{"name": "%s", "type": ["null", "long"], "doc": "d"}]}'
+
+
+@pytest.mark.parametrize("framing", ["None", "Registry"])
+def test_a_schema_with_a_text_is_avro(framing: str) -> None:
+    schema = topic({"schema": {"format": "Avro", "text": AVRO % "a", "framing": framing}}).record_schema()
+    assert (schema.format, schema.text, schema.framing) == ("Avro", AVRO % "a", framing)
+    assert schema.fields == (Column(name="a", type="long", doc="d"),)
+
+
+def avro_text(*fields: tuple[str, Any]) -> str:
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    )
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        avro_text(*((f"f{number}", "int") for number in range(1001))),
+        avro_text(
+            (
+                "f",
+                {
+                    "type": "record",
+                    "name": "W",
+                    "fields": [{"name": "x" * 120 + str(n), "type": "int"} for n in range(90)],
+                },
+            ),
+            *((f"f{number}", "W") for number in range(90)),
+        ),
+    ],
+    ids=["columns", "bytes"],
+)
+def test_an_avro_schema_too_large_for_a_contract_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSpecError, match="a topic has at most 1000 columns and 700000 bytes") as refused:
+        topic({"schema": {"format": "Avro", "text": text}}).record_schema()
+    assert refused.value.reason == Reason.BAD_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"), [("{}", "has no type"), (AVRO % "_kafka", "field _kafka: names that start with _kafka")]
+)
+def test_a_bad_avro_schema_names_the_cause(text: str, problem: str) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        topic({"schema": {"format": "Avro", "text": text}}).record_schema()
+    assert str(refused.value).startswith(f"spec.schema.text: {problem}")
+    assert refused.value.reason == Reason.BAD_SCHEMA
+
+
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
@@ -189,7 +240,7 @@ def test_each_sample_has_a_valid_topic_and_table(path: Path) -> None:
         sample = IcebergTopic.parse(manifest)
         assert (sample.metadata.namespace, manifest["kind"]) == ("demo", "IcebergTopic")
         assert sample.record_schema().format == (
-            "Raw" if sample.spec.record_schema is None or sample.spec.record_schema.raw else "Json"
+            "Raw" if sample.spec.record_schema is None else sample.spec.record_schema.format or "Raw"
         )
         assert sample.table_target("lake").catalog == "lake"
 

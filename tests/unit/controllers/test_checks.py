@@ -114,6 +114,18 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             id="a partition field with the name of a column",
         ),
         pytest.param(
+            {
+                "schema": {
+                    "format": "Avro",
+                    "text": '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "double"}]}',
+                },
+                "table": {"partitionBy": ["x"]},
+            },
+            Reason.BAD_TRANSFORM,
+            "NaN",
+            id="partitioned by a number that can be NaN",
+        ),
+        pytest.param(
             {"table": {"sortBy": ["nope desc"]}}, Reason.UNKNOWN_COLUMN, "nope", id="sorted by a missing column"
         ),
         pytest.param(

@@ -111,7 +111,7 @@ def test_an_example_is_accepted(example: Example) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [{"freshnes": "30s"}, {"partitions": 0}, {"table": {"partitionBy": "a"}}, {"schema": {"format": "Avro"}}],
+    [{"freshnes": "30s"}, {"partitions": 0}, {"table": {"partitionBy": "a"}}, {"schema": {"format": "Csv"}}],
 )
 def test_a_wrong_resource_is_refused(change: dict[str, Any]) -> None:
     manifest = {"kind": "IcebergTopic", "metadata": {"name": "example"}, "spec": change}

@@ -7,9 +7,9 @@ from tests.unit.layout.sources import PRODUCT, files, relative, tree
 
 LONGEST_CLASS = 400
 LONGEST_FUNCTION = 60
-KERNEL = "spark_apps/firn_spark/worker/formats/json/kernel.py"
-KERNELS = {(KERNEL, "_field"), (KERNEL, "_record"), (KERNEL, "find_entries")}
-"""Functions of the compiled JSON reader. A call costs time for each record."""
+AVRO, JSON = (f"spark_apps/firn_spark/worker/formats/{name}/kernel.py" for name in ("avro", "json"))
+KERNELS = {(AVRO, "_after_value"), (AVRO, "_value"), (JSON, "_field"), (JSON, "_record"), (JSON, "find_entries")}
+"""Functions of the compiled readers. A call costs time for each record."""
 _AT_THE_MARGIN = re.compile(r"(?m)^(?=@|def |async def |class )")
 
 

@@ -43,7 +43,11 @@ NEW: dict[str, dict[str, Any]] = {
         "topic_created": True,
         "retention_ms": 86_400_000,
         "retention_bytes": 1_073_741_824,
-        "record_schema": {"fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}]},
+        "record_schema": {
+            "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
+            "text": "{}",
+            "framing": "Registry",
+        },
     },
     "ingest-job-raw": {},
     "group-settings": {

@@ -17,7 +17,7 @@ from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
-from firn_spark.worker.formats.json import blocks
+from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.limits import MAX_DEPTH
 from firn_spark.worker.formats.json.values import RecordReader
@@ -254,8 +254,8 @@ def test_the_fast_decoder_may_read_a_block_in_any_steps(
     ]
     records = Places.from_arrow(pa.array(inputs, pa.binary()))
     columns, vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(records)
-    monkeypatch.setattr(blocks, "STEP", step)
-    monkeypatch.setattr(blocks, "CALL_BYTES", call_bytes)
+    monkeypatch.setattr(arrays, "STEP", step)
+    monkeypatch.setattr(arrays, "CALL_BYTES", call_bytes)
     same_columns, same_vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(records)
     assert vouched.tolist() == same_vouched.tolist()
     for field, column, same in zip(FIELDS, columns, same_columns, strict=True):
@@ -265,9 +265,9 @@ def test_the_fast_decoder_may_read_a_block_in_any_steps(
 
 @pytest.mark.parametrize("name", ["text", "tags"])
 def test_a_block_with_too_much_text_for_arrow_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "STEP", 1)
-    monkeypatch.setattr(blocks, "CALL_BYTES", 1)
-    monkeypatch.setattr(blocks, "MOST_TEXT", 9)
+    monkeypatch.setattr(arrays, "STEP", 1)
+    monkeypatch.setattr(arrays, "CALL_BYTES", 1)
+    monkeypatch.setattr(arrays, "MOST_TEXT", 9)
     records = [{"text": "12345", "tags": ["12345"]}, {name: "6789" if name == "text" else ["6789"]}]
     fitting = Places.from_arrow(pa.array([json.dumps(record).encode() for record in records]))
     _, vouched = BlockDecoder(FIELDS, refuse_unknown=False).decode(fitting)

@@ -10,9 +10,13 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 USE = """
+import json
 import pyarrow as pa
 from firn.model.jobs import Column
+from firn.schemas import avro
 from firn_spark.worker.fetched import Places
+from firn_spark.worker.formats.avro import kernel as avro_kernel
+from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.fetching import kernel as fetching
 from firn_spark.worker.formats.json import blocks, kernel
 from tests.unit.fetching import log, reading
@@ -24,7 +28,7 @@ for fields in (
 ):
     decoder = blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1)
     record = b'{"a": "x", "b": 1, "c": {"x": [{"y": {"k": 1}}, null], "z": ["t"]}, "d": [1.5]}'
-    for values in ([], [None], [b""], [record, None, b"garbage"]):
+    for values in ([], [None], [bytes([2, 2, 120, 2, 2, 107, 2, 0, 0, 2]), b"garbage"]):
         whole = pa.array(values, pa.binary())
         for records in (whole, whole.slice(1)):
             decoder.decode(Places.from_arrow(records))
@@ -33,7 +37,16 @@ for codec in (0, 4):
     for start, end in ((0, 9), (3, 5)):
         reading.blocks_of(one.encode(), start, end)
         reading.blocks_of(log.marker(0, 1, aborts=True).encode(), 0, 1, [(1, 0)])
-used = [getattr(kernel, name) for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts")]
+fields = [("a", ["null", "string"]), ("b", {"type": "map", "values": "int"}), ("c", ["int", "string"])]
+declared = {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+schema = avro.parse(json.dumps(declared))
+types = {"a": pa.string(), "b": pa.map_(pa.string(), pa.int32()), "c": pa.struct([("int", pa.int32()), ("string", pa.string())])}
+rows, _ = fields_of(schema.fields, types)
+for values in ([], [None], [bytes([2, 2, 120, 2, 2, 107, 2, 0, 0, 2]), b"garbage"]):
+    places = Places.from_arrow(pa.array(values, pa.binary()))
+    rows.read(places.data, places.firsts, places.ends, places.present)
+used = [getattr(avro_kernel, name) for name in ("read_rows", "find_items", "find_branches", "copy_texts")]
+used += [getattr(kernel, name) for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts")]
 used += [fetching.walk, fetching.read, fetching.read_headers]
 for function in used:
     assert not function.stats.cache_misses, function.stats
@@ -64,7 +77,10 @@ def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
         "worker/fetching/kernel.py",
         "worker/formats/json/kernel.py",
         "worker/formats/json/limits.py",
-        "worker/formats/json/words.py",
+        "worker/formats/utf8.py",
+        "worker/formats/words.py",
+        "worker/formats/avro/__init__.py",
+        "worker/formats/avro/kernel.py",
     ):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())

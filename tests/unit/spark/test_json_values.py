@@ -233,14 +233,6 @@ def test_errors_are_short_for_any_record(value: Any) -> None:
     assert len(error.path) <= DETAIL_LIMIT
 
 
-@pytest.mark.parametrize("schema_id", [b"\0\0\0\x07", b"\0\x01\xf4\xc8"])
-def test_the_framing_of_a_schema_registry_is_recognised(schema_id: bytes) -> None:
-    error = refusal(b"\0" + schema_id + b'{"x": 1}', ("x", "int"))
-    assert (error.code, error.stage) == (Code.INVALID_JSON, Stage.DECODE)
-    assert "the framing of a schema registry" in error.detail
-    assert refusal(b"\0", ("x", "int")).code == Code.INVALID_JSON
-
-
 @pytest.mark.parametrize("kind", ["timestamp", "timestamptz"])
 @pytest.mark.parametrize(
     ("epoch", "number", "expected"),

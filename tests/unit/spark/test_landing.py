@@ -1,8 +1,10 @@
 """The work of a task without Spark: batches of many topics become files and counts."""
 
 import json
+import math
 import pickle
 import random
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 
-from firn.model.jobs import Column
+from firn.model.jobs import Column, RecordSchema
+from firn.schemas import avro
 from firn.tables import rows, table_properties
 from firn_spark.worker import data_files
 from firn_spark.worker import landing as landing_module
@@ -401,3 +404,28 @@ def test_a_partition_value_of_a_megabyte_has_a_short_path(tmp_path: Path) -> Non
     assert sorted(file["partition"][0] for file in results["data"]) == sorted(texts)
     assert all(len(file["file-path"]) < len(tmp_path.as_uri()) + 130 for file in results["data"])
     assert sorted(row["a"] for row in tables.read(results["data"])) == sorted(texts)
+
+
+def test_the_metrics_of_a_file_count_nan_and_leave_it_out_of_the_bounds(tmp_path: Path) -> None:
+    numbers = [1.5, math.nan, -2.0, math.nan, None]
+    text = json.dumps({"type": "record", "name": "R", "fields": [
+        {"name": "a", "type": ["null", "double"]},
+        {"name": "s", "type": {"type": "record", "name": "S", "fields": [{"name": "f", "type": "float"}]}},
+    ]})  # fmt: skip
+    schema = RecordSchema(format="Avro", text=text, fields=avro.columns(avro.parse(text)))
+    given = job(("a", "double")).model_copy(update={"record_schema": schema})
+    values = [
+        (b"\0" if number is None else b"\x02" + struct.pack("<d", number)) + struct.pack("<f", math.nan)
+        for number in numbers
+    ]
+    (file,) = tables.results(land(iter([batch(values)]), plan(t=topic(tmp_path, given))))["t"]["data"]
+    ids = {
+        field.name: field for field in Schema.model_validate_json(tables.table_of(given, tmp_path / "t").schema).fields
+    }
+    struct_type: Any = ids["s"].field_type
+    inner = struct_type.fields[0].field_id
+    counts = dict(zip(file["nan-value-counts"]["keys"], file["nan-value-counts"]["values"], strict=True))
+    assert counts == {ids["a"].field_id: 2, inner: 5}
+    lower = dict(zip(file["lower-bounds"]["keys"], file["lower-bounds"]["values"], strict=True))
+    assert bytes.fromhex(lower[ids["a"].field_id]) == struct.pack("<d", -2.0)
+    assert inner not in lower

@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.jobs import Column
 from firn_spark.worker.fetched import Places
-from firn_spark.worker.formats.json import words
+from firn_spark.worker.formats import words
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 
 FIELDS = (

@@ -52,3 +52,24 @@ def test_a_renamed_field_is_named_with_its_new_name() -> None:
     assert evolution.problems(before, after) == [
         "field total is missing, and cannot be removed or renamed: keep it, and add amount beside it"
     ]
+
+
+def avro(*fields: tuple[str, str]) -> RecordSchema:
+    columns = [{"name": name, "type": kind} for name, kind in fields]
+    return RecordSchema.model_validate({"format": "Avro", "text": "{}", "fields": columns})
+
+
+def test_a_field_that_producers_stop_writing_keeps_its_column() -> None:
+    assert evolution.problems(avro(("a", "int"), ("b", "int")), avro(("b", "long"), ("c", "int"))) == []
+
+
+def test_a_field_with_a_time_of_day_cannot_be_removed() -> None:
+    for kind in ("time", "list<struct<x: time>>"):
+        assert evolution.problems(avro(("a", "int"), ("b", kind)), avro(("a", "int"), ("c", "int"))) == [
+            f"field b of type {kind} cannot be removed: keep it, and add c beside it"
+        ]
+    assert evolution.problems(avro(("a", "int"), ("b", "timestamp")), avro(("a", "int"))) == []
+
+
+def test_an_avro_field_cannot_get_another_type() -> None:
+    assert evolution.problems(avro(("a", "int")), avro(("a", "string"))) == ["field a cannot change from int to string"]

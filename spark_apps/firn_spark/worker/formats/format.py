@@ -45,8 +45,18 @@ class Columns:
     times: Mapping[str, Times] = field(default_factory=dict)
 
 
+UNBOUNDED = 2**62
+"""The value of `Format.most_bytes` if decoded values take memory in proportion to their bytes."""
+
+
 class Format(Protocol):
     """A way to decode records of one topic, set up for its schema."""
+
+    @property
+    def most_bytes(self) -> int:
+        """Return the bytes of values in one call of `decode`, so that the columns take little memory. A larger value has a
+        call of its own."""
+        ...
 
     def decode(self, records: Fetched) -> Columns:
         """Decode records into the columns of `firn.tables.rows.schema_columns`, in the order of the records."""

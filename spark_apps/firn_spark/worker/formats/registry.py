@@ -14,7 +14,14 @@ def _json(schema: RecordSchema) -> Format:
     return JsonFormat(schema)
 
 
+def _avro(schema: RecordSchema) -> Format:
+    from firn_spark.worker.formats.avro.decoding import AvroFormat
+
+    return AvroFormat(schema)
+
+
 _FORMATS: Mapping[SchemaFormat, Callable[[RecordSchema], Format]] = {
+    SchemaFormat.AVRO: _avro,
     SchemaFormat.JSON: _json,
     SchemaFormat.RAW: RawFormat,
 }

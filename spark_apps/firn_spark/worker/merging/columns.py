@@ -10,24 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 
+from firn_spark.worker.data_files import FIELD_ID, field_id
 from firn_spark.worker.merging.plan import UnfitError
 
 ROW_ID = 2147483540
 """Field id of ``_row_id`` (Iceberg specification, reserved field ids)."""
 LAST_UPDATED = 2147483539
 """Field id of ``_last_updated_sequence_number``."""
-FIELD_ID = b"PARQUET:field_id"
 LINEAGE = (
     pa.field("_row_id", pa.int64(), metadata={FIELD_ID: str(ROW_ID)}),
     pa.field("_last_updated_sequence_number", pa.int64(), metadata={FIELD_ID: str(LAST_UPDATED)}),
 )
 NAME_MAPPING = "schema.name-mapping.default"
-
-
-def field_id(field: pa.Field) -> int | None:
-    """Return the field id in a file's schema."""
-    text = (field.metadata or {}).get(FIELD_ID)
-    return int(text) if text is not None else None
 
 
 def mapped_names(properties: Mapping[str, str]) -> dict[str, int]:

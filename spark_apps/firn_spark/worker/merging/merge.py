@@ -4,11 +4,10 @@ The result is a few small rows for the driver, which alone commits. No table ref
 """
 
 import contextlib
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_path_to_id_mapping
 from pyiceberg.partitioning import PartitionSpec
@@ -22,8 +21,8 @@ from firn_spark.worker.data_files import (
     arrow_io_properties,
     descriptor,
     encodings,
+    nans,
 )
-from firn_spark.worker.merging.columns import field_id
 from firn_spark.worker.merging.plan import Kind, MergePlan, UnfitError
 from firn_spark.worker.merging.reading import Sources
 
@@ -155,7 +154,7 @@ class _NewFile:
 
     def __init__(self, path: str, io: PyArrowFileIO, rows: pa.Table, schema: Schema, parquet: ParquetSettings) -> None:
         self.path = path
-        self._nans: dict[int, int] = {}
+        self._nans: Counter[int] = Counter()
         paths = [*parquet_path_to_id_mapping(schema), *rows.column_names[len(schema.fields) :]]
         self._arrow = rows.schema
         self._sink = io.new_output(path).create(overwrite=True)
@@ -169,35 +168,15 @@ class _NewFile:
             for column, field in zip(rows.columns, self._arrow, strict=True)
         ]
         rows = pa.table(columns, schema=self._arrow)
-        for number, count in nans(rows):
-            self._nans[number] = self._nans.get(number, 0) + count
+        self._nans.update(nans(rows))
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
-    def close(self) -> tuple[int, pq.FileMetaData, dict[int, int]]:
+    def close(self) -> tuple[int, pq.FileMetaData, Counter[int]]:
         """Write the footer and return size, metadata, and numbers of NaN values by field id."""
         with self._sink:
             self._writer.close()
             size = self._sink.tell()
         return int(size), self._writer.writer.metadata, self._nans
-
-
-def nans(rows: pa.Table) -> Iterator[tuple[int, int]]:
-    """Yield field ids and numbers of NaN values of the columns that have some. Elements of lists and maps do not
-    count."""
-    for field, column in _members(zip(rows.schema, rows.columns, strict=True)):
-        if pa.types.is_floating(field.type):
-            count = pc.call_function("sum", [pc.call_function("is_nan", [column])]).as_py()
-            number = field_id(field)
-            if count and number is not None:
-                yield number, count
-
-
-def _members(columns: Any) -> Iterator[tuple[pa.Field, pa.ChunkedArray]]:
-    for field, column in columns:
-        if pa.types.is_struct(field.type):
-            yield from _members(zip(field.type, column.flatten(), strict=True))
-        else:
-            yield field, column
 
 
 def _concatenated(tables: list[pa.Table]) -> pa.Table:

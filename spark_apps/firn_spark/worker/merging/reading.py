@@ -16,8 +16,8 @@ from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
-from firn_spark.worker.data_files import arrow_io_properties, arrow_schema
-from firn_spark.worker.merging.columns import LAST_UPDATED, LINEAGE, ROW_ID, field_id, fitted, identified, mapped_names
+from firn_spark.worker.data_files import arrow_io_properties, arrow_schema, field_id
+from firn_spark.worker.merging.columns import LAST_UPDATED, LINEAGE, ROW_ID, fitted, identified, mapped_names
 from firn_spark.worker.merging.plan import MergePlan, SourceFile, UnfitError
 
 BATCH_ROWS = 65_536

@@ -23,7 +23,8 @@ from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
-from firn_spark.worker.formats.json import kernel, limits, words
+from firn_spark.worker.formats import arrays, words
+from firn_spark.worker.formats.json import kernel, limits
 from firn_spark.worker.formats.json.values import ValueReader
 
 _KINDS = {
@@ -40,9 +41,6 @@ _KINDS = {
 }
 _SMALL = frozenset({kernel.INT, kernel.DATE, kernel.BOOLEAN})
 """Kinds whose values fit 32 bits."""
-MOST_TEXT = 2**31 - 1
-"""Largest number of bytes of text in a column: Arrow counts them in 32 bits."""
-_TOO_LARGE = "a batch has 2 GiB of text in one column: read smaller batches"
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
@@ -64,10 +62,6 @@ def _powers() -> _Array:
 
 _POWERS = _powers()
 _NAME_BYTES = 1024
-STEP = 256
-"""Objects that the kernel reads before it stores their members. Their bytes are still in the processor's cache then."""
-CALL_BYTES = 2**20
-"""Largest number of bytes of objects in one call to the kernel. A larger object has a call of its own."""
 
 
 class BlockDecoder:
@@ -160,7 +154,7 @@ class _Members:
                 valid[place][doubted] = 0
             type_ = self._types[place]
             if kind == kernel.STRING:
-                columns.append(_texts(type_, valid[place], block.offsets[slot], block.texts[slot]))
+                columns.append(arrays.texts(type_, valid[place], block.offsets[slot], block.texts[slot]))
             else:
                 values = block.small[slot] if kind in _SMALL else block.numbers[slot]
                 columns.append(_numbers(kind, type_, values, valid[place]))
@@ -177,7 +171,7 @@ class _Members:
             valid=np.empty((width, count), np.uint8),
             vouched=np.empty(count, bool),
         )
-        step = (width, min(STEP, count))
+        step = (width, min(arrays.STEP, count))
         scratch = np.empty(step, np.int64), np.empty(step, np.int64), np.empty(step, np.uint8)
         following, seen, name = (
             np.append(np.arange(width), 0),
@@ -187,36 +181,24 @@ class _Members:
         sizes = (ends - firsts) * present
         behind = np.cumsum(sizes)
         gathered = np.empty(
-            max(min(CALL_BYTES, int(sizes.sum())), int(sizes.max(initial=0))) + words.BYTES if texts else 0, np.uint8
+            max(min(arrays.CALL_BYTES, int(sizes.sum())), int(sizes.max(initial=0))) + words.BYTES if texts else 0,
+            np.uint8,
         )
         parts: list[list[bytes]] = [[] for _ in range(texts)]
         begin = 0
         while begin < count:
             before = int(behind[begin - 1]) if begin else 0
-            end = max(begin + 1, int(np.searchsorted(behind, before + CALL_BYTES, side="right")))
+            end = max(begin + 1, int(np.searchsorted(behind, before + arrays.CALL_BYTES, side="right")))
             pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
             kernel.read_records(
                 data, firsts, ends, present, begin, end, self._names, self._starts, self._kinds, self._precisions,
                 self._scales, self._required, self._refuse_unknown, _POWERS, following, seen, name, *scratch, self._slots,
                 block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.vouched,
             )  # fmt: skip
-            _gather(gathered, pieces, parts)
+            arrays.gather(gathered, pieces, parts)
             begin = end
-        if any(sum(map(len, own)) > MOST_TEXT for own in parts):
-            raise ValueError(_TOO_LARGE)
-        for own in parts:
-            block.texts.append(b"".join(own))
-            own.clear()
+        block.texts.extend(arrays.joined(parts))
         return block
-
-
-def _gather(texts: _Array, pieces: _Array, parts: list[list[bytes]]) -> None:
-    """Copy the texts of each step from ``texts`` to the parts of their members."""
-    start = 0
-    for ends in pieces.tolist():
-        for own, end in zip(parts, ends, strict=True):
-            own.append(texts[start:end].tobytes())
-            start = end
 
 
 def _slots(kinds: _Array) -> tuple[_Array, tuple[int, int, int]]:
@@ -253,7 +235,7 @@ class _Structs:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         columns, sure = self.members.read(data, firsts, ends, present)
-        return _nested(self.type, present, [], columns), sure
+        return arrays.nested(self.type, present, [], columns), sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +254,7 @@ class _Lists:
         )
         elements, certain = self.element.read(data, begins, stops, inner)
         sure[owners[~certain]] = False
-        return _nested(self.type, present, [offsets], [elements]), sure
+        return arrays.nested(self.type, present, [offsets], [elements]), sure
 
 
 @dataclass(frozen=True, slots=True)
@@ -296,7 +278,7 @@ class _Maps:
         values, certain = self.value.read(data, begins, stops, inner)
         sure[owners[~certain]] = False
         entries = pa.StructArray.from_arrays([keys, values], fields=[self.type.key_field, self.type.item_field])
-        return _nested(self.type, present, [offsets], [entries]), sure
+        return arrays.nested(self.type, present, [offsets], [entries]), sure
 
 
 class _Scalars:
@@ -352,14 +334,6 @@ def _find_all(columns: int, least: int, find: Callable[[list[_Array], _Array], i
         room = count
 
 
-def _nested(type_: pa.DataType, present: _Array, offsets: list[_Array], children: list[pa.Array]) -> pa.Array:
-    count = len(present)
-    nulls = count - int(present.sum())
-    bitmap = pa.py_buffer(np.packbits(present, bitorder="little")) if nulls else None
-    buffers = [bitmap, *(pa.py_buffer(column) for column in offsets)]
-    return pa.Array.from_buffers(type_, count, buffers, nulls, children=children)
-
-
 def _fits_float(bits: _Array) -> _Array:
     """Return which of these doubles are finite floats after rounding."""
     with np.errstate(over="ignore"):
@@ -387,16 +361,11 @@ def _array(kind: int, type_: pa.DataType, data: _Array, values: _Array, lengths:
         return _numbers(kind, type_, values.astype(np.int32) if kind in _SMALL else values, valid)
     places = np.empty(len(valid) + 1, np.int32)
     total = int(np.abs(lengths[valid == 1]).sum())
-    if total > MOST_TEXT:
-        raise ValueError(_TOO_LARGE)
+    if total > arrays.MOST_TEXT:
+        raise ValueError(arrays.TOO_LARGE)
     out = np.empty(total + words.BYTES, np.uint8)
     size = kernel.copy_texts(data, values, lengths, valid, places, out)
-    return _texts(type_, valid, places, out[:size])
-
-
-def _texts(type_: pa.DataType, valid: _Array, offsets: _Array, texts: _Array | bytes) -> pa.Array:
-    bitmap, nulls = _bitmap(valid)
-    return pa.Array.from_buffers(type_, len(valid), [bitmap, pa.py_buffer(offsets), pa.py_buffer(texts)], nulls)
+    return arrays.texts(type_, valid, places, out[:size])
 
 
 def _numbers(kind: int, type_: pa.DataType, values: _Array, valid: _Array) -> pa.Array:
@@ -411,11 +380,4 @@ def _numbers(kind: int, type_: pa.DataType, values: _Array, valid: _Array) -> pa
         content = np.empty((len(valid), 2), np.int64)
         content[:, 0] = values
         content[:, 1] = values >> 63
-    bitmap, nulls = _bitmap(valid)
-    return pa.Array.from_buffers(type_, len(valid), [bitmap, pa.py_buffer(content)], nulls)
-
-
-def _bitmap(valid: _Array) -> tuple[pa.Buffer | None, int]:
-    """Return the bitmap of valid values, None if all are, and the number of nulls."""
-    nulls = len(valid) - int(np.count_nonzero(valid))
-    return pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None, nulls
+    return arrays.numbers(type_, content, valid)

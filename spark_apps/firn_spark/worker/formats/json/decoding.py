@@ -7,9 +7,11 @@ import pyarrow as pa
 
 from firn.model.jobs import RecordSchema
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError
+from firn_spark.worker.bad_records import BadRecordError, Stage
 from firn_spark.worker.fetched import Fetched, Places
-from firn_spark.worker.formats.format import Columns
+from firn_spark.worker.formats import arrays
+from firn_spark.worker.formats.format import UNBOUNDED, Columns
+from firn_spark.worker.formats.framing import unframed
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.times import read_times
 from firn_spark.worker.formats.json.values import RecordReader
@@ -17,6 +19,8 @@ from firn_spark.worker.formats.json.values import RecordReader
 
 class JsonFormat:
     """Decodes record values by the fields of a schema."""
+
+    most_bytes = UNBOUNDED
 
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for a column type that does not exist."""
@@ -28,19 +32,18 @@ class JsonFormat:
 
     def decode(self, records: Fetched) -> Columns:
         """Decode values into one column for each field."""
-        values = records.values
+        # No JSON begins with byte 0.
+        values, framed = unframed(records.values)
         fast, vouched = self._blocks.decode(values)
         doubted = np.flatnonzero(~vouched)
         if not len(doubted):
             return Columns(fast, {}, read_times(self._fields, fast))
         strict = self._strict(values.select(doubted))
-        order = np.arange(len(values))
-        order[doubted] = len(values) + np.arange(len(doubted))
-        indices = pa.array(order)
-        merged = [
-            pa.concat_arrays([ours, theirs]).take(indices) for ours, theirs in zip(fast, strict.arrays, strict=True)
-        ]
-        errors = {int(doubted[index]): error for index, error in strict.errors.items()}
+        merged = arrays.replaced(fast, doubted, strict.arrays)
+        errors = {
+            int(doubted[index]): _hinted(error) if framed[doubted[index]] else error
+            for index, error in strict.errors.items()
+        }
         return Columns(merged, errors, read_times(self._fields, merged, _refused_times(strict.errors)))
 
     def _strict(self, values: Places) -> Columns:
@@ -53,11 +56,19 @@ class JsonFormat:
             except BadRecordError as error:
                 errors[index] = error
                 records.append(nothing)
-        arrays = [
+        columns = [
             pa.array((record[place] for record in records), field.type, size=len(records))
             for place, field in enumerate(self._columns)
         ]
-        return Columns(arrays, errors)
+        return Columns(columns, errors)
+
+
+def _hinted(error: BadRecordError) -> BadRecordError:
+    """Return the error of a value that follows the framing of a schema registry."""
+    if error.stage is not Stage.DECODE:
+        return error
+    hint = "the value has the framing of a schema registry; if it is Avro, use format: Avro"
+    return BadRecordError(error.code, error.stage, f"{error.detail}; {hint}")
 
 
 def _refused_times(errors: Mapping[int, BadRecordError]) -> dict[str, list[int]]:

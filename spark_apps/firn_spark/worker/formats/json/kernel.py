@@ -10,7 +10,8 @@ being negative (from the end), once for each byte. The functions allocate no arr
 import numpy as np
 
 from firn_spark.worker.compiled import inlined, njit
-from firn_spark.worker.formats.json import limits, words
+from firn_spark.worker.formats import utf8, words
+from firn_spark.worker.formats.json import limits
 
 BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
 """Kinds of values. Opaque values are only found and checked for being JSON."""
@@ -42,34 +43,6 @@ def _after_space(data, at, end):
             break
         at += 1
     return at
-
-
-@njit
-def _after_utf8(data, at, end):
-    """Return the place behind the multi-byte character at ``at``."""
-    byte = data[np.uintp(at)]
-    if byte < 0xC2 or byte > 0xF4:
-        return DOUBT
-    if byte < 0xE0:
-        if at + 1 >= end or data[np.uintp(at + 1)] & 0xC0 != 0x80:
-            return DOUBT
-        return at + 2
-    if byte < 0xF0:
-        if at + 2 >= end or data[np.uintp(at + 1)] & 0xC0 != 0x80 or data[np.uintp(at + 2)] & 0xC0 != 0x80:
-            return DOUBT
-        if (byte == 0xE0 and data[np.uintp(at + 1)] < 0xA0) or (byte == 0xED and data[np.uintp(at + 1)] > 0x9F):
-            return DOUBT
-        return at + 3
-    if (
-        at + 3 >= end
-        or data[np.uintp(at + 1)] & 0xC0 != 0x80
-        or data[np.uintp(at + 2)] & 0xC0 != 0x80
-        or data[np.uintp(at + 3)] & 0xC0 != 0x80
-    ):
-        return DOUBT
-    if (byte == 0xF0 and data[np.uintp(at + 1)] < 0x90) or (byte == 0xF4 and data[np.uintp(at + 1)] > 0x8F):
-        return DOUBT
-    return at + 4
 
 
 @njit
@@ -158,7 +131,7 @@ def _after_string(data, at, end):
         elif byte < 128:
             at += 1
         else:
-            at = _after_utf8(data, at, end)
+            at = utf8.after_character(data, at, end)
             if at < 0:
                 return DOUBT, False
     return DOUBT, False
@@ -655,19 +628,10 @@ def _unescaped(data, at, end, out, to):
 
 @inlined
 def _copied(data, first, length, out, to):
-    """Copy a text, which has escapes if ``length`` is negative. Return the place behind it in ``out``.
-
-    Copy words if ``out`` has room for a whole word behind the text; the next text overwrites the surplus.
-    """
+    """Copy a text, which has escapes if ``length`` is negative. Return the place behind it in ``out``, as `words.copied`."""
     if length < 0:
         return _unescaped(data, first, first - length - 1, out, to)
-    if first + length + words.BYTES <= len(data) and to + length + words.BYTES <= len(out):
-        for place in range(0, length, words.BYTES):
-            words.store(out, np.uintp(to + place), words.load(data, np.uintp(first + place)))
-    else:
-        for place in range(length):
-            out[np.uintp(to + place)] = data[np.uintp(first + place)]
-    return to + length
+    return words.copied(data, first, length, out, to)
 
 
 @njit

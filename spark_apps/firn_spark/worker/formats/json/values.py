@@ -43,8 +43,6 @@ from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, St
 from firn_spark.worker.formats.json.limits import EPOCHS, MAX_DEPTH, MAX_MICROSECONDS, MAX_ZONE_MINUTES
 
 _EXCERPT_LIMIT = 48
-_FRAME_BYTES = 5
-"""Length of the framing of schema registries: a byte 0 and the id of the schema (Confluent "wire format")."""
 
 
 class _Integer(str):
@@ -78,14 +76,6 @@ _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"?|[\[{]|[\]}]', re.DOTALL)
 
 def parse(data: bytes) -> Any:
     """Parse a JSON value. Numbers stay texts, so that nothing is rounded. Raises BadRecordError (stage Decode)."""
-    if len(data) > _FRAME_BYTES and data[0] == 0:
-        # No JSON begins with this byte.
-        raise BadRecordError(
-            Code.INVALID_JSON,
-            Stage.DECODE,
-            "the value begins with byte 0 and an id, the framing of a schema registry, which Firn does not read;"
-            " let the producer write plain JSON",
-        )
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:

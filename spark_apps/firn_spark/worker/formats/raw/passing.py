@@ -7,11 +7,13 @@ from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Places
-from firn_spark.worker.formats.format import Columns
+from firn_spark.worker.formats.format import UNBOUNDED, Columns
 
 
 class RawFormat:
     """Passes keys and values through."""
+
+    most_bytes = UNBOUNDED
 
     def __init__(self, schema: RecordSchema) -> None:
         self._type = arrow_types.arrow_schema(rows.schema_columns(schema)).field("value").type

@@ -137,3 +137,18 @@ def byte(word, place):
 def first_bytes(word, count):
     """Return ``word`` with its first ``count`` bytes, from 0 to 7, and zeros in the others."""
     return word & ((np.uint64(1) << np.uint64(8 * count)) - np.uint64(1))
+
+
+@inlined
+def copied(data, first, length, out, to):
+    """Copy ``length`` bytes from ``first`` to ``to`` in ``out``. Return the place behind them.
+
+    Copy words if ``out`` has room for a whole word behind the bytes; the next bytes overwrite the surplus.
+    """
+    if first + length + BYTES <= len(data) and to + length + BYTES <= len(out):
+        for place in range(0, length, BYTES):
+            store(out, np.uintp(to + place), load(data, np.uintp(first + place)))
+    else:
+        for place in range(length):
+            out[np.uintp(to + place)] = data[np.uintp(first + place)]
+    return to + length

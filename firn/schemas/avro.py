@@ -1,0 +1,461 @@
+"""Avro schemas: parsed, checked, and as columns of a table.
+
+Source: Avro specification 1.12, "Schema Declaration", "Names", "Logical Types". `parse` refuses a schema that the
+specification allows only if it has no columns: recursive types, arrays whose elements take no bytes, types that are too
+large or too deep, and fields whose names differ only in case. It ignores logical types that it does not know, as the
+specification demands, and also those with invalid attributes.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column
+from firn.tables import types
+from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
+
+MOST_TEXT = 1 << 20
+"""Largest schema, in characters."""
+MOST_TYPES = 10_000
+"""Most types of a schema with all its parts. A type counts each time that it is used."""
+MOST_NAME, MOST_DOC = 128, 1024
+"""Longest name of a field and longest comment of a column, in characters."""
+MOST_LEVELS = 64
+"""Most levels of a schema's JSON, in objects and lists of types."""
+PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_COLUMNS: Mapping[str, str] = {
+    "boolean": "boolean",
+    "int": "int",
+    "long": "long",
+    "float": "float",
+    "double": "double",
+    "bytes": "binary",
+    "string": "string",
+}
+_LOGICAL: Mapping[tuple[str, str], str] = {
+    ("int", "date"): "date",
+    ("int", "time-millis"): "time",
+    ("long", "time-micros"): "time",
+    ("long", "timestamp-millis"): "timestamptz",
+    ("long", "timestamp-micros"): "timestamptz",
+    ("long", "local-timestamp-millis"): "timestamp",
+    ("long", "local-timestamp-micros"): "timestamp",
+    ("string", "uuid"): "uuid",
+}
+"""Primitive type and logical type -> column. Nanoseconds stay longs, because columns of format version 2 have none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A primitive type. ``logical`` is a logical type of `_LOGICAL`, else empty."""
+
+    kind: str
+    logical: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FixedBytes:
+    """Bytes of one length. ``uuid`` if they are the 16 bytes of a UUID."""
+
+    name: str
+    size: int
+    uuid: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DecimalBytes:
+    """An unscaled number, big-endian: a fixed of ``size`` bytes, or bytes of any length if ``size`` is 0."""
+
+    precision: int
+    scale: int
+    size: int = 0
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """A value that is one of several symbols."""
+
+    name: str
+    symbols: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Array:
+    """Elements of one type."""
+
+    items: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values of one type by text."""
+
+    values: "Node"
+
+
+@dataclass(frozen=True, slots=True)
+class Union:
+    """A value of one of the branches."""
+
+    branches: tuple["Node", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a record."""
+
+    name: str
+    type: "Node"
+    doc: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Fields in the order in which they are written."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record
+_Named = FixedBytes | DecimalBytes | Enum | Record
+
+
+def parse(text: str) -> Record:
+    """Parse the schema of record values, which must be a record. Raises InvalidSpecError (BadSchema) with cause and place."""
+    if len(text) > MOST_TEXT:
+        raise _bad("", f"the schema has {len(text)} characters; the most are {MOST_TEXT}")
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad("", f"the schema is not JSON: {error}") from None
+    parsed = _Parser().node(document, "", "", 1)
+    if not isinstance(parsed, Record):
+        raise _bad("", "the schema has to be a record, because its fields become columns")
+    if not columns(parsed):
+        raise _bad("", "the record has no field that can become a column; add a field with a type other than null")
+    return parsed
+
+
+def columns(record: Record) -> tuple[Column, ...]:
+    """Return the columns of a record's fields. A field that is always null has none."""
+    kinds = ((each, column_type(each.type)) for each in record.fields)
+    return tuple(Column(name=each.name, type=str(kind), doc=each.doc) for each, kind in kinds if kind is not None)
+
+
+def column_type(node: Node) -> Type | None:
+    """Return the type of a column for values of ``node``, or None if they are always null.
+
+    A union of null and one other type is that type. Any other union is a struct with a member for each branch, of which
+    one is not null.
+    """
+    match node:
+        case Scalar("null"):
+            return None
+        case Scalar(kind, logical):
+            return Primitive(_LOGICAL[kind, logical] if logical else _COLUMNS[kind])
+        case FixedBytes(size=size, uuid=uuid):
+            return Primitive("uuid") if uuid else Fixed(size)
+        case DecimalBytes(precision, scale):
+            return Decimal(precision, scale)
+        case Enum():
+            return Primitive("string")
+        case Array(items):
+            element = column_type(items)
+            return None if element is None else ListOf(element)
+        case Map(values):
+            value = column_type(values)
+            return None if value is None else MapOf(Primitive("string"), value)
+        case Union():
+            branches = members(node)
+            if not branches:
+                return None
+            if len(branches) == 1:
+                return column_type(branches[0][1])
+            return _struct((name, column_type(branch)) for name, branch in branches)
+        case Record(fields=fields):
+            return _struct((each.name, column_type(each.type)) for each in fields)
+
+
+def _struct(parts: Iterable[tuple[str, Type | None]]) -> Type | None:
+    present = tuple((name, kind) for name, kind in parts if kind is not None)
+    return Struct(present) if present else None
+
+
+def members(union: Union) -> list[tuple[str, Node]]:
+    """Return the branches that are not null, with the names of their members in a struct."""
+    branches = [branch for branch in union.branches if branch != Scalar("null")]
+    names = [_member(branch) for branch in branches]
+    if len({name.lower() for name in names}) < len(names):
+        names = [f"{name}_{number}" for number, name in enumerate(names)]
+    return list(zip(names, branches, strict=True))
+
+
+def _member(branch: Node) -> str:
+    match branch:
+        case Scalar(kind):
+            return kind
+        case Array():
+            return "array"
+        case Map():
+            return "map"
+        case DecimalBytes(name=""):
+            return "bytes"
+        case FixedBytes(name=name) | DecimalBytes(name=name) | Enum(name=name) | Record(name=name):
+            return name.rpartition(".")[2]
+        case Union():
+            raise AssertionError("a union has no union as a branch")
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """The size of a type: levels of its column, types with those inside it, and whether values take no bytes."""
+
+    levels: int
+    types: int
+    empty: bool
+
+
+@dataclass(slots=True)
+class _Parser:
+    """Parses the types of a schema. It knows each named type by its full name; None while it reads the fields of the type."""
+
+    named: dict[str, "_Named | None"] = field(default_factory=dict)
+    extents: dict[str, _Extent] = field(default_factory=dict)
+    """Extents of records by full name. A record may be used many times, and so may the records in it."""
+
+    def node(self, value: Any, space: str, path: str, level: int) -> Node:
+        """Parse the schema at ``path``. ``space`` is the namespace of names without one."""
+        if level > MOST_LEVELS:
+            raise _bad(path, f"the schema nests more than {MOST_LEVELS} levels deep; declare its types side by side")
+        match value:
+            case str():
+                return Scalar(value) if value in PRIMITIVES else self._reference(value, space, path)
+            case list():
+                return self._union(value, space, path, level)
+            case dict() if isinstance(value.get("type"), (dict, list)):
+                return self.node(value["type"], space, path, level + 1)
+            case {"type": str(kind)}:
+                return self._declared(kind, value, space, path, level)
+            case dict():
+                raise _bad(path, 'has no type; write {"type": ...}')
+            case _:
+                raise _bad(path, f"a type is a name, an object or a list, not {_shown(value)}")
+
+    def _declared(self, kind: str, value: Mapping[str, Any], space: str, path: str, level: int) -> Node:
+        match kind:
+            case "record" | "error":
+                return self._record(value, space, path, level)
+            case "enum":
+                return self._enum(value, space, path)
+            case "fixed":
+                return self._fixed(value, space, path)
+            case "array":
+                return self._array(value, space, path, level)
+            case "map":
+                if "values" not in value:
+                    raise _bad(path, 'a map has to name the type of its values: "values"')
+                return Map(self.node(value["values"], space, f"{path}.values", level + 1))
+            case "bytes" if (digits := _decimal(value)) is not None:
+                return DecimalBytes(*digits)
+            case _ if kind in PRIMITIVES:
+                logical = value.get("logicalType")
+                return Scalar(kind, logical if isinstance(logical, str) and (kind, logical) in _LOGICAL else "")
+        return self._reference(kind, space, path)
+
+    def _reference(self, name: str, space: str, path: str) -> Node:
+        full = name if "." in name or not space else f"{space}.{name}"
+        for each in (full, name):
+            if each in self.named:
+                known = self.named[each]
+                if known is None:
+                    raise _bad(
+                        path,
+                        f"type {each} contains itself, and a table has no recursive columns; use schema.raw: Binary",
+                    )
+                return known
+        raise _bad(
+            path,
+            f"type {_shown(full)} is not known; declare it before its first use, or use one of {', '.join(PRIMITIVES)}",
+        )
+
+    def _union(self, value: list[Any], space: str, path: str, level: int) -> Node:
+        if not value:
+            raise _bad(path, "a union has at least one branch")
+        branches = []
+        for number, branch in enumerate(value):
+            if isinstance(branch, list):
+                raise _bad(path, "a union cannot have a union as a branch")
+            branches.append(self.node(branch, space, f"{path}[{number}]", level + 1))
+        seen: set[str] = set()
+        for kind in map(_identity, branches):
+            if kind in seen:
+                raise _bad(path, f"a union cannot have two branches of type {kind}")
+            seen.add(kind)
+        return Union(tuple(branches))
+
+    def _array(self, value: Mapping[str, Any], space: str, path: str, level: int) -> Node:
+        if "items" not in value:
+            raise _bad(path, 'an array has to name the type of its elements: "items"')
+        items = self.node(value["items"], space, f"{path}.items", level + 1)
+        if self._extent(items).empty:
+            # A few bytes could claim any number of elements.
+            raise _bad(
+                path, "the elements of the array take no bytes, so nothing limits their number; give them a field"
+            )
+        return Array(items)
+
+    def _record(self, value: Mapping[str, Any], space: str, path: str, level: int) -> Record:
+        name, inner = self._declare(value, space, path)
+        declared = value.get("fields")
+        if not isinstance(declared, list):
+            raise _bad(path, f'record {name} has no list of fields: "fields"')
+        fields: list[Field] = []
+        extents: list[_Extent] = []
+        seen: dict[str, str] = {}
+        for each in declared:
+            made = self._field(each, inner, path, level)
+            other = seen.setdefault(made.name.lower(), made.name)
+            if other != made.name:
+                problem = f"has the fields {other} and {made.name}; query engines ignore case, so rename one"
+                raise _bad(path, f"record {name} {problem}")
+            if len(seen) == len(fields):
+                raise _bad(path, f"record {name} has the field {made.name} twice")
+            extent = self._extent(made.type)
+            if extent.levels > types.MAX_DEPTH:
+                raise _bad(f"{path}.{made.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")
+            fields.append(made)
+            extents.append(extent)
+        self.extents[name] = _Extent(
+            1 + max((each.levels for each in extents), default=0),
+            1 + sum(each.types for each in extents),
+            all(each.empty for each in extents),
+        )
+        if self.extents[name].types > MOST_TYPES:
+            raise _bad(path, f"record {name} has more than {MOST_TYPES} types, if each use of a type counts")
+        record = Record(name, tuple(fields))
+        self.named[name] = record
+        return record
+
+    def _field(self, value: Any, space: str, path: str, level: int) -> Field:
+        name = value.get("name") if isinstance(value, dict) else None
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MOST_NAME:
+            rule = f"a field needs a name of at most {MOST_NAME} letters, digits and _"
+            raise _bad(path, f"{rule}, not {_shown(name)}")
+        place = f"{path}.{name}"
+        if "type" not in value:
+            raise _bad(place, 'has no type; write "type"')
+        doc = value.get("doc")
+        # Half of a surrogate pair, which JSON can have, is no text for other programs.
+        comment = doc.encode("utf-8", "replace").decode()[:MOST_DOC] if isinstance(doc, str) else None
+        return Field(name, self.node(value["type"], space, place, level + 1), comment)
+
+    def _enum(self, value: Mapping[str, Any], space: str, path: str) -> Enum:
+        name, _ = self._declare(value, space, path)
+        symbols, default = value.get("symbols"), value.get("default")
+        if not isinstance(symbols, list) or not symbols:
+            raise _bad(path, f'enum {name} has no list of symbols: "symbols"')
+        for symbol in symbols:
+            if not isinstance(symbol, str) or not _NAME.fullmatch(symbol):
+                raise _bad(path, f"a symbol of enum {name} has letters, digits and _, not {_shown(symbol)}")
+        if len(set(symbols)) < len(symbols):
+            raise _bad(path, f"enum {name} has a symbol twice; remove one")
+        if default is not None and default not in symbols:
+            raise _bad(path, f"the default of enum {name} is not one of its symbols")
+        enum = Enum(name, tuple(symbols))
+        self.named[name] = enum
+        return enum
+
+    def _fixed(self, value: Mapping[str, Any], space: str, path: str) -> Node:
+        name, _ = self._declare(value, space, path)
+        size = value.get("size")
+        if type(size) is not int or not 1 <= size <= 1_048_576:
+            raise _bad(path, f'fixed {name} needs a size of 1 to 1048576 bytes: "size"')
+        digits = _decimal(value)
+        made: FixedBytes | DecimalBytes
+        if digits is not None and digits[0] <= _most_digits(size):
+            made = DecimalBytes(*digits, size=size, name=name)
+        else:
+            made = FixedBytes(name, size, value.get("logicalType") == "uuid" and size == 16)
+        self.named[name] = made
+        return made
+
+    def _declare(self, value: Mapping[str, Any], space: str, path: str) -> tuple[str, str]:
+        """Return the full name of a new type, and the namespace of the names inside it."""
+        name, own = value.get("name"), value.get("namespace")
+        parts = name.split(".") if isinstance(name, str) else []
+        if not parts or not all(map(_NAME.fullmatch, parts)) or len(parts[-1]) > MOST_NAME:
+            raise _bad(path, f"a {value['type']} needs a name of letters, digits and _, not {_shown(name)}")
+        if len(parts) == 1:
+            own = space if own is None else own
+            if not isinstance(own, str) or not all(map(_NAME.fullmatch, own.split(".") if own else ())):
+                raise _bad(path, f"the namespace of {name} has names with dots between them, not {_shown(own)}")
+            name = f"{own}.{name}" if own else name
+        if name in PRIMITIVES:
+            raise _bad(path, f"{name} is the name of a primitive type; choose another one")
+        if name in self.named:
+            raise _bad(path, f"type {name} is declared twice; use its name the second time")
+        self.named[str(name)] = None
+        return str(name), str(name).rpartition(".")[0]
+
+    def _extent(self, node: Node) -> _Extent:
+        match node:
+            case Record(name):
+                return self.extents[name]
+            case Array(inner) | Map(inner):
+                extent = self._extent(inner)
+                return _Extent(1 + extent.levels, 1 + extent.types, empty=False)
+            case Union(branches):
+                extents = [self._extent(branch) for branch in branches]
+                # A union of several types is a struct.
+                level = len(members(node)) > 1
+                return _Extent(
+                    level + max(each.levels for each in extents), 1 + sum(each.types for each in extents), empty=False
+                )
+        return _Extent(1, 1, node == Scalar("null"))
+
+
+def _identity(branch: Node) -> str:
+    match branch:
+        case Scalar(kind):
+            return kind
+        case Array():
+            return "array"
+        case Map():
+            return "map"
+        case DecimalBytes(name=""):
+            return "bytes"
+        case FixedBytes(name=name) | DecimalBytes(name=name) | Enum(name=name) | Record(name=name):
+            return name
+        case Union():
+            raise AssertionError("a union has no union as a branch")
+
+
+def _decimal(value: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return precision and scale of a valid decimal of at most 38 digits, else None: then it is bytes."""
+    precision, scale = value.get("precision"), value.get("scale", 0)
+    if value.get("logicalType") != "decimal" or type(precision) is not int or type(scale) is not int:
+        return None
+    return (precision, scale) if 1 <= precision <= 38 and 0 <= scale <= precision else None
+
+
+def _most_digits(size: int) -> int:
+    """Return the number of digits that always fit in so many bytes with a sign."""
+    return len(str(2 ** (8 * size - 1) - 1)) - 1 if size <= 16 else 38
+
+
+def _shown(value: Any) -> str:
+    """Return a value as JSON, or its beginning."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _bad(path: str, problem: str) -> InvalidSpecError:
+    place = f"field {path[1:]}: " if path else ""
+    return InvalidSpecError(f"spec.schema.text: {place}{problem}", reason=Reason.BAD_SCHEMA)

@@ -1,0 +1,19 @@
+"""The five bytes that serializers of a schema registry put in front of a value: a byte 0, and the id of the schema.
+
+Source: "Wire format" of Confluent Schema Registry. Karapace writes the same. Apicurio does so with ids of four bytes
+(``Legacy4ByteIdHandler``).
+"""
+
+from firn_spark.worker.fetched import Numbers, Places
+
+BYTES = 5
+"""Length of the framing."""
+
+
+def unframed(values: Places) -> tuple[Places, Numbers]:
+    """Return the values without their framing, and which of them have one. Other values stay as they are."""
+    framed = values.present & (values.ends - values.firsts >= BYTES)
+    framed[framed] = values.data[values.firsts[framed]] == 0
+    if not framed.any():
+        return values, framed
+    return Places(values.data, values.firsts + BYTES * framed, values.ends, values.present), framed

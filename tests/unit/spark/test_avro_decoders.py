@@ -1,0 +1,252 @@
+"""Both Avro decoders read encoded values, agree on all other bytes, and agree with fastavro."""
+
+import datetime
+import io
+import json
+import os
+import random
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from firn.model.jobs import RecordSchema
+from firn.schemas import avro
+from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError, Code
+from firn_spark.worker.decoding import Decoder
+from firn_spark.worker.fetched import Places
+from firn_spark.worker.formats import arrays
+from firn_spark.worker.formats.avro.decoding import AvroFormat
+from firn_spark.worker.formats.avro.rows import fields_of
+from firn_spark.worker.formats.avro.values import RecordReader
+from tests.unit.spark.avro_values import Schemas, Values, number
+from tests.unit.spark.records import fetched, job
+
+SCHEMAS, RECORDS = (600, 200) if os.environ.get("FIRN_LONG") else (60, 40)
+
+
+def plain(array: Any) -> list[Any]:
+    """Return values that compare exactly: integers for times, and the sign of zero."""
+    kind = array.type
+    if pa.types.is_temporal(kind):
+        return [scalar.value for scalar in array]
+    if pa.types.is_struct(kind):
+        members = [plain(array.field(place)) for place in range(kind.num_fields)]
+        valid = array.is_valid().to_pylist()
+        return [[values[row] for values in members] if there else None for row, there in enumerate(valid)]
+    if pa.types.is_nested(kind):
+        return [plain(scalar.values) if scalar.is_valid else None for scalar in array]
+    return [None if value is None else repr(value) for value in array.to_pylist()]
+
+
+def with_id(declared: Any) -> Any:
+    """Return the record with a field that has a column, as every schema needs one."""
+    return {**declared, "fields": [{"name": "id", "type": "int"}, *declared["fields"]]}
+
+
+def schema_of(declared: Any) -> tuple[avro.Record, RecordSchema]:
+    text = json.dumps(declared)
+    record = avro.parse(text)
+    return record, RecordSchema(format="Avro", text=text, fields=avro.columns(record))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_decoders_read_what_was_written(seed: int) -> None:
+    pick = random.Random(seed)
+    values = Values(pick)
+    for _ in range(SCHEMAS):
+        record, schema = schema_of(with_id(Schemas(pick, nulls=False).record()))
+        made = [values.make(record) for _ in range(RECORDS)]
+        columns = arrow_types.arrow_schema(schema.fields)
+        rows, order = fields_of(record.fields, {field.name: field.type for field in columns})
+        places = Places.from_arrow(pa.array([content for _, content in made], pa.binary()))
+        found, vouched = rows.read(places.data, places.firsts, places.ends, places.present)
+        assert vouched.all(), schema.text
+        reader = RecordReader(record)
+        strict = [reader.read(content) for _, content in made]
+        for field, place in zip(columns, order, strict=True):
+            assert place is not None
+            found[place].validate(full=True)
+            want = plain(pa.array([value[field.name] for value, _ in made], field.type))
+            assert plain(found[place]) == want, f"{field} of {schema.text}"
+            assert plain(pa.array([value[field.name] for value in strict], field.type)) == want
+
+
+def strictly(reader: RecordReader, content: bytes) -> tuple[Any, BadRecordError | None]:
+    try:
+        return reader.read(content), None
+    except BadRecordError as error:
+        return {}, error
+
+
+def damaged(pick: random.Random, content: bytes) -> bytes:
+    """Return bytes that differ a little: changed, shorter or longer."""
+    data = bytearray(content)
+    for _ in range(pick.randint(1, 3)):
+        match pick.randrange(4):
+            case 0 if data:
+                data[pick.randrange(len(data))] ^= 1 << pick.randrange(8)
+            case 1 if data:
+                del data[pick.randrange(len(data)) :]
+            case 2:
+                data += pick.randbytes(pick.randint(1, 4))
+            case _ if data:
+                data[pick.randrange(len(data))] = pick.choice([0, 1, 2, 0x7F, 0x80, 0xFF])
+    return bytes(data)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_fast_decoder_vouches_for_damaged_values_only_as_the_strict_one_reads_them(seed: int) -> None:
+    pick = random.Random(seed)
+    values = Values(pick)
+    for _ in range(SCHEMAS):
+        record, schema = schema_of(with_id(Schemas(pick).record()))
+        inputs = [damaged(pick, values.make(record)[1]) for _ in range(RECORDS)]
+        columns = arrow_types.arrow_schema(schema.fields)
+        rows, order = fields_of(record.fields, {field.name: field.type for field in columns})
+        places = Places.from_arrow(pa.array(inputs, pa.binary()))
+        found, vouched = rows.read(places.data, places.firsts, places.ends, places.present)
+        reader = RecordReader(record)
+        for index, sure in enumerate(vouched.tolist()):
+            want, error = strictly(reader, inputs[index])
+            assert error is None or not sure, f"vouched for {inputs[index]!r} of {schema.text}: {error}"
+            for field, place in zip(columns, order, strict=True):
+                assert place is not None
+                value = plain(found[place].slice(index, 1))
+                expected = plain(pa.array([want[field.name]], field.type)) if sure else [None]
+                assert value == expected, f"{field} of {inputs[index]!r} of {schema.text}"
+
+
+def of_fastavro(value: Any) -> Any:
+    """Return a value as Arrow takes it."""
+    match value:
+        case UUID():
+            return value.bytes
+        case dict():
+            return {name: of_fastavro(member) for name, member in value.items()}
+        case list():
+            return [of_fastavro(member) for member in value]
+        case datetime.datetime():
+            return value
+    return value
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_values_equal_those_of_fastavro(seed: int) -> None:
+    pick = random.Random(seed)
+    values = Values(pick)
+    for _ in range(SCHEMAS):
+        declared = with_id(Schemas(pick, plain=True).record())
+        record, schema = schema_of(declared)
+        inputs = [values.make(record)[1] for _ in range(RECORDS)]
+        parsed = fastavro.parse_schema(declared)
+        read: list[Any] = [fastavro.schemaless_reader(io.BytesIO(content), parsed, None) for content in inputs]
+        decoded = AvroFormat(schema).decode(fetched(inputs))
+        assert not decoded.errors
+        for array, field in zip(decoded.arrays, arrow_types.arrow_schema(schema.fields), strict=True):
+            want = pa.array([of_fastavro(each[field.name]) for each in read], field.type)
+            assert plain(array) == plain(want), f"{field} of {schema.text}"
+
+
+LINES = {"type": "record", "name": "R", "fields": [
+    {"name": "text", "type": "string"}, {"name": "tags", "type": {"type": "map", "values": "string"}},
+    {"name": "old", "type": ["null", "int", "string"]},
+]}  # fmt: skip
+
+
+def lines(count: int) -> tuple[RecordSchema, list[bytes]]:
+    record, schema = schema_of(LINES)
+    values = Values(random.Random(count))
+    return schema, [values.make(record)[1] for _ in range(count)]
+
+
+@pytest.mark.parametrize(("step", "call_bytes"), [(1, 1), (3, 100), (1000, 64)])
+def test_rows_of_any_step_and_call_are_the_same(step: int, call_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    schema, inputs = lines(500)
+    whole = AvroFormat(schema).decode(fetched([*inputs, None, b""]))
+    monkeypatch.setattr(arrays, "STEP", step)
+    monkeypatch.setattr(arrays, "CALL_BYTES", call_bytes)
+    parts = AvroFormat(schema).decode(fetched([*inputs, None, b""]))
+    assert [array.to_pylist() for array in parts.arrays] == [array.to_pylist() for array in whole.arrays]
+    assert list(whole.errors) == list(parts.errors) == [501]
+
+
+@pytest.mark.parametrize(
+    ("kind", "content"),
+    [("string", b"\x14" + b"x" * 10), ({"type": "map", "values": "int"}, b"\x02\x14" + b"x" * 10 + b"\0\0")],
+    ids=["text", "keys"],
+)
+def test_a_block_with_too_much_text_for_arrow_is_refused(
+    kind: Any, content: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, schema = schema_of({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+    monkeypatch.setattr(arrays, "MOST_TEXT", 50)
+    assert not AvroFormat(schema).decode(fetched([content] * 5)).errors
+    with pytest.raises(ValueError, match="read smaller batches"):
+        AvroFormat(schema).decode(fetched([content] * 6))
+
+
+def test_a_column_of_a_wider_type_takes_narrower_values() -> None:
+    schema = schema_of({"type": "record", "name": "R", "fields": [
+        {"name": "a", "type": "int"}, {"name": "b", "type": ["null", "float"]}, {"name": "gone", "type": "string"},
+    ]})[1]  # fmt: skip
+    fields = [
+        {"name": "b", "type": "double"},
+        {"name": "missing", "type": "string"},
+        {"name": "a", "type": "long"},
+    ]
+    wider = RecordSchema.model_validate({"format": "Avro", "text": schema.text, "fields": fields})
+    content = b"\x06" + b"\x02\0\0\xc0\x3f" + b"\x02x"
+    decoded = AvroFormat(wider).decode(fetched([content, b"\x06\0\x02x"]))
+    assert [array.to_pylist() for array in decoded.arrays] == [[1.5, None], [None, None], [3, 3]]
+
+
+@pytest.mark.parametrize(
+    ("logical", "good", "bad"),
+    [
+        ("time-millis", (0, 86_399_999), (-1, 86_400_000)),
+        ("date", (-719_162, 2_932_896), (-719_163, 2_932_897)),
+        ("", (-(2**31), 2**31 - 1), (-(2**31) - 1, 2**31)),
+    ],
+)
+def test_integers_beyond_their_type_are_bad(logical: str, good: tuple[int, int], bad: tuple[int, int]) -> None:
+    kind = {"type": "int", "logicalType": logical}
+    _, schema = schema_of({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+    decoded = AvroFormat(schema).decode(fetched([number(value) for value in (*good, *bad)]))
+    assert decoded.arrays[0].is_valid().to_pylist() == [True, True, False, False]
+    assert {index: error.code for index, error in decoded.errors.items()} == dict.fromkeys((2, 3), Code.OUT_OF_RANGE)
+
+
+def wide(fields: int) -> Any:
+    return {"type": "record", "name": "W", "fields": [{"name": f"f{n}", "type": "long"} for n in range(fields)]}
+
+
+@pytest.mark.parametrize(
+    "kind", [{"type": "array", "items": ["null", wide(100)]}, {"type": "array", "items": [wide(100), "null", "int"]}]
+)
+def test_items_that_take_much_more_memory_than_bytes_are_bad(kind: Any) -> None:
+    _, schema = schema_of({"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]})
+    null = number(kind["items"].index("null"))
+    few, many = (number(count) + null * count + b"\0" for count in (1_000, 100_000))
+    decoded = AvroFormat(schema).decode(fetched([many, few, many]))
+    assert [None if value is None else len(value) for value in decoded.arrays[0].to_pylist()] == [None, 1_000, None]
+    assert {error.code for error in decoded.errors.values()} == {Code.OUT_OF_RANGE}
+    assert "90" in decoded.errors[0].detail
+    assert sum(array.nbytes for array in decoded.arrays) < 2_000_000
+
+
+def test_records_of_wide_rows_are_decoded_in_portions() -> None:
+    declared = {"type": "record", "name": "R", "fields": [{"name": "a", "type": ["null", wide(1000)]}]}
+    given = job(("a", "int")).model_copy(update={"record_schema": schema_of(declared)[1]})
+    decoder = Decoder(given, ingested_at=0)
+    records = fetched([b"\0"] * 20_000)
+    portions = list(decoder.portions(records))
+    assert sum(map(len, portions)) == 20_000
+    assert max(map(len, portions)) < 10_000
+    assert np.concatenate([portion.offsets for portion in portions]).tolist() == list(range(20_000))
+    assert decoder.decode(portions[0]).rows.nbytes < 100_000_000
+    assert list(Decoder(job(("a", "int")), ingested_at=0).portions(records)) == [records]
