@@ -191,26 +191,22 @@ def _struct(parts: Iterable[tuple[str, Type | None]]) -> Type | None:
 def members(union: Union) -> list[tuple[str, Node]]:
     """Return the branches that are not null, with the names of their members in a struct."""
     branches = [branch for branch in union.branches if branch != Scalar("null")]
-    names = [_member(branch) for branch in branches]
+    names = [_identity(branch).rpartition(".")[2] for branch in branches]
     if len({name.lower() for name in names}) < len(names):
         names = [f"{name}_{number}" for number, name in enumerate(names)]
     return list(zip(names, branches, strict=True))
 
 
-def _member(branch: Node) -> str:
-    match branch:
-        case Scalar(kind):
-            return kind
-        case Array():
-            return "array"
-        case Map():
-            return "map"
-        case DecimalBytes(name=""):
-            return "bytes"
-        case FixedBytes(name=name) | DecimalBytes(name=name) | Enum(name=name) | Record(name=name):
-            return name.rpartition(".")[2]
-        case Union():
-            raise AssertionError("a union has no union as a branch")
+def parts(node: Node) -> tuple[Node, ...]:
+    """Return the types directly inside a type."""
+    match node:
+        case Array(part) | Map(part):
+            return (part,)
+        case Union(branches):
+            return branches
+        case Record(fields=fields):
+            return tuple(each.type for each in fields)
+    return ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,7 +240,7 @@ class _Parser:
             case {"type": str(kind)}:
                 return self._declared(kind, value, space, path, level)
             case dict():
-                raise _bad(path, 'has no type; write {"type": ...}')
+                raise _bad(path, 'the type is an object without "type"; write {"type": ...}')
             case _:
                 raise _bad(path, f"a type is a name, an object or a list, not {_shown(value)}")
 
@@ -350,7 +346,7 @@ class _Parser:
             raise _bad(path, f"{rule}, not {_shown(name)}")
         place = f"{path}.{name}"
         if "type" not in value:
-            raise _bad(place, 'has no type; write "type"')
+            raise _bad(place, 'the field has no "type"; write its type')
         doc = value.get("doc")
         # Half of a surrogate pair, which JSON can have, is no text for other programs.
         comment = doc.encode("utf-8", "replace").decode()[:MOST_DOC] if isinstance(doc, str) else None
@@ -422,6 +418,7 @@ class _Parser:
 
 
 def _identity(branch: Node) -> str:
+    """Return the name that distinguishes a branch from the others of its union."""
     match branch:
         case Scalar(kind):
             return kind

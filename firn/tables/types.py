@@ -203,6 +203,18 @@ class _Reader:
         return InvalidSpecError(f"type {text!r}, character {self.start + 1}: {problem}", reason=Reason.BAD_SCHEMA)
 
 
+def has_time(kind: Type) -> bool:
+    """Return whether a type is or has a time of day. Spark reads no table with such a column."""
+    match kind:
+        case Struct(fields):
+            return any(has_time(member) for _, member in fields)
+        case ListOf(element):
+            return has_time(element)
+        case MapOf(key, value):
+            return has_time(key) or has_time(value)
+    return kind == Primitive("time")
+
+
 def _similar(name: str) -> str:
     """Return the type that has this name in another system, or one with a similar name; empty if there is none."""
     similar = difflib.get_close_matches(name, (*PRIMITIVES, "decimal", "fixed", "list", "map", "struct"), n=1)

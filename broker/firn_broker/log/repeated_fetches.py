@@ -75,7 +75,7 @@ class RepeatedFetches:
         return tick
 
     def leave(self, fetch: "_Repeated", tick: int) -> None:
-        """Let a fetch that ended earlier not expire."""
+        """Remove a fetch that ended before its tick."""
         if tick in self._ticks:
             self._ticks[tick].pop(fetch, None)
 

@@ -68,18 +68,7 @@ def _check_readable(field: str, columns: tuple[Column, ...]) -> None:
 
 def time_column(columns: tuple[Column, ...]) -> str | None:
     """Return a column whose type is or has a time, so that Spark refuses the whole table; None without one."""
-    return next((column.name for column in columns if _has_time(types.parse(column.type))), None)
-
-
-def _has_time(kind: Type) -> bool:
-    match kind:
-        case Struct(fields):
-            return any(_has_time(member) for _, member in fields)
-        case ListOf(element):
-            return _has_time(element)
-        case MapOf(key, value):
-            return _has_time(key) or _has_time(value)
-    return kind == Primitive("time")
+    return next((column.name for column in columns if types.has_time(types.parse(column.type))), None)
 
 
 def _type_of(field: str, column: str, columns: tuple[Column, ...]) -> Type:

@@ -15,6 +15,7 @@ from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Identities, Numbers
+from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.kafka_columns import kafka_columns, shaped
@@ -72,16 +73,9 @@ class Decoder:
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
-        behind = np.cumsum(records.values.lengths())
-        if not len(behind) or behind[-1] <= self._format.most_bytes:
-            yield records
-            return
-        begin = 0
-        while begin < len(records):
-            before = behind[begin - 1] if begin else 0
-            end = max(begin + 1, int(np.searchsorted(behind, before + self._format.most_bytes, side="right")))
-            yield records.select(np.arange(begin, end))
-            begin = end
+        for begin, end in arrays.portions(records.values.lengths(), self._format.most_bytes):
+            whole = end - begin == len(records)
+            yield records if whole else records.select(np.arange(begin, end))
 
     def decode(self, records: Fetched) -> Decoded:
         """Decode records of the topic."""

@@ -166,7 +166,8 @@ def test_an_avro_schema_too_large_for_a_contract_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"), [("{}", "has no type"), (AVRO % "_kafka", "field _kafka: names that start with _kafka")]
+    ("text", "problem"),
+    [("{}", "the type is an object without"), (AVRO % "_kafka", "field _kafka: names that start with _kafka")],
 )
 def test_a_bad_avro_schema_names_the_cause(text: str, problem: str) -> None:
     with pytest.raises(InvalidSpecError) as refused:

@@ -8,7 +8,7 @@ from tests.unit.layout.sources import PRODUCT, files, relative, tree
 LONGEST_CLASS = 400
 LONGEST_FUNCTION = 60
 AVRO, JSON = (f"spark_apps/firn_spark/worker/formats/{name}/kernel.py" for name in ("avro", "json"))
-KERNELS = {(AVRO, "_after_value"), (AVRO, "_value"), (JSON, "_field"), (JSON, "_record"), (JSON, "find_entries")}
+KERNELS = {(AVRO, "_after_value"), (JSON, "_field"), (JSON, "_record"), (JSON, "find_entries")}
 """Functions of the compiled readers. A call costs time for each record."""
 _AT_THE_MARGIN = re.compile(r"(?m)^(?=@|def |async def |class )")
 

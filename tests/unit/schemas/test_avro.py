@@ -122,7 +122,7 @@ def test_a_thousand_fields_are_a_thousand_columns() -> None:
         (record(field("a", "null")), "the record has no field that can become a column"),
         ({"type": "record", "fields": []}, "a record needs a name"),
         ({"type": "record", "name": "R"}, "record R has no list of fields"),
-        (record({"name": "a"}), "field a: has no type"),
+        (record({"name": "a"}), 'field a: the field has no "type"'),
         (record({"type": "int"}), "a field needs a name of at most 128 letters, digits and _, not null"),
         (record(field("a-b", "int")), 'a field needs a name of at most 128 letters, digits and _, not "a-b"'),
         (record(field("a" * 129, "int")), "a field needs a name of at most 128 letters"),
@@ -160,7 +160,7 @@ def test_a_thousand_fields_are_a_thousand_columns() -> None:
         ),
         (record(field("a", "int"), name="x.1"), "a record needs a name"),
         (record(field("a", {"type": "fixed", "name": "F", "namespace": 3, "size": 1})), "field a: the namespace of F"),
-        (record(field("a", {})), "field a: has no type"),
+        (record(field("a", {})), 'field a: the type is an object without "type"'),
     ],
 )
 def test_a_wrong_schema_is_refused_with_its_place(declared: Any, problem: str) -> None:

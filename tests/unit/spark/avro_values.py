@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import struct
-from collections.abc import Mapping
 from decimal import Context, Decimal
 from typing import Any
 from uuid import UUID
@@ -243,8 +242,3 @@ def number(value: int) -> bytes:
         content.append(bits & 0x7F | 0x80)
         bits >>= 7
     return bytes([*content, bits])
-
-
-def row(columns: tuple[str, ...], record: Mapping[str, Any]) -> list[Any]:
-    """Return the values of the columns."""
-    return [record.get(name) for name in columns]

@@ -32,6 +32,13 @@ def test_json_with_and_without_framing_is_read(frame: bytes) -> None:
     ]  # fmt: skip
 
 
+def test_an_error_in_framed_json_keeps_its_path() -> None:
+    decoded = Decoder(job(("x", "string")), ingested_at=0).decode(fetched([b"\0\0\0\0\x07" + b'{"x": "\\ud800"}']))
+    assert decoded.dead is not None
+    (code,), (path,) = decoded.dead["error_code"].to_pylist(), decoded.dead["error_path"].to_pylist()
+    assert (code, path) == (Code.INVALID_UTF8, "$.x")
+
+
 def test_avro_needs_the_framing_that_the_schema_names() -> None:
     plain, framed = b"\x02\x0e", b"\0\0\0\0\x07\x02\x0e"
     columns = avro_format("Registry").decode(fetched([framed, plain, b"\x01" + framed[1:], None, framed]))

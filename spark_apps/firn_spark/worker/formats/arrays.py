@@ -1,6 +1,6 @@
 """Arrow arrays of the values that compiled decoders store: numbers, texts, and members or items of nested values."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -39,6 +39,17 @@ def bitmap(valid: Numbers) -> tuple[pa.Buffer | None, int]:
     """Return the bitmap of valid values, None if all are, and the number of nulls."""
     nulls = len(valid) - int(np.count_nonzero(valid))
     return pa.py_buffer(np.packbits(valid, bitorder="little")) if nulls else None, nulls
+
+
+def portions(sizes: Numbers, most: int) -> Iterator[tuple[int, int]]:
+    """Yield the begin and end of portions of at most ``most`` bytes, by the bytes of each value. A larger value is a portion
+    of its own."""
+    behind, begin = np.cumsum(sizes), 0
+    while begin < len(sizes):
+        before = int(behind[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(behind, before + most, side="right")))
+        yield begin, end
+        begin = end
 
 
 def gather(content: Numbers, pieces: Numbers, parts: list[list[bytes]]) -> None:

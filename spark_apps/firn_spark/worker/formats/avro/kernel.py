@@ -158,22 +158,14 @@ def _value(data, at, end, kind, size, scale, mins, maxs, highs, lows, column, va
         values[column, row] = first
         lengths[column, row] = at - first
         return at
-    if kind == DOUBLE:
-        if end - at < 8:
+    if kind == DOUBLE or kind == FLOAT:
+        if size > end - at:
             return DOUBT
         bits = np.uint64(0)
-        for place in range(8):
+        for place in range(size):
             bits |= np.uint64(data[np.uintp(at + place)]) << np.uint64(8 * place)
-        values[column, row] = np.int64(bits)
-        return at + 8
-    if kind == FLOAT:
-        if end - at < 4:
-            return DOUBT
-        bits = np.uint64(0)
-        for place in range(4):
-            bits |= np.uint64(data[np.uintp(at + place)]) << np.uint64(8 * place)
-        values[column, row] = np.int64(np.int32(np.uint32(bits)))
-        return at + 4
+        values[column, row] = np.int64(bits) if kind == DOUBLE else np.int64(np.int32(np.uint32(bits)))
+        return at + size
     if kind == BOOLEAN:
         if at >= end or data[np.uintp(at)] > 1:
             return DOUBT

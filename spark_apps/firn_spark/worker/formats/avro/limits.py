@@ -5,13 +5,12 @@ from typing import Any
 from firn.schemas import avro
 from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 
-DAY_MILLIS = 86_400_000
-MAX_MICROS = 2**63 - 1
-_MAX_MILLIS = MAX_MICROS // 1000
+_DAY_MILLIS = 86_400_000
+_MAX_MILLIS = (2**63 - 1) // 1000
 _RANGES = {
     "date": (-719_162, 2_932_896),  # years 1 to 9999
-    "time-millis": (0, DAY_MILLIS - 1),
-    "time-micros": (0, DAY_MILLIS * 1000 - 1),
+    "time-millis": (0, _DAY_MILLIS - 1),
+    "time-micros": (0, _DAY_MILLIS * 1000 - 1),
     "timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
     "local-timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
 }
@@ -52,8 +51,10 @@ def memory(node: Node) -> int:
 
 
 def most_items(node: Node, encoded_bytes: Any) -> Any:
-    """Return how many items of type ``node`` an array or map of so many encoded bytes may have. An array of numbers is
-    possible, too."""
+    """Return how many items of type ``node`` an array or map of so many encoded bytes may have.
+
+    For an array of numpy with the bytes of many values, return an array.
+    """
     return (MEMORY_PER_BYTE * encoded_bytes + MEMORY) // max(1, memory(node))
 
 
@@ -64,19 +65,8 @@ def most_bytes(record: Record) -> int:
 
 def _growth(node: Node) -> int:
     """Return the bytes of memory for an encoded byte, in the worst part of a value."""
-    inner = {id(part): _growth(part) for part in _parts(node)}.values()
+    inner = {id(part): _growth(part) for part in avro.parts(node)}.values()
     return max(memory(node) // max(1, _least_bytes(node)), 1, *inner)
-
-
-def _parts(node: Node) -> tuple[Node, ...]:
-    match node:
-        case Array(part) | Map(part):
-            return (part,)
-        case Union(branches):
-            return branches
-        case Record(fields=fields):
-            return tuple(each.type for each in fields)
-    return ()
 
 
 def _least_bytes(node: Node) -> int:

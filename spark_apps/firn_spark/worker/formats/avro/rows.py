@@ -1,9 +1,8 @@
 """The fast Avro decoder: from rows of encoded values to Arrow columns, compiled.
 
 A row has values one after the other, as a record has its fields. One kernel serves every schema: it takes the types as
-data.
-It *vouches* for a row only if its answer equals that of `firn_spark.worker.formats.avro.values`, which decodes bad and
-doubtful rows. So this module reports doubt, never errors.
+data. It *vouches* for a row only if its answer equals that of `firn_spark.worker.formats.avro.values`, which decodes
+bad and doubtful rows. So this module reports doubt, never errors.
 
 The kernel has no code for types with parts: records, arrays, maps and unions of more than one type and null. It passes
 the places of their values to a `_Reader`, which reads the parts as rows of their own.
@@ -33,18 +32,9 @@ _SCALARS = {
     "string": (kernel.STRING, 0),
     "bytes": (kernel.BYTES, 0),
 }
-_OWN = {
-    kernel.BOOLEAN: pa.bool_(),
-    kernel.LONG: pa.int64(),
-    kernel.FLOAT: pa.float32(),
-    kernel.DOUBLE: pa.float64(),
-    kernel.STRING: pa.string(),
-    kernel.BYTES: pa.binary(),
-}
+_TEXTS = {kernel.STRING: pa.string(), kernel.BYTES: pa.binary()}
 _UUID_BYTES = 36
 _DASHES = (8, 13, 18, 23)
-
-
 _Five = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
 
 
@@ -77,10 +67,10 @@ class Types:
         self._kinds.append(kind)
         self._sizes.append(size)
         self._parts.append([])
-        self._parts[number] = [self.add(part) for part in _parts(node)]
+        self._parts[number] = [self.add(part) for part in avro.parts(node)]
         return number
 
-    def tables(self) -> "_Five":
+    def tables(self) -> _Five:
         """Return kinds, sizes, starts, counts and parts of all types."""
         counts = [len(parts) for parts in self._parts]
         starts = np.cumsum([0, *counts])[:-1]
@@ -88,17 +78,6 @@ class Types:
         columns = (self._kinds, self._sizes, starts, counts, parts)
         first, second, third, fourth, fifth = (np.array(column, np.int64) for column in columns)
         return first, second, third, fourth, fifth
-
-
-def _parts(node: Node) -> Sequence[Node]:
-    match node:
-        case Array(part) | Map(part):
-            return (part,)
-        case Union(branches):
-            return branches
-        case Record(fields=fields):
-            return [each.type for each in fields]
-    return ()
 
 
 def _kind(node: Node) -> tuple[int, int]:
@@ -218,8 +197,8 @@ class Rows:
     def _column(self, place: int, data: Numbers, block: "_Block") -> pa.Array:
         """Return the values of a field without parts, in their own type."""
         node, op, slot, valid = self._nodes[place], int(self._ops[place]), self._slots[place], block.valid[place]
-        if op in (kernel.STRING, kernel.BYTES):
-            return arrays.texts(_OWN[op], valid, block.offsets[slot], block.texts[slot])
+        if op in _TEXTS:
+            return arrays.texts(_TEXTS[op], valid, block.offsets[slot], block.texts[slot])
         if op == kernel.FIXED:
             return _fixed(data, block.numbers[slot], valid, int(self._sizes[place]))
         if op == kernel.DECIMAL:
@@ -252,22 +231,17 @@ class Rows:
         scratch = np.empty(step, np.int64), np.empty(step, np.int64), np.empty(step, np.uint8)
         stack = np.empty((kernel.MAX_LEVELS, 2), np.int64)
         sizes = (ends - firsts) * present
-        behind = np.cumsum(sizes)
         room = max(min(arrays.CALL_BYTES, int(sizes.sum())), int(sizes.max(initial=0))) + words.BYTES if texts else 0
         gathered = np.empty(room, np.uint8)
         parts: list[list[bytes]] = [[] for _ in range(texts)]
-        begin = 0
-        while begin < count:
-            before = int(behind[begin - 1]) if begin else 0
-            end = max(begin + 1, int(np.searchsorted(behind, before + arrays.CALL_BYTES, side="right")))
+        for begin, end in arrays.portions(sizes, arrays.CALL_BYTES):
             pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
             kernel.read_rows(
                 data, firsts, ends, present, begin, end, self._fields, self._nulls, self._ops, self._slots, self._sizes,
-                self._scales, self._mins, self._maxs, self._highs, self._lows, *self._types, stack, *scratch, block.numbers, block.small, gathered,
-                pieces, block.offsets, block.valid, block.vouched,
+                self._scales, self._mins, self._maxs, self._highs, self._lows, *self._types, stack, *scratch, block.numbers,
+                block.small, gathered, pieces, block.offsets, block.valid, block.vouched,
             )  # fmt: skip
             arrays.gather(gathered, pieces, parts)
-            begin = end
         block.texts.extend(arrays.joined(parts))
         return block
 
@@ -286,7 +260,7 @@ class _Block:
 
 def _room(op: int, scale: int) -> tuple[str, int]:
     """Return the kernel's array for a kind of value, and the number of its rows."""
-    if op in (kernel.STRING, kernel.BYTES):
+    if op in _TEXTS:
         return "texts", 1
     if op in (kernel.BOOLEAN, kernel.ENUM, kernel.FLOAT) or (op == kernel.INT and scale == 1):
         return "small", 1
@@ -318,12 +292,12 @@ def _reader(node: Node, type_: pa.DataType) -> _Reader:
     match node:
         case Record(fields=fields):
             return _Records(type_, fields)
-        case Array(items):
-            return _Lists(type_, items)
-        case Map(values):
-            return _Maps(type_, values)
-        case Union(branches):
-            return _Unions(type_, node, branches)
+        case Array():
+            return _Lists(type_, node)
+        case Map():
+            return _Maps(type_, node)
+        case Union():
+            return _Unions(type_, node)
     raise AssertionError(f"{node} has no parts")
 
 
@@ -345,10 +319,9 @@ class _Records:
 
 def fields_of(fields: Sequence[avro.Field], types: Mapping[str, pa.DataType]) -> tuple[Rows, list[int | None]]:
     """Return a reader of a record's fields, and for each column the place of its values in the reader's answer."""
-    sources = {each.name: each.name for each in fields if each.name in types}
-    wanted = [Wanted(each.type, types[each.name] if each.name in sources else None) for each in fields]
-    places = {each.name: place for place, each in enumerate(field for field in fields if field.name in sources)}
-    return Rows(wanted), [places.get(name) for name in types]
+    names = [each.name for each in fields if each.name in types]
+    places = {name: place for place, name in enumerate(names)}
+    return Rows([Wanted(each.type, types.get(each.name)) for each in fields]), [places.get(name) for name in types]
 
 
 class _Items:
@@ -380,7 +353,7 @@ class _Items:
 
     def _find(
         self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers, offsets: Numbers, sure: Numbers
-    ) -> "_Five":
+    ) -> _Five:
         """Set offsets and certain values. Return places and lengths of keys, places and ends of items, and their values."""
         stack = np.empty((kernel.MAX_LEVELS, 2), np.int64)
         room = 4 * int(present.sum()) + 16
@@ -398,9 +371,9 @@ class _Items:
 class _Lists:
     """Reads arrays."""
 
-    def __init__(self, type_: pa.ListType, items: Node) -> None:
+    def __init__(self, type_: pa.ListType, node: Array) -> None:
         self._type = type_
-        self._items = _Items(Array(items), items, type_.value_type)
+        self._items = _Items(node, node.items, type_.value_type)
 
     def read(self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers) -> tuple[pa.Array, Numbers]:
         offsets, _, _, items, sure = self._items.read(data, firsts, ends, present)
@@ -410,9 +383,9 @@ class _Lists:
 class _Maps:
     """Reads maps."""
 
-    def __init__(self, type_: pa.MapType, values: Node) -> None:
+    def __init__(self, type_: pa.MapType, node: Map) -> None:
         self._type = type_
-        self._items = _Items(Map(values), values, type_.item_type)
+        self._items = _Items(node, node.values, type_.item_type)
 
     def read(self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers) -> tuple[pa.Array, Numbers]:
         offsets, firsts_of_keys, lengths, values, sure = self._items.read(data, firsts, ends, present)
@@ -432,10 +405,10 @@ class _Maps:
 class _Unions:
     """Reads unions into structs with a member for each branch, or into the only branch that is not null."""
 
-    def __init__(self, type_: pa.DataType, union: Union, branches: Sequence[Node]) -> None:
+    def __init__(self, type_: pa.DataType, union: Union) -> None:
         self._type = type_
+        branches, members = union.branches, avro.members(union)
         self._count = len(branches)
-        members = avro.members(union)
         self._single = len(members) == 1
         types = [type_] if self._single else [_member_type(type_, name) for name, _ in members]
         values = [number for number, branch in enumerate(branches) if branch != Scalar("null")]

@@ -179,16 +179,12 @@ class _Members:
             np.empty(_NAME_BYTES, np.uint8),
         )
         sizes = (ends - firsts) * present
-        behind = np.cumsum(sizes)
         gathered = np.empty(
             max(min(arrays.CALL_BYTES, int(sizes.sum())), int(sizes.max(initial=0))) + words.BYTES if texts else 0,
             np.uint8,
         )
         parts: list[list[bytes]] = [[] for _ in range(texts)]
-        begin = 0
-        while begin < count:
-            before = int(behind[begin - 1]) if begin else 0
-            end = max(begin + 1, int(np.searchsorted(behind, before + arrays.CALL_BYTES, side="right")))
+        for begin, end in arrays.portions(sizes, arrays.CALL_BYTES):
             pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
             kernel.read_records(
                 data, firsts, ends, present, begin, end, self._names, self._starts, self._kinds, self._precisions,
@@ -196,7 +192,6 @@ class _Members:
                 block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.vouched,
             )  # fmt: skip
             arrays.gather(gathered, pieces, parts)
-            begin = end
         block.texts.extend(arrays.joined(parts))
         return block
 

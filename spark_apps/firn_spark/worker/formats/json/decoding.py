@@ -64,8 +64,8 @@ class JsonFormat:
 
 
 def _hinted(error: BadRecordError) -> BadRecordError:
-    """Return the error of a value that follows the framing of a schema registry."""
-    if error.stage is not Stage.DECODE:
+    """Return the error of a value that follows the framing of a schema registry, with a hint if the value is not JSON."""
+    if error.stage is not Stage.DECODE or error.field:
         return error
     hint = "the value has the framing of a schema registry; if it is Avro, use format: Avro"
     return BadRecordError(error.code, error.stage, f"{error.detail}; {hint}")
