@@ -1,4 +1,6 @@
-"""numba, set up so that compiled code is cached and found again. Import `njit` from here, never from numba.
+"""numba, set up so that compiled code is cached and found again. Import its names from here, never from numba.
+
+numba reads its settings when it is imported, so this module sets them before.
 
 The code is compiled for the generic processor of the architecture, so that the code of an image build runs on every
 node. The image holds it in the directory that ``FIRN_COMPILED`` names. That is read-only at run time, and numba
@@ -17,7 +19,12 @@ from typing import Any, TypeVar
 os.environ.setdefault("NUMBA_CPU_NAME", "generic")
 
 import numba
-from numba.core import caching
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba import types
+from numba.core import caching, cgutils
+from numba.extending import intrinsic
+
+__all__ = ["DIRECTORY", "Locator", "cgutils", "inlined", "intrinsic", "ir", "njit", "types"]
 
 _PREBUILT = "FIRN_COMPILED"
 DIRECTORY = Path(tempfile.gettempdir()) / f"firn-compiled-{os.getuid()}"

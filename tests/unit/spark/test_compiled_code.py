@@ -10,6 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 USE = """
+import firn_spark.worker_daemon  # first, as in a worker
 import json
 import pyarrow as pa
 from firn.model.jobs import Column

@@ -7,12 +7,8 @@ with full-word instructions", 1975).
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,assignment,var-annotated"
 
 import numpy as np
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
 
-from firn_spark.worker.compiled import inlined
+from firn_spark.worker.compiled import cgutils, inlined, intrinsic, ir, types
 
 BYTES = 8
 """Length of a word."""
