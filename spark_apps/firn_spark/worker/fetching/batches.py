@@ -14,6 +14,7 @@ from firn.records import record_batch
 from firn.records.codecs import CodecError, decompress_into
 from firn_spark.worker.fetched import Fetched, HeaderPlaces, Numbers, Places
 from firn_spark.worker.fetching import kernel
+from firn_spark.worker.fetching.buffers import Buffers
 from firn_spark.worker.fetching.slices import ObjectRange
 
 BLOCK_RECORDS = 16_384
@@ -180,6 +181,7 @@ class Blocks:
     _names: list[str] = field(default_factory=list)
     _records: int = 0
     _bytes: int = 0
+    _buffers: Buffers = field(default_factory=Buffers)
 
     def add(self, batches: Batches) -> Iterator[Fetched]:
         """Add batches, and yield the blocks that are complete. Raises CorruptDataError."""
@@ -211,7 +213,7 @@ class Blocks:
     def _open(self, batches: Batches, codec: int, packed: memoryview, row: list[int]) -> None:
         """Begin a block with a compressed batch, in the smallest buffer that has room for it."""
         for size in SPACES:
-            self._topic, self._data, self._own = batches.topic, np.empty(size, np.uint8), True
+            self._topic, self._data, self._own = batches.topic, self._buffers.lend(size), True
             if self._decompress(codec, packed, row):
                 return
         raise _corrupt(batches.position, row[kernel.BASE], "a record batch cannot be decompressed")

@@ -9,7 +9,6 @@ import time
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeVar
 
-import numpy as np
 from kio.schema.errors import ErrorCode
 
 from firn.kafka_clients import refuses_certificate
@@ -21,6 +20,7 @@ from firn.records.message_writer import Fields, encode_request
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.fetching import answers
 from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.buffers import Buffers
 from firn_spark.worker.fetching.sasl.scram import Scram
 
 CONNECT_SECONDS = 10.0
@@ -55,6 +55,7 @@ class Connection:
         self._session_end: float | None = None
         """Monotonic second after which the client authenticates again; None if the session does not end."""
         self._versions: dict[int, tuple[int, int]] = {}
+        self._buffers = Buffers()
         self._socket: socket.socket = socket.create_connection((host, port), CONNECT_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -139,7 +140,7 @@ class Connection:
         return frame, 4
 
     def _read(self, size: int) -> Numbers:
-        data = np.empty(size, np.uint8)
+        data = self._buffers.lend(size)
         view, place = memoryview(data), 0  # type: ignore[arg-type]
         try:
             while place < size:
