@@ -126,14 +126,14 @@ class DataFileWriter:
         fitting = self._fitted(rows)
         if not self.appends:
             return [
-                self._write_file(part, piece)
+                self._write_file(part, piece, size)
                 for part in self._partitioner.parts(fitting)
-                for piece in self._pieces(part.rows)
+                for piece, size in self._pieces(part.rows)
             ]
         files = []
-        for piece in self._pieces(fitting):
-            self._open = self._open or self._new_file("", (), piece)
-            self._open.add(piece)
+        for piece, size in self._pieces(fitting):
+            self._open = self._open or self._new_file("", (), piece, size)
+            self._open.add(piece, size)
             if self._open.bytes >= self._parquet.file_bytes:
                 files += self.finish()
         return files
@@ -175,28 +175,31 @@ class DataFileWriter:
             raise ValueError(f"the table has no column {', '.join(sorted(surplus))}")
         return pa.table(columns, schema=self._arrow)
 
-    def _pieces(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Cut rows into slices for files of the target size. The size is measured in memory, so files are smaller
-        rather than larger."""
-        files = max(1, -(-rows.nbytes // self._parquet.file_bytes))
+    def _pieces(self, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
+        """Cut rows into slices for files of the target size, and yield each with its bytes. The size is measured in memory, so files are
+        smaller rather than larger."""
+        size = rows.nbytes  # takes milliseconds
+        files = max(1, -(-size // self._parquet.file_bytes))
         length = -(-rows.num_rows // files)
         for start in range(0, rows.num_rows, length):
-            yield rows.slice(start, length)
+            piece = rows.slice(start, length)
+            yield piece, size * piece.num_rows // rows.num_rows
 
-    def _write_file(self, part: Part, rows: pa.Table) -> str:
-        file = self._new_file(part.path, part.values, rows)
+    def _write_file(self, part: Part, rows: pa.Table, size: int) -> str:
+        file = self._new_file(part.path, part.values, rows, size)
         try:
-            file.add(rows)
+            file.add(rows, size)
         except BaseException:
             with contextlib.suppress(Exception):
                 file.close()
             raise
         return self._complete(file)
 
-    def _new_file(self, directory: str, values: Sequence[Any], sample: pa.Table) -> "_OpenFile":
+    def _new_file(self, directory: str, values: Sequence[Any], first: pa.Table, size: int) -> "_OpenFile":
+        """Open a file whose ``first`` rows have ``size`` bytes."""
         path = self._locations.new_path(directory, self._parquet.suffix)
         self._written.append(path)
-        options = encodings(self._paths, sample, self._parquet) | self._parquet.options
+        options = encodings(self._paths, first, size, self._parquet) | self._parquet.options
         return _OpenFile(
             path, values, self._io.new_output(path).create(overwrite=True), self._arrow, self._parquet, options
         )
@@ -225,10 +228,10 @@ class _OpenFile:
         self._parquet = parquet
         self._writer = pq.ParquetWriter(sink, schema, **options)
 
-    def add(self, rows: pa.Table) -> None:
-        """Write rows as one or more row groups. Raises OSError."""
-        self._writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows))
-        self.bytes += rows.nbytes
+    def add(self, rows: pa.Table, size: int) -> None:
+        """Write rows of ``size`` bytes as one or more row groups. Raises OSError."""
+        self._writer.write_table(rows, row_group_size=self._parquet.row_group_rows(rows.num_rows, size))
+        self.bytes += size
         self.nans.update(nans(rows))
 
     def close(self) -> tuple[int, pq.FileMetaData]:
@@ -271,13 +274,14 @@ class Locations:
         return self._provider.new_data_location(f"{partition}/{name}" if partition and self._partitioned else name)
 
 
-def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") -> dict[str, Any]:
-    """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows.
+def encodings(paths: Sequence[str], rows: pa.Table, size: int, parquet: "ParquetSettings") -> dict[str, Any]:
+    """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows, which have ``size`` bytes.
 
     A dictionary does not pay off for values that hardly repeat: pyarrow fills it up to its limit, and then writes the
     plain form. Integers and times that hardly repeat are smaller as differences.
     """
     distinct, plain = set(), set()
+    group_rows = min(rows.num_rows, parquet.row_group_rows(rows.num_rows, size))
     for name, array in sample(rows):
         present = array.drop_null()
         values, unlike = len(present), len(present.unique())
@@ -286,7 +290,7 @@ def encodings(paths: Sequence[str], rows: pa.Table, parquet: "ParquetSettings") 
             if values >= _ENOUGH and unlike > _DISTINCT * values:
                 plain.add(name)
         elif _is_text(array.type):
-            group = min(rows.num_rows, parquet.row_group_rows(rows)) * values // max(1, len(array))
+            group = group_rows * values // max(1, len(array))
             if values >= _ENOUGH and _dictionary_bytes(present, unlike, group) > parquet.dictionary_bytes:
                 plain.add(name)
         elif unlike * 2 > values:
@@ -346,12 +350,9 @@ class ParquetSettings:
             delta=properties.get(DELTA, "false").lower() == "true",
         )
 
-    def row_group_rows(self, rows: pa.Table) -> int:
-        """Return the number of rows of a row group."""
-        if not rows.num_rows:
-            return _SMALLEST_ROW_GROUP
-        wanted: int = self.row_group_bytes * rows.num_rows // max(1, rows.nbytes)
-        return max(_SMALLEST_ROW_GROUP, wanted)
+    def row_group_rows(self, rows: int, size: int) -> int:
+        """Return the number of rows of a row group, if ``rows`` of them have ``size`` bytes."""
+        return max(_SMALLEST_ROW_GROUP, self.row_group_bytes * rows // max(1, size))
 
 
 def arrow_io_properties(java: Mapping[str, str]) -> dict[str, str]:
@@ -398,7 +399,8 @@ def sample(rows: pa.Table) -> Iterator[tuple[str, pa.ChunkedArray]]:
         if len(inside):
             taken.append(batch.take(pa.array(inside - start)))
         start += len(batch)
-    values = pa.Table.from_batches(taken)
+    # Each function takes longer for many short chunks than for their values.
+    values = pa.Table.from_batches(taken).combine_chunks()
     yield from zip(values.column_names, values.columns, strict=True)
 
 

@@ -340,7 +340,8 @@ def test_texts_whose_dictionary_fits_its_limit_keep_it() -> None:
         "many": many,
         "adjacent": [f"order-{n // 2:09d}" for n in range(300_000)],
     }
-    options = data_files.encodings(list(columns), pa.table(columns), parquet)
+    rows = pa.table(columns)
+    options = data_files.encodings(list(columns), rows, rows.nbytes, parquet)
     assert options["use_dictionary"] == ["few", "sorted", "sparse"]
 
 

@@ -158,7 +158,7 @@ class _NewFile:
         paths = [*parquet_path_to_id_mapping(schema), *rows.column_names[len(schema.fields) :]]
         self._arrow = rows.schema
         self._sink = io.new_output(path).create(overwrite=True)
-        options = encodings(paths, rows, parquet) | parquet.options
+        options = encodings(paths, rows, rows.nbytes, parquet) | parquet.options
         self._writer = pq.ParquetWriter(self._sink, self._arrow, **options)
 
     def write(self, rows: pa.Table) -> None:
