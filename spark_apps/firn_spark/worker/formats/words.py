@@ -83,6 +83,16 @@ def zeros_above(_context, word):
     return types.uint64(types.uint64), generate
 
 
+@intrinsic
+def bits(_context, double):
+    """Return the 64 bits of a double."""
+
+    def generate(_context, builder, _signature, arguments):
+        return builder.bitcast(arguments[0], _WORD)
+
+    return types.int64(types.float64), generate
+
+
 @inlined
 def special(word):
     """Mark the bytes that end a run of plain text: quotes, backslashes, control characters, and bytes from 128 on."""
@@ -92,24 +102,35 @@ def special(word):
 
 
 @inlined
-def leading_digits(word):
-    """Return the number of digits that ``word`` begins with, and their value.
+def digits(word):
+    """Return the digits that ``word`` begins with, from 0 to 9 each, and marks at the other bytes, all of them exact."""
+    numbers = word ^ _ZEROS
+    return numbers, (((numbers & _LOW_SEVEN) + _ABOVE_NINE) | numbers) & _MARKS
 
-    The value takes three multiplications for any number of digits (Lemire, "Quickly parsing eight digits", 2018).
-    """
-    digits = word ^ _ZEROS
-    others = (((digits & _LOW_SEVEN) + _ABOVE_NINE) | digits) & _MARKS
+
+@inlined
+def leading_digits(word):
+    """Return the number of digits that ``word`` begins with, and their value."""
+    numbers, others = digits(word)
     if others == np.uint64(0):
-        count = BYTES
-    else:
-        count = np.int64(zeros_below(others) >> np.uint64(3))
-        if count == 0:
-            return 0, np.uint64(0)
-        digits <<= np.uint64(64 - 8 * count)
-    pairs = digits * np.uint64(10) + (digits >> np.uint64(8))
+        return BYTES, number(numbers, BYTES)
+    count = np.int64(zeros_below(others) >> np.uint64(3))
+    if count == 0:
+        return 0, np.uint64(0)
+    return count, number(numbers, count)
+
+
+@inlined
+def number(numbers, count):
+    """Return the value of the first ``count`` digits, at least one, of the result of `digits`.
+
+    It takes three multiplications for any number of digits (Lemire, "Quickly parsing eight digits", 2018).
+    """
+    numbers <<= np.uint64(64 - 8 * count)
+    pairs = numbers * np.uint64(10) + (numbers >> np.uint64(8))
     even, odd = np.uint64(0x000F424000000064), np.uint64(0x0000271000000001)
     pair = np.uint64(0x000000FF000000FF)
-    return count, ((pairs & pair) * even + ((pairs >> np.uint64(16)) & pair) * odd) >> np.uint64(32)
+    return ((pairs & pair) * even + ((pairs >> np.uint64(16)) & pair) * odd) >> np.uint64(32)
 
 
 @inlined

@@ -118,7 +118,7 @@ class _Members:
         self._precisions = np.array([precision for precision, _ in digits], np.int64)
         self._scales = np.array([scale for _, scale in digits], np.int64)
         self._required = np.array([field.required for field in fields], bool)
-        names = [field.name.encode() for field in fields]
+        names = [field.name.encode() + b'":' for field in fields]
         self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._refuse_unknown = refuse_unknown

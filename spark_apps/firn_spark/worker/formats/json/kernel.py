@@ -19,9 +19,14 @@ BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, D
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PLUS, POINT, ZERO, NINE = (ord(sign) for sign in '"\\,:-+.09')
 OPEN_OBJECT, CLOSE_OBJECT, OPEN_ARRAY, CLOSE_ARRAY = (ord(sign) for sign in "{}[]")
 SMALL_E, LARGE_E, SMALL_U, SMALL_N, SMALL_T, SMALL_F, LARGE_T, LARGE_Z, SPACE = (ord(sign) for sign in "eEuntfTZ ")
+BEHIND_NAME = 2
+"""Bytes that follow each name in ``names``: a quote and a colon. Most producers write them without a space."""
 MAX_DIGITS = 19
 """Numbers with more digits may not fit 64 bits."""
 MIN_POWER, MAX_POWER = -348, 347
+EXACT_INTEGER, EXACT_POWER = np.uint64(2**53), 22
+POWERS = np.array([10.0**power for power in range(EXACT_POWER + 1)])
+"""The powers of ten that a double holds exactly."""
 SIGN_BIT = -(2**63)
 MAX_LONG = np.uint64(2**63 - 1)
 DOUBT = -1
@@ -159,9 +164,36 @@ def _after_digits(data, at, end, number):
 
 
 @inlined
+def _short_number(word):
+    """Read a JSON number without sign and exponent that ends inside ``word``. Return its length, or 0 for another one; its digits as an
+    integer; and the power of ten."""
+    other = (0, np.uint64(0), 0)
+    digits, marks = words.digits(word)
+    if marks == np.uint64(0):
+        return other
+    count = np.int64(words.zeros_below(marks) >> np.uint64(3))
+    if count == 0 or (count > 1 and words.byte(word, 0) == ZERO):
+        return other
+    sign = words.byte(word, count)
+    if sign != POINT:
+        return other if sign == SMALL_E or sign == LARGE_E else (count, words.number(digits, count), 0)
+    marks &= marks - np.uint64(1)
+    if marks == np.uint64(0):
+        return other
+    end = np.int64(words.zeros_below(marks) >> np.uint64(3))
+    sign = words.byte(word, end)
+    fraction = end - count - 1
+    if fraction == 0 or sign == SMALL_E or sign == LARGE_E:
+        return other
+    # Drop the point.
+    digits = words.first_bytes(digits, count) | ((digits >> np.uint64(8 * (count + 1))) << np.uint64(8 * count))
+    return end, words.number(digits, end - 1), -fraction
+
+
+@inlined
 def _number(data, at, end):  # noqa: C901
     """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
-    their number, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
+    the most digits that this can have, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
     the value is not kept."""
     negative = False
     integral = True
@@ -174,6 +206,11 @@ def _number(data, at, end):  # noqa: C901
         at += 1
     if at >= end:
         return failed
+    if at + words.BYTES <= len(data):
+        after, mantissa, exponent = _short_number(words.load(data, np.uintp(at)))
+        if 0 < after <= end - at:
+            return at + after, negative, mantissa, after, exponent, exponent == 0
+        mantissa, exponent = np.uint64(0), 0
     byte = data[np.uintp(at)]
     if byte == ZERO:
         at += 1
@@ -455,12 +492,15 @@ def _product(left, right):
 def _double(mantissa, digits, exponent, powers):
     """Return the bits of the nearest double, and whether they are certain (Eisel-Lemire, as in Go's strconv).
 
-    ``powers`` has the high and the low half of the first 128 bits of powers of ten from `MIN_POWER` on.
+    The quotient of two doubles that are exact is the nearest one already (Clinger, "How to read floating point numbers accurately",
+    1990). ``powers`` has the high and the low half of the first 128 bits of powers of ten from `MIN_POWER` on.
     """
     if digits > MAX_DIGITS or exponent < MIN_POWER or exponent > MAX_POWER:
         return 0, False
     if mantissa == np.uint64(0):
         return 0, True
+    if mantissa <= EXACT_INTEGER and -EXACT_POWER <= exponent <= 0:
+        return words.bits(np.float64(mantissa) / POWERS[np.uintp(-exponent)]), True
     zeros = np.int64(words.zeros_above(mantissa))
     mantissa <<= np.uint64(zeros)
     binary = ((217_706 * exponent) >> 16) + 64 + 1023 - zeros
@@ -639,7 +679,7 @@ def _named(data, at, length, names, starts):
     """Return the column whose name is at ``at``, or -1."""
     for column in range(len(starts) - 1):
         start = starts[column]
-        if starts[column + 1] - start == length and _same(data, at, names, start, length):
+        if starts[column + 1] - start == length + BEHIND_NAME and _same(data, at, names, start, length):
             return column
     return -1
 
@@ -686,12 +726,8 @@ def _record(  # noqa: C901, PLR0913
             at += 1
             column = following[last]
             length = starts[column + 1] - starts[column]
-            if (
-                at + length < end
-                and data[np.uintp(at + length)] == QUOTE
-                and _same(data, at, names, starts[column], length)
-            ):
-                at += length + 1
+            if at + length <= end and _same(data, at, names, starts[column], length):
+                at += length
             else:
                 after, escaped = _after_string(data, at, end)
                 if after < 0:
@@ -703,11 +739,11 @@ def _record(  # noqa: C901, PLR0913
                     column = _named(scratch, 0, _unescaped(data, at, after - 1, scratch, 0), names, starts)
                 else:
                     return False
-                at = after
+                at = _after_space(data, after, end)
+                if at >= end or data[np.uintp(at)] != COLON:
+                    return False
+                at += 1
             at = _after_space(data, at, end)
-            if at >= end or data[np.uintp(at)] != COLON:
-                return False
-            at = _after_space(data, at + 1, end)
             if at >= end:
                 return False
             if column < 0:
@@ -980,7 +1016,7 @@ def warm() -> None:
     """Compile the public functions for the argument types that `firn_spark.worker.formats.json.blocks` uses."""
     data = np.frombuffer(b'{"a": "b"}["b"]', np.uint8)
     first, end, present = np.array([0]), np.array([10]), np.ones(1, bool)
-    names, starts = np.frombuffer(b"a", np.uint8), np.array([0, 1])
+    names, starts = np.frombuffer(b'a":', np.uint8), np.array([0, 3])
     kind, nothing, flag = np.array([STRING]), np.zeros(1, np.int64), np.zeros(1, bool)
     values, lengths, valid = np.zeros((1, 1), np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.uint8)
     small, known, texts = np.zeros((1, 1), np.int32), np.zeros((1, 1), np.uint8), np.zeros(9, np.uint8)
