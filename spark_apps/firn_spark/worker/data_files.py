@@ -176,14 +176,15 @@ class DataFileWriter:
         return pa.table(columns, schema=self._arrow)
 
     def _pieces(self, rows: pa.Table) -> Iterator[tuple[pa.Table, int]]:
-        """Cut rows into slices for files of the target size, and yield each with its bytes. The size is measured in memory, so files are
-        smaller rather than larger."""
+        """Cut rows into slices for files of the target size, and yield each with its bytes.
+
+        The size is measured in memory, so files are smaller rather than larger."""
         size = rows.nbytes  # takes milliseconds
         files = max(1, -(-size // self._parquet.file_bytes))
         length = -(-rows.num_rows // files)
         for start in range(0, rows.num_rows, length):
             piece = rows.slice(start, length)
-            yield piece, size * piece.num_rows // rows.num_rows
+            yield piece, size if files == 1 else piece.nbytes
 
     def _write_file(self, part: Part, rows: pa.Table, size: int) -> str:
         file = self._new_file(part.path, part.values, rows, size)

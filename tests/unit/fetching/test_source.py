@@ -8,11 +8,13 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from firn.model.errors import AccessDeniedError, CorruptDataError, NotReadyError, UnavailableError
 from firn_spark.worker.fetching import source
 from firn_spark.worker.fetching.access import Access
+from firn_spark.worker.fetching.buffers import KEPT
 from firn_spark.worker.fetching.slices import Slice
 from tests.servers.process import free_port
 from tests.unit.fetching.broker import Answer, Broker, WantedPartition, disconnect, error, records
@@ -60,6 +62,35 @@ def test_each_partition_is_read_from_its_leader(brokers: list[Broker]) -> None:
     found = read(brokers, Slice("orders", 0, 1, 10), Slice("orders", 1, 4, 7))
     assert found == exactly(1, 10) + exactly(4, 7, part=1)
     assert [part.fetch_offset for part in brokers[0].wanted] == [1, 6]
+
+
+def test_records_of_large_answers_stay_while_later_ones_arrive(brokers: list[Broker]) -> None:
+    """Answers above 64 KiB are read into memory that is used again."""
+    values = [bytes([65 + offset]) * 100_000 for offset in range(6)]
+    answers = [records(Batch(offset, [Record(0, value=value)]).encode()) for offset, value in enumerate(values)]
+    lead(brokers, {0: 1, 1: 2}, n1p0=answers[:4], n2p1=answers[4:])
+    servers = ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
+    blocks = list(source.read(Access(servers), [Slice("orders", 0, 0, 4), Slice("orders", 1, 4, 6)]))
+    found = {
+        offset: value
+        for block in blocks
+        for offset, value in zip(block.offsets.tolist(), block.values.to_list(), strict=True)
+    }
+    assert found == dict(enumerate(values))
+
+
+def test_all_brokers_of_a_reader_share_a_few_buffers(brokers: list[Broker]) -> None:
+    answers = [records(Batch(offset, [Record(0, value=bytes(100_000))]).encode()) for offset in range(12)]
+    lead(brokers, {0: 1, 1: 2}, n1p0=answers[:6], n2p1=answers[6:])
+    servers = ",".join(f"127.0.0.1:{broker.port}" for broker in brokers)
+    places, offsets = set(), []
+    for block in source.read(Access(servers), [Slice("orders", 0, 0, 6), Slice("orders", 1, 6, 12)]):
+        buffer = block.values.data.base
+        assert isinstance(buffer, np.ndarray)
+        places.add(buffer.ctypes.data)
+        offsets += block.offsets.tolist()
+    assert sorted(offsets) == list(range(12))
+    assert len(places) <= KEPT
 
 
 def test_a_partition_that_brought_records_waits_for_the_others(brokers: list[Broker]) -> None:

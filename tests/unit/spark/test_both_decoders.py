@@ -154,6 +154,22 @@ def test_both_decoders_agree_if_unknown_fields_are_rejected(inputs: Any) -> None
 
 
 NUMBER_CHARACTERS = "0123456789.eE+-"
+NUMBERS = (
+    "0", "-0", "7", "00", "01", "-01", "0.0", "00.5", "1.", "1.e5", ".5", "1.5", "-1.5", "0.05", "1e5", "1E5", "1.5e3", "1.5E-3",
+    "1.5.5", "1.5-2", "1-2", "+", "-", "1+", "12.34567", "1234567", "12345678", "123456.7", "1234567.8", "0.000001", "99999.99",
+    # Their quotients of doubles are not the nearest doubles, because the integer or the power of ten is not exact.
+    "10657042464908.959", "15511429372849.117", "15564699605573.701", "0.00000005421170532028169", "0.00000003294254309503551",
+    *(f"{number}e-{places}" for number in (2**53 - 1, 2**53, 2**53 + 1) for places in (0, 1, 22, 23)),
+    *(f"{str(number)[:-places]}.{str(number)[-places:]}" for number in (2**53 - 1, 2**53, 2**53 + 1) for places in (1, 7, 15)),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_both_decoders_agree_on_numbers_at_the_limits_of_exact_ones(number: str) -> None:
+    names = ("small", "big", "single", "double", "local", "seconds", "nanos", "price", "huge")
+    for record in (f'{{"{name}":{number}}}' for name in names):
+        check([record.encode()])
+        check([f'{record[:-1]},"text":"a text behind it"}}'.encode()])
 
 
 @pytest.mark.slow

@@ -15,10 +15,12 @@ FIELDS = (
     Column(name="at", type="timestamptz"),
     Column(name="n", type="long"),
     Column(name="d", type="double"),
+    Column(name="i", type="int"),
+    Column(name="s", type="double"),
 )
 RECORD = (
     b'{"a_name_of_more_than_a_word":"a text \xc3\xa9 \\u00e9 of some words","at":"2026-01-02T03:04:05.678901Z",'
-    b'"n":123456789012345678,"d":12345678.0123456}'
+    b'"n":123456789012345678,"d":12345678.0123456,"i":7,"s":1.5}'
 )
 
 

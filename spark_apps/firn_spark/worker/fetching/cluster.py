@@ -8,6 +8,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn_spark.worker.fetching import answers
 from firn_spark.worker.fetching.access import GRANT_HINT, Access
+from firn_spark.worker.fetching.buffers import Buffers
 from firn_spark.worker.fetching.connection import METADATA, Connection
 
 Partition = tuple[str, int]
@@ -26,6 +27,8 @@ class Cluster:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
         self._any: Connection | None = None
+        self._buffers = Buffers()
+        """For the answers of all brokers, because a reader receives them one after the other."""
 
     def close(self) -> None:
         """Close all connections."""
@@ -39,8 +42,11 @@ class Cluster:
     def connection(self, node: int) -> Connection:
         """Return the connection to a node that `leaders` named. Raises OSError and AccessDeniedError."""
         if node not in self._connections:
-            self._connections[node] = Connection(*self._addresses[node], self._access, self._seconds)
+            self._connections[node] = self._connect(*self._addresses[node])
         return self._connections[node]
+
+    def _connect(self, host: str, port: int) -> Connection:
+        return Connection(host, port, self._access, self._seconds, self._buffers)
 
     def drop(self, node: int) -> None:
         """Close the connection to a node, because it broke."""
@@ -73,7 +79,7 @@ class Cluster:
                 if self._any is None:
                     if address is None:
                         continue
-                    self._any = Connection(*address, self._access, self._seconds)
+                    self._any = self._connect(*address)
                 self._any.send(
                     METADATA,
                     {

@@ -46,8 +46,8 @@ R = TypeVar("R")
 class Connection:
     """A connection that is authenticated. Raises OSError while it breaks, and what the functions say."""
 
-    def __init__(self, host: str, port: int, access: Access, seconds: float) -> None:
-        """Connect. Answers may take ``seconds``. Raises AccessDeniedError if the broker refuses the client."""
+    def __init__(self, host: str, port: int, access: Access, seconds: float, buffers: Buffers) -> None:
+        """Connect. Answers may take ``seconds``, and are read into ``buffers``. Raises AccessDeniedError if the broker refuses the client."""
         self.name = f"{host}:{port}"
         self._access = access
         self._number = 0
@@ -55,7 +55,7 @@ class Connection:
         self._session_end: float | None = None
         """Monotonic second after which the client authenticates again; None if the session does not end."""
         self._versions: dict[int, tuple[int, int]] = {}
-        self._buffers = Buffers()
+        self._buffers = buffers
         self._socket: socket.socket = socket.create_connection((host, port), CONNECT_SECONDS)
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

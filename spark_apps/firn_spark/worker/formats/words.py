@@ -1,7 +1,7 @@
 """Eight bytes at a time: what the kernel reads as one 64-bit number, and copies as one.
 
-A *mark* is the highest bit of a byte. The functions that look for bytes mark them; the lowest mark is exact, and a mark
-above it may be wrong, because a subtraction borrows from the next byte (Mycroft; Lamport, "Multiple byte processing
+A *mark* is the highest bit of a byte. The functions that look for bytes mark them. Except with `digits`, the lowest mark is exact, and a
+mark above it may be wrong, because a subtraction borrows from the next byte (Mycroft; Lamport, "Multiple byte processing
 with full-word instructions", 1975).
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,call-arg,assignment,var-annotated"
@@ -103,7 +103,7 @@ def special(word):
 
 @inlined
 def digits(word):
-    """Return the digits that ``word`` begins with, from 0 to 9 each, and marks at the other bytes, all of them exact."""
+    """Return the bytes of ``word`` with 0 to 9 for digits, and marks at all others. Each of these marks is exact."""
     numbers = word ^ _ZEROS
     return numbers, (((numbers & _LOW_SEVEN) + _ABOVE_NINE) | numbers) & _MARKS
 

@@ -165,8 +165,10 @@ def _after_digits(data, at, end, number):
 
 @inlined
 def _short_number(word):
-    """Read a JSON number without sign and exponent that ends inside ``word``. Return its length, or 0 for another one; its digits as an
-    integer; and the power of ten."""
+    """Read a JSON number without sign and exponent that ends inside ``word``.
+
+    Return its length with the point, its digits as an integer, and the power of ten. The length is 0 if the number is not such a number.
+    """
     other = (0, np.uint64(0), 0)
     digits, marks = words.digits(word)
     if marks == np.uint64(0):
@@ -193,7 +195,7 @@ def _short_number(word):
 @inlined
 def _number(data, at, end):  # noqa: C901
     """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
-    the most digits that this can have, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
+    an upper bound of their number, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
     the value is not kept."""
     negative = False
     integral = True
@@ -492,8 +494,10 @@ def _product(left, right):
 def _double(mantissa, digits, exponent, powers):
     """Return the bits of the nearest double, and whether they are certain (Eisel-Lemire, as in Go's strconv).
 
-    The quotient of two doubles that are exact is the nearest one already (Clinger, "How to read floating point numbers accurately",
-    1990). ``powers`` has the high and the low half of the first 128 bits of powers of ten from `MIN_POWER` on.
+    If the integer and the power of ten are exact doubles, their quotient is the nearest double (Clinger, "How to read
+    floating point numbers accurately", 1990).
+
+    ``powers`` has the high and the low half of the first 128 bits of powers of ten from `MIN_POWER` on.
     """
     if digits > MAX_DIGITS or exponent < MIN_POWER or exponent > MAX_POWER:
         return 0, False
@@ -826,6 +830,8 @@ def read_records(  # noqa: PLR0913
     these objects are still in the processor's cache. ``values``, ``lengths`` and ``valid`` have a row for each member
     and a column for each object of a step. They hold a number, the bits of a double, or the start and length of a text.
     A negative length means that the text has escapes.
+
+    Each name in ``names`` has a quote and a colon behind it.
 
     ``slots`` has the row of each member in the array for its kind: ``numbers`` for 64 bits, ``small`` for 32 bits, or
     ``offsets`` for texts. An opaque member has two rows in ``numbers``, for start and length. In each step,
