@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Self
 
@@ -148,9 +149,10 @@ class Cluster:
                 self.objects.delete_collection_namespaced_custom_object(
                     names.GROUP, names.VERSION, self._namespace, PLURAL
                 )
-            except client.ApiException as error:
-                # The API server gives up after a minute and has deleted only some of the topics.
-                if error.status != HTTPStatus.GATEWAY_TIMEOUT or time.monotonic() > until:
+            except (client.ApiException, HTTPError) as error:
+                # The API server gives up after a minute and has deleted only some of the topics. It may break its answer off.
+                gave_up = getattr(error, "status", HTTPStatus.GATEWAY_TIMEOUT) == HTTPStatus.GATEWAY_TIMEOUT
+                if not gave_up or time.monotonic() > until:
                     raise
             else:
                 return
@@ -408,20 +410,21 @@ def measure(options: Options) -> Iterator[Figure]:
             settled = cluster.read_operator()
             time.sleep(STEADY_SECONDS)
         idle = cluster.read_operator()
+        readings = [before, *scrapes.readings, after, settled, idle]
+        yield from _figures(
+            count, _Run(started, created, ready, reports, edits, before, after, settled, idle, readings)
+        )
         deleting = time.time()
         with step("deleting the IcebergTopics"):
             cluster.delete_all()
             await_true("all IcebergTopics are deleted", lambda: cluster.count() == 0, patience(count))
         deleted = time.time() - deleting
-    readings = [before, *scrapes.readings, after, settled, idle]
-    yield from _figures(
-        count, _Run(started, created, ready, reports, edits, before, after, settled, idle, readings, deleted)
-    )
+    yield _figure(count, "all_deleted", deleted, "s, topics and tables", PEER_DELETED_SECONDS)
 
 
 @dataclass(frozen=True)
 class _Run:
-    """Everything that was measured. Times are Unix seconds, ``deleted`` is in seconds."""
+    """Everything that was measured before the deletion. Times are Unix seconds."""
 
     started: float
     created: float
@@ -433,7 +436,6 @@ class _Run:
     settled: Reading
     idle: Reading
     readings: list[Reading]
-    deleted: float
 
 
 def _figures(count: int, run: _Run) -> Iterator[Figure]:
@@ -444,13 +446,7 @@ def _figures(count: int, run: _Run) -> Iterator[Figure]:
     took = sorted(moment - run.started for moment in bulk.values())
     edit_waits = [wait for wait in run.edits.waits(ready) if wait is not None]
     minutes = (idle.time - settled.time) / 60
-    like_peer = count == PEER_TOPICS
-    size = "" if like_peer else f"{count}_"
-
-    def figure(name: str, value: float, unit: str, peer_value: float | None = None) -> Figure:
-        peer = PEER if like_peer and peer_value is not None else None
-        return Figure(f"scale_{size}{name}", value, unit, "lower", peer, peer_value if peer else None)
-
+    figure = partial(_figure, count)
     yield figure("all_ready", took[-1], "s", PEER_READY_SECONDS)
     yield figure("half_ready", took[len(took) // 2], "s")
     yield figure("first_ready", took[0], "s")
@@ -469,4 +465,11 @@ def _figures(count: int, run: _Run) -> Iterator[Figure]:
     yield figure("steady_cpu", (idle.cpu - settled.cpu) / minutes, "CPU s per minute, with a scrape each 15 s")
     yield figure("steady_api_writes", (idle.writes - settled.writes) / minutes, "requests per minute")
     yield figure("stalls", idle.stalls - before.stalls, "stalls of the event loop of 100 ms or more")
-    yield figure("all_deleted", run.deleted, "s, topics and tables", PEER_DELETED_SECONDS)
+
+
+def _figure(count: int, name: str, value: float, unit: str, peer_value: float | None = None) -> Figure:
+    like_peer = count == PEER_TOPICS
+    peer = PEER if like_peer and peer_value is not None else None
+    return Figure(
+        f"scale_{'' if like_peer else f'{count}_'}{name}", value, unit, "lower", peer, peer_value if peer else None
+    )
