@@ -41,8 +41,10 @@ PEER = "Apache Kafka 4.2.1"
 RECORD_BYTES = 1000
 PARTITIONS = 4
 WARM_UP_MB = 400
-LOAD_SECONDS = 20
+LOAD_SECONDS = 15
 WAITING_SECONDS = 5
+WARM_SECONDS = 5
+"""Seconds at the start of a load that do not count: the client compiles its code, and sends what waited for its first connection."""
 SLOW_MB = 10
 TAIL_MB = 40
 READINGS = 3
@@ -232,7 +234,7 @@ def evict(directory: Path) -> None:
 def at_the_tail(brokers: Brokers) -> Seen:
     """Measure a consumer that waits at the end of the log, and a producer."""
     say(f"{brokers.name}: at the tail")
-    megabytes = TAIL_MB * LOAD_SECONDS
+    megabytes = TAIL_MB * (WARM_SECONDS + LOAD_SECONDS)
     create(brokers, "tail")
     delays: list[float] = []
     ready = threading.Event()
@@ -254,18 +256,22 @@ def at_the_tail(brokers: Brokers) -> Seen:
 
 
 def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready: threading.Event) -> None:
-    """Read ``count`` new records, then add the milliseconds from send to receipt of some of them to ``delays``."""
+    """Read ``count`` new records, then add the milliseconds from send to receipt of some of them to ``delays``.
+
+    Those of the first `WARM_SECONDS` do not count."""
     consumer = Consumer({"bootstrap.servers": brokers.bootstrap, "group.id": "tail", "enable.auto.commit": False})
     consumer.assign([TopicPartition(topic, index, 0) for index in range(PARTITIONS)])
     consumer.poll(0.5)
     ready.set()
-    received, seen = 0, []
+    received, first, seen = 0, None, []
     until = time.monotonic() + 6 * LOAD_SECONDS
     while received < count and time.monotonic() < until:
         messages = consumer.consume(2000, 0.5)
         now = time.time() * 1000
         received += len(messages)
-        seen += [now - message.timestamp()[1] for message in messages[::50] if message.error() is None]
+        sent = [message.timestamp()[1] for message in messages[::50] if message.error() is None]
+        first = min(sent, default=None) if first is None else first
+        seen += [now - moment for moment in sent if first is not None and moment - first > 1000 * WARM_SECONDS]
     consumer.close()
     if received >= count:
         delays += seen
@@ -276,9 +282,15 @@ def under_load(brokers: Brokers, loads: Mapping[str, float]) -> Seen:
     seen: Seen = {}
     for load, rate in loads.items():
         say(f"{brokers.name}: publishing {rate:.0f} MB/s")
-        sent = produce(brokers, f"load-{load}", records(rate * LOAD_SECONDS), BATCHES["1m"], rate, linger_ms=5)
+        sent = publish(brokers, f"load-{load}", rate)
         seen |= {f"{load}_p50": sent.p50, f"{load}_p99": sent.p99}
     return seen
+
+
+def publish(brokers: Brokers, topic: str, rate: float) -> Sent:
+    """Send ``rate`` MB/s for `LOAD_SECONDS`, after `WARM_SECONDS`."""
+    count, warm_up = records(rate * (WARM_SECONDS + LOAD_SECONDS)), records(rate * WARM_SECONDS)
+    return produce(brokers, topic, count, BATCHES["1m"], rate, linger_ms=5, warm_up=warm_up)
 
 
 def beside_history(brokers: Brokers, megabytes: int) -> Seen:
@@ -293,7 +305,7 @@ def beside_history(brokers: Brokers, megabytes: int) -> Seen:
     reading = threading.Thread(target=read)
     reading.start()
     try:
-        sent = produce(brokers, "load-beside", records(SLOW_MB * LOAD_SECONDS), BATCHES["1m"], SLOW_MB, linger_ms=5)
+        sent = publish(brokers, "load-beside", SLOW_MB)
     finally:
         over.set()
         reading.join()
@@ -351,19 +363,22 @@ def produce(
     *,
     linger_ms: int = 50,
     idempotent: bool = True,
+    warm_up: int = 0,
 ) -> Sent:
-    """Send ``count`` records to a topic, at full speed without a rate. Creates a missing topic."""
+    """Send ``count`` records to a topic, at full speed without a rate. Creates a missing topic. The first ``warm_up`` records do not
+    count."""
     rate = -1 if megabytes_per_second < 0 else records(megabytes_per_second)
     create(brokers, topic)
     output = tool(
         brokers.bootstrap, "ProducerPerformance", "--topic", topic, "--num-records", str(count), "--record-size", str(RECORD_BYTES),
         "--throughput", str(rate), "--command-property", f"batch.size={batch}", f"linger.ms={linger_ms}", "acks=all",
         f"buffer.memory={64 << 20}", f"max.request.size={8 << 20}", "delivery.timeout.ms=120000",
-        f"enable.idempotence={str(idempotent).lower()}",
+        f"enable.idempotence={str(idempotent).lower()}", "--warmup-records", str(warm_up),
     )  # fmt: skip
+    # With a warm-up, the last line is that of the other records: ... steady state records sent, ...
     # ... records sent, 204081.6 records/sec (194.63 MB/sec), 12.1 ms avg latency, 105.00 ms max latency, 9 ms 50th, 40 ms 95th, ...
     words = output.splitlines()[-1].replace(",", "").split()
-    assert int(words[0]) == count, output
+    assert int(words[0]) == count - warm_up, output
 
     def before(*label: str) -> float:
         place = next(number for number in range(len(words)) if words[number : number + len(label)] == list(label))
