@@ -1,5 +1,8 @@
 """Buffers are lent again only when nothing can read what they had."""
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 
@@ -8,7 +11,7 @@ from firn_spark.worker.fetching.buffers import KEPT, LARGEST, Buffers
 SIZE = 1 << 20
 
 
-def root(array: np.ndarray) -> int:
+def root(array: Any) -> int:
     """Return the address of an array's memory."""
     return int(array.__array_interface__["data"][0])
 
@@ -26,14 +29,15 @@ def test_a_buffer_is_lent_again_when_it_is_not_used() -> None:
 
 def test_a_buffer_in_use_is_not_lent() -> None:
     buffers = Buffers()
-    for keep in (
+    keeps: tuple[Callable[[Any], object], ...] = (
         lambda lent: lent,
         lambda lent: lent[5:9],
         memoryview,
         pa.py_buffer,
         lambda lent: pa.Array.from_buffers(pa.uint8(), 4, [None, pa.py_buffer(lent[8:12])]),
         lambda lent: lent[:8].view(np.int64),
-    ):
+    )
+    for keep in keeps:
         lent = buffers.lend(SIZE)
         place, kept = root(lent), keep(lent)
         lent.setflags(write=False)
