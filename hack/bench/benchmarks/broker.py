@@ -264,7 +264,7 @@ def follow(brokers: Brokers, topic: str, count: int, delays: list[float], ready:
     consumer.poll(0.5)
     ready.set()
     received, first, seen = 0, None, []
-    until = time.monotonic() + 6 * LOAD_SECONDS
+    until = time.monotonic() + 6 * (WARM_SECONDS + LOAD_SECONDS)
     while received < count and time.monotonic() < until:
         messages = consumer.consume(2000, 0.5)
         now = time.time() * 1000

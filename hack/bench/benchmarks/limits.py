@@ -119,7 +119,7 @@ async def _beside_idle(brokers: Brokers) -> dict[str, float]:
         await asyncio.sleep(IDLE_SECONDS)
         cpu = sum(cpu_by_part(brokers.pid).values()) - cpu
         memory = memory_bytes(brokers.pid) - memory
-        sent = await asyncio.to_thread(produce, brokers, "beside", 200_000, 64 << 10, 10, linger_ms=5)
+        sent = await asyncio.to_thread(produce, brokers, "beside", 200_000, 64 << 10, 10, linger_ms=5, warm_up=50_000)
         assert not any(task.done() for task in waiting), "the broker did not answer a consumer"
     finally:
         for task in waiting:

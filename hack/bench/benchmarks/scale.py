@@ -20,7 +20,7 @@ from typing import Any, Self
 
 from kubernetes import client, config, watch
 from prometheus_client.parser import text_string_to_metric_families
-from urllib3.exceptions import HTTPError
+from urllib3.exceptions import HTTPError, ProtocolError
 
 from firn.model import names
 from firn.model.progress import ReportReader
@@ -143,14 +143,14 @@ class Cluster:
 
     def delete_all(self) -> None:
         """Delete every IcebergTopic of the namespace, without waiting for the operator."""
-        until = time.monotonic() + READY_WITHIN
+        until = time.monotonic() + patience(self.count())
         while True:
             try:
                 self.objects.delete_collection_namespaced_custom_object(
                     names.GROUP, names.VERSION, self._namespace, PLURAL
                 )
-            except (client.ApiException, HTTPError) as error:
-                # The API server gives up after a minute and has deleted only some of the topics. It may break its answer off.
+            except (client.ApiException, ProtocolError) as error:
+                # The API server gives up after a minute and has deleted only some of the topics. It may also end its answer early.
                 gave_up = getattr(error, "status", HTTPStatus.GATEWAY_TIMEOUT) == HTTPStatus.GATEWAY_TIMEOUT
                 if not gave_up or time.monotonic() > until:
                     raise

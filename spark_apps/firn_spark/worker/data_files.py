@@ -276,7 +276,9 @@ class Locations:
 
 
 def encodings(paths: Sequence[str], rows: pa.Table, size: int, parquet: "ParquetSettings") -> dict[str, Any]:
-    """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of the rows, which have ``size`` bytes.
+    """Return pyarrow's options for the encodings of the columns at ``paths``, chosen by a sample of ``rows``.
+
+    ``size`` is the size of ``rows`` in bytes.
 
     A dictionary does not pay off for values that hardly repeat: pyarrow fills it up to its limit, and then writes the
     plain form. Integers and times that hardly repeat are smaller as differences.

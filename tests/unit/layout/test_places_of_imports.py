@@ -16,7 +16,7 @@ def test_pytest_looks_for_modules_in_the_source_roots_only() -> None:
 
 
 def test_only_one_module_imports_numba() -> None:
-    """It sets numba up before. Compiled code is not found if another module imports numba first."""
+    """``compiled.py`` sets numba's settings before it imports numba. Compiled code is not found if another module imports it first."""
     worker = ROOT / "spark_apps" / "firn_spark"
     importers = set()
     for path in worker.rglob("*.py"):

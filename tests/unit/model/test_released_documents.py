@@ -1,7 +1,7 @@
 """Documents between processes, across versions: during an upgrade or a way back, one version reads what the other wrote.
 
 ``released/VERSION`` has documents that the version wrote, with every field set, and the JSON schemas by which it reads.
-They never change. A new version adds a folder, unless it writes and reads the same: 0.2.0 has the documents of 0.1.0.
+They never change. A new version adds a folder, unless it writes and reads the same documents: 0.2.0 has the documents of 0.1.0.
 What this version writes has its newer fields too, in the form in which it writes them.
 """
 

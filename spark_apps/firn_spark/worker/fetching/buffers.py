@@ -11,11 +11,11 @@ import numpy as np
 from firn_spark.worker.fetched import Numbers
 
 KEPT = 3
-"""Buffers of a reader. One has the records that are decoded, one those that wait for that, and one receives the next ones."""
+"""Number of buffers that a reader keeps: one for the records being decoded, one for those that wait, one for the answer being received."""
 LARGEST = 32 << 20
 """Bytes above which a buffer is not kept."""
 _SMALLEST = 64 << 10
-"""Bytes below which the C library has memory at hand."""
+"""Bytes below which a buffer is not kept, because the C library reuses its memory."""
 
 
 def _references(buffers: Iterable[Numbers]) -> list[int]:
@@ -34,7 +34,7 @@ class Buffers:
         self._kept: list[Numbers] = []
 
     def lend(self, size: int) -> Numbers:
-        """Return an array of ``size`` bytes with any content. It goes back by itself when nothing refers to it or to a part of it."""
+        """Return an array of ``size`` bytes with any content. The buffer becomes free when no reference to the array or to a part of it is left."""
         if not _SMALLEST <= size <= LARGEST:
             return np.empty(size, np.uint8)
         for place, references in enumerate(_references(self._kept)):

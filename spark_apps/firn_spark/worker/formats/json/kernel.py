@@ -167,7 +167,7 @@ def _after_digits(data, at, end, number):
 def _short_number(word):
     """Read a JSON number without sign and exponent that ends inside ``word``.
 
-    Return its length with the point, its digits as an integer, and the power of ten. The length is 0 if the number is not such a number.
+    Return its length with the point, its digits as an integer, and the power of ten. The length is 0 for every other number.
     """
     other = (0, np.uint64(0), 0)
     digits, marks = words.digits(word)
@@ -195,7 +195,7 @@ def _short_number(word):
 @inlined
 def _number(data, at, end):  # noqa: C901
     """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
-    an upper bound of their number, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
+    an upper bound of the count of digits, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
     the value is not kept."""
     negative = False
     integral = True
