@@ -6,7 +6,7 @@ import subprocess
 import sys
 import tomllib
 
-from tests.unit.layout.sources import ROOT
+from tests.unit.layout.sources import ROOT, files, relative, tree
 
 
 def test_pytest_looks_for_modules_in_the_source_roots_only() -> None:
@@ -17,15 +17,14 @@ def test_pytest_looks_for_modules_in_the_source_roots_only() -> None:
 
 def test_only_one_module_imports_numba() -> None:
     """``compiled.py`` sets numba's settings before it imports numba. Compiled code is not found if another module imports it first."""
-    worker = ROOT / "spark_apps" / "firn_spark"
     importers = set()
-    for path in worker.rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
+    for path in files("spark_apps"):
+        for node in ast.walk(tree(path)):
             names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
             if any(name.split(".")[0] in ("numba", "llvmlite") for name in names):
-                importers.add(path.relative_to(worker).as_posix())
-    assert importers == {"worker/compiled.py"}
+                importers.add(relative(path))
+    assert importers == {"spark_apps/firn_spark/worker/compiled.py"}
 
 
 def test_a_worker_compiles_for_every_processor() -> None:
