@@ -89,7 +89,7 @@ def build_together(names: Sequence[str]) -> dict[str, Path]:
     try:
         compiler = run(["go", "env", "GOVERSION", "GOARCH"], directory=directory)
     except Failure as failure:
-        raise Failure(f"cannot build {', '.join(names)} without Go 1.25 or newer; install it: {failure}") from failure
+        raise Failure(f"cannot build {', '.join(names)} without Go 1.26 or newer; install it: {failure}") from failure
     key = content_hash([directory], compiler, *module.compiler, module.linker)
     with locked(cache_directory("tools") / f".lock-{directory.name}"):
         missing = [name for name in names if not (cache_directory("tools", name) / key).is_dir()]
