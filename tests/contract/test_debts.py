@@ -24,7 +24,7 @@ from firn_operator.adapters.iceberg.connections import Connection
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from tests.contract.suites import AT_ONCE, CATALOG, MIB, DebtsContract
 from tests.contract.writers import CatalogWriters
-from tests.fakes.debts import FakeDebts
+from tests.fakes.lake.debts import FakeDebts
 from tests.servers.nessie import Nessie
 from tests.servers.postgres import Postgres
 from tests.servers.process import free_port

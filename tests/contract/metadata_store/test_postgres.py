@@ -30,7 +30,7 @@ from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.contract.metadata_store.topics import whole
 from tests.servers.postgres import Postgres
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 
 _numbers = itertools.count()
 RELEASED = Path(__file__).parent / "released"

@@ -26,7 +26,7 @@ from tests.integration.broker.test_librdkafka import create, produce, read
 from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import Postgres, copy, crash, directory_for_postgres, postgres, query
 from tests.servers.process import await_true, free_port
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 from tests.servers.s3 import S3
 
 PARTITIONS = 4

@@ -19,7 +19,7 @@ from firn_spark.maintenance.application import Run
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 
 
 def audit(world: World, job: IngestJob, ends: dict[int, int]) -> None:

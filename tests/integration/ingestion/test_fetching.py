@@ -17,7 +17,7 @@ from firn_spark.worker.fetching.access import Access, access
 from firn_spark.worker.fetching.slices import Slice
 from tests.servers.kafka import STRANGER, STRANGER_PASSWORD, Kafka, kafka
 from tests.servers.process import free_port
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 
 PARTITIONS = 3
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")

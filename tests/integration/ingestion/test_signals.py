@@ -10,7 +10,7 @@ from firn_controllers.ingestion_group.stateful_set import GRACE_SECONDS
 from tests.integration.ingestion.test_exactly_once import audit, await_all, some
 from tests.integration.ingestion.world import World
 from tests.servers.postgres import Postgres
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 
 
 def test_a_commit_completes_after_sigterm(world: World, lake: CatalogConnection, database: Postgres) -> None:

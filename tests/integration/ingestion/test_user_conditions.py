@@ -38,7 +38,7 @@ from tests.integration.operator.conftest import World
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true, free_port, tail
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 from tests.servers.s3 import S3
 
 ROOT = Path(__file__).parents[3]

@@ -23,7 +23,7 @@ from tests.integration.maintenance.lake import CATALOG, DAY, Lake, Topic, ago
 from tests.integration.maintenance.test_compaction import while_rewriting
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
-from tests.servers.proxy import Proxy
+from tests.servers.proxies.tcp import Proxy
 
 NOW = CompactionWork(open_grace_ms=0)
 ALL = {

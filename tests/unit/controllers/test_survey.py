@@ -20,7 +20,7 @@ from firn_controllers.reconcilers.survey import Survey
 from firn_operator.process.telemetry import DebtMetrics, exposition
 from tests import gen
 from tests.fakes.clock import FakeClock
-from tests.fakes.debts import FakeDebts
+from tests.fakes.lake.debts import FakeDebts
 
 MIB = 1024 * 1024
 UID = "uid-demo-flights"
