@@ -6,6 +6,7 @@ The board is a cache, built again after a restart. Topics read it instead of ask
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from firn.model.jobs import RecordSchema
 from firn.model.progress import TopicProgress
 from firn_controllers.cache.policies import Kind
 from firn_controllers.conditions.health import DependencyHealth
@@ -44,6 +45,8 @@ class Board:
     """Uid of a topic -> the maintenance debt of its table."""
     configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Uid of a topic -> the configs of its Kafka topic, with the brokers' defaults that are known."""
+    schemas: dict[str, RecordSchema] = field(default_factory=dict)
+    """Uid of a topic with a schema registry -> its schema, with the columns of the latest schema of its subject."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
 

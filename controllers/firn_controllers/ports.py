@@ -13,6 +13,7 @@ from firn.model.clock import Clock
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.maintenance import CompactionWork
 from firn.model.progress import GroupProgress
+from firn.schema_registry import Registered
 from firn.tables.ownership import Claimant, Ownership
 
 Manifest = dict[str, Any]
@@ -339,6 +340,14 @@ class Progress(Protocol):
         ...
 
 
+class Schemas(Protocol):
+    """Schema registries, by name."""
+
+    async def latest(self, registry: str, subject: str) -> Registered | None:
+        """Return the latest schema of a subject, as the registry answered at most a minute ago. None if it has none."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Ports:
     """All ports that reconcilers use."""
@@ -347,6 +356,7 @@ class Ports:
     tables: Tables
     cluster: Cluster
     progress: Progress
+    schemas: Schemas
     clock: Clock
 
 

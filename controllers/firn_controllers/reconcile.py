@@ -53,8 +53,8 @@ class Controllers:
     ) -> None:
         self.queue = WorkQueue(ports.clock, jitter, meter, shared=frozenset((FLEET, CATALOG, GROUP)))
         self.topics = TopicCache()
-        self.policies = PolicyCache()
         self.board = Board()
+        self.policies = PolicyCache(self.board.schemas)
         self._config = config
         self._synced = asyncio.Event()
         self._stopped = False

@@ -15,6 +15,7 @@ from firn.model.config import (
     KafkaProfile,
     Maintenance,
     Name,
+    Registry,
     Resources,
     Scheduling,
     Settings,
@@ -222,6 +223,8 @@ class Values(Settings):
     """Brokers, by name. The quick start adds `classic`, and `diskless` if it is enabled there."""
     catalogs: dict[Name, Catalog]
     """Iceberg catalogs, by name. The quick start adds `lake`."""
+    registries: dict[Name, Registry]
+    """Schema registries, by name. Topics with Avro records may name one."""
     groups: dict[Name, IngestionGroup]
     """Ingestion applications, by name."""
     maintenance: Maintenance

@@ -539,6 +539,36 @@ AnyProfile = Annotated[
 """A profile of any kind. The default kind is Kafka."""
 
 
+class Registry(Settings):
+    """A schema registry with Confluent's API, which Apicurio Registry and Karapace also have."""
+
+    url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^https?://[^/\s?#]+(/[^\s?#]*)?$")]
+    """Base URL of the API, such as ``https://registry:8081``, or ``http://apicurio:8080/apis/ccompat/v7`` for Apicurio. A context
+    is a part of the URL: ``https://registry:8081/contexts/.sales``."""
+    ca: SecretKey | None = None
+    """Secret key with the CA certificates of the registry. Without it, the registry needs a certificate of a public CA."""
+    username: str = ""
+    """Name of the user, for basic authentication."""
+    password: SecretKey | None = None
+    """Secret key with the password of the user."""
+    token: SecretKey | None = None
+    """Secret key with a token, for bearer authentication."""
+    namespaces: list[str] = []
+    """Kubernetes namespaces whose topics may use the registry. Empty: all."""
+
+    @model_validator(mode="after")
+    def _one_way(self) -> Self:
+        if bool(self.username) != (self.password is not None):
+            raise ValueError("username and password must be set together")
+        if self.token is not None and self.password is not None:
+            raise ValueError("a registry takes either a password or a token; remove one")
+        return self
+
+    def references(self) -> list[SecretKey]:
+        """Return the Secret keys that a connection needs."""
+        return [reference for reference in (self.ca, self.password, self.token) if reference is not None]
+
+
 class Catalog(Settings):
     """An Iceberg catalog. ``properties`` are keys of Iceberg's Java implementation, such as ``s3.endpoint`` and ``client.region``."""
 
@@ -697,6 +727,8 @@ class Config(Settings):
     profiles: dict[Name, AnyProfile]
     default_catalog: str
     catalogs: dict[Name, Catalog]
+    registries: dict[Name, Registry] = {}
+    """Schema registries that topics may name."""
     default_group: str = "default"
     groups: dict[Name, IngestionGroup]
     maintenance: Maintenance = Maintenance()
@@ -768,6 +800,8 @@ class Config(Settings):
                 yield from security_references(profile.security)
         for catalog in self.catalogs.values():
             yield from catalog.secret_properties.values()
+        for registry in self.registries.values():
+            yield from registry.references()
 
 
 def security_references(security: KafkaSecurity) -> Iterator[SecretKey]:

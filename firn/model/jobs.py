@@ -43,18 +43,41 @@ class SchemaFormat(StrEnum):
     RAW = "Raw"
 
 
+class Subject(Contract):
+    """A subject of a schema registry."""
+
+    registry: str
+    """Name of the registry in the operator's configuration."""
+    name: str
+
+
+class WriterSchema(Contract):
+    """A schema that producers write with. ``references`` are the schemas whose types it uses, each before its first use."""
+
+    text: str
+    references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
+
+
 class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
-    Avro has both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields.
+    Avro has both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields. With a ``subject``,
+    each value names the schema of its writer. ``text`` is then the latest schema of the subject.
     """
 
     format: SchemaFormat
     fields: tuple[Column, ...] = ()
     unknown_fields: Literal["Ignore", "DeadLetter"] = "Ignore"
     text: str = Field(default="", exclude_if=lambda text: not text)
+    references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
+    """Schemas whose types ``text`` uses."""
     framing: Literal["None", "Registry"] = Field(default="None", exclude_if=lambda framing: framing == "None")
     """Bytes before an Avro value."""
+    subject: Subject | None = Field(default=None, exclude_if=lambda subject: subject is None)
+    schema_id: int | None = Field(default=None, exclude_if=lambda number: number is None)
+    """Id of ``text`` in the registry of ``subject``."""
+    incompatible: Literal["Hold", "DeadLetter"] = Field(default="Hold", exclude_if=lambda way: way == "Hold")
+    """Treatment of records whose writer has a schema that the table cannot hold."""
     raw_as: Literal["Binary", "String"] = "Binary"
 
 
@@ -194,6 +217,22 @@ class CatalogConnection(Contract):
         return self.type == "rest" if self.own_references is None else self.own_references
 
 
+class RegistryConnection(Contract):
+    """Connection to a schema registry. Files have the secret values."""
+
+    url: str
+    ca_path: str | None = None
+    username: str = ""
+    password_path: str | None = None
+    token_path: str | None = None
+    """File with a bearer token."""
+
+    @property
+    def secret_files(self) -> tuple[str, ...]:
+        """Return the files with secret values."""
+        return tuple(file for file in (self.ca_path, self.password_path, self.token_path) if file is not None)
+
+
 class GroupSettings(Contract):
     """Settings of an ingestion application. If ``jobs_directory`` is set, directories replace Kubernetes."""
 
@@ -220,6 +259,12 @@ class GroupSettings(Contract):
     # A driver without direct reads keeps the settings of the release before, and so does not restart with an upgrade of the operator.
     direct: dict[str, DirectReads] = Field(default_factory=dict, exclude_if=lambda reads: not reads)
     """Profiles whose bucket the tasks read. Their secrets are read for each round, so the driver need not restart for new ones."""
+    registries: dict[str, RegistryConnection] = Field(
+        default_factory=dict, exclude_if=lambda registries: not registries
+    )
+    """Schema registries. Their secrets are read for each request."""
+    schema_directory: str | None = Field(default=None, exclude_if=lambda directory: directory is None)
+    """Directory in which the driver keeps schemas of registries, which never change."""
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
 

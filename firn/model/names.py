@@ -77,6 +77,7 @@ CONFIG_PATH = "/etc/firn/config.yaml"
 GROUP_PATH = "/etc/firn/group/group.json"
 RUN_PATH = "/etc/firn/run/run.json"
 """Path of a maintenance run's contract."""
+SCHEMA_DIRECTORY = "/tmp/firn-schemas"
 SECRETS_PATH = "/etc/firn/secrets"
 
 

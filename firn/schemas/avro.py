@@ -14,7 +14,7 @@ from typing import Any
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column
+from firn.model.jobs import Column, WriterSchema
 from firn.tables import types
 from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
 
@@ -127,20 +127,50 @@ Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record
 _Named = FixedBytes | DecimalBytes | Enum | Record
 
 
-def parse(text: str) -> Record:
-    """Parse the schema of record values, which must be a record. Raises InvalidSpecError (BadSchema) with cause and place."""
-    if len(text) > MOST_TEXT:
-        raise _bad("", f"the schema has {len(text)} characters; the most are {MOST_TEXT}")
-    try:
-        document = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise _bad("", f"the schema is not JSON: {error}") from None
-    parsed = _Parser().node(document, "", "", 1)
+def parse(text: str, references: Iterable[str] = ()) -> Record:
+    """Parse the schema of record values, which must be a record. Raises InvalidSpecError (BadSchema) with cause and place.
+
+    ``references`` are schemas whose types the schema uses.
+    """
+    parser = _Parser()
+    for reference in references:
+        parser.node(_document(reference), "", "", 1)
+    parsed = parser.node(_document(text), "", "", 1)
     if not isinstance(parsed, Record):
-        raise _bad("", "the schema has to be a record, because its fields become columns")
+        raise _bad_schema("the schema has to be a record, because its fields become columns")
     if not columns(parsed):
-        raise _bad("", "the record has no field that can become a column; add a field with a type other than null")
+        raise _bad_schema("the record has no field that can become a column; add a field with a type other than null")
     return parsed
+
+
+def _document(text: str) -> Any:
+    if len(text) > MOST_TEXT:
+        raise _bad_schema(f"the schema has {len(text)} characters; the most are {MOST_TEXT}")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad_schema(f"the schema is not JSON: {error}") from None
+
+
+def columns_of(schema: WriterSchema, place: str) -> tuple[Column, ...]:
+    """Return the columns of a schema. Raises InvalidSpecError (BadSchema) that names ``place``, cause and field."""
+    try:
+        found = columns(parse(schema.text, schema.references))
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+    for column in found:
+        if column.name.startswith("_kafka"):
+            raise InvalidSpecError(
+                f"{place}: field {column.name}: names that start with _kafka are reserved for Kafka's columns;"
+                " let producers rename the field",
+                reason=Reason.BAD_SCHEMA,
+            )
+    if len(found) > types.MOST_COLUMNS:
+        raise InvalidSpecError(
+            f"{place}: the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields",
+            reason=Reason.BAD_SCHEMA,
+        )
+    return found
 
 
 def columns(record: Record) -> tuple[Column, ...]:
@@ -453,6 +483,9 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}..."
 
 
+def _bad_schema(problem: str) -> InvalidSpecError:
+    return InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
+
+
 def _bad(path: str, problem: str) -> InvalidSpecError:
-    place = f"field {path[1:]}: " if path else ""
-    return InvalidSpecError(f"spec.schema.text: {place}{problem}", reason=Reason.BAD_SCHEMA)
+    return InvalidSpecError(f"field {path[1:]}: {problem}" if path else problem, reason=Reason.BAD_SCHEMA)

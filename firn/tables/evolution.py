@@ -3,7 +3,9 @@
 Source: Iceberg specification, "Schema Evolution".
 """
 
-from firn.model.jobs import RecordSchema, SchemaFormat
+from collections.abc import Sequence
+
+from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.tables import types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
@@ -26,6 +28,46 @@ def can_become(old: Type, new: Type) -> bool:
             return all(name in members and can_become(kind, members[name]) for name, kind in before)
         case _:
             return old == new
+
+
+def merged(one: Type, other: Type) -> Type | None:
+    """Return the narrowest type that both can become, or None. A struct gets the members of both, first those of ``one``."""
+    match one, other:
+        case Decimal(p, s), Decimal(q, t) if s == t:
+            return Decimal(max(p, q), s)
+        case ListOf(a), ListOf(b):
+            element = merged(a, b)
+            return None if element is None else ListOf(element)
+        case MapOf(k, v), MapOf(m, w) if k == m:
+            value = merged(v, w)
+            return None if value is None else MapOf(k, value)
+        case Struct(before), Struct(after):
+            members = dict(before)
+            for name, kind in after:
+                both = merged(members[name], kind) if name in members else kind
+                if both is None:
+                    return None
+                members[name] = both
+            return Struct(tuple(members.items()))
+    if can_become(one, other):
+        return other
+    return one if can_become(other, one) else None
+
+
+def merged_columns(known: Sequence[Column], new: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns ``new`` with types that also hold the values of ``known``.
+
+    A column whose two types have no type in common keeps its new type. `problems` names it.
+    """
+    earlier = {column.name: column.type for column in known}
+
+    def fit(column: Column) -> Column:
+        if column.name not in earlier:
+            return column
+        both = merged(types.parse(earlier[column.name]), types.parse(column.type))
+        return column if both is None else column.model_copy(update={"type": str(both)})
+
+    return tuple(fit(column) for column in new)
 
 
 def problems(old: RecordSchema, new: RecordSchema) -> list[str]:

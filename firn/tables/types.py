@@ -12,6 +12,8 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 
 MAX_DEPTH = 16
+MOST_COLUMNS = 1000
+"""Most columns of a table, without those of Kafka."""
 PRIMITIVES = (
     "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary",
 )  # fmt: skip

@@ -11,7 +11,13 @@ COMPONENTS = {
     "Operator": ("controllers/firn_controllers", "operator/firn_operator"),
     "Ingestion driver and maintenance runs": ("spark_apps/firn_spark",),
     "Broker": ("broker/firn_broker",),
-    "Shared by all components": ("firn/model", "firn/tables", "firn/records"),
+    "Shared by all components": (
+        "firn/model",
+        "firn/schema_registry.py",
+        "firn/schemas",
+        "firn/tables",
+        "firn/records",
+    ),
     "CustomResourceDefinitions": ("firn/api/v1alpha1", "firn/api/crds.py", "firn/api/model.py"),
 }
 """Components as users know them, and the folders and files of their code."""

@@ -12,7 +12,7 @@ import pytest
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, TableTarget
+from firn.model.jobs import Column, RecordSchema, Subject, TableTarget
 from firn.model.maintenance import CompactionWork
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Debts, FoundTable, Tables, Topics, TopicState
@@ -173,6 +173,24 @@ class TablesContract:
         assert changed is not None
         assert again is not None
         assert changed.changed
+        assert again.changed == ()
+
+    async def test_a_table_may_be_wider_than_the_schema_of_a_registry(
+        self, tables: Tables, target: TableTarget
+    ) -> None:
+        wide, narrow = (
+            schema(Column(name="id", type=kind), Column(name="s", type=f"struct<a: {kind}, {member}: string>"))
+            for kind, member in (("long", "b"), ("int", "c"))
+        )
+        await tables.ensure(target, wide, Claimant("uid-1"))
+        with pytest.raises(InvalidSpecError):
+            await tables.ensure(target, narrow, Claimant("uid-1"))
+        of_registry = narrow.model_copy(update={"subject": Subject(registry="main", name="orders-value")})
+        changed = await tables.ensure(target, of_registry, Claimant("uid-1"))
+        assert changed is not None
+        assert changed.changed, "the member c is new"
+        again = await tables.ensure(target, of_registry, Claimant("uid-1"))
+        assert again is not None
         assert again.changed == ()
 
     async def test_the_reason_of_an_impossible_change_depends_on_the_owner(

@@ -11,8 +11,9 @@ import pytest
 
 from hack import quickstart
 from hack.quickstart import Manifest, kubectl
-from tests.e2e import secure_kafka
+from tests.e2e import registry, secure_kafka
 from tests.e2e.topics import VALUES, Produce, topic_manifest
+from tests.servers.apicurio import Apicurio
 
 RESIDENT = "e2e-resident"
 
@@ -49,6 +50,13 @@ def release() -> Iterator[None]:
     yield
     kubectl("-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)
     kubectl("delete", "namespace", RESIDENT, "--wait=false")
+
+
+@pytest.fixture
+def schemas(release: None) -> Iterator[Apicurio]:
+    """Run the schema registry ``main`` of the release, without schemas."""
+    yield registry.start()
+    registry.stop()
 
 
 @pytest.fixture

@@ -61,6 +61,9 @@ class FakeTables:
             self.faults.log.append(f"create table {target.identifier}")
         else:
             claimant.check(target.identifier, live.ownership)
+            if schema.subject is not None:
+                fields = evolution.merged_columns(live.schema.fields, schema.fields)
+                schema = schema.model_copy(update={"fields": fields})
             self._compare(live, schema, claimant.uid)
             wanted = _merged(live.schema, schema)
             if wanted != live.schema:

@@ -15,6 +15,7 @@ from tests.fakes.cluster import FakeCluster
 from tests.fakes.faults import Faults, Killed
 from tests.fakes.maintainer import FakeMaintainer
 from tests.fakes.progress import FakeDriver, FakeProgress
+from tests.fakes.schemas import FakeSchemas
 from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics
 
@@ -33,6 +34,7 @@ class World:
         self.cluster = FakeCluster(self.faults, self.clock)
         self.maintainer = FakeMaintainer(self.cluster)
         self.progress = FakeProgress()
+        self.schemas = FakeSchemas()
         self.driver = FakeDriver(self.progress, self.tables, self.clock)
         self.debts: dict[tuple[str, str], TableDebt] = {}
         self.pods_run = True
@@ -42,7 +44,7 @@ class World:
     def start(self, config: Config | None = None) -> None:
         """Start a new operator process: it lists everything, and then watches."""
         self.config = config or self.config
-        ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.clock)
+        ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.schemas, self.clock)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]
         for kind in ("Job", *KINDS, "IcebergTopic"):

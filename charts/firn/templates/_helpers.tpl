@@ -174,6 +174,7 @@ defaultProfile: {{ .Values.defaultProfile }}
 profiles: {{- toPrettyJson $lake.profiles | nindent 2 }}
 defaultCatalog: {{ .Values.defaultCatalog }}
 catalogs: {{- toPrettyJson $lake.catalogs | nindent 2 }}
+registries: {{- toPrettyJson .Values.registries | nindent 2 }}
 defaultGroup: {{ .Values.defaultGroup }}
 groups: {{- toPrettyJson .Values.groups | nindent 2 }}
 maintenance: {{- toPrettyJson .Values.maintenance | nindent 2 }}
@@ -191,13 +192,18 @@ logLevel: {{ .Values.operator.logLevel }}
 {{- $names := list -}}
 {{- range $profile := $lake.profiles -}}
   {{- $security := $profile.security | default dict -}}
-  {{- range $reference := list $security.ca $security.certificate $security.certificateKey (dig "sasl" "password" nil $security) -}}
+  {{- range $reference := list $security.ca $security.certificate $security.certificateKey (dig "sasl" "password" nil $security) (dig "sasl" "tokens" "ca" nil $security) -}}
     {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
   {{- end -}}
 {{- end -}}
 {{- range $catalog := $lake.catalogs -}}
   {{- range $reference := $catalog.secretProperties | default dict -}}
     {{- $names = append $names $reference.secret -}}
+  {{- end -}}
+{{- end -}}
+{{- range $registry := .Values.registries -}}
+  {{- range $reference := list $registry.ca $registry.password $registry.token -}}
+    {{- if $reference }}{{ $names = append $names $reference.secret }}{{ end -}}
   {{- end -}}
 {{- end -}}
 {{ dict "names" ($names | uniq | sortAlpha) | toJson }}

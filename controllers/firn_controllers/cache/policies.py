@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import ValidationError
@@ -13,6 +14,7 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
+from firn.model.jobs import RecordSchema
 from firn_controllers.cache.topics import EPOCH, Name, TopicEntry
 from firn_controllers.conditions.annotations import ON_POLICIES, ours, remarks
 from firn_controllers.ports import Manifest
@@ -121,7 +123,9 @@ class Resolution:
 class PolicyCache:
     """Policies by kind and namespace. Use it from one event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, schemas: Mapping[str, RecordSchema] = MappingProxyType({})) -> None:
+        """``schemas`` has those of topics with a schema registry, by uid."""
+        self._schemas = schemas
         self._policies: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
         self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
 
@@ -196,11 +200,15 @@ class PolicyCache:
 
         The answer is kept: computing it for every topic would be most of a reconcile.
         """
-        key = (policy.uid, policy.generation, topic.uid, topic.generation)
+        registered = self._schemas.get(topic.uid)
+        number = registered.schema_id if registered is not None else None
+        key = (policy.uid, policy.generation, topic.uid, topic.generation, number)
         if key not in self._misfits:
             if len(self._misfits) >= MISFITS_KEPT:
                 del self._misfits[next(iter(self._misfits))]  # the oldest, often of an earlier generation
-            self._misfits[key] = misfit(policy.resource, topic.resource) if policy.resource and topic.resource else None
+            self._misfits[key] = (
+                misfit(policy.resource, topic.resource, registered) if policy.resource and topic.resource else None
+            )
         return self._misfits[key]
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
@@ -29,12 +30,13 @@ class HasNamespaces(Protocol):
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
-_KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catalog"}
+_KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catalog", "registries": "schema registry"}
 """Sections of the operator's configuration, and what a message calls their members."""
 _ALTERNATIVES = {
     "profiles": "create this IcebergTopic again with another spec.profile",
     "groups": "set another spec.ingestion.group",
     "catalogs": "create this IcebergTopic again with another spec.table.catalog",
+    "registries": "set another spec.schema.registry.name",
 }
 """Steps to another member of a section. The API refuses a change of spec.profile and spec.table.catalog."""
 
@@ -70,11 +72,22 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
     )
 
 
+def registry_exists(observed: ObservedTopic) -> Failure | None:
+    """Check that spec.schema.registry names a registry of the configuration."""
+    name = registry_name(observed.resource)
+    if name is None:
+        return None
+    return _check_configured(
+        "spec.schema.registry.name", name, observed.config.registries, Reason.REGISTRY_NOT_FOUND, "choose"
+    )
+
+
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
     """Check that the configuration allows this namespace to use the profile, the group and the catalog."""
     namespace = observed.entry.name[0]
     catalog = observed.target.catalog if isinstance(observed.target, TableTarget) else ""
-    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog)
+    registry = registry_name(observed.resource) or ""
+    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog, registry)
     if forbidden is None:
         return None
     section, name = forbidden
@@ -87,21 +100,32 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
 
 def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
     """Return whether the configuration forbids the topic's namespace to use a member that its job contract names."""
-    return _forbidden(observed, job.profile, job.group, job.table.catalog) is not None
+    subject = job.record_schema.subject
+    registry = subject.registry if subject is not None else ""
+    return _forbidden(observed, job.profile, job.group, job.table.catalog, registry) is not None
 
 
-def _forbidden(observed: ObservedTopic, profile: str, group: str, catalog: str) -> tuple[str, str] | None:
+def _forbidden(
+    observed: ObservedTopic, profile: str, group: str, catalog: str, registry: str
+) -> tuple[str, str] | None:
     """Return section and name of the first of these members that the topic's namespace may not use, or None."""
     config, namespace = observed.config, observed.entry.name[0]
     sections: list[tuple[str, Mapping[str, HasNamespaces], str]] = [
         ("profiles", config.profiles, profile),
         ("groups", config.groups, group),
         ("catalogs", config.catalogs, catalog),
+        ("registries", config.registries, registry),
     ]
     for section, members, name in sections:
         if name in members and not allows(members[name], namespace):
             return section, name
     return None
+
+
+def registry_name(resource: IcebergTopic) -> str | None:
+    """Return the schema registry that the spec names, if it names one."""
+    schema = resource.spec.record_schema
+    return schema.registry.name if schema is not None and schema.registry is not None else None
 
 
 def allows(member: HasNamespaces, namespace: str) -> bool:
@@ -155,16 +179,23 @@ def config_keys_valid(observed: ObservedTopic) -> Failure | None:
 
 def schema_evolves(observed: ObservedTopic) -> Failure | None:
     """Check that the schema is an allowed change of the one that ingestion runs with."""
-    if observed.job is None or isinstance(observed.schema, InvalidSpecError):
+    if observed.job is None or not isinstance(observed.schema, RecordSchema):
         return None
     problems = evolution.problems(observed.job.job.record_schema, observed.schema)
     if not problems:
         return None
     return Failure(
         Reason.INCOMPATIBLE_SCHEMA,
-        f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
+        f"{_place(observed.schema)}: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
         " resource with deletionPolicy Retain, and create it again with another table.name",
     )
+
+
+def _place(schema: RecordSchema) -> str:
+    """Return where the schema stands."""
+    if schema.subject is None:
+        return "spec.schema"
+    return f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
 
 
 def partitioning_fits(observed: ObservedTopic) -> Failure | None:
@@ -228,6 +259,7 @@ CHECKS: tuple[Check, ...] = (
     profile_exists,
     group_exists,
     catalog_exists,
+    registry_exists,
     namespace_allowed,
     schema_valid,
     table_name_valid,
@@ -255,8 +287,8 @@ def _check_configured(
 ) -> Failure | None:
     if name in configured:
         return None
-    choice = ", ".join(sorted(configured))
-    return Failure(reason, f"{field}: {name} is not in the operator's configuration; {step} one of {choice}")
+    choice = f"{step} one of {', '.join(sorted(configured))}" if configured else "add it there"
+    return Failure(reason, f"{field}: {name} is not in the operator's configuration; {choice}")
 
 
 def conflict(what: str, rival: TopicEntry) -> Failure:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.config import Config
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, TopicProgress
 from firn_controllers.cache.topics import TopicEntry
@@ -94,13 +94,13 @@ def target_of(resource: IcebergTopic, default_catalog: str) -> TableTarget | Inv
 class ObservedTopic:
     """An IcebergTopic and its dependencies at one moment.
 
-    ``schema`` and ``target`` are errors if the spec is wrong there.
+    ``schema`` and ``target`` are errors if the spec is wrong there. ``schema`` is also the error of its schema registry.
     """
 
     config: Config
     entry: TopicEntry
     resource: IcebergTopic
-    schema: RecordSchema | InvalidSpecError
+    schema: RecordSchema | FirnError
     target: TableTarget | InvalidSpecError
     topic_rival: TopicEntry | None
     """The older resource that owns the Kafka topic."""
@@ -126,6 +126,12 @@ class ObservedTopic:
     def catalog_dependency(self) -> str:
         """Name of the catalog, as a dependency that may fail the topic; empty if the spec names none."""
         return f"catalog {self.target.catalog}" if isinstance(self.target, TableTarget) else ""
+
+    @property
+    def registry_dependency(self) -> str:
+        """Name of the schema registry, as a dependency that may fail the topic; empty if the spec names none."""
+        schema = self.resource.spec.record_schema
+        return f"schema registry {schema.registry.name}" if schema is not None and schema.registry is not None else ""
 
     @property
     def annotations(self) -> Mapping[str, str]:

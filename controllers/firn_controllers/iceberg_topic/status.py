@@ -296,7 +296,10 @@ def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         case AccessDeniedError() as error:
             return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))
         case NotReadyError() as error:
-            return Verdict("False", Reason.PENDING, steady(str(error)))
+            missing = error.reason == Reason.SCHEMA_MISSING
+            return Verdict("False", Reason.SCHEMA_MISSING if missing else Reason.PENDING, steady(str(error)))
+        case FirnError() as error if error.reason == Reason.REGISTRY_UNREACHABLE:
+            return Verdict("False", Reason.REGISTRY_UNREACHABLE, steady(str(error)))
         case FirnError() as error if not isinstance(error, InvalidSpecError):
             return Verdict("False", Reason.CATALOG_UNREACHABLE, steady(str(error)))
     if findings.table_missing:

@@ -1,8 +1,24 @@
 """The settings that a driver starts with (`firn.model.jobs.GroupSettings`), from the configuration."""
 
 from firn.model import names, quantities
-from firn.model.config import Catalog, Config, DisklessProfile, IngestionGroup, KafkaProfile, KafkaSecurity, Profile
-from firn.model.jobs import CatalogConnection, DirectReads, GroupSettings, KafkaConnection, TokenEndpoint
+from firn.model.config import (
+    Catalog,
+    Config,
+    DisklessProfile,
+    IngestionGroup,
+    KafkaProfile,
+    KafkaSecurity,
+    Profile,
+    Registry,
+)
+from firn.model.jobs import (
+    CatalogConnection,
+    DirectReads,
+    GroupSettings,
+    KafkaConnection,
+    RegistryConnection,
+    TokenEndpoint,
+)
 from firn_controllers import children
 from firn_controllers.cache.addresses import bootstrap_servers, internal_listener
 from firn_controllers.ports import Manifest
@@ -47,6 +63,8 @@ def group_settings(config: Config, group: str, cluster: str = "") -> GroupSettin
             name: direct_reads(name, profile, config.namespace)
             for name, profile in config.direct_profiles(group).items()
         },
+        registries={name: registry_connection(registry) for name, registry in config.registries.items()},
+        schema_directory=names.SCHEMA_DIRECTORY if config.registries else None,
     )
 
 
@@ -128,6 +146,17 @@ def catalog_connection(configured: Catalog) -> CatalogConnection:
         properties=configured.properties,
         secret_properties={name: reference.path for name, reference in configured.secret_properties.items()},
         own_references=configured.own_references,
+    )
+
+
+def registry_connection(configured: Registry) -> RegistryConnection:
+    """Return the connection to a schema registry."""
+    return RegistryConnection(
+        url=configured.url,
+        ca_path=configured.ca.path if configured.ca else None,
+        username=configured.username,
+        password_path=configured.password.path if configured.password else None,
+        token_path=configured.token.path if configured.token else None,
     )
 
 

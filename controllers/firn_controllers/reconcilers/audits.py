@@ -102,7 +102,9 @@ class AuditReconciler:
 
     def _excluded(self, entry: TopicEntry) -> bool:
         """Return whether no run can read the table. The status of the topic says so."""
-        schema = schema_of(entry.resource) if entry.resource is not None else None
+        schema: object = self._context.board.schemas.get(entry.uid)
+        if schema is None and entry.resource is not None:
+            schema = schema_of(entry.resource)
         return isinstance(schema, RecordSchema) and time_column(schema.fields) is not None
 
     async def _publish(self, decision: PolicyDecision) -> None:

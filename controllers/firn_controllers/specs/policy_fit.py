@@ -3,7 +3,7 @@
 from firn.api.v1alpha1 import CompactionPolicy, RetentionPolicy
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column
+from firn.model.jobs import Column, RecordSchema
 from firn.tables import rows, transforms, types
 from firn.tables.types import ListOf, MapOf, Primitive, Struct, Type
 from firn_controllers.specs.columns import check_term, column_type
@@ -12,12 +12,20 @@ from firn_controllers.specs.terms import Policy
 _TIMES = ("date", "timestamp", "timestamptz")
 
 
-def misfit(policy: Policy, topic: IcebergTopic) -> InvalidSpecError | None:
-    """Return why the policy does not fit the topic, or None."""
+def misfit(policy: Policy, topic: IcebergTopic, registered: RecordSchema | None = None) -> InvalidSpecError | None:
+    """Return why the policy does not fit the topic, or None.
+
+    ``registered`` is the schema of a topic with a schema registry. None if it is not known yet.
+    """
     try:
-        columns = rows.table_columns(topic.record_schema(), topic.spec.table.metadata_columns)
+        schema = topic.record_schema()
     except InvalidSpecError:
         return None  # the topic's own SpecValid says what is wrong
+    if schema.subject is not None:
+        if registered is None:
+            return None
+        schema = registered
+    columns = rows.table_columns(schema, topic.spec.table.metadata_columns)
     try:
         if isinstance(policy, RetentionPolicy):
             _check_retention(policy, columns)

@@ -15,7 +15,17 @@ from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Adoption, Column, Epoch, RecordSchema, SchemaFormat, StartFrom, TableTarget
+from firn.model.jobs import (
+    Adoption,
+    Column,
+    Epoch,
+    RecordSchema,
+    SchemaFormat,
+    StartFrom,
+    Subject,
+    TableTarget,
+    WriterSchema,
+)
 from firn.model.maintenance import MOST_RANGES
 from firn.schemas import avro
 from firn.tables import types
@@ -44,8 +54,6 @@ ResourceName = Annotated[str, Field(max_length=253)]
 RangeText = Annotated[str, Field(max_length=64)]
 
 
-MOST_COLUMNS = 1000
-"""Most columns of a table, without those of Kafka."""
 MOST_SCHEMA_TEXT = 250_000
 """Longest Avro schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
 it keeps a copy of the resource in an annotation otherwise."""
@@ -79,27 +87,52 @@ class FieldSpec(ApiModel):
     )
 
 
+class RegistrySpec(ApiModel):
+    """A subject of a schema registry. Each record value names the schema of its writer there."""
+
+    name: ConfiguredName = Field(description="A registry of the operator's configuration.")
+    subject: Annotated[str, Field(min_length=1, max_length=249)] | None = Field(
+        default=None,
+        description="The subject whose latest schema has the columns of a new table. Default: TOPIC-value, with the name of the Kafka topic.",
+    )
+
+
+class EvolutionSpec(ApiModel):
+    """Treatment of schemas that differ from the table."""
+
+    incompatible: Literal["Hold", "DeadLetter"] = Field(
+        default="Hold",
+        description="Treatment of records whose schema the table cannot hold, for example because a field has another type now. Hold: all"
+        " records of the topic wait. DeadLetter: these records become dead letters.",
+    )
+
+
 class SchemaSpec(ApiModel):
-    """Conversion of record values to columns: JSON with named and typed fields, Avro with the schema of its writer, or raw."""
+    """Conversion of record values to columns: JSON with named and typed fields, Avro with the schemas of its writers, or raw."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.raw) != has(self.format)",
-            "set either raw, or format: Json with fields, or format: Avro with text",
+            "set either raw, or format: Json with fields, or format: Avro with text or registry",
         ),
         Rule(
             "(has(self.format) && self.format == 'Json') == has(self.fields)",
             "format: Json needs fields, and fields need format: Json",
         ),
         Rule(
-            "(has(self.format) && self.format == 'Avro') == has(self.text)",
-            "format: Avro needs text, and text needs format: Avro",
+            "(has(self.format) && self.format == 'Avro') == (has(self.text) || has(self.registry))",
+            "format: Avro needs text or registry, and both need format: Avro",
+        ),
+        Rule("has(self.registry) || !has(self.evolution)", "evolution needs registry"),
+        Rule(
+            "!(has(self.text) && has(self.registry))",
+            "set either text or registry, because the registry has the schema",
         ),
         Rule(
             "has(self.fields) || self.unknownFields == 'Ignore'",
             "unknownFields needs format: Json",
         ),
-        Rule("has(self.text) || self.framing == 'None'", "framing needs format: Avro"),
+        Rule("has(self.text) || self.framing == 'None'", "framing needs text"),
     )
 
     raw: Literal["Binary", "String"] | None = Field(
@@ -108,7 +141,7 @@ class SchemaSpec(ApiModel):
         " With String, a record that is not UTF-8 becomes a dead letter.",
     )
     format: Literal["Json", "Avro"] | None = Field(
-        default=None, description="Encoding of record values. Json needs fields, and Avro needs text."
+        default=None, description="Encoding of record values. Json needs fields, and Avro needs text or registry."
     )
     text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
         default=None,
@@ -121,7 +154,15 @@ class SchemaSpec(ApiModel):
         " them. The driver ignores the id, and decodes all values with text. In JSON topics, the driver accepts values with and without"
         " these bytes.",
     )
-    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=MOST_COLUMNS)] | None = Field(
+    registry: RegistrySpec | None = Field(
+        default=None,
+        description="The schema registry in which producers register their Avro schemas. Each value begins with a byte 0 and the id of its"
+        " schema. The driver adds columns to the table when a schema has new fields.",
+    )
+    evolution: EvolutionSpec | None = Field(
+        default=None, description="Treatment of schemas of the registry that differ from the table."
+    )
+    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,
         description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and"
         " change doc and epoch.",
@@ -655,10 +696,22 @@ class IcebergTopic(ApiModel):
         return Adoption(topic_id=adopt.topic_id, offsets={item.partition: item.offset for item in adopt.offsets})
 
     def record_schema(self) -> RecordSchema:
-        """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field."""
+        """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field.
+
+        With a registry, the schema has no columns yet: `avro_schema` adds them.
+        """
         schema = self.spec.record_schema
+        if schema is not None and schema.registry is not None:
+            name = schema.registry.subject or f"{self.topic_name}-value"
+            subject = Subject(registry=schema.registry.name, name=name)
+            incompatible = schema.evolution.incompatible if schema.evolution is not None else "Hold"
+            return RecordSchema(
+                format=SchemaFormat.AVRO, framing="Registry", subject=subject, incompatible=incompatible
+            )
         if schema is not None and schema.text is not None:
-            return _avro_schema(schema.text, schema.framing)
+            return avro_schema(
+                RecordSchema(format=SchemaFormat.AVRO, text=schema.text, framing=schema.framing), "spec.schema.text"
+            )
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         seen: dict[str, str] = {}
@@ -717,24 +770,18 @@ class IcebergTopic(ApiModel):
         )
 
 
-def _avro_schema(text: str, framing: Literal["None", "Registry"]) -> RecordSchema:
-    columns = avro.columns(avro.parse(text))
-    for column in columns:
-        if column.name.startswith("_kafka"):
-            raise InvalidSpecError(
-                f"spec.schema.text: field {column.name}: names that start with _kafka are reserved for Kafka's columns;"
-                " let producers rename the field",
-                reason=Reason.BAD_SCHEMA,
-            )
-    schema = RecordSchema(format=SchemaFormat.AVRO, text=text, framing=framing, fields=columns)
-    size = len(schema.model_dump_json().encode())
-    if size > MOST_CONTRACT_BYTES or len(columns) > MOST_COLUMNS:
+def avro_schema(schema: RecordSchema, place: str) -> RecordSchema:
+    """Return a schema with the columns of its Avro text. Raises InvalidSpecError (BadSchema) that names ``place`` and field."""
+    columns = avro.columns_of(WriterSchema(text=schema.text, references=schema.references), place)
+    whole = schema.model_copy(update={"fields": columns})
+    size = len(whole.model_dump_json().encode())
+    if size > MOST_CONTRACT_BYTES:
         raise InvalidSpecError(
-            f"spec.schema.text: the schema has {len(columns)} columns, and takes {size} bytes with their types; a topic has at most"
-            f" {MOST_COLUMNS} columns and {MOST_CONTRACT_BYTES} bytes; remove fields",
+            f"{place}: the schema takes {size} bytes with the types of its columns; a topic has at most {MOST_CONTRACT_BYTES} bytes;"
+            " remove fields",
             reason=Reason.BAD_SCHEMA,
         )
-    return schema
+    return whole
 
 
 def _bad_schema(problem: str) -> InvalidSpecError:

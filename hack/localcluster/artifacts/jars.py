@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import tarfile
 from pathlib import Path
 
 from hack.support.command import run
@@ -15,6 +16,7 @@ POM = REPOSITORY / "hack" / "images" / "jars" / "pom.xml"
 OWN_POMS = {
     "streams": REPOSITORY / "tests/clients/streams/pom.xml",
     "iceberg-rest": REPOSITORY / "tests/servers/iceberg_rest.xml",
+    "apicurio": REPOSITORY / "tests/servers/apicurio.xml",
 }
 """Profiles of tests that have a POM of their own."""
 PROFILES = ("spark", "kafka", "connect", "test", "nessie", *OWN_POMS)
@@ -29,6 +31,10 @@ def fetch(profile: str, *options: str) -> Path:
     def copy_dependencies(directory: Path) -> None:
         with step(f"fetching jars: {' '.join([profile, *options])}"):
             copy_jars(pom, directory, profile, "-P", profile, *options)
+            for archive in directory.glob("*.tar.gz"):
+                with tarfile.open(archive) as content:
+                    content.extractall(directory, filter="data")
+                archive.unlink()
 
     return cached(f"jar-sets/{profile}", content_hash([pom], *options), copy_dependencies)
 

@@ -31,6 +31,7 @@ from firn_operator.adapters.kafka import Brokers, KafkaTopics
 from firn_operator.adapters.kube.api_client import Api, ApiError, RateLimit, login, path
 from firn_operator.adapters.kube.cluster import KubeCluster
 from firn_operator.adapters.kube.workloads import Workloads
+from firn_operator.adapters.schemas import RegistrySchemas
 from firn_operator.process import crd, telemetry
 from firn_operator.process.telemetry import Health
 from firn_operator.process.watches import BEHIND_LIMIT, Watches
@@ -72,6 +73,12 @@ def debts(config: Config) -> CatalogDebts:
     return CatalogDebts(_catalog_connections(config), SystemClock())
 
 
+def schemas(config: Config) -> RegistrySchemas:
+    """Return the adapter for every schema registry of the configuration."""
+    connections = {name: group_settings.registry_connection(item) for name, item in config.registries.items()}
+    return RegistrySchemas(connections, SystemClock())
+
+
 def _catalog_connections(config: Config) -> dict[str, CatalogConnection]:
     return {name: group_settings.catalog_connection(catalog) for name, catalog in config.catalogs.items()}
 
@@ -99,7 +106,7 @@ async def run(config: Config, metrics: tuple[str, int], probes: tuple[str, int])
         lake = tables(config)
         progress_reader = progress.HttpProgress(progress.service_address(config.namespace))
         kafka_topics = topics(config)
-        ports = Ports(kafka_topics, lake, cluster, progress_reader, SystemClock())
+        ports = Ports(kafka_topics, lake, cluster, progress_reader, schemas(config), SystemClock())
         meters = (telemetry.QueueMeter(), telemetry.RunMeter())
         controllers = Controllers(config, owner_uid, ports, random.random, *meters, cluster_uid=cluster_uid)
         telemetry.watch_fleets(config.profiles, controllers.board)

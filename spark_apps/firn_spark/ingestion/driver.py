@@ -27,6 +27,7 @@ from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.rounds.rounds import Rounds
+from firn_spark.ingestion.writers import registries
 from firn_spark.kafka.admin import Kafka
 from firn_spark.leases import KubernetesLeases, Leases
 from firn_spark.tables.catalogs import Catalogs
@@ -59,7 +60,7 @@ class Driver:
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
         committer = Committer(tables, writer, points)
-        preparation = Preparation(spark, tables, self.kafka, committer, points)
+        preparation = Preparation(spark, tables, self.kafka, committer, points, registries(settings))
         landing = LandingJobs(
             spark, self.kafka, tasks=settings.tasks, buffer_bytes=settings.buffer_bytes, direct=settings.direct
         )

@@ -237,6 +237,11 @@ class Tables:
         """Return the resource of a contract, as the owner of its tables."""
         return Claimant(job.uid, job.namespace, job.name, self._cluster, self._former_clusters)
 
+    def columns(self, table: Any) -> dict[str, str]:
+        """Return the types of the table's columns, in the notation of `firn.tables.types`."""
+        fields = json.loads(self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
+        return {field["name"]: shape(field["type"]) for field in fields}
+
     def spec(self, table: Any) -> TableSpec:
         """Describe the current table for writers."""
         return table_spec(self.jvm, table)

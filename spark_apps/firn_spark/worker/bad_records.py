@@ -26,6 +26,10 @@ class Code(StrEnum):
     INVALID_AVRO = "InvalidAvro"
     """Decode: the value is not exactly one Avro value of the schema, because it is truncated, has trailing bytes, a
     branch that does not exist, ..."""
+    UNKNOWN_SCHEMA = "UnknownSchema"
+    """Decode: the value does not name a schema of the schema registry."""
+    INCOMPATIBLE_SCHEMA = "IncompatibleSchema"
+    """Decode: the table cannot have columns for the schema of the writer."""
     TOO_DEEP = "TooDeep"
     """Decode: arrays and objects nest more levels than the format allows."""
     NOT_AN_OBJECT = "NotAnObject"

@@ -6,6 +6,7 @@ as the contract says, and adds the columns that identify the Kafka record of a r
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from firn_spark.worker.fetched import Fetched, Identities, Numbers
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writers import Writers
 from firn_spark.worker.kafka_columns import kafka_columns, shaped
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -60,8 +62,12 @@ class Decoder:
         ingested_at: int,
         exclude: Identities | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
+        writers: Writers = MappingProxyType({}),
     ) -> None:
-        """Set up the format. ``ingested_at`` is microseconds since 1970. Raises InvalidSpecError for an invalid schema."""
+        """Set up the format. ``ingested_at`` is microseconds since 1970. ``writers`` are the known schemas of the topic's registry.
+
+        Raises InvalidSpecError for an invalid schema.
+        """
         self._job = job
         self._ingested_at = ingested_at
         self._exclude = exclude or {}
@@ -69,7 +75,7 @@ class Decoder:
         self._halted: dict[int, int] = {}
         self.schema = arrow_types.arrow_schema(rows.table_columns(job.record_schema, job.table.metadata_columns))
         """The schema of the rows."""
-        self._format = open_format(job.record_schema)
+        self._format = open_format(job.record_schema, writers)
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
@@ -78,7 +84,7 @@ class Decoder:
             yield records if whole else records.select(np.arange(begin, end))
 
     def decode(self, records: Fetched) -> Decoded:
-        """Decode records of the topic."""
+        """Decode records of the topic. Raises MissingSchemasError if they name schemas that are not among the known ones."""
         excluded = _excluded(self._exclude, records)
         forced = _listed(self._force_dead, records) & ~excluded
         halted = self._beyond_halt(records)

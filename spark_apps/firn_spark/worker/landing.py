@@ -32,6 +32,7 @@ from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
+from firn_spark.worker.formats.writers import MissingSchemasError, Writers
 
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
@@ -53,6 +54,8 @@ class Kind(StrEnum):
     """`HaltPlace`: the data files have that partition's rows before this offset, and none from it on."""
     DEAD_LETTERS_MISSING = "dead-letters-missing"
     """An empty object. The module's rules say what to do."""
+    SCHEMAS_MISSING = "schemas-missing"
+    """`MissingSchemas`. The task returns no other row for that topic. Land the range again with these schemas."""
     DETOUR = "detour"
     """`Detour`: the task read partitions of the topic from brokers, because it could not read their bucket."""
     ERROR = "error"
@@ -76,6 +79,12 @@ class TaskStats(TypedDict):
     code: str
     path: str
     times: dict[str, Times]
+
+
+class MissingSchemas(TypedDict):
+    """Ids of a schema registry that values name, and that the task does not know."""
+
+    ids: list[int]
 
 
 class Detour(TypedDict):
@@ -109,7 +118,7 @@ class TopicLanding:
 
     ``exclude`` lists records that are dead letters already, because a crash came between the two tables' commits. They
     make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead letters whatever they hold
-    (resume: skip).
+    (resume: skip). ``writers`` are the known schemas of the topic's registry.
     """
 
     job: IngestJob
@@ -117,6 +126,7 @@ class TopicLanding:
     dead_letters: TableSpec | None = None
     exclude: Identities = field(default_factory=dict)
     force_dead: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    writers: Writers = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +235,11 @@ class _Topic:
         self._row_bytes = self._dead_bytes = 0
         with self._alone():
             self._decoder = Decoder(
-                landing.job, ingested_at=ingested_at, exclude=landing.exclude, force_dead=landing.force_dead
+                landing.job,
+                ingested_at=ingested_at,
+                exclude=landing.exclude,
+                force_dead=landing.force_dead,
+                writers=landing.writers,
             )
             self._writer = DataFileWriter(landing.table)
             self._writers.append(self._writer)
@@ -330,6 +344,9 @@ class _Topic:
         """Confine a failure to this topic. Other topics of the task continue, and the driver decides what follows."""
         try:
             yield
+        except MissingSchemasError as error:
+            missing: MissingSchemas = {"ids": error.ids}
+            self._end(Kind.SCHEMAS_MISSING, missing)
         except Exception as error:
             failure: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
             self._end(Kind.ERROR, failure)

@@ -267,6 +267,11 @@ class LakeTables:
             return TableState(live.uuid, live.location, live.format, None, created=created)
         ownership = Ownership.of(live.properties)
         claimant.check(target.identifier, ownership)
+        if schema.subject is not None:
+            present = json.loads(live.schema)["fields"]
+            columns = evolution.merged_columns(
+                [Column(name=item["name"], type=shape(item["type"])) for item in present], columns
+            )
         evolved = _evolved(live, columns, target, own=ownership.owner == claimant.uid)
         spent = claimant.spent(live.properties)
         kept = {key: value for key, value in evolved.properties.items() if key not in spent}

@@ -66,6 +66,9 @@ ACCEPTED: dict[str, Manifest] = {
     "raw binary": {"schema": {"raw": "Binary"}},
     "raw string": {"schema": {"raw": "String"}},
     "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
+    "avro of a registry": {
+        "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
+    },
     "a thousand fields": many_fields(1000),
     "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
     "adopt another topic": {
@@ -104,7 +107,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"raw": "String", "unknownFields": "DeadLetter"}},
         "unknownFields needs format: Json",
     ),
-    "avro without text": ({"schema": {"format": "Avro"}}, "format: Avro needs text"),
+    "avro without text": ({"schema": {"format": "Avro"}}, "format: Avro needs text or registry"),
     "text without format": ({"schema": {"text": "{}"}}, "set either raw, or"),
     "json with text": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "text": "{}"}},
@@ -116,7 +119,23 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "json with framing": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "framing": "Registry"}},
-        "framing needs format: Avro",
+        "framing needs text",
+    ),
+    "text and registry": (
+        {"schema": {"format": "Avro", "text": "{}", "registry": {"name": "main"}}},
+        "set either text or registry",
+    ),
+    "registry with framing": (
+        {"schema": {"format": "Avro", "registry": {"name": "main"}, "framing": "Registry"}},
+        "framing needs text",
+    ),
+    "json with registry": (
+        {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "registry": {"name": "main"}}},
+        "format: Avro needs text or registry",
+    ),
+    "evolution without registry": (
+        {"schema": {"format": "Avro", "text": "{}", "evolution": {}}},
+        "evolution needs registry",
     ),
     "table deleted, topic kept": (
         {"deletionPolicy": {"table": "Delete"}},

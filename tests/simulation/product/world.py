@@ -19,6 +19,7 @@ from firn_controllers.reconcile import Controllers
 from tests import gen
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.lake.memory import Lake, LakeTables
+from tests.fakes.schemas import FakeSchemas
 from tests.simulation.product.checker import CHECKS, Checker, conditions
 from tests.simulation.product.driver import GROUP, Driver
 from tests.simulation.product.faults import Host, Outages, Port
@@ -65,6 +66,7 @@ class Operator:
             tables=Port("tables", world.operator_tables, host),  # type: ignore[arg-type]
             cluster=Port("cluster", world.cluster, host),  # type: ignore[arg-type]
             progress=world,
+            schemas=FakeSchemas(),
             clock=Clock(world.scheduler),
         )
         chance = Random(world.chance.random())

@@ -160,7 +160,7 @@ def avro_text(*fields: tuple[str, Any]) -> str:
     ids=["columns", "bytes"],
 )
 def test_an_avro_schema_too_large_for_a_contract_is_refused(text: str) -> None:
-    with pytest.raises(InvalidSpecError, match="a topic has at most 1000 columns and 700000 bytes") as refused:
+    with pytest.raises(InvalidSpecError, match="a topic has at most (1000|700000 bytes); remove fields") as refused:
         topic({"schema": {"format": "Avro", "text": text}}).record_schema()
     assert refused.value.reason == Reason.BAD_SCHEMA
 

@@ -61,6 +61,14 @@ scheduling = some(
     priorityClassName=name,
 )
 sasl = st.fixed_dictionaries({"mechanism": st.just("PLAIN"), "username": text, "password": secret_key})
+sasl |= st.fixed_dictionaries(
+    {
+        "mechanism": st.just("OAUTHBEARER"),
+        "username": text,
+        "password": secret_key,
+        "tokens": st.fixed_dictionaries({"url": st.just("https://idp/token")}, optional={"ca": secret_key}),
+    }
+)
 security = st.one_of(
     some(sasl=sasl),
     st.fixed_dictionaries({"tls": st.just(True)}, optional={"ca": secret_key, "sasl": sasl}),
@@ -97,6 +105,10 @@ catalog = st.fixed_dictionaries(
     {"type": st.sampled_from(["sql", "rest"]), "uri": text.map("http://host/".__add__), "warehouse": text},
     optional={"properties": strings, "secretProperties": st.dictionaries(name, secret_key, max_size=2)},
 )
+registry = st.fixed_dictionaries({"url": st.just("https://registry")}, optional={"ca": secret_key, "token": secret_key})
+registry |= st.fixed_dictionaries(
+    {"url": st.just("http://registry/v7"), "username": text.filter(bool), "password": secret_key}
+)
 group = some(
     cores=st.integers(1, 64),
     sparkConf=strings,
@@ -116,18 +128,21 @@ group = some(
 @given(
     st.dictionaries(name.filter(lambda text: text != "classic"), profile, max_size=2),
     st.dictionaries(name.filter(lambda text: text != "lake"), catalog, max_size=2),
+    st.dictionaries(name, registry, max_size=2),
     st.dictionaries(name, group, max_size=2),
 )
-def test_values_reach_the_operator(profiles: dict[str, Any], catalogs: dict[str, Any], groups: dict[str, Any]) -> None:
+def test_values_reach_the_operator(
+    profiles: dict[str, Any], catalogs: dict[str, Any], registries: dict[str, Any], groups: dict[str, Any]
+) -> None:
     groups = {"default": {}} | groups
-    objects = manifests(
-        render({"images": {"registry": "r"}, "profiles": profiles, "catalogs": catalogs, "groups": groups})
-    )
+    values = {"profiles": profiles, "catalogs": catalogs, "registries": registries, "groups": groups}
+    objects = manifests(render({"images": {"registry": "r"}, **values}))
     document = find_object(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
     config = Config.model_validate(yaml.safe_load(document))
     rendered = config.model_dump(by_alias=True, exclude_unset=True)
     assert {key: value for key, value in rendered["profiles"].items() if key != "classic"} == profiles
     assert {key: value for key, value in rendered["catalogs"].items() if key != "lake"} == catalogs
+    assert rendered["registries"] == registries
     assert rendered["groups"] == groups
 
     pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]

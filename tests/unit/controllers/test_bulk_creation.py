@@ -23,6 +23,7 @@ from tests import gen
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.faults import Faults
 from tests.fakes.progress import FakeProgress
+from tests.fakes.schemas import FakeSchemas
 from tests.fakes.tables import FakeTables
 from tests.fakes.topics import FakeTopics
 from tests.fakes.virtual_time import LoopClock, run
@@ -91,7 +92,12 @@ class Stage:
         self.cluster = FakeCluster(faults, self.clock)  # type: ignore[arg-type]
         self.tables, self.progress = FakeTables(faults), FakeProgress()
         ports = Ports(
-            Delayed(HiddenTopics(faults)), Delayed(self.tables), Delayed(self.cluster), self.progress, self.clock
+            Delayed(HiddenTopics(faults)),
+            Delayed(self.tables),
+            Delayed(self.cluster),
+            self.progress,
+            FakeSchemas(),
+            self.clock,
         )
         self.reconciles = Reconciles()
         self.operator = Controllers(

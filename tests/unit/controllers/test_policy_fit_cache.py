@@ -14,7 +14,7 @@ from tests import gen
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return the computed answers."""
     made: list[object] = []
-    monkeypatch.setattr(policies, "misfit", lambda policy, topic: made.append(policy))
+    monkeypatch.setattr(policies, "misfit", lambda policy, topic, _: made.append(policy))
     return made
 
 

@@ -17,7 +17,7 @@ from tests.fakes.world import World
 @pytest.fixture
 def controllers() -> Controllers:
     world = World()
-    ports = Ports(world.topics, world.tables, world.cluster, world.progress, world.clock)
+    ports = Ports(world.topics, world.tables, world.cluster, world.progress, world.schemas, world.clock)
     return Controllers(gen.config(), "uid", ports, jitter=lambda: 0.5)
 
 

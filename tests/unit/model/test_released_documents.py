@@ -47,6 +47,10 @@ NEW: dict[str, dict[str, Any]] = {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
             "text": "{}",
             "framing": "Registry",
+            "references": ["{}"],
+            "subject": {"registry": "main", "name": "orders-value"},
+            "schema_id": 41,
+            "incompatible": "DeadLetter",
         },
     },
     "ingest-job-raw": {},
@@ -64,6 +68,16 @@ NEW: dict[str, dict[str, Any]] = {
                 "secret_properties": {"aws_access_key_id": "/id"},
             }
         },
+        "registries": {
+            "main": {
+                "url": "https://registry:8081",
+                "ca_path": "/ca",
+                "username": "firn",
+                "password_path": "/password",
+                "token_path": "/token",
+            }
+        },
+        "schema_directory": "/schemas",
     },
     "maintenance-run": {
         "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS}},

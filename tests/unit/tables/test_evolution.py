@@ -2,7 +2,7 @@
 
 import pytest
 
-from firn.model.jobs import RecordSchema
+from firn.model.jobs import Column, RecordSchema
 from firn.tables import evolution, types
 from firn.tables.evolution import can_become
 
@@ -73,3 +73,37 @@ def test_a_field_with_a_time_of_day_cannot_be_removed() -> None:
 
 def test_an_avro_field_cannot_get_another_type() -> None:
     assert evolution.problems(avro(("a", "int")), avro(("a", "string"))) == ["field a cannot change from int to string"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "both"),
+    [
+        ("int", "long", "long"),
+        ("double", "float", "double"),
+        ("decimal(9, 2)", "decimal(12, 2)", "decimal(12, 2)"),
+        ("struct<a: int, b: string>", "struct<c: date, a: long>", "struct<a: long, b: string, c: date>"),
+        ("list<struct<a: int>>", "list<struct<b: int>>", "list<struct<a: int, b: int>>"),
+        ("map<string, struct<a: int>>", "map<string, struct<b: int>>", "map<string, struct<a: int, b: int>>"),
+        ("int", "string", None),
+        ("decimal(9, 2)", "decimal(9, 3)", None),
+        ("struct<a: int>", "struct<a: string>", None),
+        ("list<int>", "list<string>", None),
+        ("map<string, int>", "map<long, int>", None),
+        ("list<int>", "int", None),
+    ],
+)
+def test_merged_types_hold_the_values_of_both(one: str, other: str, both: str | None) -> None:
+    found = evolution.merged(types.parse(one), types.parse(other))
+    assert found == (None if both is None else types.parse(both))
+    if found is not None:
+        assert evolution.can_become(types.parse(one), found)
+        assert evolution.can_become(types.parse(other), found)
+
+
+def test_new_columns_keep_the_width_of_known_ones() -> None:
+    def columns(**kinds: str) -> list[Column]:
+        return [Column(name=name, type=kind) for name, kind in kinds.items()]
+
+    known, new = columns(a="long", s="struct<x: int>", gone="int"), columns(a="int", s="struct<y: int>", b="string")
+    assert evolution.merged_columns(known, new) == tuple(columns(a="long", s="struct<x: int, y: int>", b="string"))
+    assert evolution.merged_columns(columns(a="string"), columns(a="int")) == tuple(columns(a="int"))

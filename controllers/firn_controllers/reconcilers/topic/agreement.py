@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.jobs import TableTarget
 from firn_controllers.cache.topics import TopicEntry, topic_id_claim
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import checks, plan, status, tenancy
@@ -181,7 +181,9 @@ class TopicAgreement:
             origin = _origin(observed, ConditionType.TABLE_READY)
             return replace(findings, table=recalled.table, table_origin=origin or Reason.ADOPTED)
         target, schema = observed.target, observed.schema
-        if not isinstance(target, TableTarget) or not isinstance(schema, RecordSchema):
+        if isinstance(schema, FirnError):
+            return replace(findings, table=schema)
+        if not isinstance(target, TableTarget):
             return findings
         try:
             with self._failures.turn(observed.entry.name, observed.catalog_dependency):

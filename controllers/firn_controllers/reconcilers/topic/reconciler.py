@@ -8,12 +8,12 @@ from dataclasses import replace
 
 from firn.model.config import KafkaProfile
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import TableTarget
+from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.cache.policies import KINDS
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.iceberg_topic import plan, status
-from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, target_of
+from firn_controllers.iceberg_topic.observed import ObservedTopic, target_of
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
 from firn_controllers.ports import TopicState
@@ -25,6 +25,7 @@ from firn_controllers.reconcilers.topic.deletion import TopicDeletion
 from firn_controllers.reconcilers.topic.failures import DependencyFailures
 from firn_controllers.reconcilers.topic.memory import TopicMemory
 from firn_controllers.reconcilers.topic.reporting import TopicReports
+from firn_controllers.reconcilers.topic.schemas import TopicSchemas
 
 VISIBLE_SOON = 0.5
 """Seconds until the next reconcile of a topic that was created and that the brokers do not describe yet."""
@@ -38,6 +39,7 @@ class TopicReconciler:
         self._memory = TopicMemory(context.ports.clock, lambda: context.resync_interval)
         self._failures = DependencyFailures(lambda name: context.wake_topic(name, Lane.DEPENDENCY))
         self._contracts = JobContracts(context)
+        self._schemas = TopicSchemas(context)
         self._reports = TopicReports(context)
         self._agreement = TopicAgreement(context, self._memory, self._failures, self._contracts)
         self._deletion = TopicDeletion(context, self._memory, self._contracts, self._reports)
@@ -98,7 +100,11 @@ class TopicReconciler:
         document = status.document(followed, findings)
         soon = status.is_on_its_way(followed, findings)
         outcome = await self._reports.report(followed.entry, document, findings.announcements, soon=soon)
-        results = {followed.profile_dependency: findings.topic, followed.catalog_dependency: findings.table}
+        results: dict[str, object] = {followed.profile_dependency: findings.topic}
+        if followed.registry_dependency:
+            results[followed.registry_dependency] = findings.table
+        if isinstance(followed.schema, RecordSchema):
+            results[followed.catalog_dependency] = findings.table
         failed = self._failures.settle(followed.entry.name, results)
         if failed is None:
             return outcome
@@ -129,8 +135,15 @@ class TopicReconciler:
     async def _observe(self, entry: TopicEntry) -> ObservedTopic:
         context, board, resource = self._context, self._context.board, entry.resource
         assert resource is not None
-        schema = schema_of(resource)
         target = target_of(resource, context.config.default_catalog)
+        recent, new = self._memory.is_recent(entry), entry.status.get("observedGeneration", -1) < 0
+        job = await self._contracts.read(entry.uid, cached=recent, new=new)
+        schema = await self._schemas.find(resource, job)
+        if isinstance(schema, RecordSchema):
+            if schema.fields and schema.subject is not None:
+                board.schemas[entry.uid] = schema
+            else:
+                board.schemas.pop(entry.uid, None)
         return ObservedTopic(
             config=context.config,
             entry=entry,
@@ -143,11 +156,7 @@ class TopicReconciler:
             catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
             group=board.group(entry.group) if entry.group in context.config.groups else GroupHealth(),
             progress=board.topic_progress(entry.group, entry.uid),
-            job=await self._contracts.read(
-                entry.uid,
-                cached=self._memory.is_recent(entry),
-                new=entry.status.get("observedGeneration", -1) < 0,
-            ),
+            job=job,
             now=context.ports.clock.now(),
             other_partitions=self._other_partitions(entry),
             maintenance=self._maintenance(entry),
@@ -184,6 +193,7 @@ class TopicReconciler:
 
     def _forget(self, name: Name, uid: str) -> None:
         self._context.board.configs.pop(uid, None)
+        self._context.board.schemas.pop(uid, None)
         self._memory.forget(name, uid)
         self._failures.forget(name)
         self._reports.forget(uid)

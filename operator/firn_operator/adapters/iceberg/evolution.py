@@ -49,6 +49,8 @@ class Layout:
     partition: tuple[PartitionTerm, ...] | None
     sort: tuple[SortTerm, ...] | None
     properties: Mapping[str, str]
+    may_be_wider: bool = False
+    """True if a column of the table may have a wider type. Then the driver may have widened it for a writer."""
 
 
 def layout(target: TableTarget, schema: RecordSchema) -> Layout:
@@ -59,6 +61,7 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         partition=_parsed(transforms.parse, target.partition_by),
         sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,
+        may_be_wider=schema.subject is not None,
     )
 
 
@@ -340,7 +343,7 @@ class _Comparison:
                 yield from self._struct(path, current, members)
             case _:
                 target = iceberg_type(wanted, count(1))
-                if current == target:
+                if current == target or (self._layout.may_be_wider and _widens(target, current)):
                     return
                 if not _widens(current, target):
                     raise self._refused(

@@ -72,7 +72,13 @@ class Ahead:
         """Start the round after the one of ``ranges``, whose job gave ``result``. Return None if it waits for the commit."""
         started = time.monotonic()
         room = self._next_bytes(topic)
-        if result.error is not None or result.halts or result.dead_letters_missing or topic.gaps:
+        if (
+            result.error is not None
+            or result.halts
+            or result.dead_letters_missing
+            or result.schemas_missing
+            or topic.gaps
+        ):
             return None
         reached: Offsets = {**topic.reading.position, **{part: end for part, (_, end) in ranges.items()}}
         try:

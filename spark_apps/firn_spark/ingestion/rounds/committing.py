@@ -278,6 +278,6 @@ def first_halts(halts: Iterable[HaltPlace]) -> dict[int, HaltPlace]:
 
 def _column(topic: Topic, path: str) -> str:
     """Return the column of the schema that a path such as ``$.a.b[3]`` begins with. Other parts may be data of the record."""
-    columns = {field.name for field in topic.job.record_schema.fields}
+    columns = {field.name for field in topic.schema.fields}
     found = re.match(r"\$\.(\w+)", path)
     return found[1] if found is not None and found[1] in columns else ""

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -47,6 +48,8 @@ class TopicResult:
     problem: str = ""
     """Why a task could not read the bucket."""
     dead_letters_missing: bool = False
+    schemas_missing: set[int] = field(default_factory=set)
+    """Ids of schemas that tasks met and do not know."""
     error: str | None = None
     ingested_at: int = 0
     """The time that the tasks wrote into dead letters; microseconds since 1970."""
@@ -62,6 +65,8 @@ class TopicResult:
                 self.halts.append(json.loads(text))
             case Kind.DEAD_LETTERS_MISSING:
                 self.dead_letters_missing = True
+            case Kind.SCHEMAS_MISSING:
+                self.schemas_missing.update(json.loads(text)["ids"])
             case Kind.STATS:
                 self._add_stats(json.loads(text))
             case Kind.DETOUR:
@@ -128,11 +133,12 @@ class LandingJobs:
         for topic in planned:
             assert topic.table.spec is not None
             landings[topic.job.topic] = TopicLanding(
-                job=topic.job,
+                job=topic.adapted_job,
                 table=topic.table.spec,
                 dead_letters=topic.letters.spec,
                 exclude=topic.letters.exclude,
                 force_dead=forced(topic.job),
+                writers=topic.reading.known_writers(time.monotonic()),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
         results = self._results(planned, plan)

@@ -198,6 +198,11 @@ class Rounds:
             problem = _problem(topic, result, current.get(topic.job.topic)) or elected.get(topic)
             if problem is not None:
                 self._refuse(topic, result, problem)
+            elif result.schemas_missing:
+                # The next preparation asks for them, changes the table, and lets the round begin again.
+                self._commits.discard(topic, result)
+                topic.reading.unknown_schemas |= result.schemas_missing
+                topic.prepared = False
             elif result.dead_letters_missing:
                 self._commits.discard(topic, result)
                 try:
@@ -276,6 +281,6 @@ def _problem(topic: Topic, result: TopicResult, current: TopicInfo | FirnError |
     """Return why a result must not be committed."""
     if isinstance(current, FirnError) or current is None or current.topic_id != topic.topic_id:
         return NotReadyError(f"topic {topic.job.topic}: it was deleted or re-created while it was read")
-    if result.error is not None and not result.dead_letters_missing:
+    if result.error is not None and not result.dead_letters_missing and not result.schemas_missing:
         return UnavailableError(f"topic {topic.job.topic}: writing failed: {result.error}")
     return None

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
-from firn.model.jobs import Epoch
+from firn.model.jobs import Epoch, RecordSchema, WriterSchema
 from firn.model.progress import LeaderEpochs, Losses, Offsets, RecentRecords, SuspiciousTimes
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
 from firn_spark.worker.fetched import Identities
 from firn_spark.worker.formats.format import Times
+from firn_spark.worker.formats.writers import Refusal
 
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""
@@ -25,6 +26,8 @@ BACKOFF_FIRST = 1.0
 BACKOFF_MOST = 60.0
 NOT_READY_MOST = 5.0
 """Longest backoff of a topic that is not ready yet, because a dependency is starting."""
+REFUSED_SECONDS = 60.0
+"""Time for which the answer counts that a registry has no schema with an id."""
 SEEN_MOST = 128
 RECENT_MOST = 1000
 """Number of newest records that count as recent."""
@@ -186,9 +189,28 @@ class Reading:
     """True if a round has read records, so that ``record_bytes`` is no guess."""
     round_seconds: float = FIRST_ROUND_SECONDS
     """Duration of recent rounds from the time when they were due, including the wait for a worker."""
+    schema: RecordSchema | None = None
+    """The schema of a topic with a schema registry, with columns for all ``writers``; None for other topics."""
+    writers: dict[int, WriterSchema | Refusal] = field(default_factory=dict)
+    """Schema id -> the schema in the registry. The latest to be learned is the last."""
+    incompatible: dict[int, Refusal] = field(default_factory=dict)
+    """Schema id -> why the table cannot have its columns, if such records are dead letters."""
+    refused_at: float = 0.0
+    """When the registry last answered that it has no schema with an id (monotonic seconds)."""
+    unknown_schemas: set[int] = field(default_factory=set)
+    """Ids of schemas that records name, and that the driver has to ask for."""
     older: Offsets | None = None
     """Ends of the log at the first preparation of a table without a commit. Records before them are older than the
     table."""
+
+    def known_writers(self, now: float) -> dict[int, WriterSchema | Refusal]:
+        """Return the schemas for the tasks of a round at ``now`` (monotonic seconds).
+
+        A registry may get a schema later. So a task asks again for an id that it did not have a while ago.
+        """
+        old = now - self.refused_at > REFUSED_SECONDS
+        known = {number: each for number, each in self.writers.items() if not (old and isinstance(each, Refusal))}
+        return known | self.incompatible
 
     def measure(self, size: int, records: int) -> None:
         """Estimate the size of later records from ``records`` that have ``size`` bytes of keys and values."""

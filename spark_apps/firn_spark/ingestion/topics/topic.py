@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass, field
 
 from firn.model.errors import FencedError, FirnError
-from firn.model.jobs import IngestJob
+from firn.model.jobs import IngestJob, RecordSchema
 from firn.model.progress import Cause, Gap, HaltedAt, Offsets
 from firn_spark.ingestion.topics.state import (
     CONTESTED_FRESHNESS,
@@ -60,6 +60,16 @@ class Topic:
     def key(self) -> tuple[str, str]:
         """Profile and catalog: topics with the same key can share a Spark job."""
         return (self.job.profile, self.job.table.catalog)
+
+    @property
+    def schema(self) -> RecordSchema:
+        """Return the conversion of records to columns. With a schema registry, it has the columns of all known writers."""
+        return self.reading.schema or self.job.record_schema
+
+    @property
+    def adapted_job(self) -> IngestJob:
+        """Return the contract with `schema`."""
+        return self.job if self.reading.schema is None else self.job.model_copy(update={"record_schema": self.schema})
 
     @property
     def topic_id(self) -> str:
@@ -302,6 +312,9 @@ class Topic:
             return
         if job.record_schema != self.job.record_schema:
             self.recent = Recent(new_schema=True)
+        if job.record_schema.subject != self.job.record_schema.subject:
+            self.reading.writers, self.reading.incompatible, self.reading.schema = {}, {}, None
+            self.reading.unknown_schemas.clear()
         self.job, self.halted = job, None
         self.prepared = False
         self.attempts.failures, self.attempts.next_at = 0, 0.0

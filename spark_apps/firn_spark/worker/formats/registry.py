@@ -1,10 +1,15 @@
 """The formats that a schema can name."""
 
+import functools
 from collections.abc import Callable, Mapping
 
 from firn.model.jobs import RecordSchema, SchemaFormat
 from firn_spark.worker.formats.format import Format
 from firn_spark.worker.formats.raw.passing import RawFormat
+from firn_spark.worker.formats.writers import ByWriter, Writers
+
+MOST_KEPT = 64
+"""Most formats of writers that a process keeps from one task to the next."""
 
 
 def _json(schema: RecordSchema) -> Format:
@@ -27,6 +32,16 @@ _FORMATS: Mapping[SchemaFormat, Callable[[RecordSchema], Format]] = {
 }
 
 
-def open_format(schema: RecordSchema) -> Format:
-    """Set up the format that ``schema`` names. Raises InvalidSpecError for a column type that does not exist."""
+@functools.lru_cache(MOST_KEPT)
+def _of_writer(schema: RecordSchema) -> Format:
+    return _FORMATS[schema.format](schema)
+
+
+def open_format(schema: RecordSchema, writers: Writers) -> Format:
+    """Set up the format that ``schema`` names. ``writers`` are the known schemas of its registry.
+
+    Raises InvalidSpecError for a column type that does not exist.
+    """
+    if schema.subject is not None:
+        return ByWriter(schema, writers, _of_writer)
     return _FORMATS[schema.format](schema)

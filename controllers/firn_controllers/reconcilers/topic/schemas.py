@@ -1,0 +1,71 @@
+"""The record schemas of topics. The latest schema of a subject comes from its schema registry."""
+
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, avro_schema
+from firn.model.conditions import Reason
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
+from firn.model.jobs import RecordSchema, Subject
+from firn.schema_registry import AVRO, Registered
+from firn.tables import evolution, types
+from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
+from firn_controllers.reconcilers.context import Context
+
+
+class TopicSchemas:
+    """Finds the schemas of topics."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    async def find(self, resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
+        """Return the schema of a topic with its columns, or the error of the spec or of the registry.
+
+        While a registry does not answer, a topic keeps the schema of its contract. If the registry is not configured, the
+        schema has no columns.
+        """
+        schema = schema_of(resource)
+        if not isinstance(schema, RecordSchema) or schema.subject is None:
+            return schema
+        if schema.subject.registry not in self._context.config.registries:
+            return schema
+        in_force = job.job.record_schema if job is not None else None
+        if in_force is not None and in_force.subject != schema.subject:
+            in_force = None
+        try:
+            latest = await self._context.ports.schemas.latest(schema.subject.registry, schema.subject.name)
+            if latest is None:
+                return in_force or _missing(schema.subject)
+            return _with_columns(schema, latest, in_force)
+        except InvalidSpecError as error:
+            return error
+        except FirnError as error:
+            return in_force or error
+
+
+def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSchema | None) -> RecordSchema:
+    """Return the schema with the columns of the latest one. Their types also hold the values of the schema in force."""
+    assert schema.subject is not None
+    place = f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
+    if latest.kind != AVRO:
+        raise InvalidSpecError(
+            f"{place}: the latest schema has the type {latest.kind}, and the topic has format: Avro; name a subject with Avro schemas",
+            reason=Reason.BAD_SCHEMA,
+        )
+    update = {
+        "text": latest.schema.text, "references": latest.schema.references, "schema_id": latest.id,
+    }  # fmt: skip
+    found = avro_schema(schema.model_copy(update=update), place)
+    if in_force is None:
+        return found
+    fields = evolution.merged_columns(in_force.fields, found.fields)
+    names = {field.name for field in fields}
+    # The column of a field that producers dropped stays. Spark cannot read one with a time of day, so the contract still names it.
+    kept = (f for f in in_force.fields if f.name not in names and types.has_time(types.parse(f.type)))
+    return found.model_copy(update={"fields": (*fields, *kept)})
+
+
+def _missing(subject: Subject) -> NotReadyError:
+    return NotReadyError(
+        f"subject {subject.name} of schema registry {subject.registry} has no schema; let a producer register one, or correct"
+        " spec.schema.registry.subject",
+        reason=Reason.SCHEMA_MISSING,
+    )

@@ -1,0 +1,105 @@
+"""Values that name the schema of their writer by its id in a schema registry.
+
+Each value is decoded with the schema that it was written with, into the columns of the table. The driver gives a task
+the schemas that it knows. A task that meets another id stops, and the driver asks the registry (`MissingSchemasError`).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from firn.model.jobs import RecordSchema, WriterSchema
+from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError, Code, Stage
+from firn_spark.worker.fetched import Fetched, Numbers
+from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
+from firn_spark.worker.formats.framing import BYTES, schema_ids
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The reason why values with the id of a schema are bad records."""
+
+    code: Code
+    detail: str
+
+
+Writers = Mapping[int, WriterSchema | Refusal]
+MOST_MISSING = 1000
+"""Most ids that a task asks for at a time."""
+
+
+class MissingSchemasError(Exception):
+    """Values name schemas that the task does not have."""
+
+    def __init__(self, ids: list[int]) -> None:
+        super().__init__(f"schemas {ids} are missing")
+        self.ids = ids
+
+
+class ByWriter:
+    """Decodes each value with the schema of its writer."""
+
+    def __init__(self, schema: RecordSchema, writers: Writers, open_one: Callable[[RecordSchema], Format]) -> None:
+        """Set up the formats of all writers. ``open_one`` sets up the format of one. Raises InvalidSpecError."""
+        self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
+        self._formats: dict[int, Format] = {}
+        self._refusals: dict[int, Refusal] = {}
+        for number, writer in writers.items():
+            if isinstance(writer, Refusal):
+                self._refusals[number] = writer
+                continue
+            update = {"text": writer.text, "references": writer.references, "subject": None, "schema_id": None}
+            self._formats[number] = open_one(schema.model_copy(update=update))
+
+    @property
+    def most_bytes(self) -> int:
+        """Implement `Format.most_bytes`: the least of all writers."""
+        return min((each.most_bytes for each in self._formats.values()), default=UNBOUNDED)
+
+    def decode(self, records: Fetched) -> Columns:
+        """Implement `Format.decode`. Raises MissingSchemasError."""
+        ids = schema_ids(records.values)
+        found = np.unique(ids).tolist()
+        known = self._formats.keys() | self._refusals.keys()
+        missing = [number for number in found if number >= 0 and number not in known]
+        if missing:
+            raise MissingSchemasError(missing[:MOST_MISSING])
+        parts = [(np.flatnonzero(ids == number), number) for number in found]
+        decoded = [(places, self._decode(records, places, number)) for places, number in parts]
+        if len(decoded) == 1:
+            return decoded[0][1]
+        order = np.argsort(np.concatenate([places for places, _ in decoded])) if decoded else np.empty(0, np.int64)
+        arrays = [
+            pa.concat_arrays([columns.arrays[place] for _, columns in decoded]).take(pa.array(order))
+            if decoded
+            else pa.array([], kind)
+            for place, kind in enumerate(self._types)
+        ]
+        errors = {int(places[at]): error for places, columns in decoded for at, error in columns.errors.items()}
+        return Columns(arrays, errors)
+
+    def _decode(self, records: Fetched, places: Numbers, number: int) -> Columns:
+        """Decode the values with one id, or those without an id (-1)."""
+        one = self._formats.get(number)
+        if one is not None:
+            return one.decode(records if len(places) == len(records) else records.select(places))
+        errors = {
+            at: self._unreadable(number, int(records.values.ends[place] - records.values.firsts[place]))
+            for at, place in enumerate(places.tolist())
+            if records.values.present[place]
+        }
+        return Columns([pa.nulls(len(places), kind) for kind in self._types], errors)
+
+    def _unreadable(self, number: int, size: int) -> BadRecordError:
+        if number >= 0:
+            return BadRecordError(self._refusals[number].code, Stage.DECODE, self._refusals[number].detail)
+        if not size:
+            return BadRecordError(Code.EMPTY_PAYLOAD, Stage.DECODE, "the value is empty")
+        return BadRecordError(
+            Code.UNKNOWN_SCHEMA,
+            Stage.DECODE,
+            f"the value does not begin with the {BYTES} bytes of a schema registry; let the producer use a serializer of one",
+        )

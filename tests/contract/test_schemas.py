@@ -1,0 +1,133 @@
+"""Port `Schemas`: the fake of unit tests, and the adapter with a real Apicurio Registry."""
+
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from firn.model.clock import SystemClock
+from firn.model.conditions import Reason
+from firn.model.errors import UnavailableError
+from firn_controllers.ports import Schemas
+from firn_operator.adapters.schemas import RegistrySchemas
+from tests.fakes.clock import FakeClock
+from tests.fakes.schemas import FakeSchemas
+from tests.servers.apicurio import Apicurio, apicurio
+from tests.servers.process import free_port
+
+MONEY = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
+ORDER = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"name": "price", "type": "shop.Money"}]}
+_numbers = itertools.count()
+
+
+class Producer(Protocol):
+    """Registers schemas as producers do."""
+
+    def __call__(self, subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
+        """Register the next schema of a subject, which uses the type ``shop.Money`` of another subject. Return its id."""
+        ...
+
+
+@pytest.fixture
+def subject() -> str:
+    return f"orders-{next(_numbers)} value"
+
+
+class SchemasContract:
+    """Fixtures: ``schemas``, ``register``, and ``subject`` without a schema."""
+
+    async def test_a_subject_without_a_schema_is_none(self, schemas: Schemas, subject: str) -> None:
+        assert await schemas.latest("main", subject) is None
+
+    async def test_the_latest_schema_is_found(self, schemas: Schemas, register: Producer, subject: str) -> None:
+        register(subject, '"string"')
+        number = register(subject, MONEY)
+        found = await schemas.latest("main", subject)
+        assert found is not None
+        assert (found.id, found.kind, json.loads(found.schema.text)) == (number, "AVRO", MONEY)
+        assert found.schema.references == ()
+
+    async def test_references_are_found_too(self, schemas: Schemas, register: Producer, subject: str) -> None:
+        register(f"{subject} money", MONEY)
+        register(subject, ORDER, uses=f"{subject} money")
+        found = await schemas.latest("main", subject)
+        assert found is not None
+        assert [json.loads(text) for text in found.schema.references] == [MONEY]
+
+    async def test_another_type_of_schema_has_its_name(
+        self, schemas: Schemas, register: Producer, subject: str
+    ) -> None:
+        register(subject, 'syntax = "proto3"; message M { int32 a = 1; }', "PROTOBUF")
+        found = await schemas.latest("main", subject)
+        assert found is not None
+        assert found.kind == "PROTOBUF"
+
+
+class TestFakeSchemas(SchemasContract):
+    @pytest.fixture
+    def schemas(self) -> FakeSchemas:
+        return FakeSchemas()
+
+    @pytest.fixture
+    def register(self, schemas: FakeSchemas) -> Producer:
+        def register(subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
+            references = [schemas.subjects[uses].schema.text] if uses is not None else []
+            text = schema if isinstance(schema, str) else json.dumps(schema)
+            return schemas.register(subject, text, *references, kind=kind)
+
+        return register
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
+    with apicurio(tmp_path_factory.mktemp("registry")) as running:
+        yield running
+
+
+class TestRegistrySchemas(SchemasContract):
+    @pytest.fixture
+    def schemas(self, registry: Apicurio) -> RegistrySchemas:
+        return RegistrySchemas({"main": registry.connection}, SystemClock())
+
+    @pytest.fixture
+    def register(self, registry: Apicurio) -> Producer:
+        def register(subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
+            return registry.register(subject, schema, kind, [("shop.Money", uses)] if uses is not None else [])
+
+        return register
+
+
+async def test_an_answer_counts_for_a_minute_and_a_failure_for_some_seconds(registry: Apicurio, subject: str) -> None:
+    clock = FakeClock()
+    schemas = RegistrySchemas({"main": registry.connection}, clock)
+    assert await schemas.latest("main", subject) is None
+    first = registry.register(subject, MONEY)
+    assert await schemas.latest("main", subject) is None
+    clock.advance(6)
+    found = await schemas.latest("main", subject)
+    assert found is not None
+    assert found.id == first
+    second = registry.register(subject, '"string"')
+    clock.advance(50)
+    assert await schemas.latest("main", subject) == found
+    clock.advance(11)
+    found = await schemas.latest("main", subject)
+    assert found is not None
+    assert found.id == second
+
+
+async def test_after_a_failure_no_subject_is_asked_for(tmp_path: Path) -> None:
+    clock, port = FakeClock(), free_port()
+    schemas = RegistrySchemas({"main": Apicurio(port).connection}, clock)
+    with pytest.raises(UnavailableError) as away:
+        await schemas.latest("main", "a")
+    assert away.value.reason == Reason.REGISTRY_UNREACHABLE
+    with apicurio(tmp_path / "registry", port) as back:
+        back.register("b", MONEY)
+        with pytest.raises(UnavailableError):
+            await schemas.latest("main", "b")
+        clock.advance(6)
+        assert await schemas.latest("main", "b") is not None

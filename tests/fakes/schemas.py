@@ -1,0 +1,24 @@
+"""Port `Schemas` in memory. It passes tests/contract/schema_registry.py like the adapter."""
+
+from firn.model.errors import FirnError
+from firn.model.jobs import WriterSchema
+from firn.schema_registry import Registered
+
+
+class FakeSchemas:
+    def __init__(self) -> None:
+        self.subjects: dict[str, Registered] = {}
+        self.problem: FirnError | None = None
+        """The error of every call."""
+        self._ids = 0
+
+    def register(self, subject: str, text: str, *references: str, kind: str = "AVRO") -> int:
+        """Make ``text`` the latest schema of a subject. Returns its id."""
+        self._ids += 1
+        self.subjects[subject] = Registered(self._ids, kind, WriterSchema(text=text, references=references))
+        return self._ids
+
+    async def latest(self, registry: str, subject: str) -> Registered | None:
+        if self.problem is not None:
+            raise self.problem
+        return self.subjects.get(subject)

@@ -1,0 +1,164 @@
+"""Topics whose schema is that of a subject of a schema registry."""
+
+import json
+from typing import Any
+
+import pytest
+
+from firn.model import durations
+from firn.model.conditions import Reason
+from firn.model.errors import AccessDeniedError, UnavailableError
+from tests import gen
+from tests.fakes.world import World
+
+REGISTRIES = {"main": {"url": "http://registry:8081"}, "private": {"url": "http://other", "namespaces": ["vault"]}}
+SUBJECT = "flights-value"
+WAIT = "; records that need a schema wait. Check that http://registry is the API of a schema registry, and that it runs"
+MEND = "; correct registries.main in the operator's configuration, and its Secret"
+
+
+def text(*fields: tuple[str, Any]) -> str:
+    return json.dumps(
+        {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}
+    )
+
+
+def world(**changes: Any) -> World:
+    return World(gen.config(registries=REGISTRIES, **changes))
+
+
+async def create(world: World, registry: Any = None, **spec: Any) -> None:
+    schema = {"format": "Avro", "registry": registry or {"name": "main"}, **spec.pop("schema", {})}
+    world.cluster.create(gen.topic("flights", schema=schema, **spec))
+    await world.settle()
+
+
+async def resynced(world: World) -> None:
+    """Let the operator reconcile all topics without an event."""
+    world.clock.advance(durations.milliseconds(world.config.resync) / 1000)
+    await world.settle()
+
+
+async def test_the_latest_schema_of_the_subject_has_the_columns() -> None:
+    live = world()
+    reference = json.dumps({"type": "enum", "name": "Carrier", "symbols": ["AA", "UA"]})
+    number = live.schemas.register(SUBJECT, text(("id", "long"), ("carrier", "Carrier")), reference)
+    await create(live, table={"partitionBy": ["bucket(4, carrier)"]})
+    schema = live.job().record_schema
+    assert [(field.name, field.type) for field in schema.fields] == [("id", "long"), ("carrier", "string")]
+    assert (schema.schema_id, schema.references) == (number, (reference,))
+    assert schema.subject is not None
+    assert (schema.subject.registry, schema.subject.name) == ("main", SUBJECT)
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_new_schema_adds_columns_and_keeps_the_width_of_the_table() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long"), ("gone", "string")))
+    await create(live)
+    live.schemas.register(SUBJECT, text(("id", "int"), ("more", "string")))
+    await resynced(live)
+    assert [(field.name, field.type) for field in live.job().record_schema.fields] == [
+        ("id", "long"),
+        ("more", "string"),
+    ]
+
+
+async def test_a_subject_without_a_schema_makes_the_table_wait() -> None:
+    live = world()
+    await create(live, {"name": "main", "subject": "shop"})
+    assert live.conditions()["TableReady"] == ("False", Reason.SCHEMA_MISSING)
+    assert "subject shop of schema registry main has no schema" in live.message("TableReady")
+    live.schemas.register("shop", text(("id", "long")))
+    await live.settle()
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+@pytest.mark.parametrize(
+    ("problem", "reason"),
+    [
+        (
+            UnavailableError(f"schema registry main: HTTP 503{WAIT}", reason=Reason.REGISTRY_UNREACHABLE),
+            "RegistryUnreachable",
+        ),
+        (AccessDeniedError(f"schema registry main rejects the credentials (HTTP 401){MEND}"), "AccessDenied"),
+    ],
+)
+async def test_a_registry_that_fails_makes_new_topics_wait_and_stops_no_other(problem: Any, reason: str) -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    before = live.job()
+    live.schemas.problem = problem
+    live.cluster.create(gen.topic("later", schema={"format": "Avro", "registry": {"name": "main", "subject": SUBJECT}}))
+    live.cluster.edit("flights", lambda manifest: manifest["spec"].update(ingestion={"freshness": "2m"}))
+    await live.settle()
+    assert live.conditions("later")["TableReady"] == ("False", reason)
+    assert live.job().record_schema == before.record_schema
+    assert live.job().freshness_ms == 120_000
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    live.schemas.problem = None
+    await live.settle()
+    assert live.conditions("later")["Ready"] == ("True", "AllReady")
+
+
+@pytest.mark.parametrize(
+    ("latest", "kind", "reason", "words"),
+    [
+        ("{", "AVRO", "BadSchema", "subject flights-value of schema registry main: the schema is not JSON"),
+        ("message M {}", "PROTOBUF", "BadSchema", "has the type PROTOBUF"),
+        (text(("id", "string")), "AVRO", "IncompatibleSchema", "field id cannot change from long to string"),
+    ],
+)
+async def test_a_schema_that_does_not_fit_leaves_the_earlier_one_in_force(
+    latest: str, kind: str, reason: str, words: str
+) -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    before = live.job()
+    live.schemas.register(SUBJECT, latest, kind=kind)
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", reason)
+    assert words in live.message("SpecValid")
+    assert live.job() == before
+
+
+async def test_the_registry_must_be_configured_and_allowed() -> None:
+    live = world()
+    await create(live, {"name": "other"})
+    assert live.conditions()["SpecValid"] == ("False", "RegistryNotFound")
+    assert "choose one of main, private" in live.message("SpecValid")
+    live = world()
+    await create(live, {"name": "private"})
+    assert live.conditions()["SpecValid"] == ("False", "NotAllowed")
+    assert "may not use schema registry private" in live.message("SpecValid")
+
+
+async def test_partitioning_is_checked_with_the_columns_of_the_subject() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live, table={"partitionBy": ["day(departed)"]})
+    assert live.conditions()["SpecValid"] == ("False", "UnknownColumn")
+
+
+async def test_a_policy_is_checked_with_the_columns_of_the_subject() -> None:
+    live = world()
+    live.cluster.create(gen.policy("sorting", strategy="Sort", columns=["departed"], selector={"matchLabels": {}}))
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    assert live.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
+    live.schemas.register(SUBJECT, text(("id", "long"), ("departed", "long")))
+    await resynced(live)
+    assert live.conditions()["PoliciesResolved"][0] == "True"
+
+
+async def test_a_dropped_time_of_day_keeps_its_column_in_the_contract() -> None:
+    live = world()
+    at = {"type": "int", "logicalType": "time-millis"}
+    live.schemas.register(SUBJECT, text(("id", "long"), ("at", at), ("gone", "int")))
+    await create(live)
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await resynced(live)
+    assert [field.name for field in live.job().record_schema.fields] == ["id", "at"]
+    assert live.conditions()["Ready"] == ("True", "AllReady")

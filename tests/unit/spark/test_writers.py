@@ -1,0 +1,121 @@
+"""Values that name their schema are decoded with the schema of their writer, into the columns of the table."""
+
+import io
+import json
+import random
+from typing import Any
+
+import fastavro
+import pytest
+
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
+from firn_spark.worker.bad_records import Code
+from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writers import MissingSchemasError, Refusal, Writers
+from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
+from tests.unit.spark import records, tables
+from tests.unit.spark.records import fetched
+
+NARROW = [{"name": "a", "type": "int"}]
+WIDE = [{"name": "b", "type": ["null", "string"]}, {"name": "a", "type": "long"}]
+GONE = Refusal(Code.UNKNOWN_SCHEMA, "the registry has no schema 9")
+
+
+def record(fields: Any) -> dict[str, Any]:
+    return {"type": "record", "name": "R", "fields": fields}
+
+
+def writer(fields: Any) -> WriterSchema:
+    return WriterSchema(text=json.dumps(record(fields)))
+
+
+def value(number: int, fields: Any, **content: Any) -> bytes:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, record(fields), content)
+    return b"\0" + number.to_bytes(4) + buffer.getvalue()
+
+
+def schema(*columns: tuple[str, str]) -> RecordSchema:
+    return RecordSchema(
+        format="Avro",
+        framing="Registry",
+        subject=Subject(registry="main", name="s"),
+        fields=tuple(Column(name=name, type=kind) for name, kind in columns),
+    )
+
+
+TABLE = schema(("a", "long"), ("b", "string"), ("c", "double"))
+WRITERS: Writers = {1: writer(NARROW), 2: writer(WIDE), 9: GONE}
+
+
+def test_values_of_several_writers_keep_their_order() -> None:
+    pick = random.Random(7)
+    ids = [pick.choice((1, 2)) for _ in range(300)]
+    values = [
+        value(1, NARROW, a=n) if number == 1 else value(2, WIDE, a=2**40 + n, b=str(n)) for n, number in enumerate(ids)
+    ]
+    columns = open_format(TABLE, WRITERS).decode(fetched(values))
+    assert columns.errors == {}
+    a, b, c = (array.to_pylist() for array in columns.arrays)
+    assert a == [n if number == 1 else 2**40 + n for n, number in enumerate(ids)]
+    assert b == [None if number == 1 else str(n) for n, number in enumerate(ids)]
+    assert c == [None] * len(ids)
+
+
+def test_bad_values_are_errors_at_their_places() -> None:
+    good = value(1, NARROW, a=1)
+    values = [
+        None,
+        value(9, NARROW, a=1),
+        good,
+        b"plain",
+        b"",
+        value(2, WIDE, a=3, b="x")[:-1],
+        value(2, WIDE, a=3, b=None),
+    ]
+    columns = open_format(TABLE, WRITERS).decode(fetched(values))
+    assert columns.arrays[0].to_pylist() == [None, None, 1, None, None, None, 3]
+    assert {place: error.code for place, error in sorted(columns.errors.items())} == {
+        1: Code.UNKNOWN_SCHEMA, 3: Code.UNKNOWN_SCHEMA, 4: Code.EMPTY_PAYLOAD, 5: Code.INVALID_AVRO,
+    }  # fmt: skip
+    assert columns.errors[1].detail == GONE.detail
+
+
+def test_no_records_give_no_rows() -> None:
+    columns = open_format(TABLE, WRITERS).decode(fetched([]))
+    assert [len(array) for array in columns.arrays] == [0, 0, 0]
+
+
+def test_unknown_ids_are_asked_for_all_at_once() -> None:
+    values = [value(number, NARROW, a=1) for number in (1, 70_000, 5, 2**31 - 1, 5)]
+    with pytest.raises(MissingSchemasError) as error:
+        open_format(TABLE, WRITERS).decode(fetched(values))
+    assert error.value.ids == [5, 70_000, 2**31 - 1]
+
+
+def test_a_task_reports_missing_schemas_and_writes_no_file(tmp_path: Any) -> None:
+    job = records.job().model_copy(update={"record_schema": schema(("a", "long"))})
+    table = tables.table_of(job, tmp_path)
+
+    def landed(writers: Any) -> Any:
+        plan = LandingPlan({"t": TopicLanding(job, table, writers=writers)}, ingested_at=0)
+        return tables.results(land(iter([records.batch([value(1, NARROW, a=4), value(2, NARROW, a=5)])]), plan))["t"]
+
+    result = landed({1: writer(NARROW)})
+    assert dict(result) == {Kind.SCHEMAS_MISSING: [{"ids": [2]}]}
+    result = landed({1: writer(NARROW), 2: writer(NARROW)})
+    assert result["stats"][0]["rows"] == 2
+
+
+def test_types_of_references_are_known() -> None:
+    money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
+    text = json.dumps(record([{"name": "price", "type": "shop.Money"}]))
+    writers = {1: WriterSchema(text=text, references=(json.dumps(money),))}
+    columns = open_format(schema(("price", "struct<cents: long>")), writers).decode(fetched([b"\0\0\0\0\1\x06"]))
+    assert columns.arrays[0].to_pylist() == [{"cents": 3}]
+
+
+def test_a_writer_without_its_references_is_an_error() -> None:
+    with pytest.raises(InvalidSpecError, match=r"shop\.Money"):
+        open_format(schema(("price", "long")), {1: writer([{"name": "price", "type": "shop.Money"}])})
