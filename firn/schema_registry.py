@@ -1,9 +1,10 @@
-"""Client of a schema registry: the schema with an id, and the latest schema of a subject.
+"""Read schemas from a schema registry: the one with an id, and the latest of a subject.
 
 Source: Confluent's Schema Registry API, "Schemas" and "Subjects". Apicurio Registry (``/apis/ccompat/v7``) and Karapace
-have the same requests. The client trusts no answer: it limits their time and size, and it follows no redirect.
+have the same requests. The client limits the time and the size of each answer, and follows no redirect.
 """
 
+import base64
 import json
 import ssl
 import time
@@ -19,14 +20,17 @@ from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import RegistryConnection, WriterSchema
 
 AVRO = "AVRO"
-"""The type of Avro schemas. Answers leave it out."""
+"""The type of Avro schemas. A registry leaves it out."""
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 15.0
+"""Most seconds for a connection, and for all requests for a schema and its references."""
 MOST_ANSWER = 8 << 20
-"""Most bytes of an answer. A schema of a mebibyte takes at most six as a text in JSON."""
-MOST_REFERENCES = 100
+"""Most bytes of an answer. JSON escapes make a schema at most six times longer, so schemas of 1 MiB fit."""
+MOST_REFERENCES, MOST_TEXTS = 100, 2 << 20
+"""Most references of a schema, and most characters of a schema with its references."""
 _MISSING = frozenset({40401, 40402, 40403})
 """Error codes of a registry that answers that it has no such subject, version or schema. A status 404 alone may come from
 another server at this address."""
+_BUSY = frozenset({429, 502, 503, 504})
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _CHUNK = 64 << 10
 
@@ -40,11 +44,15 @@ class Registered:
     schema: WriterSchema
 
 
+class RegistryAwayError(UnavailableError):
+    """The registry answers no request for now, whatever its schema. Other failures may be those of one schema."""
+
+
 class SchemaRegistry:
     """A registry of the operator's configuration. Threads may share it.
 
-    Methods raise AccessDeniedError if the registry rejects the credentials, and UnavailableError (RegistryUnreachable)
-    for any other answer that is not one of a registry.
+    Methods raise AccessDeniedError if the registry rejects the credentials. They raise UnavailableError
+    (RegistryUnreachable) if no usable answer arrives.
     """
 
     def __init__(self, name: str, connection: RegistryConnection, secret: Callable[[str], str]) -> None:
@@ -56,56 +64,78 @@ class SchemaRegistry:
 
     def by_id(self, number: int) -> Registered | None:
         """Return the schema with an id, or None if the registry has none."""
-        answer = self._get(f"/schemas/ids/{number}")
-        return None if answer is None else self._registered(answer, number)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        answer = self._get(f"/schemas/ids/{number}", deadline)
+        return None if answer is None else self._registered(answer, number, deadline)
 
     def latest(self, subject: str) -> Registered | None:
         """Return the latest schema of a subject, or None if the subject has none."""
-        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest")
-        return None if answer is None else self._registered(answer, _number(answer, "id"))
+        deadline = time.monotonic() + ANSWER_SECONDS
+        answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", deadline)
+        return None if answer is None else self._registered(answer, _number(answer, "id"), deadline)
 
-    def _registered(self, answer: dict[str, Any], number: int | None) -> Registered:
-        text, kind = answer.get("schema"), answer.get("schemaType") or AVRO
-        if not isinstance(text, str) or not isinstance(kind, str) or number is None:
-            raise self._no_answer("its answer has no schema")
-        references: dict[tuple[str, int], str] = {}
-        self._resolve(answer, references, [])
+    def _registered(self, answer: dict[str, Any], number: int | None, deadline: float) -> Registered:
+        text, kind = _text(answer, "schema"), answer.get("schemaType") or AVRO
+        if text is None or not isinstance(kind, str) or number is None:
+            raise self._no_schema()
+        references: dict[str, str] = {}
+        self._resolve(answer, references, [], deadline)
+        if len(text) + sum(map(len, references.values())) > MOST_TEXTS:
+            raise self._unusable(
+                f"schema {number} has more than {MOST_TEXTS} characters with its references; reduce them"
+            )
         return Registered(number, kind, WriterSchema(text=text, references=tuple(references.values())))
 
     def _resolve(
-        self, answer: dict[str, Any], found: dict[tuple[str, int], str], within: list[tuple[str, int]]
+        self, answer: dict[str, Any], found: dict[str, str], within: list[tuple[str, int]], deadline: float
     ) -> None:
-        """Add the schemas that a schema refers to, each after those that it refers to itself."""
+        """Add the schemas that a schema refers to by the names of their types, each after those that it refers to itself.
+
+        If two schemas refer to a type in different versions, the first one counts, as in Confluent's registry.
+        """
         references = answer.get("references") or []
         for reference in references if isinstance(references, list) else []:
             subject, version = _text(reference, "subject"), _number(reference, "version")
-            if subject is None or version is None:
-                raise self._no_answer("a reference in its answer has no subject and version")
+            name = _text(reference, "name")
+            if subject is None or version is None or name is None:
+                raise self._no_schema()
             place = (subject, version)
-            if place in found:
+            if name in found:
                 continue
-            if place in within or len(found) + len(within) >= MOST_REFERENCES:
-                raise self._no_answer(
-                    f"a schema refers to itself, or to more than {MOST_REFERENCES} others, with subject {subject}"
+            if place in within:
+                raise self._unusable(
+                    f"the references of a schema form a circle at subject {subject}; register the schema without the circle"
                 )
-            referred = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}")
+            if len(found) + len(within) >= MOST_REFERENCES:
+                raise self._unusable(f"a schema refers to more than {MOST_REFERENCES} others; reduce its references")
+            # Also a version that was deleted since.
+            referred = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true", deadline)
+            if referred is None:
+                raise self._unusable(
+                    f"a schema refers to version {version} of subject {subject}, which does not exist; register it again"
+                )
             text = _text(referred, "schema")
-            if referred is None or text is None:
-                raise self._no_answer(f"it has no version {version} of subject {subject}, which a schema refers to")
-            self._resolve(referred, found, [*within, place])
-            found[place] = text
+            if text is None:
+                raise self._no_schema()
+            self._resolve(referred, found, [*within, place], deadline)
+            found[name] = text
 
-    def _get(self, path: str) -> dict[str, Any] | None:
+    def _get(self, path: str, deadline: float) -> dict[str, Any] | None:
         """Return the answer to a request; None if the registry has no such schema."""
-        url = self._connection.url.rstrip("/") + path
+        url, headers = self._connection.url.rstrip("/") + path, self._headers()
         try:
-            status, body = self._ask(url)
+            status, body = self._ask(url, headers, deadline)
+        except _TooLargeError as error:
+            raise self._unusable(f"{error}; reduce the schema") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
-            raise self._no_answer(f"no answer: {_short(error)}") from error
+            raise self._away(
+                f"no answer from {self._connection.url}: {_short(error)}; check the registry, the network, and for TLS"
+                f" registries.{self._name}.ca"
+            ) from error
         if status in (401, 403):
             raise AccessDeniedError(
-                f"schema registry {self._name} rejects the credentials (HTTP {status}); correct registries.{self._name} in the"
-                " operator's configuration, and its Secret"
+                f"schema registry {self._name} rejects the credentials or the request (HTTP {status}); correct"
+                f" registries.{self._name} in the operator's configuration and its Secret, or grant the right to read schemas"
             )
         try:
             answer = json.loads(body)
@@ -115,19 +145,26 @@ class SchemaRegistry:
             return answer
         if status == 404 and isinstance(answer, dict) and answer.get("error_code") in _MISSING:
             return None
-        problem = f"HTTP {status}" if status != 200 else "its answer is not JSON of a schema registry"
-        raise self._no_answer(problem)
+        if status == 200:
+            raise self._no_schema()
+        problem = (
+            f"HTTP {status} from {self._connection.url}; check that the registry runs, and that registries.{self._name}.url is"
+            " the base URL of its API"
+        )
+        raise self._away(problem) if status in _BUSY else self._unusable(problem)
 
-    def _ask(self, url: str) -> tuple[int, bytes]:
-        deadline = time.monotonic() + ANSWER_SECONDS
+    def _ask(self, url: str, headers: dict[str, str], deadline: float) -> tuple[int, bytes]:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError(f"the answer took more than {ANSWER_SECONDS:.0f} s")
         response = self._connections().request(
             "GET",
             url,
-            headers=self._headers(),
+            headers=headers,
             retries=False,
             redirect=False,
             preload_content=False,
-            timeout=urllib3.Timeout(connect=CONNECT_SECONDS, read=ANSWER_SECONDS),
+            timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, left), read=left),
         )
         try:
             body = bytearray()
@@ -135,7 +172,7 @@ class SchemaRegistry:
             while chunk := response.read1(_CHUNK, decode_content=True):
                 body += chunk
                 if len(body) > MOST_ANSWER:
-                    raise ValueError(f"the answer has more than {MOST_ANSWER >> 20} MiB")
+                    raise _TooLargeError(f"an answer has more than {MOST_ANSWER >> 20} MiB")
                 if time.monotonic() > deadline:
                     raise TimeoutError(f"the answer took more than {ANSWER_SECONDS:.0f} s")
         except BaseException:
@@ -147,10 +184,15 @@ class SchemaRegistry:
     def _headers(self) -> dict[str, str]:
         connection, headers = self._connection, {"Accept": _ACCEPT}
         if connection.token_path is not None:
-            headers["Authorization"] = f"Bearer {self._secret(connection.token_path).strip()}"
+            token = self._secret(connection.token_path).strip()
+            if not (token.isascii() and token.isprintable()):
+                raise AccessDeniedError(
+                    f"schema registry {self._name}: its token is not one line of printable ASCII; correct the Secret"
+                )
+            headers["Authorization"] = f"Bearer {token}"
         elif connection.password_path is not None:
             user = f"{connection.username}:{self._secret(connection.password_path)}"
-            headers |= urllib3.make_headers(basic_auth=user)
+            headers["Authorization"] = f"Basic {base64.b64encode(user.encode()).decode()}"
         return headers
 
     def _connections(self) -> urllib3.PoolManager:
@@ -160,17 +202,32 @@ class SchemaRegistry:
             pool = self._pool = ca, urllib3.PoolManager(maxsize=4, ssl_context=ssl.create_default_context(cadata=ca))
         return pool[1]
 
-    def _no_answer(self, problem: str) -> UnavailableError:
-        return UnavailableError(
-            f"schema registry {self._name}: {problem}; records that need a schema wait. Check that"
-            f" {self._connection.url} is the API of a schema registry, and that it runs",
-            reason=Reason.REGISTRY_UNREACHABLE,
+    def _no_schema(self) -> UnavailableError:
+        return self._unusable(
+            f"an answer of {self._connection.url} is not a schema; set registries.{self._name}.url to the base URL of its API"
         )
+
+    def _away(self, problem: str) -> RegistryAwayError:
+        return RegistryAwayError(f"schema registry {self._name}: {problem}", reason=Reason.REGISTRY_UNREACHABLE)
+
+    def _unusable(self, problem: str) -> UnavailableError:
+        return UnavailableError(f"schema registry {self._name}: {problem}", reason=Reason.REGISTRY_UNREACHABLE)
+
+
+class _TooLargeError(Exception):
+    pass
 
 
 def _text(answer: Any, key: str) -> str | None:
+    """Return a text of an answer. JSON can have half of a surrogate pair, which is no text for other programs."""
     value = answer.get(key) if isinstance(answer, dict) else None
-    return value if isinstance(value, str) else None
+    if not isinstance(value, str):
+        return None
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return None
+    return value
 
 
 def _number(answer: Any, key: str) -> int | None:

@@ -224,7 +224,7 @@ class Values(Settings):
     catalogs: dict[Name, Catalog]
     """Iceberg catalogs, by name. The quick start adds `lake`."""
     registries: dict[Name, Registry]
-    """Schema registries, by name. Topics with Avro records may name one."""
+    """Schema registries, by name. A topic with Avro records can name one in `spec.schema.registry`."""
     groups: dict[Name, IngestionGroup]
     """Ingestion applications, by name."""
     maintenance: Maintenance

@@ -72,7 +72,7 @@ Add it to the values, or create the resource again with a profile from the messa
     """SpecValid: The configuration has no catalog of this name. \
 Add it to the values, or create the resource again with a catalog from the message."""
     NOT_ALLOWED = "NotAllowed"
-    """SpecValid: The configuration does not allow the profile, group or catalog for this namespace, or a name or value. \
+    """SpecValid: The configuration does not allow the profile, group, catalog or schema registry for this namespace, or a name or value. \
 Or it does not allow the adoption of an existing topic or table. Follow the message."""
     DEFAULT_CHANGED = "DefaultChanged"
     """SpecValid: The data of a restored resource is under an earlier default profile or catalog. Create the resource again, and name it."""
@@ -96,17 +96,19 @@ or create the resource again with another table.name."""
     BROKER_UNREACHABLE = "BrokerUnreachable"
     """TopicReady, DeletionBlocked: The brokers do not answer, or a broker cannot run. Check the profile's pods, the address and the network."""
     ACCESS_DENIED = "AccessDenied"
-    """TopicReady, TableReady: Brokers, catalog or object store reject the credentials or the operation. Correct the Secret or the grants."""
+    """TopicReady, TableReady: Brokers, catalog, object store or schema registry reject the credentials or the operation. \
+Correct the Secret or the grants."""
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
     """TopicReady: `spec.partitions` is lower than the topic's number of partitions. Raise it, or remove it."""
     CATALOG_UNREACHABLE = "CatalogUnreachable"
     """TableReady, DeletionBlocked: The catalog or its object store does not answer. Check both, and `catalogs` in the values."""
     REGISTRY_UNREACHABLE = "RegistryUnreachable"
-    """TableReady: The schema registry does not answer, or another server does. Check the registry, and `registries` in the values."""
+    """TableReady: The schema registry does not answer, or its URL is that of another server. \
+Check the registry, the network and `registries` in the values."""
     REGISTRY_NOT_FOUND = "RegistryNotFound"
     """SpecValid: The configuration has no schema registry of this name. Choose one from the message, or add it to the values."""
     SCHEMA_MISSING = "SchemaMissing"
-    """TableReady: The subject has no schema yet. Let a producer register one."""
+    """TableReady: The subject has no schema yet. Let a producer register one, or correct `spec.schema.registry.subject`."""
     SCHEMA_INCOMPATIBLE = "SchemaIncompatible"
     """TableReady: The existing table has another type or column. Change the schema, or create the resource again with another table.name."""
     WAITING_FOR_DRIVER = "WaitingForDriver"

@@ -91,7 +91,8 @@ def _without_credentials(uri: str) -> str:
     parts = urlsplit(uri)
     if "@" in parts.netloc or any(_names_secret(key) for key, _ in parse_qsl(parts.query, keep_blank_values=True)):
         raise ValueError(
-            "contains credentials; remove them, and name Secret keys in secretProperties, or for a coordinator in user and password"
+            "contains credentials; remove them, and name Secret keys: in secretProperties, in user and password of a coordinator, or in"
+            " password or token of a registry"
         )
     return uri
 
@@ -540,7 +541,7 @@ AnyProfile = Annotated[
 
 
 class Registry(Settings):
-    """A schema registry with Confluent's API, which Apicurio Registry and Karapace also have."""
+    """A schema registry with Confluent's API, which Apicurio Registry and Karapace also have. Only Apicurio Registry is tested."""
 
     url: Annotated[str, AfterValidator(_without_credentials), Field(pattern=r"^https?://[^/\s?#]+(/[^\s?#]*)?$")]
     """Base URL of the API, such as ``https://registry:8081``, or ``http://apicurio:8080/apis/ccompat/v7`` for Apicurio. A context
@@ -552,12 +553,12 @@ class Registry(Settings):
     password: SecretKey | None = None
     """Secret key with the password of the user."""
     token: SecretKey | None = None
-    """Secret key with a token, for bearer authentication."""
+    """Secret key with a token, for bearer authentication instead of name and password."""
     namespaces: list[str] = []
     """Kubernetes namespaces whose topics may use the registry. Empty: all."""
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _one_authentication(self) -> Self:
         if bool(self.username) != (self.password is not None):
             raise ValueError("username and password must be set together")
         if self.token is not None and self.password is not None:

@@ -264,7 +264,7 @@ class GroupSettings(Contract):
     )
     """Schema registries. Their secrets are read for each request."""
     schema_directory: str | None = Field(default=None, exclude_if=lambda directory: directory is None)
-    """Directory in which the driver keeps schemas of registries, which never change."""
+    """Directory in which the driver stores schemas of registries."""
     jobs_directory: str | None = None
     listen: str = "0.0.0.0:8080"
 

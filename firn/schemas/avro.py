@@ -223,6 +223,9 @@ def members(union: Union) -> list[tuple[str, Node]]:
     branches = [branch for branch in union.branches if branch != Scalar("null")]
     names = [_identity(branch).rpartition(".")[2] for branch in branches]
     if len({name.lower() for name in names}) < len(names):
+        # Not the number of the branch, which another schema may give to another type.
+        names = [_identity(branch).replace(".", "_") for branch in branches]
+    if len({name.lower() for name in names}) < len(names):
         names = [f"{name}_{number}" for number, name in enumerate(names)]
     return list(zip(names, branches, strict=True))
 

@@ -57,7 +57,7 @@ def merged(one: Type, other: Type) -> Type | None:
 def merged_columns(known: Sequence[Column], new: Sequence[Column]) -> tuple[Column, ...]:
     """Return the columns ``new`` with types that also hold the values of ``known``.
 
-    A column whose two types have no type in common keeps its new type. `problems` names it.
+    If no type holds the values of both, a column keeps its new type, and `problems` reports it.
     """
     earlier = {column.name: column.type for column in known}
 

@@ -14,14 +14,20 @@ METADATA: tuple[tuple[str, types.Type], ...] = (
     ("key", Primitive("binary")),
     ("headers", HEADERS),
 )
+SCHEMA_ID = ("schema_id", Primitive("int"))
+"""The id of the schema in a schema registry that a value was written with. Null without one."""
 METADATA_COLUMN = "_kafka"
 
 
-def metadata_columns(shape: str) -> tuple[Column, ...]:
-    """Return Kafka's columns: one struct (``Struct``), or columns named ``_kafka_...`` (``Flat``)."""
+def metadata_columns(shape: str, *, schema_ids: bool = False) -> tuple[Column, ...]:
+    """Return Kafka's columns: one struct (``Struct``), or columns named ``_kafka_...`` (``Flat``).
+
+    ``schema_ids``: with `SCHEMA_ID`, which only tables of topics with a schema registry have.
+    """
+    members = (*METADATA, SCHEMA_ID) if schema_ids else METADATA
     if shape == "Struct":
-        return (Column(name=METADATA_COLUMN, type=str(Struct(METADATA))),)
-    return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in METADATA)
+        return (Column(name=METADATA_COLUMN, type=str(Struct(members))),)
+    return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in members)
 
 
 def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
@@ -34,7 +40,7 @@ def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
 
 def table_columns(schema: RecordSchema, shape: str) -> tuple[Column, ...]:
     """Return all columns of a topic's table, in order: those of the schema, then Kafka's."""
-    return schema_columns(schema) + metadata_columns(shape)
+    return schema_columns(schema) + metadata_columns(shape, schema_ids=schema.subject is not None)
 
 
 def dead_letter_columns() -> tuple[Column, ...]:

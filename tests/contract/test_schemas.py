@@ -27,7 +27,7 @@ class Producer(Protocol):
     """Registers schemas as producers do."""
 
     def __call__(self, subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
-        """Register the next schema of a subject, which uses the type ``shop.Money`` of another subject. Return its id."""
+        """Register the next schema of a subject. ``uses``: the subject with the type ``shop.Money``. Return its id."""
         ...
 
 
@@ -57,9 +57,7 @@ class SchemasContract:
         assert found is not None
         assert [json.loads(text) for text in found.schema.references] == [MONEY]
 
-    async def test_another_type_of_schema_has_its_name(
-        self, schemas: Schemas, register: Producer, subject: str
-    ) -> None:
+    async def test_the_type_of_a_schema_is_returned(self, schemas: Schemas, register: Producer, subject: str) -> None:
         register(subject, 'syntax = "proto3"; message M { int32 a = 1; }', "PROTOBUF")
         found = await schemas.latest("main", subject)
         assert found is not None
@@ -100,7 +98,9 @@ class TestRegistrySchemas(SchemasContract):
         return register
 
 
-async def test_an_answer_counts_for_a_minute_and_a_failure_for_some_seconds(registry: Apicurio, subject: str) -> None:
+async def test_a_schema_is_kept_for_a_minute_and_a_missing_subject_for_five_seconds(
+    registry: Apicurio, subject: str
+) -> None:
     clock = FakeClock()
     schemas = RegistrySchemas({"main": registry.connection}, clock)
     assert await schemas.latest("main", subject) is None

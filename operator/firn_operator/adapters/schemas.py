@@ -1,20 +1,25 @@
-"""The port `Schemas`: schema registries, each asked about a subject at most once in a while."""
+"""The port `Schemas`: schema registries, with a cache of the latest schema of each subject."""
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from firn.model.clock import Clock
-from firn.model.errors import FirnError
+from firn.model.conditions import Reason
+from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import RegistryConnection
-from firn.schema_registry import Registered, SchemaRegistry
+from firn.schema_registry import Registered, RegistryAwayError, SchemaRegistry
 from firn_operator.adapters import secret_files
 
 KEPT_SECONDS, RETRY_SECONDS = 60.0, 5.0
-"""Time for which an answer counts, and time for which a failure or a missing subject counts."""
+"""Seconds for which the adapter keeps a schema, and seconds for which it keeps a failure or a missing subject."""
 MOST_ANSWERS = 1000
-"""Number of kept answers from which those that no longer count are removed."""
+"""If the cache has this many answers, the adapter removes those that are too old."""
 REQUESTS = 4
 """Requests to a registry at the same time."""
+TURN_SECONDS = 2.0
+"""Seconds for which a lookup waits for its turn."""
+_ABSENT = object()
 
 
 class RegistrySchemas:
@@ -26,28 +31,64 @@ class RegistrySchemas:
             for name, connection in connections.items()
         }
         self._turns = {name: asyncio.Semaphore(REQUESTS) for name in connections}
+        # Kafka and the catalogs use the threads of the event loop.
+        self._threads = ThreadPoolExecutor(REQUESTS * max(1, len(connections)), thread_name_prefix="registry")
         self._clock = clock
-        self._answers: dict[tuple[str, str], tuple[float, Registered | None]] = {}
+        self._answers: dict[tuple[str, str], tuple[float, Registered | FirnError | None]] = {}
         self._failures: dict[str, tuple[float, FirnError]] = {}
 
+    def close(self) -> None:
+        """Start no more requests."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
     async def latest(self, registry: str, subject: str) -> Registered | None:
-        """Implement `Schemas.latest`. After a failure, all subjects of the registry fail for a while without a request."""
-        key = registry, subject
-        async with self._turns[registry]:
-            now = self._clock.monotonic()
-            until, answer = self._answers.get(key, (0.0, None))
-            if now < until:
-                return answer
-            failed_until, failure = self._failures.get(registry, (0.0, None))
-            if failure is not None and now < failed_until:
-                raise failure.with_traceback(None)
-            try:
-                answer = await asyncio.to_thread(self._registries[registry].latest, subject)
-            except FirnError as error:
-                self._failures[registry] = self._clock.monotonic() + RETRY_SECONDS, error
-                raise
-            now = self._clock.monotonic()
-            if len(self._answers) >= MOST_ANSWERS:
-                self._answers = {known: kept for known, kept in self._answers.items() if now < kept[0]}
-            self._answers[key] = now + (RETRY_SECONDS if answer is None else KEPT_SECONDS), answer
+        """Implement `Schemas.latest`. While a registry does not answer, all its subjects fail without a request."""
+        answer = self._kept(registry, subject)
+        if answer is _ABSENT:
+            answer = await self._ask_in_turn(registry, subject)
+        if isinstance(answer, FirnError):
+            raise answer.with_traceback(None)
+        assert answer is None or isinstance(answer, Registered)
+        return answer
+
+    def _kept(self, registry: str, subject: str) -> object:
+        now = self._clock.monotonic()
+        until, answer = self._answers.get((registry, subject), (0.0, None))
+        if now < until:
+            return answer
+        until, failure = self._failures.get(registry, (0.0, None))
+        return failure if now < until and failure is not None else _ABSENT
+
+    async def _ask_in_turn(self, registry: str, subject: str) -> object:
+        turns = self._turns[registry]
+        try:
+            # A slow registry must not hold all workers of the operator.
+            await asyncio.wait_for(turns.acquire(), TURN_SECONDS)
+        except TimeoutError:
+            return UnavailableError(
+                f"schema registry {registry}: {REQUESTS} requests wait for its answers, and others wait for them; check why the"
+                " registry is slow",
+                reason=Reason.REGISTRY_UNREACHABLE,
+            )
+        try:
+            answer = self._kept(registry, subject)
+            return await self._ask(registry, subject) if answer is _ABSENT else answer
+        finally:
+            turns.release()
+
+    async def _ask(self, registry: str, subject: str) -> Registered | FirnError | None:
+        loop = asyncio.get_running_loop()
+        answer: Registered | FirnError | None
+        try:
+            answer = await loop.run_in_executor(self._threads, self._registries[registry].latest, subject)
+        except RegistryAwayError as error:
+            self._failures[registry] = self._clock.monotonic() + RETRY_SECONDS, error
+            return error
+        except FirnError as error:
+            answer = error
+        now = self._clock.monotonic()
+        if len(self._answers) >= MOST_ANSWERS:
+            self._answers = {known: kept for known, kept in self._answers.items() if now < kept[0]}
+        kept = KEPT_SECONDS if isinstance(answer, Registered) else RETRY_SECONDS
+        self._answers[registry, subject] = now + kept, answer
         return answer

@@ -27,7 +27,7 @@ from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.rounds.rounds import Rounds
-from firn_spark.ingestion.writers import registries
+from firn_spark.ingestion.writer_schemas import registries
 from firn_spark.kafka.admin import Kafka
 from firn_spark.leases import KubernetesLeases, Leases
 from firn_spark.tables.catalogs import Catalogs

@@ -27,9 +27,9 @@ class Code(StrEnum):
     """Decode: the value is not exactly one Avro value of the schema, because it is truncated, has trailing bytes, a
     branch that does not exist, ..."""
     UNKNOWN_SCHEMA = "UnknownSchema"
-    """Decode: the value does not name a schema of the schema registry."""
+    """Decode: the value has no framing, or its id is not that of an Avro schema in the schema registry."""
     INCOMPATIBLE_SCHEMA = "IncompatibleSchema"
-    """Decode: the table cannot have columns for the schema of the writer."""
+    """Decode: the table cannot hold the values of the schema."""
     TOO_DEEP = "TooDeep"
     """Decode: arrays and objects nest more levels than the format allows."""
     NOT_AN_OBJECT = "NotAnObject"

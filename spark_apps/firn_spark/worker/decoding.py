@@ -19,8 +19,8 @@ from firn_spark.worker.fetched import Fetched, Identities, Numbers
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.registry import open_format
-from firn_spark.worker.formats.writers import Writers
-from firn_spark.worker.kafka_columns import kafka_columns, shaped
+from firn_spark.worker.formats.writer_schemas import WriterSchemas
+from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -62,9 +62,9 @@ class Decoder:
         ingested_at: int,
         exclude: Identities | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
-        writers: Writers = MappingProxyType({}),
+        writer_schemas: WriterSchemas = MappingProxyType({}),
     ) -> None:
-        """Set up the format. ``ingested_at`` is microseconds since 1970. ``writers`` are the known schemas of the topic's registry.
+        """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of the topic's registry.
 
         Raises InvalidSpecError for an invalid schema.
         """
@@ -75,7 +75,7 @@ class Decoder:
         self._halted: dict[int, int] = {}
         self.schema = arrow_types.arrow_schema(rows.table_columns(job.record_schema, job.table.metadata_columns))
         """The schema of the rows."""
-        self._format = open_format(job.record_schema, writers)
+        self._format = open_format(job.record_schema, writer_schemas)
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
@@ -84,7 +84,7 @@ class Decoder:
             yield records if whole else records.select(np.arange(begin, end))
 
     def decode(self, records: Fetched) -> Decoded:
-        """Decode records of the topic. Raises MissingSchemasError if they name schemas that are not among the known ones."""
+        """Decode records of the topic. Raises SchemasNeededError if a schema is missing."""
         excluded = _excluded(self._exclude, records)
         forced = _listed(self._force_dead, records) & ~excluded
         halted = self._beyond_halt(records)
@@ -100,7 +100,8 @@ class Decoder:
         sorted_out = self._sort_out(records, forced, errors)
 
         kafka = kafka_columns(records)
-        table = pa.table([*columns.arrays, *shaped(kafka, self._job.table.metadata_columns)], schema=self.schema)
+        members = kafka if self._job.record_schema.subject is None else [*kafka, id_column(records)]
+        table = pa.table([*columns.arrays, *shaped(members, self._job.table.metadata_columns)], schema=self.schema)
         if errors:
             table = table.filter(pa.array(sorted_out.good))
         dead = self._dead_letters(records, kafka, sorted_out.dead, errors) if sorted_out.dead else None

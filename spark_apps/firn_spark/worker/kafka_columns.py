@@ -6,9 +6,10 @@ import pyarrow as pa
 from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import NO_TIME, Fetched
+from firn_spark.worker.formats.framing import schema_ids
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
-_STRUCT = arrow_types.arrow_schema(rows.metadata_columns("Struct")).field(0).type
+_MOST_ID = 2**31 - 1
 _MAX_MILLISECONDS = (2**63 - 1) // 1000
 """The latest time in milliseconds since 1970 that 64 bits of microseconds hold; the earliest is its negative."""
 
@@ -29,6 +30,16 @@ def kafka_columns(records: Fetched) -> list[pa.Array]:
     ]
 
 
+def id_column(records: Fetched) -> pa.Array:
+    """Return the array of `firn.tables.rows.SCHEMA_ID`."""
+    ids = schema_ids(records.values)
+    # No registry has ids beyond 31 bits. Such values are no rows.
+    return pa.array(ids, pa.int32(), mask=(ids < 0) | (ids > _MOST_ID))
+
+
 def shaped(members: list[pa.Array], shape: str) -> list[pa.Array]:
     """Return the members as table columns: one struct (``Struct``), or as they are (``Flat``)."""
-    return members if shape == "Flat" else [pa.StructArray.from_arrays(members, type=_STRUCT)]
+    if shape == "Flat":
+        return members
+    (column,) = arrow_types.arrow_schema(rows.metadata_columns(shape, schema_ids=len(members) > len(rows.METADATA)))
+    return [pa.StructArray.from_arrays(members, type=column.type)]

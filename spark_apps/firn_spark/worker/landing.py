@@ -32,7 +32,7 @@ from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writers import MissingSchemasError, Writers
+from firn_spark.worker.formats.writer_schemas import SchemasNeededError, WriterSchemas
 
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
@@ -54,8 +54,8 @@ class Kind(StrEnum):
     """`HaltPlace`: the data files have that partition's rows before this offset, and none from it on."""
     DEAD_LETTERS_MISSING = "dead-letters-missing"
     """An empty object. The module's rules say what to do."""
-    SCHEMAS_MISSING = "schemas-missing"
-    """`MissingSchemas`. The task returns no other row for that topic. Land the range again with these schemas."""
+    SCHEMAS_NEEDED = "schemas-needed"
+    """`NeededSchemas`: the task lacks schemas, and returns no other row for that topic. Land the range again with them."""
     DETOUR = "detour"
     """`Detour`: the task read partitions of the topic from brokers, because it could not read their bucket."""
     ERROR = "error"
@@ -81,8 +81,8 @@ class TaskStats(TypedDict):
     times: dict[str, Times]
 
 
-class MissingSchemas(TypedDict):
-    """Ids of a schema registry that values name, and that the task does not know."""
+class NeededSchemas(TypedDict):
+    """Ids of schemas that values begin with, and that the task does not have."""
 
     ids: list[int]
 
@@ -118,7 +118,7 @@ class TopicLanding:
 
     ``exclude`` lists records that are dead letters already, because a crash came between the two tables' commits. They
     make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead letters whatever they hold
-    (resume: skip). ``writers`` are the known schemas of the topic's registry.
+    (resume: skip). ``writer_schemas`` are the known schemas of the topic's registry.
     """
 
     job: IngestJob
@@ -126,7 +126,7 @@ class TopicLanding:
     dead_letters: TableSpec | None = None
     exclude: Identities = field(default_factory=dict)
     force_dead: Mapping[int, frozenset[int]] = field(default_factory=dict)
-    writers: Writers = field(default_factory=dict)
+    writer_schemas: WriterSchemas = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +239,7 @@ class _Topic:
                 ingested_at=ingested_at,
                 exclude=landing.exclude,
                 force_dead=landing.force_dead,
-                writers=landing.writers,
+                writer_schemas=landing.writer_schemas,
             )
             self._writer = DataFileWriter(landing.table)
             self._writers.append(self._writer)
@@ -249,6 +249,8 @@ class _Topic:
 
     def add(self, records: Fetched) -> None:
         """Decode records and hold the rows until the next flush."""
+        if self._outcome is not None:
+            return
         for portion in self._decoder.portions(records):
             self._add(portion)
 
@@ -344,9 +346,9 @@ class _Topic:
         """Confine a failure to this topic. Other topics of the task continue, and the driver decides what follows."""
         try:
             yield
-        except MissingSchemasError as error:
-            missing: MissingSchemas = {"ids": error.ids}
-            self._end(Kind.SCHEMAS_MISSING, missing)
+        except SchemasNeededError as error:
+            missing: NeededSchemas = {"ids": error.ids}
+            self._end(Kind.SCHEMAS_NEEDED, missing)
         except Exception as error:
             failure: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
             self._end(Kind.ERROR, failure)

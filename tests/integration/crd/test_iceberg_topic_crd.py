@@ -123,7 +123,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "text and registry": (
         {"schema": {"format": "Avro", "text": "{}", "registry": {"name": "main"}}},
-        "set either text or registry",
+        "set text or registry, not both",
     ),
     "registry with framing": (
         {"schema": {"format": "Avro", "registry": {"name": "main"}, "framing": "Registry"}},

@@ -10,6 +10,7 @@ import pytest
 from firn.model.jobs import CatalogConnection, GroupSettings
 from firn_spark import session
 from tests.integration.ingestion.world import World
+from tests.servers.apicurio import Apicurio, apicurio
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.s3 import S3
@@ -41,6 +42,13 @@ def settings(broker: Kafka, lake: CatalogConnection) -> GroupSettings:
         listen="127.0.0.1:0",
         spark_conf=spark_conf(),
     )
+
+
+@pytest.fixture(scope="session")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
+    """Run one schema registry. Each test has subjects of its own."""
+    with apicurio(tmp_path_factory.mktemp("registry")) as running:
+        yield running
 
 
 EXTENSIONS = "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions"

@@ -1,7 +1,6 @@
 """Records whose values name their schemas in a schema registry: Apicurio Registry."""
 
 import io
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +61,6 @@ def schema_of(registry: Apicurio, subject: str) -> RecordSchema:
     )
 
 
-@pytest.fixture(scope="module")
-def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Apicurio]:
-    with apicurio(tmp_path_factory.mktemp("registry")) as running:
-        yield running
-
-
 @pytest.fixture
 def served(world: World, registry: Apicurio, tmp_path: Path) -> World:
     """Return the world with the registry in the drivers' settings."""
@@ -106,6 +99,7 @@ def test_each_value_is_read_with_the_schema_of_its_writer(served: World, registr
         {"name": "d", "email": "d@x"},
         None,
     ]
+    assert [row["_kafka"]["schema_id"] for row in rows] == [first] * 10 + [second, first, second, None]
     assert served.dead(job) == []
 
 
@@ -186,5 +180,8 @@ def test_records_of_an_incompatible_schema_wait(served: World, registry: Apicuri
     served.start()
     served.produce(topic, [framed(number, changed, id="x")])
     state = served.await_state(job, "BackingOff", reason="IncompatibleSchema")
-    assert f"schema {number} of registry main: field id has the type string, and its column has int" in state.message
+    assert (
+        f"schema {number} of schema registry main: field id has the type string, but column id has the type int"
+        in state.message
+    )
     assert served.rows(job) == []

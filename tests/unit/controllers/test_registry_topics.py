@@ -1,4 +1,4 @@
-"""Topics whose schema is that of a subject of a schema registry."""
+"""Topics that take their schema from a subject of a schema registry."""
 
 import json
 from typing import Any
@@ -8,13 +8,16 @@ import pytest
 from firn.model import durations
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.jobs import Column
 from tests import gen
 from tests.fakes.world import World
 
 REGISTRIES = {"main": {"url": "http://registry:8081"}, "private": {"url": "http://other", "namespaces": ["vault"]}}
 SUBJECT = "flights-value"
-WAIT = "; records that need a schema wait. Check that http://registry is the API of a schema registry, and that it runs"
-MEND = "; correct registries.main in the operator's configuration, and its Secret"
+URL_STEP = "; check that the registry runs, and that registries.main.url is the base URL of its API"
+SECRET_STEP = (
+    "; correct registries.main in the operator's configuration and its Secret, or grant the right to read schemas"
+)
 
 
 def text(*fields: tuple[str, Any]) -> str:
@@ -78,10 +81,15 @@ async def test_a_subject_without_a_schema_makes_the_table_wait() -> None:
     ("problem", "reason"),
     [
         (
-            UnavailableError(f"schema registry main: HTTP 503{WAIT}", reason=Reason.REGISTRY_UNREACHABLE),
+            UnavailableError(
+                f"schema registry main: HTTP 503 from http://registry{URL_STEP}", reason=Reason.REGISTRY_UNREACHABLE
+            ),
             "RegistryUnreachable",
         ),
-        (AccessDeniedError(f"schema registry main rejects the credentials (HTTP 401){MEND}"), "AccessDenied"),
+        (
+            AccessDeniedError(f"schema registry main rejects the credentials or the request (HTTP 401){SECRET_STEP}"),
+            "AccessDenied",
+        ),
     ],
 )
 async def test_a_registry_that_fails_makes_new_topics_wait_and_stops_no_other(problem: Any, reason: str) -> None:
@@ -128,7 +136,7 @@ async def test_the_registry_must_be_configured_and_allowed() -> None:
     live = world()
     await create(live, {"name": "other"})
     assert live.conditions()["SpecValid"] == ("False", "RegistryNotFound")
-    assert "choose one of main, private" in live.message("SpecValid")
+    assert "add it to registries there, or choose one of main, private" in live.message("SpecValid")
     live = world()
     await create(live, {"name": "private"})
     assert live.conditions()["SpecValid"] == ("False", "NotAllowed")
@@ -162,3 +170,39 @@ async def test_a_dropped_time_of_day_keeps_its_column_in_the_contract() -> None:
     await resynced(live)
     assert [field.name for field in live.job().record_schema.fields] == ["id", "at"]
     assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_new_schema_is_compared_with_the_table_before_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    before = live.job()
+    # The driver has added a column for another schema.
+    target = before.table
+    live.tables.tables[target.identifier].schema = before.record_schema.model_copy(
+        update={"fields": (*before.record_schema.fields, Column(name="x", type="int"))}
+    )
+    live.schemas.register(SUBJECT, text(("id", "long"), ("x", "string")))
+    live.cluster.edit(
+        "flights", lambda manifest: manifest["metadata"].setdefault("labels", {}).update(a="b"), spec=False
+    )
+    await live.settle()
+    assert live.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
+    assert live.job().record_schema == before.record_schema
+    live.schemas.register(SUBJECT, text(("id", "long"), ("x", "int")))
+    await resynced(live)
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_change_of_the_policy_works_without_the_registry() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    live.schemas.problem = UnavailableError(
+        f"schema registry main: HTTP 503 from http://registry{URL_STEP}", reason="RegistryUnreachable"
+    )
+    live.cluster.edit(
+        "flights", lambda manifest: manifest["spec"]["schema"].update(evolution={"incompatible": "DeadLetter"})
+    )
+    await live.settle()
+    assert live.job().record_schema.incompatible == "DeadLetter"

@@ -1,4 +1,4 @@
-"""The client of a schema registry believes only answers of one."""
+"""The client accepts only answers of a schema registry."""
 
 import base64
 import json
@@ -30,7 +30,7 @@ class Server(ThreadingHTTPServer):
         self.headers: dict[str, str] = {}
         self.requests = 0
 
-    def tell(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
+    def answer_with(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.answers[path] = status, headers, body
 
@@ -70,8 +70,8 @@ def client(url: str, **more: Any) -> SchemaRegistry:
 
 
 def test_a_schema_is_found_by_its_id(server: Server) -> None:
-    server.tell("/schemas/ids/7", {"schema": '"string"'})
-    server.tell("/schemas/ids/8", {"schema": "message M {}", "schemaType": "PROTOBUF"})
+    server.answer_with("/schemas/ids/7", {"schema": '"string"'})
+    server.answer_with("/schemas/ids/8", {"schema": "message M {}", "schemaType": "PROTOBUF"})
     registry = client(server.url + "/")
     assert registry.by_id(7) == Registered(7, "AVRO", WriterSchema(text='"string"'))
     found = registry.by_id(8)
@@ -80,13 +80,15 @@ def test_a_schema_is_found_by_its_id(server: Server) -> None:
 
 
 def test_the_subject_is_quoted(server: Server) -> None:
-    server.tell("/subjects/a%2Fb%20c/versions/latest", {"schema": "{}", "id": 3, "version": 2, "subject": "a/b c"})
+    server.answer_with(
+        "/subjects/a%2Fb%20c/versions/latest", {"schema": "{}", "id": 3, "version": 2, "subject": "a/b c"}
+    )
     assert client(server.url).latest("a/b c") == Registered(3, "AVRO", WriterSchema(text="{}"))
 
 
 @pytest.mark.parametrize("code", [40401, 40402, 40403])
 def test_the_registry_says_that_a_schema_is_missing(server: Server, code: int) -> None:
-    server.tell("/schemas/ids/9", {"error_code": code, "message": "not found"}, status=404)
+    server.answer_with("/schemas/ids/9", {"error_code": code, "message": "not found"}, status=404)
     assert client(server.url).by_id(9) is None
 
 
@@ -106,8 +108,8 @@ def test_the_registry_says_that_a_schema_is_missing(server: Server, code: int) -
     ],
 )
 def test_any_other_answer_is_an_outage(server: Server, status: int, body: bytes) -> None:
-    server.tell("/schemas/ids/9", body, status, Location=f"{server.url}/elsewhere")
-    server.tell("/elsewhere", {"schema": "{}"})
+    server.answer_with("/schemas/ids/9", body, status, Location=f"{server.url}/elsewhere")
+    server.answer_with("/elsewhere", {"schema": "{}"})
     with pytest.raises(UnavailableError, match="schema registry main: ") as error:
         client(server.url).by_id(9)
     assert error.value.reason == Reason.REGISTRY_UNREACHABLE
@@ -116,13 +118,13 @@ def test_any_other_answer_is_an_outage(server: Server, status: int, body: bytes)
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_rejected_credentials_are_an_error_of_their_own(server: Server, status: int) -> None:
-    server.tell("/schemas/ids/9", {"error_code": status}, status)
+    server.answer_with("/schemas/ids/9", {"error_code": status}, status)
     with pytest.raises(AccessDeniedError, match=r"registries\.main"):
         client(server.url).by_id(9)
 
 
 def test_large_and_slow_answers_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.tell("/schemas/ids/9", {"schema": "x" * (9 << 20)})
+    server.answer_with("/schemas/ids/9", {"schema": "x" * (9 << 20)})
     with pytest.raises(UnavailableError, match="more than 8 MiB"):
         client(server.url).by_id(9)
     monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.2)
@@ -157,7 +159,7 @@ def test_an_answer_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_credentials_are_read_for_each_request(server: Server) -> None:
-    server.tell("/schemas/ids/1", {"schema": "{}"})
+    server.answer_with("/schemas/ids/1", {"schema": "{}"})
     client(server.url).by_id(1)
     assert "authorization" not in server.headers
     client(server.url, username="firn", password_path="/password").by_id(1)
@@ -170,10 +172,10 @@ def test_references_come_before_the_schemas_that_use_them(server: Server) -> Non
     def referring(text: str, *subjects: str, **more: Any) -> dict[str, Any]:
         return {"schema": text, "references": [{"name": s, "subject": s, "version": 1} for s in subjects], **more}
 
-    server.tell("/schemas/ids/1", referring("order", "customer", "money"))
-    server.tell("/subjects/customer/versions/1", referring("customer", "money", "address"))
-    server.tell("/subjects/money/versions/1", referring("money"))
-    server.tell("/subjects/address/versions/1", referring("address"))
+    server.answer_with("/schemas/ids/1", referring("order", "customer", "money"))
+    server.answer_with("/subjects/customer/versions/1?deleted=true", referring("customer", "money", "address"))
+    server.answer_with("/subjects/money/versions/1?deleted=true", referring("money"))
+    server.answer_with("/subjects/address/versions/1?deleted=true", referring("address"))
     found = client(server.url).by_id(1)
     assert found is not None
     assert found.schema.references == ("money", "address", "customer")
@@ -183,7 +185,61 @@ def test_references_come_before_the_schemas_that_use_them(server: Server) -> Non
 def test_a_circle_of_references_ends(server: Server) -> None:
     for subject, other in (("a", "b"), ("b", "a")):
         reference = [{"name": other, "subject": other, "version": 1}]
-        server.tell(f"/subjects/{subject}/versions/1", {"schema": subject, "references": reference})
-    server.tell("/schemas/ids/1", {"schema": "x", "references": [{"name": "a", "subject": "a", "version": 1}]})
-    with pytest.raises(UnavailableError, match="refers to itself"):
+        server.answer_with(f"/subjects/{subject}/versions/1?deleted=true", {"schema": subject, "references": reference})
+    server.answer_with("/schemas/ids/1", {"schema": "x", "references": [{"name": "a", "subject": "a", "version": 1}]})
+    with pytest.raises(UnavailableError, match="form a circle at subject"):
         client(server.url).by_id(1)
+
+
+def test_a_type_has_one_schema_even_if_two_versions_are_named(server: Server) -> None:
+    def named(version: int) -> dict[str, Any]:
+        return {"name": "Money", "subject": "money", "version": version}
+
+    customer = {"name": "Customer", "subject": "customer", "version": 1}
+    server.answer_with("/schemas/ids/1", {"schema": "order", "references": [customer, named(2)]})
+    server.answer_with("/subjects/customer/versions/1?deleted=true", {"schema": "c", "references": [named(1)]})
+    server.answer_with("/subjects/money/versions/1?deleted=true", {"schema": "money 1"})
+    found = client(server.url).by_id(1)
+    assert found is not None
+    assert found.schema.references == ("money 1", "c")
+
+
+def test_a_schema_with_large_references_is_refused(server: Server) -> None:
+    references = [{"name": f"n{n}", "subject": f"s{n}", "version": 1} for n in range(3)]
+    server.answer_with("/schemas/ids/1", {"schema": "x", "references": references})
+    for n in range(3):
+        server.answer_with(f"/subjects/s{n}/versions/1?deleted=true", {"schema": "x" * (900 << 10)})
+    with pytest.raises(UnavailableError, match="more than 2097152 characters with its references"):
+        client(server.url).by_id(1)
+
+
+def test_half_of_a_surrogate_pair_is_no_schema(server: Server) -> None:
+    server.answer_with("/schemas/ids/1", b'{"schema": "\\ud800"}')
+    with pytest.raises(UnavailableError, match="is not a schema"):
+        client(server.url).by_id(1)
+
+
+@pytest.mark.parametrize("token", ["one\ntwo", "schl\u00fcssel"])
+def test_a_wrong_token_is_in_no_message(server: Server, token: str) -> None:
+    registry = SchemaRegistry("main", RegistryConnection(url=server.url, token_path="/token"), lambda _: token)
+    with pytest.raises(AccessDeniedError) as error:
+        registry.by_id(1)
+    assert token not in str(error.value)
+    assert "one line of printable ASCII" in str(error.value)
+    assert server.requests == 0
+
+
+def test_a_password_may_have_any_letters(server: Server) -> None:
+    server.answer_with("/schemas/ids/1", {"schema": "{}"})
+    connection = RegistryConnection(url=server.url, username="firn", password_path="/password")
+    SchemaRegistry("main", connection, lambda _: "schl\u00fcssel \u4e2d").by_id(1)
+    expected = base64.b64encode("firn:schl\u00fcssel \u4e2d".encode()).decode()
+    assert server.headers["authorization"] == f"Basic {expected}"
+
+
+@pytest.mark.parametrize(("status", "away"), [(429, True), (503, True), (500, False), (404, False)])
+def test_only_a_busy_registry_is_away_for_all_schemas(server: Server, status: int, away: bool) -> None:
+    server.answer_with("/schemas/ids/1", {"error_code": 1}, status)
+    with pytest.raises(UnavailableError) as error:
+        client(server.url).by_id(1)
+    assert isinstance(error.value, schema_registry.RegistryAwayError) == away

@@ -72,7 +72,7 @@ def logical(kind: str, meaning: str, /, **more: Any) -> dict[str, Any]:
         ),
         (
             [record(field("x", "int"), name="a.N"), record(field("y", "int"), name="b.N")],
-            "struct<N_0: struct<x: int>, N_1: struct<y: int>>",
+            "struct<a_N: struct<x: int>, b_N: struct<y: int>>",
         ),
     ],
 )
@@ -237,3 +237,17 @@ def test_each_column_of_a_deep_schema_is_a_type() -> None:
     fields = [*chained(15), field("u", unions(7)), field("n", nested(15))]
     for column in avro.columns(avro.parse(json.dumps(record(*fields)))):
         assert str(types.parse(column.type)) == column.type
+
+
+def test_members_of_a_union_keep_their_names_in_another_order() -> None:
+    def record(space: str) -> dict[str, Any]:
+        return {"type": "record", "name": "Order", "namespace": space, "fields": [{"name": "x", "type": "int"}]}
+
+    def names(*spaces: str) -> set[str]:
+        declared = {"type": "record", "name": "R", "fields": [{"name": "u", "type": [record(each) for each in spaces]}]}
+        (column,) = avro.columns(avro.parse(json.dumps(declared)))
+        kind = types.parse(column.type)
+        assert isinstance(kind, types.Struct)
+        return {name for name, _ in kind.fields}
+
+    assert names("a", "b") == names("b", "a") == {"a_Order", "b_Order"}

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from firn.model.clock import Clock
+from firn.model.jobs import RecordSchema
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.status import TopicFindings
@@ -32,6 +33,8 @@ class Visit:
     """Monotonic seconds."""
     topic: TopicState
     table: TableState | None
+    schema: RecordSchema | None = None
+    """The schema of a topic with a schema registry, which may change without a new spec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ class TopicMemory:
         same_policy = visit is None or visit.log_retention == observed.log_retention
         settled = job is not None and job.job.generation == entry.generation and same_policy
         content = observed.progress is None or observed.progress.state in CONTENT
-        if visit is None or visit.generation != entry.generation or not same_policy:
+        same_schema = visit is None or visit.schema is None or visit.schema == observed.schema
+        if visit is None or visit.generation != entry.generation or not same_policy or not same_schema:
             return Recollection(settled=settled)
         if not content or not self._is_recent(visit):
             return Recollection(settled=settled)
@@ -92,6 +96,9 @@ class TopicMemory:
                 at=self._clock.monotonic(),
                 topic=findings.topic,
                 table=replace(table, created=False, changed=()) if table else None,
+                schema=observed.schema
+                if observed.registry_dependency and isinstance(observed.schema, RecordSchema)
+                else None,
             )
 
     def forget_visit(self, name: Name) -> None:

@@ -6,17 +6,19 @@ its result.
 
 from dataclasses import replace
 
+from firn.model import names
 from firn.model.config import KafkaProfile
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.cache.policies import KINDS
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.conditions.health import DependencyHealth
 from firn_controllers.iceberg_topic import plan, status
-from firn_controllers.iceberg_topic.observed import ObservedTopic, target_of
+from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, target_of
+from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
-from firn_controllers.ports import TopicState
+from firn_controllers.ports import TableState, TopicState
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.topic.agreement import TopicAgreement
@@ -100,12 +102,7 @@ class TopicReconciler:
         document = status.document(followed, findings)
         soon = status.is_on_its_way(followed, findings)
         outcome = await self._reports.report(followed.entry, document, findings.announcements, soon=soon)
-        results: dict[str, object] = {followed.profile_dependency: findings.topic}
-        if followed.registry_dependency:
-            results[followed.registry_dependency] = findings.table
-        if isinstance(followed.schema, RecordSchema):
-            results[followed.catalog_dependency] = findings.table
-        failed = self._failures.settle(followed.entry.name, results)
+        failed = self._failures.settle(followed.entry.name, _results(followed, findings))
         if failed is None:
             return outcome
         return replace(failed, lane=Lane.EDIT) if followed.entry.edited else failed
@@ -138,7 +135,10 @@ class TopicReconciler:
         target = target_of(resource, context.config.default_catalog)
         recent, new = self._memory.is_recent(entry), entry.status.get("observedGeneration", -1) < 0
         job = await self._contracts.read(entry.uid, cached=recent, new=new)
-        schema = await self._schemas.find(resource, job)
+        ending = (
+            resource.metadata.deletion_timestamp is not None or resource.metadata.annotations.get(names.PAUSE) == "true"
+        )
+        schema = schema_of(resource) if ending else await self._schemas.find(entry.uid, resource, job)
         if isinstance(schema, RecordSchema):
             if schema.fields and schema.subject is not None:
                 board.schemas[entry.uid] = schema
@@ -194,8 +194,23 @@ class TopicReconciler:
     def _forget(self, name: Name, uid: str) -> None:
         self._context.board.configs.pop(uid, None)
         self._context.board.schemas.pop(uid, None)
+        self._schemas.forget(uid)
         self._memory.forget(name, uid)
         self._failures.forget(name)
         self._reports.forget(uid)
         self._deletion.forget(uid)
         self._contracts.forget(uid)
+
+
+def _results(observed: ObservedTopic, findings: TopicFindings) -> dict[str, object]:
+    """Return the result of each dependency, by its name. A subject without a schema is a dependency of its own."""
+    results: dict[str, object] = {observed.profile_dependency: findings.topic}
+    if not isinstance(observed.schema, FirnError):
+        results[observed.catalog_dependency] = findings.table
+        if observed.registry_dependency and isinstance(findings.table, TableState):
+            results[observed.registry_dependency] = findings.table
+    elif isinstance(observed.schema, NotReadyError):
+        results[f"subject of {observed.entry.uid}"] = findings.table
+    else:
+        results[observed.registry_dependency] = findings.table
+    return results

@@ -11,16 +11,22 @@ from firn_controllers.reconcilers.context import Context
 
 
 class TopicSchemas:
-    """Finds the schemas of topics."""
+    """Finds the schema of a topic: in its spec, in a schema registry, or in its contract."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
+        self._found: dict[str, tuple[object, RecordSchema]] = {}
+        """Uid of a topic -> what its schema was found from, and the schema. To parse a schema takes up to 0.2 s."""
 
-    async def find(self, resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
+    def forget(self, uid: str) -> None:
+        """Forget a deleted topic."""
+        self._found.pop(uid, None)
+
+    async def find(self, uid: str, resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
         """Return the schema of a topic with its columns, or the error of the spec or of the registry.
 
-        While a registry does not answer, a topic keeps the schema of its contract. If the registry is not configured, the
-        schema has no columns.
+        A topic keeps the schema of its contract while the registry does not answer, or if the subject has no schema any more. If
+        the registry is not configured, the schema has no columns.
         """
         schema = schema_of(resource)
         if not isinstance(schema, RecordSchema) or schema.subject is None:
@@ -30,11 +36,17 @@ class TopicSchemas:
         in_force = job.job.record_schema if job is not None else None
         if in_force is not None and in_force.subject != schema.subject:
             in_force = None
+        if in_force is not None:
+            in_force = in_force.model_copy(update={"incompatible": schema.incompatible})
         try:
             latest = await self._context.ports.schemas.latest(schema.subject.registry, schema.subject.name)
             if latest is None:
                 return in_force or _missing(schema.subject)
-            return _with_columns(schema, latest, in_force)
+            source = (schema, latest, in_force)
+            known = self._found.get(uid)
+            if known is None or known[0] != source:
+                known = self._found[uid] = source, _with_columns(schema, latest, in_force)
+            return known[1]
         except InvalidSpecError as error:
             return error
         except FirnError as error:
@@ -47,7 +59,8 @@ def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSche
     place = f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
     if latest.kind != AVRO:
         raise InvalidSpecError(
-            f"{place}: the latest schema has the type {latest.kind}, and the topic has format: Avro; name a subject with Avro schemas",
+            f"{place}: the latest schema has the type {latest.kind}, and the topic has format: Avro; set"
+            " spec.schema.registry.subject to a subject with Avro schemas",
             reason=Reason.BAD_SCHEMA,
         )
     update = {
@@ -58,7 +71,7 @@ def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSche
         return found
     fields = evolution.merged_columns(in_force.fields, found.fields)
     names = {field.name for field in fields}
-    # The column of a field that producers dropped stays. Spark cannot read one with a time of day, so the contract still names it.
+    # Spark cannot read a column with a time of day. The contract names it, so that the operator plans no run for the table.
     kept = (f for f in in_force.fields if f.name not in names and types.has_time(types.parse(f.type)))
     return found.model_copy(update={"fields": (*fields, *kept)})
 

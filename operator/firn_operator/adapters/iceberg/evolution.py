@@ -50,7 +50,7 @@ class Layout:
     sort: tuple[SortTerm, ...] | None
     properties: Mapping[str, str]
     may_be_wider: bool = False
-    """True if a column of the table may have a wider type. Then the driver may have widened it for a writer."""
+    """True if a column of the table may be wider than in the schema, because the driver may have widened it."""
 
 
 def layout(target: TableTarget, schema: RecordSchema) -> Layout:

@@ -48,8 +48,8 @@ class TopicResult:
     problem: str = ""
     """Why a task could not read the bucket."""
     dead_letters_missing: bool = False
-    schemas_missing: set[int] = field(default_factory=set)
-    """Ids of schemas that tasks met and do not know."""
+    schemas_needed: set[int] = field(default_factory=set)
+    """Ids of schemas that tasks do not have."""
     error: str | None = None
     ingested_at: int = 0
     """The time that the tasks wrote into dead letters; microseconds since 1970."""
@@ -65,8 +65,8 @@ class TopicResult:
                 self.halts.append(json.loads(text))
             case Kind.DEAD_LETTERS_MISSING:
                 self.dead_letters_missing = True
-            case Kind.SCHEMAS_MISSING:
-                self.schemas_missing.update(json.loads(text)["ids"])
+            case Kind.SCHEMAS_NEEDED:
+                self.schemas_needed.update(json.loads(text)["ids"])
             case Kind.STATS:
                 self._add_stats(json.loads(text))
             case Kind.DETOUR:
@@ -138,7 +138,7 @@ class LandingJobs:
                 dead_letters=topic.letters.spec,
                 exclude=topic.letters.exclude,
                 force_dead=forced(topic.job),
-                writers=topic.reading.known_writers(time.monotonic()),
+                writer_schemas=topic.reading.known_schemas(time.monotonic()),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
         results = self._results(planned, plan)

@@ -11,12 +11,12 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn.model.progress import Cause, Gap, Offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion import writers
+from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writers import Registries
+from firn_spark.ingestion.writer_schemas import Registries
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, read_claim, read_landed, read_losses
@@ -40,7 +40,7 @@ class Preparation:
         kafkas: Callable[[str], Kafka],
         committer: Committer,
         failpoints: Failpoints,
-        registries: Registries = writers.NO_REGISTRIES,
+        registries: Registries = writer_schemas.NO_REGISTRIES,
     ) -> None:
         self._registries = registries
         self._spark = spark
@@ -116,19 +116,19 @@ class Preparation:
         return offsets_of(ends[topic.job.topic])
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
-        if topic.job.record_schema.subject is not None:
-            self._learn_schemas(topic)
-        return self._read(topic, lambda: self._tables.ensure(topic.adapted_job))
+        if topic.job.record_schema.subject is None:
+            return self._read(topic, lambda: self._tables.ensure(topic.job))
+        topic.reading.schemas |= writer_schemas.schema_of_contract(topic.job.record_schema)
+        writer_schemas.learn(topic, self._registries)
+        return self._read(topic, lambda: self._ensure_adapted(topic))
 
-    def _learn_schemas(self, topic: Topic) -> None:
-        """Ask for the schemas that records of the topic name, and find the columns for them."""
+    def _ensure_adapted(self, topic: Topic) -> Any:
+        """Return the table, with columns for all schemas that the driver keeps for the topic."""
         reading, target = topic.reading, topic.job.table
-        known = writers.first_schema(topic.job.record_schema)
-        reading.writers = reading.writers | known
-        writers.learn(topic, self._registries)
         table = self._tables.load(target.catalog, target.namespace, target.name, rare=topic.table.uuid is None)
         present = {} if table is None else self._tables.columns(table)
-        reading.schema, reading.incompatible = writers.adapted(topic, present)
+        reading.schema, reading.incompatible = writer_schemas.adapted(topic, present)
+        return self._tables.ensure(topic.adapted_job)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:
         """Load the table, and store what the topic reports of it. Returns the table and the newest ingestion commit.

@@ -31,6 +31,8 @@ from firn_spark.worker.fetching.slices import Ranges
 log = structlog.get_logger()
 
 COMMITS_PER_CATALOG = 8
+MOST_REPEATS = 3
+"""Rounds in a row that may need further schemas before the topic backs off."""
 
 
 class Turns(Protocol):
@@ -198,11 +200,10 @@ class Rounds:
             problem = _problem(topic, result, current.get(topic.job.topic)) or elected.get(topic)
             if problem is not None:
                 self._refuse(topic, result, problem)
-            elif result.schemas_missing:
-                # The next preparation asks for them, changes the table, and lets the round begin again.
+            elif result.schemas_needed:
+                # The next preparation requests these schemas and changes the table. Then the round begins again.
                 self._commits.discard(topic, result)
-                topic.reading.unknown_schemas |= result.schemas_missing
-                topic.prepared = False
+                self._need_schemas(topic, result.schemas_needed)
             elif result.dead_letters_missing:
                 self._commits.discard(topic, result)
                 try:
@@ -226,6 +227,21 @@ class Rounds:
         for topic in again:
             self._run([topic], started)
 
+    def _need_schemas(self, topic: Topic, ids: set[int]) -> None:
+        """Let the next preparation request schemas. A topic whose rounds need further schemas each time backs off."""
+        reading = topic.reading
+        reading.needed_schemas |= ids
+        reading.repeats += 1
+        topic.prepared = False
+        if reading.repeats > MOST_REPEATS:
+            fail(
+                topic,
+                NotReadyError(
+                    f"topic {topic.job.topic}: its records name ever more schemas, {len(reading.schemas)} so far; check that their"
+                    " producers use the schema registry"
+                ),
+            )
+
     def _record_gaps(self, topic: Topic) -> None:
         try:
             name = topic.job.topic
@@ -245,6 +261,7 @@ class Rounds:
         try:
             self._commits.commit(topic, ranges, result, started)
             topic.attempts.succeeded()
+            topic.reading.repeats = 0
         except Exception as error:
             fail(topic, error)
         finally:
@@ -281,6 +298,6 @@ def _problem(topic: Topic, result: TopicResult, current: TopicInfo | FirnError |
     """Return why a result must not be committed."""
     if isinstance(current, FirnError) or current is None or current.topic_id != topic.topic_id:
         return NotReadyError(f"topic {topic.job.topic}: it was deleted or re-created while it was read")
-    if result.error is not None and not result.dead_letters_missing and not result.schemas_missing:
+    if result.error is not None and not result.dead_letters_missing and not result.schemas_needed:
         return UnavailableError(f"topic {topic.job.topic}: writing failed: {result.error}")
     return None

@@ -16,7 +16,7 @@ from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
 from firn_spark.worker.fetched import Identities
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writers import Refusal
+from firn_spark.worker.formats.writer_schemas import Refusal
 
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""
@@ -27,7 +27,7 @@ BACKOFF_MOST = 60.0
 NOT_READY_MOST = 5.0
 """Longest backoff of a topic that is not ready yet, because a dependency is starting."""
 REFUSED_SECONDS = 60.0
-"""Time for which the answer counts that a registry has no schema with an id."""
+"""Seconds until the driver asks again for a schema that the registry did not have."""
 SEEN_MOST = 128
 RECENT_MOST = 1000
 """Number of newest records that count as recent."""
@@ -190,26 +190,32 @@ class Reading:
     round_seconds: float = FIRST_ROUND_SECONDS
     """Duration of recent rounds from the time when they were due, including the wait for a worker."""
     schema: RecordSchema | None = None
-    """The schema of a topic with a schema registry, with columns for all ``writers``; None for other topics."""
-    writers: dict[int, WriterSchema | Refusal] = field(default_factory=dict)
-    """Schema id -> the schema in the registry. The latest to be learned is the last."""
+    """The schema of a topic with a schema registry, with the columns of all ``schemas`` that the table can hold. None before the
+    first preparation, and without a registry."""
+    schemas: dict[int, WriterSchema | Refusal] = field(default_factory=dict)
+    """Schema id -> the schema, or why records with this id are bad records. In the order in which the driver got them."""
     incompatible: dict[int, Refusal] = field(default_factory=dict)
-    """Schema id -> why the table cannot have its columns, if such records are dead letters."""
-    refused_at: float = 0.0
-    """When the registry last answered that it has no schema with an id (monotonic seconds)."""
-    unknown_schemas: set[int] = field(default_factory=set)
-    """Ids of schemas that records name, and that the driver has to ask for."""
+    """Schema id -> why the table cannot hold its values, if the contract has ``incompatible: DeadLetter``."""
+    refused_at: dict[int, float] = field(default_factory=dict)
+    """Id of a schema that the registry does not have -> when a round first used this answer (monotonic seconds)."""
+    repeats: int = 0
+    """Rounds in a row that needed further schemas."""
+    needed_schemas: set[int] = field(default_factory=set)
+    """Ids of schemas that tasks need, and that the driver has to request."""
     older: Offsets | None = None
     """Ends of the log at the first preparation of a table without a commit. Records before them are older than the
     table."""
 
-    def known_writers(self, now: float) -> dict[int, WriterSchema | Refusal]:
+    def known_schemas(self, now: float) -> dict[int, WriterSchema | Refusal]:
         """Return the schemas for the tasks of a round at ``now`` (monotonic seconds).
 
-        A registry may get a schema later. So a task asks again for an id that it did not have a while ago.
+        The registry may have a missing schema by now. So refusals are left out after `REFUSED_SECONDS`, and the driver asks again.
         """
-        old = now - self.refused_at > REFUSED_SECONDS
-        known = {number: each for number, each in self.writers.items() if not (old and isinstance(each, Refusal))}
+        known = {
+            number: each
+            for number, each in self.schemas.items()
+            if not isinstance(each, Refusal) or now - self.refused_at.setdefault(number, now) <= REFUSED_SECONDS
+        }
         return known | self.incompatible
 
     def measure(self, size: int, records: int) -> None:

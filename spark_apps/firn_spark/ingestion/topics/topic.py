@@ -63,7 +63,7 @@ class Topic:
 
     @property
     def schema(self) -> RecordSchema:
-        """Return the conversion of records to columns. With a schema registry, it has the columns of all known writers."""
+        """Return the conversion of records to columns. With a schema registry, it has the columns of all known schemas."""
         return self.reading.schema or self.job.record_schema
 
     @property
@@ -313,8 +313,9 @@ class Topic:
         if job.record_schema != self.job.record_schema:
             self.recent = Recent(new_schema=True)
         if job.record_schema.subject != self.job.record_schema.subject:
-            self.reading.writers, self.reading.incompatible, self.reading.schema = {}, {}, None
-            self.reading.unknown_schemas.clear()
+            self.reading.schemas, self.reading.incompatible, self.reading.schema = {}, {}, None
+            self.reading.needed_schemas.clear()
+            self.reading.refused_at.clear()
         self.job, self.halted = job, None
         self.prepared = False
         self.attempts.failures, self.attempts.next_at = 0, 0.0

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from firn.model.jobs import RecordSchema, SchemaFormat
 from firn_spark.worker.formats.format import Format
 from firn_spark.worker.formats.raw.passing import RawFormat
-from firn_spark.worker.formats.writers import ByWriter, Writers
+from firn_spark.worker.formats.writer_schemas import ByWriterSchema, WriterSchemas
 
 MOST_KEPT = 64
-"""Most formats of writers that a process keeps from one task to the next."""
+"""Formats of schemas of a registry that a process keeps from one task to the next."""
 
 
 def _json(schema: RecordSchema) -> Format:
@@ -33,15 +33,15 @@ _FORMATS: Mapping[SchemaFormat, Callable[[RecordSchema], Format]] = {
 
 
 @functools.lru_cache(MOST_KEPT)
-def _of_writer(schema: RecordSchema) -> Format:
+def _cached_format(schema: RecordSchema) -> Format:
     return _FORMATS[schema.format](schema)
 
 
-def open_format(schema: RecordSchema, writers: Writers) -> Format:
-    """Set up the format that ``schema`` names. ``writers`` are the known schemas of its registry.
+def open_format(schema: RecordSchema, writer_schemas: WriterSchemas) -> Format:
+    """Set up the format that ``schema`` names. ``writer_schemas`` are the known schemas of its registry.
 
     Raises InvalidSpecError for a column type that does not exist.
     """
     if schema.subject is not None:
-        return ByWriter(schema, writers, _of_writer)
+        return ByWriterSchema(schema, writer_schemas, _cached_format)
     return _FORMATS[schema.format](schema)

@@ -319,9 +319,11 @@ class _Records:
 
 def fields_of(fields: Sequence[avro.Field], types: Mapping[str, pa.DataType]) -> tuple[Rows, list[int | None]]:
     """Return a reader of a record's fields, and for each column the place of its values in the reader's answer."""
-    names = [each.name for each in fields if each.name in types]
+    # A column may come from another schema, in which the field is more than null.
+    wanted = [Wanted(each.type, types.get(each.name) if avro.column_type(each.type) else None) for each in fields]
+    names = [each.name for each, want in zip(fields, wanted, strict=True) if want.type is not None]
     places = {name: place for place, name in enumerate(names)}
-    return Rows([Wanted(each.type, types.get(each.name)) for each in fields]), [places.get(name) for name in types]
+    return Rows(wanted), [places.get(name) for name in types]
 
 
 class _Items:
@@ -410,7 +412,11 @@ class _Unions:
         branches, members = union.branches, avro.members(union)
         self._count = len(branches)
         self._single = len(members) == 1
-        types = [type_] if self._single else [_member_type(type_, name) for name, _ in members]
+        types = (
+            [type_]
+            if self._single
+            else [_member_type(type_, name) if avro.column_type(branch) else None for name, branch in members]
+        )
         values = [number for number, branch in enumerate(branches) if branch != Scalar("null")]
         self._null = next((number for number, branch in enumerate(branches) if branch == Scalar("null")), -1)
         self._readers = {

@@ -71,7 +71,19 @@ Decode = Callable[[Bytes], Any]
 
 
 def decoder(node: Node) -> Decode:
-    """Return the function that reads values of a type."""
+    """Return the function that reads values of a type. A type without a column has the value None."""
+    decode = _decoder(node)
+    return decode if avro.column_type(node) is not None else _passed_over(decode)
+
+
+def _passed_over(decode: Decode) -> Decode:
+    def decoded(data: Bytes) -> None:
+        decode(data)
+
+    return decoded
+
+
+def _decoder(node: Node) -> Decode:
     match node:
         case Scalar():
             return _scalar(node)

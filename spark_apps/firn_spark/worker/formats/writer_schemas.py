@@ -1,7 +1,7 @@
-"""Values that name the schema of their writer by its id in a schema registry.
+"""Values that begin with the id of their schema in a schema registry.
 
-Each value is decoded with the schema that it was written with, into the columns of the table. The driver gives a task
-the schemas that it knows. A task that meets another id stops, and the driver asks the registry (`MissingSchemasError`).
+`ByWriterSchema` decodes each value with its own schema into the columns of the table. The driver gives the schemas to
+tasks. A task that needs another one stops (`SchemasNeededError`), and the driver requests it from the registry.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +15,7 @@ from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
-from firn_spark.worker.formats.framing import BYTES, schema_ids
+from firn_spark.worker.formats.framing import schema_ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,28 +26,30 @@ class Refusal:
     detail: str
 
 
-Writers = Mapping[int, WriterSchema | Refusal]
-MOST_MISSING = 1000
-"""Most ids that a task asks for at a time."""
+WriterSchemas = Mapping[int, WriterSchema | Refusal]
+MOST_NEEDED = 200
+"""Most ids that a task returns at a time."""
 
 
-class MissingSchemasError(Exception):
-    """Values name schemas that the task does not have."""
+class SchemasNeededError(Exception):
+    """A task read values whose schemas it does not have."""
 
     def __init__(self, ids: list[int]) -> None:
-        super().__init__(f"schemas {ids} are missing")
+        super().__init__(f"the task needs the schemas {ids}")
         self.ids = ids
 
 
-class ByWriter:
-    """Decodes each value with the schema of its writer."""
+class ByWriterSchema:
+    """Decodes each value with its own schema."""
 
-    def __init__(self, schema: RecordSchema, writers: Writers, open_one: Callable[[RecordSchema], Format]) -> None:
-        """Set up the formats of all writers. ``open_one`` sets up the format of one. Raises InvalidSpecError."""
+    def __init__(
+        self, schema: RecordSchema, writer_schemas: WriterSchemas, open_one: Callable[[RecordSchema], Format]
+    ) -> None:
+        """Set up the formats of all schemas. ``open_one`` sets up the format of one. Raises InvalidSpecError."""
         self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
         self._formats: dict[int, Format] = {}
         self._refusals: dict[int, Refusal] = {}
-        for number, writer in writers.items():
+        for number, writer in writer_schemas.items():
             if isinstance(writer, Refusal):
                 self._refusals[number] = writer
                 continue
@@ -56,17 +58,17 @@ class ByWriter:
 
     @property
     def most_bytes(self) -> int:
-        """Implement `Format.most_bytes`: the least of all writers."""
+        """Implement `Format.most_bytes`: the smallest value of all formats."""
         return min((each.most_bytes for each in self._formats.values()), default=UNBOUNDED)
 
     def decode(self, records: Fetched) -> Columns:
-        """Implement `Format.decode`. Raises MissingSchemasError."""
+        """Implement `Format.decode`. Raises SchemasNeededError."""
         ids = schema_ids(records.values)
         found = np.unique(ids).tolist()
         known = self._formats.keys() | self._refusals.keys()
         missing = [number for number in found if number >= 0 and number not in known]
         if missing:
-            raise MissingSchemasError(missing[:MOST_MISSING])
+            raise SchemasNeededError(missing[:MOST_NEEDED])
         parts = [(np.flatnonzero(ids == number), number) for number in found]
         decoded = [(places, self._decode(records, places, number)) for places, number in parts]
         if len(decoded) == 1:
@@ -101,5 +103,5 @@ class ByWriter:
         return BadRecordError(
             Code.UNKNOWN_SCHEMA,
             Stage.DECODE,
-            f"the value does not begin with the {BYTES} bytes of a schema registry; let the producer use a serializer of one",
+            "the value has no framing of a schema registry; let the producer use a serializer that writes a byte 0 and the schema id",
         )

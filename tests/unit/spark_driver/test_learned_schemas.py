@@ -1,4 +1,4 @@
-"""The driver learns the schemas of writers, and the columns that a table needs for them."""
+"""The driver requests the schemas of records, and derives the columns of the table."""
 
 import json
 from pathlib import Path
@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 
 from firn.model.conditions import Reason
-from firn.model.errors import ConflictError, InvalidSpecError, UnavailableError
+from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import Column, RecordSchema, RegistryConnection, Subject, WriterSchema
-from firn.schema_registry import Registered
-from firn_spark.ingestion import writers
+from firn.schema_registry import Registered, RegistryAwayError
+from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writers import Registries, adapted, learn
+from firn_spark.ingestion.writer_schemas import Registries, adapted, learn
 from firn_spark.worker.bad_records import Code
-from firn_spark.worker.formats.writers import Refusal
+from firn_spark.worker.formats.writer_schemas import Refusal
 from tests.unit.spark_driver.topic import job
 
 
@@ -43,10 +43,24 @@ class Answers:
         return self.schemas.get(number)
 
 
+class Clock:
+    """The monotonic time of the driver."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr("time.monotonic", lambda: made.now)
+    return made
+
+
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     made = Answers()
-    monkeypatch.setattr(writers, "SchemaRegistry", lambda *_: made)
+    monkeypatch.setattr(writer_schemas, "SchemaRegistry", lambda *_: made)
     return made
 
 
@@ -98,13 +112,30 @@ def test_files_of_another_registry_do_not_count(answers: Answers, tmp_path: Path
     assert moved.schema("main", 7) == WriterSchema(text=text(id="string"))
 
 
-def test_an_unknown_id_is_refused_and_asked_for_again(answers: Answers) -> None:
+def test_a_missing_schema_may_come_late(answers: Answers, clock: Clock) -> None:
     asking = registries()
+    with pytest.raises(NotReadyError, match="does not have schema 9, which a value names"):
+        asking.schema("main", 9)
+    answers.add(9, id="int")
+    assert asking.schema("main", 9) == WriterSchema(text=text(id="int"))
+
+
+def test_a_schema_that_stays_missing_is_refused_and_asked_for_again(answers: Answers, clock: Clock) -> None:
+    asking = registries()
+    with pytest.raises(NotReadyError):
+        asking.schema("main", 9)
+    clock.now += writer_schemas.MISSING_SECONDS
     found = asking.schema("main", 9)
     assert isinstance(found, Refusal)
     assert found.code is Code.UNKNOWN_SCHEMA
     answers.add(9, id="int")
     assert asking.schema("main", 9) == WriterSchema(text=text(id="int"))
+
+
+def test_an_id_beyond_31_bits_is_refused_without_a_request(answers: Answers) -> None:
+    found = registries().schema("main", 2**31)
+    assert isinstance(found, Refusal)
+    assert answers.asked == []
 
 
 def test_a_schema_of_another_format_is_refused(answers: Answers) -> None:
@@ -114,12 +145,21 @@ def test_a_schema_of_another_format_is_refused(answers: Answers) -> None:
     assert "has the type JSON" in found.detail
 
 
-def test_after_a_failure_the_registry_has_a_pause(answers: Answers) -> None:
-    asking, answers.problem = registries(), UnavailableError("away")
+def test_while_the_registry_is_away_the_driver_sends_no_request_for_five_seconds(
+    answers: Answers, clock: Clock
+) -> None:
+    asking, answers.problem = registries(), RegistryAwayError("away")
     for number in (1, 2, 3):
         with pytest.raises(UnavailableError, match="away"):
             asking.schema("main", number)
     assert answers.asked == [1]
+    clock.now += writer_schemas.QUIET_SECONDS
+    answers.problem = UnavailableError("schema 2 has a circle")
+    answers.add(3, id="int")
+    with pytest.raises(UnavailableError, match="circle"):
+        asking.schema("main", 2)
+    answers.problem = None
+    assert asking.schema("main", 3) == WriterSchema(text=text(id="int"))
 
 
 def test_a_registry_without_settings_is_an_error() -> None:
@@ -127,43 +167,52 @@ def test_a_registry_without_settings_is_an_error() -> None:
         registries().schema("other", 1)
 
 
-def test_an_outage_leaves_the_ids_that_are_left_to_ask_for(answers: Answers) -> None:
+def test_after_an_outage_only_the_missing_ids_are_requested(answers: Answers) -> None:
     answers.add(1, id="int")
+    answers.add(2, id="int")
     asking, orders = registries(), topic(("id", "int"))
-    orders.reading.unknown_schemas = {1, 2}
+    orders.reading.needed_schemas = {1, 2}
     learn(orders, asking)
-    assert orders.reading.unknown_schemas == set()
-    orders.reading.unknown_schemas, answers.problem = {1, 5}, UnavailableError("away")
+    assert orders.reading.needed_schemas == set()
+    orders.reading.needed_schemas, answers.problem = {1, 5}, UnavailableError("away")
     with pytest.raises(UnavailableError):
         learn(orders, asking)
-    assert orders.reading.unknown_schemas == {5}
-    assert isinstance(orders.reading.writers[1], WriterSchema)
+    assert orders.reading.needed_schemas == {5}
+    assert isinstance(orders.reading.schemas[1], WriterSchema)
 
 
-def test_a_refusal_ends_after_a_while(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("time.monotonic", lambda: 1000.0)
+def test_a_refusal_ends_a_while_after_its_first_use(answers: Answers, clock: Clock) -> None:
     answers.add(1, id="int")
-    orders = topic(("id", "int"))
-    orders.reading.unknown_schemas = {1, 9}
-    learn(orders, registries())
-    assert set(orders.reading.known_writers(1000.0 + REFUSED_SECONDS)) == {1, 9}
-    assert set(orders.reading.known_writers(1001.0 + REFUSED_SECONDS)) == {1}
+    orders, asking = topic(("id", "int")), registries()
+    orders.reading.needed_schemas = {1, 9}
+    with pytest.raises(NotReadyError):
+        learn(orders, asking)
+    assert orders.reading.needed_schemas == {9}
+    clock.now += writer_schemas.MISSING_SECONDS
+    learn(orders, asking)
+    clock.now += 100.0
+    assert set(orders.reading.known_schemas(clock.now)) == {1, 9}, "no round has used the answer yet"
+    clock.now += REFUSED_SECONDS
+    assert set(orders.reading.known_schemas(clock.now)) == {1, 9}
+    assert set(orders.reading.known_schemas(clock.now + 1)) == {1}
 
 
 def test_a_topic_keeps_the_schemas_that_it_learned_last(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writers, "MOST_OF_TOPIC", 3)
+    monkeypatch.setattr(writer_schemas, "MOST_OF_TOPIC", 3)
     asking, orders = registries(), topic(("id", "int"))
     for number in (5, 4, 3, 2, 5):
         answers.add(number, id="int")
-        orders.reading.unknown_schemas = {number}
+        orders.reading.needed_schemas = {number}
         learn(orders, asking)
-    assert list(orders.reading.writers) == [3, 2, 5]
+    assert list(orders.reading.schemas) == [4, 3, 2, 5], "a round may need more of them"
+    learn(orders, asking)
+    assert list(orders.reading.schemas) == [3, 2, 5]
 
 
-def test_columns_hold_the_values_of_all_writers() -> None:
+def test_columns_hold_the_values_of_all_schemas() -> None:
     orders = topic(("id", "int"), ("note", "string"))
     inner = {"type": "record", "name": "C", "fields": [{"name": "email", "type": "string"}]}
-    orders.reading.writers = {
+    orders.reading.schemas = {
         1: WriterSchema(text=text(id="long", customer=inner)),
         2: WriterSchema(text=text(more="double")),
         3: Refusal(Code.UNKNOWN_SCHEMA, "gone"),
@@ -184,33 +233,44 @@ def test_a_wider_column_of_the_table_stays_wide() -> None:
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        (text(id="string"), "schema 4 of registry main: field id has the type string, and its column has long"),
-        (text(_kafka="int"), "schema 4 of registry main: field _kafka: names that start with _kafka are reserved"),
-        ("[", "schema 4 of registry main: the schema is not JSON"),
+        (
+            text(id="string"),
+            "schema 4 of schema registry main: field id has the type string, but column id has the type long",
+        ),
+        (
+            text(_kafka="int"),
+            "schema 4 of schema registry main: field _kafka: names that start with _kafka are reserved",
+        ),
+        ("[", "schema 4 of schema registry main: the schema is not JSON"),
+        (text(ID="long"), "schema 4 of schema registry main: field ID and column id differ only in case"),
+        (
+            text(**{f"f{n}": "int" for n in range(1000)}),
+            "schema 4 of schema registry main: the table would have 1001 columns",
+        ),
     ],
 )
-def test_records_of_a_writer_that_the_table_cannot_hold_wait_or_are_dead_letters(schema: str, problem: str) -> None:
+def test_incompatible_records_wait_or_become_dead_letters(schema: str, problem: str) -> None:
     holding = topic(("id", "long"))
-    holding.reading.writers = {4: WriterSchema(text=schema)}
+    holding.reading.schemas = {4: WriterSchema(text=schema)}
     with pytest.raises(ConflictError) as error:
         adapted(holding, {"id": "long"})
     assert str(error.value).startswith(problem)
     assert error.value.reason == Reason.INCOMPATIBLE_SCHEMA
     passing = topic(("id", "long"), incompatible="DeadLetter")
-    passing.reading.writers = {4: WriterSchema(text=schema), 5: WriterSchema(text=text(id="long", more="int"))}
+    passing.reading.schemas = {4: WriterSchema(text=schema), 5: WriterSchema(text=text(id="long", more="int"))}
     found, left_out = adapted(passing, {"id": "long"})
     assert fields(found) == {"id": "long", "more": "int"}
     assert left_out[4].code is Code.INCOMPATIBLE_SCHEMA
     assert left_out[4].detail.startswith(problem)
 
 
-def test_another_subject_forgets_the_schemas_of_writers() -> None:
+def test_another_subject_forgets_the_schemas() -> None:
     orders = topic(("id", "int"))
-    orders.reading.writers, orders.reading.unknown_schemas = {1: WriterSchema(text=text(id="int"))}, {2}
+    orders.reading.schemas, orders.reading.needed_schemas = {1: WriterSchema(text=text(id="int"))}, {2}
     same = orders.job.model_copy(update={"freshness_ms": 9})
     orders.accept(same)
-    assert orders.reading.writers
+    assert orders.reading.schemas
     other = orders.job.record_schema.model_copy(update={"subject": Subject(registry="main", name="other")})
     orders.accept(orders.job.model_copy(update={"record_schema": other}))
-    assert orders.reading.writers == {}
-    assert orders.reading.unknown_schemas == set()
+    assert orders.reading.schemas == {}
+    assert orders.reading.needed_schemas == set()

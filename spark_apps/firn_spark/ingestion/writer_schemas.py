@@ -1,6 +1,6 @@
-"""The schemas of writers: asked of registries, kept on disk, and the columns that a table needs for them.
+"""Request the schemas of records from registries, keep them on disk, and derive the columns of the table.
 
-A schema with an id never changes. So the driver asks for each id once, and starts again while its registry is away.
+A schema id never gets another schema. So a driver can restart without the registry.
 """
 
 import hashlib
@@ -8,30 +8,36 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import structlog
 
 from firn.model.conditions import Reason
-from firn.model.errors import ConflictError, FirnError, InvalidSpecError
+from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, GroupSettings, RecordSchema, RegistryConnection, WriterSchema
-from firn.schema_registry import AVRO, Registered, SchemaRegistry
+from firn.schema_registry import AVRO, RegistryAwayError, SchemaRegistry
 from firn.schemas import avro
 from firn.tables import evolution, types
 from firn_spark.credentials import read_secret
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.worker.bad_records import Code
-from firn_spark.worker.formats.writers import Refusal
+from firn_spark.worker.formats.writer_schemas import Refusal
 
 log = structlog.get_logger()
 
+MOST_MISSING = 10_000
+"""Ids that a registry does not have, in memory."""
 MOST_KEPT = 1000
 """Schemas in memory, and files of a registry on disk."""
 MOST_OF_TOPIC = 64
-"""Schemas that a topic gives its tasks. A task asks again for one that is no longer among them."""
+"""Schemas of a topic that the driver keeps from one preparation to the next. If a task needs another one, the driver adds it
+and repeats the round."""
+MISSING_SECONDS = 5.0
+"""Seconds between two answers after which a schema counts as missing. A registry may learn of a new schema with a delay."""
+MOST_ID = 2**31 - 1
 QUIET_SECONDS = 5.0
-"""Seconds after a failure in which the driver sends the registry no request."""
+"""Seconds after a failure in which the driver sends no request to the registry."""
 
 
 class Registries:
@@ -43,14 +49,19 @@ class Registries:
         self._directory = Path(directory) if directory is not None else None
         self._clients = {name: SchemaRegistry(name, each, read_secret) for name, each in connections.items()}
         self._known: OrderedDict[tuple[str, int], WriterSchema | Refusal] = OrderedDict()
+        self._missing: OrderedDict[tuple[str, int], float] = OrderedDict()
+        """When a registry first answered that it does not have a schema (monotonic seconds)."""
         self._failures: dict[str, tuple[float, FirnError]] = {}
         self._lock = threading.Lock()
 
     def schema(self, registry: str, number: int) -> WriterSchema | Refusal:
         """Return the schema with an id, or why values with this id are bad records.
 
-        Raises InvalidSpecError if the settings lack the registry, AccessDeniedError, and UnavailableError.
+        Raises InvalidSpecError if the settings lack the registry, NotReadyError if the registry does not have the schema yet,
+        AccessDeniedError, and UnavailableError.
         """
+        if number > MOST_ID:
+            return _refusal(registry, number)
         key = registry, number
         with self._lock:
             if key in self._known:
@@ -58,8 +69,8 @@ class Registries:
                 return self._known[key]
         if registry not in self._clients:
             raise InvalidSpecError(
-                f"schema registry {registry} is not in the settings of the driver; the operator adds it with the next change"
-                " of the settings"
+                f"schema registry {registry} is not in the settings of the driver; add it to registries in the operator's"
+                " configuration. If it is there, the driver restarts with it"
             )
         file = self._file(registry, number)
         found = _read(file) or self._ask(registry, number)
@@ -78,11 +89,29 @@ class Registries:
             raise failure.with_traceback(None)
         try:
             answer = self._clients[registry].by_id(number)
-        except FirnError as error:
+        except RegistryAwayError as error:
             with self._lock:
                 self._failures[registry] = time.monotonic(), error
             raise
-        return _usable(registry, number, answer)
+        if answer is None:
+            return self._not_found(registry, number)
+        if answer.kind != AVRO:
+            problem = f"schema {number} of schema registry {registry} has the type {answer.kind}, and the topic has format: Avro"
+            return Refusal(Code.UNKNOWN_SCHEMA, problem)
+        return answer.schema
+
+    def _not_found(self, registry: str, number: int) -> Refusal:
+        now = time.monotonic()
+        with self._lock:
+            first = self._missing.setdefault((registry, number), now)
+            while len(self._missing) > MOST_MISSING:
+                self._missing.popitem(last=False)
+        if now - first >= MISSING_SECONDS:
+            return _refusal(registry, number)
+        raise NotReadyError(
+            f"schema registry {registry} does not have schema {number}, which a value names; the driver asks again, because the"
+            " schema may be new"
+        )
 
     def _file(self, registry: str, number: int) -> Path | None:
         if self._directory is None:
@@ -92,14 +121,9 @@ class Registries:
         return self._directory / url / f"{number}.json"
 
 
-def _usable(registry: str, number: int, answer: Registered | None) -> WriterSchema | Refusal:
-    if answer is None:
-        problem = f"schema registry {registry} has no schema with the id {number}, with which the value begins"
-        return Refusal(Code.UNKNOWN_SCHEMA, problem)
-    if answer.kind != AVRO:
-        problem = f"schema {number} of registry {registry} has the type {answer.kind}, and the topic has format: Avro"
-        return Refusal(Code.UNKNOWN_SCHEMA, problem)
-    return answer.schema
+def _refusal(registry: str, number: int) -> Refusal:
+    problem = f"the value names schema {number}, which schema registry {registry} does not have"
+    return Refusal(Code.UNKNOWN_SCHEMA, problem)
 
 
 def _read(file: Path | None) -> WriterSchema | None:
@@ -112,7 +136,7 @@ def _read(file: Path | None) -> WriterSchema | None:
 
 
 def _write(file: Path | None, schema: WriterSchema) -> None:
-    """Keep a schema on disk if there is room. It can be asked for again, so a failure is no error."""
+    """Keep a schema on disk if there is room. The driver can request it again, so it only logs a failure."""
     if file is None or file.exists():
         return
     unfinished = file.with_name(f".{file.name}.{threading.get_ident()}")
@@ -127,47 +151,67 @@ def _write(file: Path | None, schema: WriterSchema) -> None:
 
 
 def learn(topic: Topic, registries: Registries) -> None:
-    """Ask for the schemas that records of the topic name. Raises as `Registries.schema`."""
+    """Request the schemas whose ids tasks have reported. Raises as `Registries.schema`."""
     subject = topic.job.record_schema.subject
     if subject is None:
         return
-    reading = topic.reading
-    for number in sorted(reading.unknown_schemas):
-        reading.writers.pop(number, None)
-        found = reading.writers[number] = registries.schema(subject.registry, number)
-        reading.unknown_schemas.discard(number)
-        if isinstance(found, Refusal):
-            reading.refused_at = time.monotonic()
-    surplus = len(reading.writers) - MOST_OF_TOPIC
-    for number in list(reading.writers)[: max(0, surplus)]:
-        del reading.writers[number]
+    reading, pending = topic.reading, None
+    if not reading.needed_schemas:
+        # A round that waits for schemas may need more of them than that.
+        for number in list(reading.schemas)[:-MOST_OF_TOPIC]:
+            del reading.schemas[number]
+    for number in sorted(reading.needed_schemas):
+        reading.schemas.pop(number, None)
+        reading.refused_at.pop(number, None)
+        try:
+            reading.schemas[number] = registries.schema(subject.registry, number)
+        except NotReadyError as error:
+            pending = error
+            continue
+        reading.needed_schemas.discard(number)
+    if pending is not None:
+        raise pending
 
 
 def adapted(topic: Topic, present: Mapping[str, str]) -> tuple[RecordSchema, dict[int, Refusal]]:
-    """Return the topic's schema with columns for the values of all known writers, and the writers that are left out.
+    """Return the topic's schema with the columns of all known schemas, and the schemas that the table cannot hold.
 
-    ``present`` are the columns of the table with their types. A writer is left out if the table cannot hold its values, and the
-    contract makes dead letters of them. Otherwise this raises ConflictError (IncompatibleSchema).
+    ``present`` are the columns of the table with their types. Raises ConflictError (IncompatibleSchema) for a schema that the
+    table cannot hold, unless the contract has ``incompatible: DeadLetter``.
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
     fields = _widened(schema.fields, present)
     left_out: dict[int, Refusal] = {}
-    for number, writer in topic.reading.writers.items():
+    for number, writer in topic.reading.schemas.items():
         if not isinstance(writer, WriterSchema):
             continue
         try:
-            fields = _with_writer(fields, present, f"schema {number} of registry {subject.registry}", writer)
+            fields = _with_schema(fields, present, f"schema {number} of schema registry {subject.registry}", writer)
         except InvalidSpecError as error:
             if schema.incompatible == "DeadLetter":
                 left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
                 continue
             raise ConflictError(
-                f"{error}; the records of the topic wait. Create this IcebergTopic again with another table.name, or set"
-                " spec.schema.evolution.incompatible: DeadLetter",
+                f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter, or create this"
+                " IcebergTopic again with another topicName and table.name",
                 reason=Reason.INCOMPATIBLE_SCHEMA,
             ) from error
     return schema.model_copy(update={"fields": fields}), left_out
+
+
+def _check_names(place: str, fields: Sequence[Column], present: Iterable[str]) -> None:
+    """Check the columns of a table. Raises InvalidSpecError that names ``place`` and the columns."""
+    names = {field.name for field in fields} | set(present)
+    folded = {name.lower(): name for name in present}
+    for field in fields:
+        other = folded.setdefault(field.name.lower(), field.name)
+        if other != field.name and field.name not in present:
+            raise InvalidSpecError(
+                f"{place}: field {field.name} and column {other} differ only in case, which query engines ignore"
+            )
+    if len(names) > types.MOST_COLUMNS:
+        raise InvalidSpecError(f"{place}: the table would have {len(names)} columns, more than {types.MOST_COLUMNS}")
 
 
 def _widened(fields: Sequence[Column], present: Mapping[str, str]) -> tuple[Column, ...]:
@@ -175,10 +219,10 @@ def _widened(fields: Sequence[Column], present: Mapping[str, str]) -> tuple[Colu
     return evolution.merged_columns(known, fields)
 
 
-def _with_writer(
+def _with_schema(
     fields: Sequence[Column], present: Mapping[str, str], place: str, writer: WriterSchema
 ) -> tuple[Column, ...]:
-    """Return the columns with those for a writer. Raises InvalidSpecError that names ``place`` and the field."""
+    """Return the columns with those of a schema. Raises InvalidSpecError that names ``place`` and the field."""
     columns = avro.columns_of(writer, place)
     merged = {field.name: field for field in fields}
     for column in columns:
@@ -190,9 +234,11 @@ def _with_writer(
         both = evolution.merged(types.parse(before), types.parse(column.type))
         if both is None:
             raise InvalidSpecError(
-                f"{place}: field {column.name} has the type {column.type}, and its column has {before}"
+                f"{place}: field {column.name} has the type {column.type}, but column {column.name} has the type {before},"
+                " which cannot hold it"
             )
         merged[column.name] = (known or column).model_copy(update={"type": str(both)})
+    _check_names(place, tuple(merged.values()), present)
     return tuple(merged.values())
 
 
@@ -204,7 +250,7 @@ def registries(settings: GroupSettings) -> Registries:
     return Registries(settings.registries, settings.schema_directory)
 
 
-def first_schema(schema: RecordSchema) -> dict[int, WriterSchema | Refusal]:
+def schema_of_contract(schema: RecordSchema) -> dict[int, WriterSchema | Refusal]:
     """Return the schema that a contract has, by its id."""
     if schema.schema_id is None:
         return {}

@@ -11,8 +11,9 @@ import pytest
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
 from firn_spark.worker.bad_records import Code
+from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats.registry import open_format
-from firn_spark.worker.formats.writers import MissingSchemasError, Refusal, Writers
+from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
 from tests.unit.spark import records, tables
 from tests.unit.spark.records import fetched
@@ -46,10 +47,10 @@ def schema(*columns: tuple[str, str]) -> RecordSchema:
 
 
 TABLE = schema(("a", "long"), ("b", "string"), ("c", "double"))
-WRITERS: Writers = {1: writer(NARROW), 2: writer(WIDE), 9: GONE}
+WRITERS: WriterSchemas = {1: writer(NARROW), 2: writer(WIDE), 9: GONE}
 
 
-def test_values_of_several_writers_keep_their_order() -> None:
+def test_values_of_several_schemas_keep_their_order() -> None:
     pick = random.Random(7)
     ids = [pick.choice((1, 2)) for _ in range(300)]
     values = [
@@ -88,10 +89,10 @@ def test_no_records_give_no_rows() -> None:
 
 
 def test_unknown_ids_are_asked_for_all_at_once() -> None:
-    values = [value(number, NARROW, a=1) for number in (1, 70_000, 5, 2**31 - 1, 5)]
-    with pytest.raises(MissingSchemasError) as error:
+    values = [value(number, NARROW, a=1) for number in (1, 70_000, 5, 2**32 - 1, 5)]
+    with pytest.raises(SchemasNeededError) as error:
         open_format(TABLE, WRITERS).decode(fetched(values))
-    assert error.value.ids == [5, 70_000, 2**31 - 1]
+    assert error.value.ids == [5, 70_000, 2**32 - 1]
 
 
 def test_a_task_reports_missing_schemas_and_writes_no_file(tmp_path: Any) -> None:
@@ -99,13 +100,27 @@ def test_a_task_reports_missing_schemas_and_writes_no_file(tmp_path: Any) -> Non
     table = tables.table_of(job, tmp_path)
 
     def landed(writers: Any) -> Any:
-        plan = LandingPlan({"t": TopicLanding(job, table, writers=writers)}, ingested_at=0)
+        plan = LandingPlan({"t": TopicLanding(job, table, writer_schemas=writers)}, ingested_at=0)
         return tables.results(land(iter([records.batch([value(1, NARROW, a=4), value(2, NARROW, a=5)])]), plan))["t"]
 
     result = landed({1: writer(NARROW)})
-    assert dict(result) == {Kind.SCHEMAS_MISSING: [{"ids": [2]}]}
+    assert dict(result) == {Kind.SCHEMAS_NEEDED: [{"ids": [2]}]}
     result = landed({1: writer(NARROW), 2: writer(NARROW)})
     assert result["stats"][0]["rows"] == 2
+
+
+@pytest.mark.parametrize("shape", ["Struct", "Flat"])
+def test_a_row_has_the_id_of_its_schema(shape: str) -> None:
+    job = records.job(metadata_columns=shape).model_copy(update={"record_schema": schema(("a", "long"))})
+    beyond = Refusal(Code.UNKNOWN_SCHEMA, "no such id")
+    decoder = Decoder(job, ingested_at=0, writer_schemas={1: writer(NARROW), 2: writer(WIDE), 2**32 - 1: beyond})
+    values = [value(2, WIDE, a=1, b=None), None, value(2**32 - 1, NARROW, a=1), value(1, NARROW, a=2)]
+    decoded = decoder.decode(fetched(values))
+    rows = decoded.rows.to_pylist()
+    ids = [row["_kafka"]["schema_id"] if shape == "Struct" else row["_kafka_schema_id"] for row in rows]
+    assert ids == [2, None, 1]
+    assert decoded.dead is not None
+    assert "schema_id" not in decoded.dead.to_pylist()[0]["_kafka"]
 
 
 def test_types_of_references_are_known() -> None:
@@ -119,3 +134,32 @@ def test_types_of_references_are_known() -> None:
 def test_a_writer_without_its_references_is_an_error() -> None:
     with pytest.raises(InvalidSpecError, match=r"shop\.Money"):
         open_format(schema(("price", "long")), {1: writer([{"name": "price", "type": "shop.Money"}])})
+
+
+NOTHING = {"type": "record", "name": "Empty", "fields": []}
+
+
+@pytest.mark.parametrize(
+    "kind", [NOTHING, "null", ["null"], {"type": "array", "items": ["null"]}, {"type": "map", "values": "null"}]
+)
+def test_a_field_that_is_always_null_gives_nulls_to_the_column_of_another_schema(kind: Any) -> None:
+    contents: dict[str, Any] = {"record": {}, "map": {}, "array": [None, None]}
+    content = contents[kind["type"]] if isinstance(kind, dict) else None
+    inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": kind}, {"name": "y", "type": "int"}]}
+    fields = [{"name": "x", "type": kind}, {"name": "a", "type": "int"}, {"name": "s", "type": inner}]
+    fields[2]["type"] = json.loads(json.dumps(inner).replace('"Empty"', '"Other"'))
+    good = value(4, fields, x=content, a=3, s={"x": content, "y": 5})
+    columns = open_format(schema(("x", "int"), ("a", "int"), ("s", "struct<x: int, y: int>")), {4: writer(fields)})
+    decoded = columns.decode(fetched([good, good + b"!", good]))
+    assert decoded.arrays[0].to_pylist() == [None] * 3
+    assert decoded.arrays[1].to_pylist() == [3, None, 3]
+    assert decoded.arrays[2].to_pylist() == [{"x": None, "y": 5}, None, {"x": None, "y": 5}]
+    assert set(decoded.errors) == {1}
+
+
+def test_a_topic_whose_schema_cannot_be_opened_fails_alone(tmp_path: Any) -> None:
+    job = records.job().model_copy(update={"record_schema": schema(("a", "long"))})
+    broken = {1: WriterSchema(text="{")}
+    plan = LandingPlan({"t": TopicLanding(job, tables.table_of(job, tmp_path), writer_schemas=broken)}, ingested_at=0)
+    result = tables.results(land(iter([records.batch([value(1, NARROW, a=4)])]), plan))["t"]
+    assert list(result) == ["error"]
