@@ -19,7 +19,7 @@ import fastavro
 import pyarrow as pa
 import pyarrow.json as pa_json
 
-from firn.model.jobs import Column, IngestJob, RecordSchema, TableTarget
+from firn.model.jobs import Column, IngestJob, RecordSchema, Subject, TableTarget, WriterSchema
 from firn.schemas import avro
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
@@ -28,6 +28,7 @@ from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.values import RecordReader
+from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from hack.bench.contestants import records
 from hack.bench.measuring.figures import Figure
@@ -137,6 +138,23 @@ def _avro(values: list[bytes]) -> Figure:
     return Figure("decode_avro", _cost(decode, _COUNT), _UNIT, "lower", f"fastavro {fastavro.__version__}", peer)
 
 
+def _avro_of_registry(values: list[bytes], ids: int) -> float:
+    """Return the cost of values with the framing of a schema registry, with this number of schemas in turns."""
+    record = avro.parse(json.dumps(_AVRO))
+    framed = [b"\0" + (number % ids + 1).to_bytes(4) + value for number, value in enumerate(_in_avro(values))]
+    records = [Fetched.from_arrow("t", batch) for batch in _batches(framed)]
+    subject = Subject(registry="bench", name="bench")
+    schema = RecordSchema(format="Avro", framing="Registry", subject=subject, fields=avro.columns(record))
+    known = {number: WriterSchema(text=json.dumps({**_AVRO, "doc": str(number)})) for number in range(1, ids + 1)}
+    decoder = open_format(schema, known)
+
+    def decode() -> None:
+        for part in records:
+            assert not decoder.decode(part).errors, "the decoder refused a record"
+
+    return _cost(decode, _COUNT)
+
+
 def measure(options: Options) -> Iterator[Figure]:
     """Measure decoding of flat records, strict decoding, records with nested fields, and a whole task."""
     values = records.Generator().generate(_COUNT)
@@ -163,6 +181,8 @@ def measure(options: Options) -> Iterator[Figure]:
     yield Figure("decode_nested", _cost(lambda: [decoder.decode(part) for part in nested], _COUNT), _UNIT, "lower")
 
     yield _avro(values)
+    yield Figure("decode_avro_registry", _avro_of_registry(values, 1), _UNIT, "lower")
+    yield Figure("decode_avro_two_schemas", _avro_of_registry(values, 2), _UNIT, "lower")
 
     batches, job = _batches(values), _job(records.COLUMNS)
     rows = Decoder(job, ingested_at=0)
