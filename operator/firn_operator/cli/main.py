@@ -1,4 +1,8 @@
-"""The command line tool ``firn``: query tables, audit topics, check the configuration."""
+"""The command line tool ``firn``: inspect topics, query tables, audit topics, check the configuration.
+
+``status`` works on any machine with a kubeconfig, also as ``kubectl firn``. The other commands need the
+operator's configuration, and run in its pod.
+"""
 
 import json
 import os
@@ -26,6 +30,19 @@ Configuration = Annotated[
 ]
 
 
+Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig. Default: its current one.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace of the resources. Default: that of the context.")
+]
+
+
+class Format(StrEnum):
+    """Formats of the reports of resources."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class AuditOutput(StrEnum):
     """Formats of the result of an audit."""
 
@@ -39,6 +56,43 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+
+
+@app.command()
+def status(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="The IcebergTopic as NAME or NAMESPACE/NAME. Default: a table of all topics in the namespace."
+        ),
+    ] = None,
+    namespace: Namespace = None,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Without TOPIC: list the topics of all namespaces.")
+    ] = False,
+    context: Context = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Format of the report: text or json.")] = Format.TEXT,
+) -> None:
+    """Show the state of a topic on one screen: conditions, topic, table, ingestion, maintenance, audits and the next step.
+
+    The command reads the resource and its Events with the rights of your kubeconfig. The bad conditions come first, and the last
+    line is the message of the most important one. Without TOPIC, topics that are not Ready come first.
+
+    The exit code is 0 if the topic is Ready, or all listed topics are. It is 3 if one is not Ready, 2 if the topic does not exist or a
+    right is missing, and 75 if the API server does not answer.
+    """
+    from firn_operator.cli.resources import connection
+    from firn_operator.cli.resources import status as reports
+
+    if topic is not None and everywhere:
+        raise InvalidSpecError("-A lists the topics of all namespaces; leave out TOPIC or -A")
+    with connection.Connection(connection.log_in(context, namespace)) as api:
+        as_json = output is Format.JSON
+        if topic is not None:
+            code = reports.one(api, topic, as_json=as_json)
+        else:
+            code = reports.many(api, everywhere=everywhere, as_json=as_json)
+    raise typer.Exit(code)
 
 
 @app.command()
@@ -246,4 +300,11 @@ def main() -> int:
     except FirnError as error:
         print(f"firn: {error}", file=sys.stderr)
         return ExitCode.TEMPORARY if isinstance(error, UnavailableError) else ExitCode.CONFIGURATION
+    except ModuleNotFoundError as error:
+        print(
+            f"firn: this installation has no module {error.name}: its extra cli has the command status only; run this command"
+            " in the operator's pod, or install the extra operator",
+            file=sys.stderr,
+        )
+        return ExitCode.CONFIGURATION
     return ExitCode.DONE
