@@ -111,7 +111,7 @@ def test_near_names_are_few() -> None:
     assert near("x", [], "topics") == "there are no topics"
 
 
-def test_status_needs_only_the_small_extra() -> None:
+def test_status_and_plan_need_only_the_small_extra() -> None:
     program = f"""
 import sys
 sys.path[:0] = {sys.path!r}
@@ -119,6 +119,7 @@ for name in {ABSENT!r}:
     sys.modules[name] = None
 import firn_operator.cli.main
 import firn_operator.cli.resources.status
+import firn_operator.cli.resources.plan
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
 
