@@ -94,8 +94,8 @@ def status(
     The command reads the resource and its Events with the rights of your kubeconfig. The bad conditions come first, and the last
     line is the message of the most important one. Without TOPIC, topics that are not Ready come first.
 
-    The exit code is 0 if the topic is Ready, or all listed topics are. It is 3 if one is not Ready, 2 if the topic does not exist or a
-    right is missing, and 75 if the API server does not answer.
+    The exit code is 0 if the topic is Ready, or all listed topics are. It is 3 if a topic is not Ready, and 2 if it does not exist or a
+    right is missing. It is 75 if the API server does not answer.
     """
     from firn_operator.cli.resources import connection
     from firn_operator.cli.resources import status as reports
@@ -134,8 +134,8 @@ def plan(
     The plan uses the decisions of the operator and a dry run of the API server, with the rights of your kubeconfig. It lists what is
     created, changed, rewritten, restarted and refused, by field. It says which checks it left out because of a missing right.
 
-    The exit code is 0 if applying changes nothing, 2 if it changes something, and 3 if a manifest is refused. It is 78 if no plan could
-    be made, for example because of wrong arguments or missing rights, and 75 if the API server does not answer.
+    The exit code is 0 if applying changes nothing, 2 if it changes something, and 3 if a manifest is refused. Without a plan it is 78, for
+    example because of wrong arguments or missing rights. It is 75 if the API server does not answer.
     """
     from firn_operator.cli.resources import connection
     from firn_operator.cli.resources import plan as plans

@@ -159,6 +159,14 @@ def test_server_side_apply_keeps_the_fields_of_other_managers(configured: Cluste
     assert ("changed", "spec.suspend") in fields(document)
 
 
+def test_fields_stay_if_no_apply_has_set_them(configured: Cluster) -> None:
+    ready(configured, applied=False)
+    manifest = orders(configured, suspend=True)
+    del manifest["spec"]["config"]
+    document = plan(configured.administrator, manifest, code=2)
+    assert fields(document) == [("changed", "spec.suspend")]
+
+
 def test_a_topic_of_another_namespace_owns_its_name(configured: Cluster) -> None:
     ready(configured)
     rival = orders(configured)

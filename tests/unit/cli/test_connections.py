@@ -59,7 +59,7 @@ def test_without_a_kubeconfig_the_error_names_the_next_step() -> None:
 def test_the_file_in_the_home_folder_is_used(home: Path) -> None:
     kubeconfig(home / ".kube" / "config")
     found = log_in()
-    assert (found.name, found.namespace, found.settings.host) == ("shop-test", "shop", "https://127.0.0.1:1")
+    assert (found.name, found.namespace, found.settings.host) == ("context shop-test", "shop", "https://127.0.0.1:1")
 
 
 def test_context_and_namespace_are_chosen(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from firn.model.conditions import ConditionType
 from firn_operator.cli.resources import report as reports
-from firn_operator.cli.resources import screen
+from firn_operator.cli.resources import screen, terminal
+from firn_operator.cli.resources.terminal import Line
 from tests import gen
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
@@ -252,6 +253,16 @@ def test_the_list_has_topics_that_are_not_ready_first() -> None:
     assert lines[1].split() == [
         "demo", "z", "False", "BadSchema", "classic", "6", "lake.demo.orders", "-", "42s", "1200", "120m",
     ]  # fmt: skip
+
+
+def test_a_message_cannot_change_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show([Line("a\x1b[2Jb\x07\r\x9bc [red]d")])
+    assert capsys.readouterr().out == "a?[2Jb???c [red]d\n"
+
+
+def test_a_pipe_gets_long_lines_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal.show([Line("word " * 100, indent=4)])
+    assert capsys.readouterr().out.count("\n") == 1
 
 
 @pytest.mark.parametrize(

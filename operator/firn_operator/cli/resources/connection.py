@@ -87,7 +87,7 @@ class RefusedError(FirnError):
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Address and credentials. ``name`` is that of the context, for messages."""
+    """Address and credentials. ``name`` names their source in messages, such as context prod."""
 
     settings: client.Configuration
     namespace: str
@@ -104,7 +104,7 @@ def log_in(context: str | None = None, namespace: str | None = None) -> Login:
     try:
         if context is None and not has_file and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=settings)
-            return Login(settings, namespace or _pod_namespace(), "of the pod's ServiceAccount")
+            return Login(settings, namespace or _pod_namespace(), "the pod's ServiceAccount")
         if not has_file:
             raise InvalidSpecError(
                 f"there is no kubeconfig: {_KUBECONFIG} does not exist, and KUBECONFIG is not set; set KUBECONFIG to the file for your cluster"
@@ -117,7 +117,9 @@ def log_in(context: str | None = None, namespace: str | None = None) -> Login:
             f"kubeconfig {given or _KUBECONFIG} cannot be used: {' '.join(str(error).split())}; correct the file, or set KUBECONFIG to"
             " another one"
         ) from error
-    return Login(settings, namespace or (chosen.get("context") or {}).get("namespace") or "default", chosen["name"])
+    return Login(
+        settings, namespace or (chosen.get("context") or {}).get("namespace") or "default", f"context {chosen['name']}"
+    )
 
 
 def _chosen(contexts: list[Manifest], active: Manifest, context: str | None) -> Manifest:
@@ -203,20 +205,18 @@ class Connection:
             return answer
         if code == 401:
             raise AccessDeniedError(
-                f"the API server rejects the credentials of context {self.login.name}; log in to the cluster again"
+                f"the API server rejects the credentials of {self.login.name}; log in to the cluster again"
             )
         missing = code == 404 or (code == 403 and collection.group and self._send("GET", self._group())[0] == 404)
         if missing:
             raise InvalidSpecError(
-                f"the cluster of context {self.login.name} has no resource {collection.resource}; install Firn's chart there, or choose"
+                f"the cluster of {self.login.name} has no resource {collection.resource}; install Firn's chart there, or choose"
                 " another context with --context"
             )
         if code == 403:
+            roles = ", which the roles view and edit of the namespace have" if collection.group else ""
             raise AccessDeniedError(
-                f"you may not {verb} {collection.resource} {collection.place}; ask an administrator for the verb {verb} on this"
-                " resource, which the role view or edit of the namespace has"
-                if collection.group
-                else f"you may not {verb} {collection.resource} {collection.place}; ask an administrator for the verb {verb}"
+                f"you may not {verb} {collection.resource} {collection.place}; ask an administrator for this right{roles}"
             )
         problem = answer.get("message") or code
         raise UnavailableError(f"the API server cannot {verb} {collection.resource}: {problem}; try again later")
@@ -243,7 +243,7 @@ class Connection:
             text = answer.read()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(
-                f"the API server {self.login.settings.host} of context {self.login.name} does not answer: {_cause(error)}; check the"
+                f"the API server {self.login.settings.host} of {self.login.name} does not answer: {_cause(error)}; check the"
                 " network, or choose another context with --context"
             ) from error
         return answer.status, _document(text)

@@ -47,7 +47,7 @@ class Planned:
 
     @property
     def result(self) -> str:
-        """One word for the document: refused, created, changed, unchanged, or left out if it is not of Firn."""
+        """Result of the document: refused, created, changed, unchanged, or left out if it is not of Firn."""
         if self.draft.foreign:
             return "left out"
         if any(effect.kind is EffectKind.REFUSED for effect in self.effects):
@@ -78,7 +78,7 @@ def make(connection: Connection, paths: Sequence[str], *, release: str, field_ma
     drafts = Drafts(connection, field_manager).make(manifests.read(paths))
     around = Surroundings(connection, release, drafts, screen.now())
     planned = tuple(_planned(draft, around) for draft in drafts)
-    return Plan(planned, tuple(around.notes))
+    return Plan(planned, tuple(around.unchecked))
 
 
 def _planned(draft: Draft, around: Surroundings) -> Planned:

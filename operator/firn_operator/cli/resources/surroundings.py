@@ -50,7 +50,7 @@ class Surroundings:
         self._connection = connection
         self._release = release
         self._now = now
-        self.notes: list[str] = []
+        self.unchecked: list[str] = []
         """Checks that the plan leaves out for all resources."""
         self._denied_contracts = False
         found = self._read_config()
@@ -95,18 +95,20 @@ class Surroundings:
         try:
             found = self._connection.read(config_maps(self._release), names.CONFIG_OBJECT)
         except AccessDeniedError as error:
-            self.notes.append(f"{left_out} {right(error)}")
+            self.unchecked.append(f"{left_out} {right(error)}")
             return None
         text = ((found or {}).get("data") or {}).get("config.yaml")
         if text is None:
-            self.notes.append(
+            self.unchecked.append(
                 f"{left_out} {place} does not exist; name the operator's namespace with --release-namespace"
             )
             return None
         try:
             return Config.model_validate(yaml.safe_load(text))
         except (ValidationError, yaml.YAMLError):
-            self.notes.append(f"{left_out} {place} is of another version of Firn; use the firn of the operator's image")
+            self.unchecked.append(
+                f"{left_out} {place} is of another version of Firn; use the firn of the operator's image"
+            )
             return None
 
     # Topics
@@ -127,13 +129,15 @@ class Surroundings:
         try:
             return self._connection.list(topics(None))
         except AccessDeniedError as error:
-            self.notes.append(f"conflicts with topics and tables of other namespaces, because {right(error)}")
+            self.unchecked.append(f"conflicts with topics and tables of other namespaces, because {right(error)}")
         found = []
         for namespace in _namespaces(drafts):
             try:
                 found += self._connection.list(topics(namespace))
             except AccessDeniedError as error:
-                self.notes.append(f"conflicts with topics and tables of namespace {namespace}, because {right(error)}")
+                self.unchecked.append(
+                    f"conflicts with topics and tables of namespace {namespace}, because {right(error)}"
+                )
         return found
 
     def _other_partitions(self, entry: TopicEntry) -> int:
@@ -155,7 +159,7 @@ class Surroundings:
                         policies.wanted.put(entry)
                 policies.kinds.add(kind)
             except AccessDeniedError as error:
-                self.notes.append(f"the effects of a {kind}, because {right(error)}")
+                self.unchecked.append(f"the effects of a {kind}, because {right(error)}")
         for draft in drafts:
             if draft.kind in KINDS and draft.wanted is not None:
                 policies.wanted.put(policy_entry(draft.wanted, self.config))
@@ -181,7 +185,7 @@ class Surroundings:
                 )
             except AccessDeniedError as error:
                 self._denied_contracts = True
-                self.notes.append(
+                self.unchecked.append(
                     f"the schema in force, for which the plan takes the live spec, because {right(error)}"
                 )
         return found or live_contract(topic_entry(live, self.config), self.config)
