@@ -27,17 +27,21 @@ def differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
     """Yield the fields below ``path`` that differ. Lists of objects are compared by their keys, other lists as a whole."""
     if before == after:
         return
-    if isinstance(before, Mapping) and isinstance(after, Mapping):
-        for key in [*before, *(key for key in after if key not in before)]:
-            yield from differences(before.get(key), after.get(key), f"{path}.{key}")
+    old, new = ({} if each is None else each for each in (before, after))
+    if isinstance(old, Mapping) and isinstance(new, Mapping) and (old or new):
+        for key in [*old, *(key for key in new if key not in old)]:
+            yield from differences(old.get(key), new.get(key), f"{path}.{key}")
         return
     key = _key(before) if _key(before) == _key(after) else None
     if key is None:
         yield Difference(path, before, after)
         return
-    old, new = ({item[key]: item for item in items} for items in (before, after))
-    for name in [*old, *(name for name in new if name not in old)]:
-        yield from differences(old.get(name), new.get(name), f"{path}[{name}]")
+    earlier, later = ({item[key]: item for item in items} for items in (before, after))
+    for name in [*earlier, *(name for name in later if name not in earlier)]:
+        if name in earlier and name in later:
+            yield from differences(earlier[name], later[name], f"{path}[{name}]")
+        else:
+            yield Difference(f"{path}[{name}]", earlier.get(name), later.get(name))
 
 
 def shown(value: Any) -> str:

@@ -41,7 +41,7 @@ def preview(
     found = _differences(before, after)
     effects = list(_rest(before, after, found))
     if before is None or found:  # an equal spec starts no reconcile
-        effects = [*_topic(before, after, found), *_table(before, after, found), *effects]
+        effects = [*_topic(before, after, found, known=not without), *_table(before, after, found), *effects]
     return (*effects, *_delays(before, after)) if effects else ()
 
 
@@ -78,18 +78,22 @@ def _delays(before: ObservedTopic | None, after: ObservedTopic) -> Iterator[Effe
 # Kafka topic
 
 
-def _topic(before: ObservedTopic | None, after: ObservedTopic, found: Sequence[Difference]) -> Iterator[Effect]:
-    """Yield the steps of the reconciler to the Kafka topic."""
+def _topic(
+    before: ObservedTopic | None, after: ObservedTopic, found: Sequence[Difference], *, known: bool
+) -> Iterator[Effect]:
+    """Yield the steps of the reconciler to the Kafka topic. ``known``: the configuration is that of the operator."""
     spec, name = after.resource.spec, after.resource.topic_name
-    profile = after.config.profiles[after.entry.profile]
+    profile = after.config.profiles.get(after.entry.profile)
+    default = profile.default_partitions if profile is not None else 1
     live = _live(before)
     configs = after.log_retention.over(spec.config)
-    known = before.owned_config | frozenset(before.resource.spec.config) if before is not None else frozenset()
-    steps = plan.topic(live, spec.partitions, profile.default_partitions, configs, known | after.owned_config)
+    owned = before.owned_config | frozenset(before.resource.spec.config) if before is not None else frozenset()
+    steps = plan.topic(live, spec.partitions, default, configs, owned | after.owned_config)
     for step in steps:
         match step:
             case plan.CreateTopic(partitions, _):
-                text = f"Kafka topic {name} in profile {after.entry.profile} with {partitions} partitions"
+                count = f"{partitions} partitions" if known or spec.partitions else "the profile's number of partitions"
+                text = f"Kafka topic {name} in profile {after.entry.profile} with {count}"
                 given = ", ".join(f"{key}={value}" for key, value in sorted(configs.items()))
                 yield created("spec.topicName", f"{text} and {given}" if given else text)
             case plan.GrowTopic(partitions):

@@ -85,8 +85,11 @@ def test_topics_are_listed_with_those_that_are_not_ready_first(cluster: Cluster)
     assert [line.split()[1] for line in done.stdout.splitlines()] == ["NAME", "b", "a"]
     everywhere = me.document("status", "-A", "-n", "default", code=3)
     assert {each["name"] for each in everywhere if each["namespace"] == cluster.namespace} == {"a", "b"}
+    assert "events" not in everywhere[0]
     cluster.report("b", conditions=[READY])
     assert me.run("status").returncode == 0
+    cluster.api.call("PATCH", cluster.path(name="b"), {"spec": {"suspend": True}}, "application/merge-patch+json")
+    assert me.run("status").returncode == 3, "no operator has followed the new spec"
 
 
 def test_a_wrong_name_is_answered_with_near_names(cluster: Cluster) -> None:

@@ -196,6 +196,9 @@ def test_a_status_of_an_older_generation_is_no_answer() -> None:
     manifest["metadata"]["generation"] = 2
     document = reports.report(manifest, [], NOW)
     assert "has not followed generation 2 of the spec yet; this status is about generation 1" in document["nextStep"]
+    assert document["ready"] == "Unknown"
+    assert "not known to be Ready (Reason, True for an earlier spec) for 90s" in text(document)
+    assert screen.rows([manifest], NOW)[0][2] == "Unknown"
 
 
 def test_a_pause_explains_a_status_of_an_older_generation() -> None:

@@ -1,9 +1,13 @@
 """The effects that a preview lists for pairs of resources, and that they agree with the steps of the reconciler."""
 
+import json
 from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from firn.model import names
 from firn.model.errors import NotReadyError
@@ -17,7 +21,7 @@ from firn_controllers.preview import policies
 from firn_controllers.preview.effects import Effect, EffectKind
 from firn_controllers.preview.fields import differences
 from firn_controllers.preview.topics import preview
-from tests import gen
+from tests import gen, markdown
 from tests.fakes.world import World
 
 FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "int", "required": True}, {"name": "at", "type": "timestamptz"}]
@@ -66,7 +70,7 @@ def governed(observed: ObservedTopic, policy: Manifest | None) -> ObservedTopic:
     return replace(observed, maintenance=TopicMaintenance({kind: PolicyBinding(resolution)}))
 
 
-CHANGES = [
+CHANGES: list[tuple[Manifest, str]] = [
     ({"partitions": 6}, "changed spec.partitions 3 6 Kafka topic orders grows"),
     ({"config": {"retention.ms": "2"}}, "changed spec.config.retention.ms  2 Kafka topic orders: retention.ms is set to 2"),
     ({"schema": json_schema({"name": "note", "type": "string"})}, "changed spec.schema.fields[note]   table lake.demo.orders gets column note"),
@@ -86,7 +90,7 @@ CHANGES = [
     ({"ingestion": {"onBadRecord": "Skip"}}, "changed spec.ingestion.onBadRecord DeadLetter Skip later records that do not fit are counted"),
     ({"suspend": True}, "changed spec.suspend false true ingestion stops; records wait in Kafka topic orders"),
     ({"deletionPolicy": {"topic": "Delete"}}, "changed spec.deletionPolicy.topic Retain Delete deleting this resource will delete Kafka topic"),
-    ({"compactionPolicyRef": {"name": "nightly"}}, "changed spec.compactionPolicyRef  "),
+    ({"compactionPolicyRef": {"name": "nightly"}}, "changed spec.compactionPolicyRef.name  nightly"),
 ]  # fmt: skip
 """Changed parts of a spec, and the single effect of each."""
 
@@ -131,6 +135,42 @@ def test_a_group_that_equals_the_default_has_no_effect() -> None:
     assert effects == ()
 
 
+def avro(**types: str) -> Manifest:
+    fields = [{"name": name, "type": kind} for name, kind in types.items()]
+    return {"format": "Avro", "text": json.dumps({"type": "record", "name": "r", "fields": fields})}
+
+
+def test_a_new_avro_schema_warns_about_records_that_have_not_landed() -> None:
+    before = live(schema=avro(id="int", old="string"))
+    after = replace(wanted(schema=avro(id="long", new="int")), job=before.job)
+    effects = preview(before, after)
+    assert [(effect.field, effect.text.partition(",")[0]) for effect in effects] == [
+        ("spec.schema.text", "column id of table lake.demo.orders changes its type; data files stay as they are"),
+        ("spec.schema.text", "table lake.demo.orders gets column new int"),
+        ("spec.schema.text", "column old of table lake.demo.orders stays"),
+        (
+            "spec.schema.text",
+            "the driver decodes every record that lands later with this schema; let all records of the old schema land first",
+        ),
+    ]
+
+
+def registry(**changes: Any) -> Manifest:
+    return {"format": "Avro", "registry": {"name": "main"}, **changes}
+
+
+def test_the_treatment_of_incompatible_schemas_is_explained() -> None:
+    config = gen.config(registries={"main": {"url": "http://registry"}})
+    before, after = (
+        replace(
+            gen.observed(gen.topic("orders", gen.with_status(STATUS), schema=schema), config), schema=NotReadyError("x")
+        )
+        for schema in (registry(), registry(evolution={"incompatible": "DeadLetter"}))
+    )
+    (effect,) = preview(before, after)
+    assert shown(effect).startswith("changed spec.schema.evolution.incompatible  DeadLetter records whose schema")
+
+
 def test_a_number_of_partitions_that_the_topic_has_is_no_effect() -> None:
     before = gen.observed(gen.topic("orders", gen.with_status(STATUS), schema=json_schema()), job=True)
     (effect,) = preview(before, wanted())
@@ -158,6 +198,11 @@ def test_a_topic_whose_first_spec_was_refused_is_created_by_the_next_one() -> No
     kinds = [(effect.kind, effect.field) for effect in preview(before, after)]
     assert (EffectKind.CREATED, "spec.topicName") in kinds
     assert (EffectKind.CREATED, "spec.table") in kinds
+
+
+def test_a_default_of_an_unknown_configuration_is_not_invented() -> None:
+    effects = preview(None, gen.observed(gen.topic("orders", schema=json_schema())), without=checks.OF_CONFIGURATION)
+    assert effects[0].text == "Kafka topic orders in profile classic with the profile's number of partitions"
 
 
 def test_a_wide_table_names_its_first_columns() -> None:
@@ -285,12 +330,36 @@ def test_a_policy_that_is_not_valid_is_refused() -> None:
         ({"a": 1}, {}, ["spec.a"]),
         ({"a": {"b": 1}}, {"a": {"b": 2, "c": 3}}, ["spec.a.b", "spec.a.c"]),
         ({"f": [{"name": "x", "t": 1}]}, {"f": [{"name": "x", "t": 2}, {"name": "y"}]}, ["spec.f[x].t", "spec.f[y]"]),
+        ({}, {"a": {"b": 1}}, ["spec.a.b"]),
+        ({"a": {}}, {}, ["spec.a"]),
+        ({"f": [{"name": "x"}]}, {"f": [{"name": "y"}]}, ["spec.f[x]", "spec.f[y]"]),
         ({"f": [1, 2]}, {"f": [2, 1]}, ["spec.f"]),
         ({"f": []}, {"f": [{"name": "x"}]}, ["spec.f"]),
     ],
 )
 def test_differences_name_each_field(before: Manifest, after: Manifest, paths: list[str]) -> None:
     assert [each.path for each in differences(before, after, "spec")] == paths
+
+
+def documented() -> list[Manifest]:
+    """Return the specs of all topics in pages and samples."""
+    samples = sorted((Path(__file__).resolve().parents[3] / "crds/samples").glob("*.yaml"))
+    found = [each.value for each in markdown.resources()]
+    found += [each for sample in samples for each in yaml.safe_load_all(sample.read_text())]
+    return [each.get("spec") or {} for each in found if each["kind"] == "IcebergTopic"]
+
+
+def test_every_pair_of_specs_has_a_preview() -> None:
+    """Each preview is a refusal, or names what differs."""
+    config = gen.config(registries={"main": {"url": "http://registry"}})
+    specs: list[Manifest] = [*documented(), *({"schema": json_schema()} | spec for spec, _ in CHANGES)]
+    topics = [gen.topic("orders", gen.with_status(STATUS), **{"schema": None, **spec}) for spec in specs]
+    pairs = list(permutations([gen.observed(topic, config) for topic in topics], 2))
+    assert len(pairs) > 500
+    for before, after in pairs:
+        effects = preview(before, after, without=checks.OF_CONFIGURATION)
+        assert effects or before.resource.spec == after.resource.spec, (before.resource.spec, after.resource.spec)
+        assert all(effect.field and (effect.text or effect.before or effect.after) for effect in effects), effects
 
 
 async def test_the_preview_agrees_with_the_reconciler() -> None:

@@ -56,7 +56,7 @@ def report(topic: Manifest, events: Sequence[Manifest] | None, now: datetime) ->
     return {
         "namespace": metadata["namespace"],
         "name": metadata["name"],
-        "ready": ready(status),
+        "ready": ready(topic),
         "generation": metadata.get("generation"),
         "observedGeneration": status.get("observedGeneration"),
         "deleting": "deletionTimestamp" in metadata,
@@ -83,10 +83,13 @@ def report(topic: Manifest, events: Sequence[Manifest] | None, now: datetime) ->
     }
 
 
-def ready(status: Manifest) -> str:
-    """Return the status of the condition Ready; Unknown without one."""
+def ready(topic: Manifest) -> str:
+    """Return the status of the condition Ready; Unknown without one, and if it is about an older generation of the spec."""
+    status = topic.get("status") or {}
     found = next((each for each in status.get("conditions") or [] if each["type"] == ConditionType.READY), None)
-    return str(found["status"]) if found is not None else "Unknown"
+    if found is None or status.get("observedGeneration", -1) < topic["metadata"].get("generation", 0):
+        return "Unknown"
+    return str(found["status"])
 
 
 def conditions(status: Manifest, now: datetime) -> list[dict[str, Any]]:

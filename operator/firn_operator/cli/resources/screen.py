@@ -45,9 +45,11 @@ def _head(report: Mapping[str, Any]) -> Iterator[Line]:
     if found is None:
         yield Line(f"{name}: no status yet{deleting}", "bad")
         return
-    words = {"True": "Ready", "False": "not Ready"}.get(found["status"], "not known to be Ready")
+    words = {"True": "Ready", "False": "not Ready"}.get(report["ready"], "not known to be Ready")
     since = f" for {duration(found['ageSeconds'])}" if found["ageSeconds"] is not None else ""
-    yield Line(f"{name}: {words} ({found['reason']}){since}{deleting}", "good" if found["status"] == "True" else "bad")
+    earlier = f", {found['status']} for an earlier spec" if report["ready"] != found["status"] else ""
+    style: Style = "good" if report["ready"] == "True" else "bad"
+    yield Line(f"{name}: {words} ({found['reason']}{earlier}){since}{deleting}", style)
 
 
 def _section(title: str, content: Iterable[Line]) -> list[Line]:
@@ -225,7 +227,7 @@ def _row(topic: Mapping[str, Any], now: datetime) -> tuple[str, ...]:
     return (
         metadata["namespace"],
         metadata["name"],
-        reports.ready(status),
+        reports.ready(topic),
         by_type.get("Ready", {}).get("reason", _NONE),
         status.get("profile", _NONE),
         str(status.get("partitions", _NONE)),

@@ -42,17 +42,16 @@ def many(connection: Connection, *, everywhere: bool, as_json: bool) -> StatusCo
     found = connection.list(collection)
     moment = screen.now()
     if as_json:
-        print(
-            json.dumps(
-                [reports.report(each, None, moment) | {"events": []} for each in found], indent=2, ensure_ascii=False
-            )
-        )
+        documents = [reports.report(each, None, moment) for each in found]
+        for document in documents:
+            del document["events"]  # a list does not read them
+        print(json.dumps(documents, indent=2, ensure_ascii=False))
     elif not found:
         hint = "" if everywhere else "; -A lists those of all namespaces"
         print(f"there are no IcebergTopics {collection.place}{hint}", file=sys.stderr)
     else:
         show(screen.table_lines(screen.rows(found, moment)), wrap=False)
-    all_ready = all(reports.ready(each.get("status") or {}) == "True" for each in found)
+    all_ready = all(reports.ready(each) == "True" for each in found)
     return StatusCode.READY if all_ready else StatusCode.NOT_READY
 
 
