@@ -24,6 +24,7 @@ import firn_operator.adapters.kube.api_client  # noqa: F401 (registers the metri
 from firn.model.errors import ExitCode
 from firn_broker.settings import BrokerSettings
 from firn_operator.cli.main import app
+from firn_operator.cli.resources.plan import PlanCode
 from firn_operator.process import telemetry
 from firn_spark.ingestion.progress import Metrics
 from hack.vocabulary import conditions, messages
@@ -40,6 +41,11 @@ EXIT_CODES = {
     "or corrupt metadata",
     ExitCode.TEMPORARY: "a temporary failure; retry later",
     ExitCode.OUT_OF_MEMORY: "the heap of the JVM is exhausted; raise its size",
+}
+CODES_OF_COMMANDS = {
+    PlanCode.CHANGES: "`firn plan` only: applying the manifests changes something",
+    PlanCode.REFUSED: "`firn plan`: a manifest is refused. `firn status`: a topic is not Ready",
+    PlanCode.NO_PLAN: "`firn plan` only: no plan could be made, because of wrong arguments, unreadable files or missing rights",
 }
 
 
@@ -237,7 +243,9 @@ def commands() -> str:
     broker.formatter_class = partial(argparse.HelpFormatter, width=100)
     lines += ["", "## firn-broker", "", "```", broker.format_help().rstrip(), "```"]
     lines += ["", "## Exit codes", "", *table("code", "meaning")]
-    lines += [row(str(code.value), EXIT_CODES[code]) for code in ExitCode]
+    codes = [(code.value, EXIT_CODES[code]) for code in ExitCode]
+    codes += [(code.value, text) for code, text in CODES_OF_COMMANDS.items()]
+    lines += [row(str(code), text) for code, text in sorted(codes, key=lambda each: each[0])]
     return page(lines)
 
 

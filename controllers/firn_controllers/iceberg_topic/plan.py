@@ -80,6 +80,16 @@ def topic(
     return tuple(steps)
 
 
+def refused_decrease(name: str, live: int, wanted: int | None) -> str:
+    """Return why a Kafka topic with ``live`` partitions cannot have the ``wanted`` number; empty if it can."""
+    if wanted is None or wanted >= live:
+        return ""
+    return (
+        f"Kafka topic {name} has {live} partitions, and Kafka cannot reduce them to {wanted}; set spec.partitions to {live} or more, or"
+        " remove it"
+    )
+
+
 def _same(live: str | None, wanted: str) -> bool:
     """Compare two values as Kafka parses them: lists without blanks, numbers and booleans in one form."""
     return live is not None and _canonical(live) == _canonical(wanted)

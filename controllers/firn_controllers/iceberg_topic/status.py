@@ -25,6 +25,7 @@ from firn_controllers.conditions.stable_text import steady
 from firn_controllers.iceberg_topic.completeness import complete, near_retention, unacknowledged
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
+from firn_controllers.iceberg_topic.plan import refused_decrease
 from firn_controllers.policies.outcome import (
     audit_section,
     awaits_policy,
@@ -259,14 +260,9 @@ def _topic_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         return Verdict("False", observed.fleet.problem, steady(observed.fleet.message))
     match findings.topic:
         case TopicState() as live:
-            wanted = observed.resource.spec.partitions
-            if wanted is not None and wanted < live.partitions:
-                return Verdict(
-                    "False",
-                    Reason.PARTITION_DECREASE_REFUSED,
-                    f"Kafka topic {live.name} has {live.partitions} partitions, and Kafka cannot reduce them to {wanted}; set spec.partitions"
-                    f" to {live.partitions} or more, or remove it",
-                )
+            refused = refused_decrease(live.name, live.partitions, observed.resource.spec.partitions)
+            if refused:
+                return Verdict("False", Reason.PARTITION_DECREASE_REFUSED, refused)
             return Verdict("True", findings.topic_origin or Reason.ADOPTED, f"Kafka topic {live.name} matches the spec")
         case AccessDeniedError() as error:
             return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))

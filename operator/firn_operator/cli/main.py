@@ -1,4 +1,8 @@
-"""The command line tool ``firn``: query tables, audit topics, check the configuration."""
+"""The command line tool ``firn``: inspect and plan topics, query tables, audit topics, check the configuration.
+
+``status`` and ``plan`` work on any machine with a kubeconfig, also as ``kubectl firn``. The other commands need the
+operator's configuration, and run in its pod.
+"""
 
 import json
 import os
@@ -9,6 +13,7 @@ from typing import Annotated, Any, cast
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperCommand
 
 import firn
 from firn.model import config as configuration
@@ -26,6 +31,34 @@ Configuration = Annotated[
 ]
 
 
+Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig. Default: its current one.")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="Namespace of the resources. Default: that of the context.")
+]
+NO_PLAN = 78
+"""Exit code of ``firn plan`` without a plan. The usual one of wrong arguments is that of a plan with changes."""
+
+
+class _PlanCommand(TyperCommand):
+    """Gives wrong arguments an exit code that no plan has."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            # The class of wrong arguments is not in typer's public interface. Its exit code is that of a plan with changes.
+            if getattr(error, "exit_code", None) == ExitCode.CONFIGURATION:
+                error.__dict__["exit_code"] = NO_PLAN
+            raise
+
+
+class Format(StrEnum):
+    """Formats of the reports of resources."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class AuditOutput(StrEnum):
     """Formats of the result of an audit."""
 
@@ -39,6 +72,84 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+
+
+@app.command()
+def status(
+    topic: Annotated[
+        str | None,
+        typer.Argument(
+            help="The IcebergTopic as NAME or NAMESPACE/NAME. Default: a table of all topics in the namespace."
+        ),
+    ] = None,
+    namespace: Namespace = None,
+    everywhere: Annotated[
+        bool, typer.Option("--all-namespaces", "-A", help="Without TOPIC: list the topics of all namespaces.")
+    ] = False,
+    context: Context = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Format of the report: text or json.")] = Format.TEXT,
+) -> None:
+    """Show the state of a topic on one screen: conditions, topic, table, ingestion, maintenance, audits and the next step.
+
+    The command reads the resource and its Events with the rights of your kubeconfig. The bad conditions come first, and the last
+    line is the message of the most important one. Without TOPIC, topics that are not Ready come first.
+
+    The exit code is 0 if the topic is Ready, or all listed topics are. It is 3 if a topic is not Ready, and 2 if it does not exist or a
+    right is missing. It is 75 if the API server does not answer.
+    """
+    from firn_operator.cli.resources import connection
+    from firn_operator.cli.resources import status as reports
+
+    if topic is not None and everywhere:
+        raise InvalidSpecError("-A lists the topics of all namespaces; leave out TOPIC or -A")
+    with connection.Connection(connection.log_in(context, namespace)) as api:
+        as_json = output is Format.JSON
+        if topic is not None:
+            code = reports.one(api, topic, as_json=as_json)
+        else:
+            code = reports.many(api, everywhere=everywhere, as_json=as_json)
+    raise typer.Exit(code)
+
+
+@app.command(cls=_PlanCommand)
+def plan(
+    filename: Annotated[
+        list[str],
+        typer.Option(
+            "--filename", "-f", help="File or folder with manifests, or - for standard input. Can be repeated."
+        ),
+    ],
+    namespace: Namespace = None,
+    release_namespace: Annotated[
+        str, typer.Option(help="Namespace of the operator, whose configuration and job contracts the plan reads.")
+    ] = "firn-system",
+    field_manager: Annotated[
+        str, typer.Option(help="Field manager of the apply that the plan imitates, such as argocd-controller.")
+    ] = "kubectl",
+    context: Context = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Format of the plan: text or json.")] = Format.TEXT,
+) -> None:
+    """Show what the operator would do if you applied these manifests, and change nothing.
+
+    The plan uses the decisions of the operator and a dry run of the API server, with the rights of your kubeconfig. It lists what is
+    created, changed, rewritten, restarted and refused, by field. It says which checks it left out because of a missing right.
+
+    The exit code is 0 if applying changes nothing, 2 if it changes something, and 3 if a manifest is refused. Without a plan it is 78, for
+    example because of wrong arguments or missing rights. It is 75 if the API server does not answer.
+    """
+    from firn_operator.cli.resources import connection
+    from firn_operator.cli.resources import plan as plans
+
+    try:
+        with connection.Connection(connection.log_in(context, namespace)) as api:
+            made = plans.make(api, filename, release=release_namespace, field_manager=field_manager)
+    except UnavailableError:
+        raise
+    except FirnError as error:
+        print(f"firn: {error}", file=sys.stderr)
+        raise typer.Exit(plans.PlanCode.NO_PLAN) from None
+    plans.print_plan(made, as_json=output is Format.JSON)
+    raise typer.Exit(made.code)
 
 
 @app.command()
@@ -246,4 +357,11 @@ def main() -> int:
     except FirnError as error:
         print(f"firn: {error}", file=sys.stderr)
         return ExitCode.TEMPORARY if isinstance(error, UnavailableError) else ExitCode.CONFIGURATION
+    except ModuleNotFoundError as error:
+        print(
+            f"firn: this installation has no module {error.name}: its extra cli has the commands status and plan only; run this command"
+            " in the operator's pod, or install the extra operator",
+            file=sys.stderr,
+        )
+        return ExitCode.CONFIGURATION
     return ExitCode.DONE

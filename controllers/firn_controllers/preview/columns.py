@@ -1,0 +1,74 @@
+"""Effects of a new record schema on the columns of the table and on the records that land."""
+
+from collections.abc import Iterator
+
+from firn.model.jobs import Column, RecordSchema, SchemaFormat
+from firn_controllers.preview.effects import Effect, changed
+from firn_controllers.preview.fields import Difference
+
+SCHEMA = "spec.schema"
+TEXT = "spec.schema.text"
+_ADVICE = {
+    "unknownFields": {
+        "Ignore": "members that are not in fields are left out of later records",
+        "DeadLetter": "later records with a member that is not in fields become dead letters",
+    },
+    "framing": {
+        "Registry": "later values begin with the five bytes of a schema registry",
+        "None": "later values begin without the five bytes of a schema registry",
+    },
+    "evolution.incompatible": {
+        "Hold": "a record whose schema the table cannot hold makes the topic wait",
+        "DeadLetter": "records whose schema the table cannot hold become dead letters",
+    },
+}
+"""Effects by field of the schema and its new value."""
+
+
+def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
+    """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
+    old, new = ({column.name: column for column in schema.fields} for schema in (before, after))
+    avro = after.format is SchemaFormat.AVRO
+    for name, column in new.items():
+        field = TEXT if avro else f"{SCHEMA}.fields[{name}]"
+        if name not in old:
+            yield changed(field, f"table {table} gets column {name} {column.type}, which is null in earlier rows")
+        else:
+            for part, text, before_value, after_value in _column(old[name], column, table):
+                yield changed(TEXT if avro else f"{field}.{part}", text, before_value, after_value)
+    for name, column in old.items():
+        if name not in new:
+            text = f"column {name} of table {table} stays, and is null in later rows"
+            yield changed(TEXT, text, column.type)
+
+
+def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield for each changed part of a column: its name, the effect, and the values before and after."""
+    name = after.name
+    if before.type != after.type:
+        text = f"column {name} of table {table} changes its type; data files stay as they are"
+        yield "type", text, before.type, after.type
+    if before.required and not after.required:
+        yield "required", f"column {name} of table {table} becomes optional, which cannot be undone", "true", "false"
+    if before.doc != after.doc and after.doc is not None:
+        yield "doc", f"the comment of column {name} changes", before.doc or "", after.doc
+    if before.epoch != after.epoch:
+        yield (
+            "epoch",
+            f"integers in {name} count in {after.epoch} in records that land later",
+            before.epoch,
+            after.epoch,
+        )
+
+
+def schema_effect(difference: Difference) -> Effect | None:
+    """Return the effect of a field of the schema that changes no column; None for the fields of columns."""
+    field = difference.path.removeprefix(f"{SCHEMA}.")
+    if field.startswith("fields"):
+        return None
+    if field == "text":
+        text = "the driver decodes every record that lands later with this schema; let all records of the old schema land first"
+        return changed(difference.path, text)
+    before, after = difference.texts
+    text = _ADVICE.get(field, {}).get(after, "")
+    return changed(difference.path, text, before, after)

@@ -1,0 +1,73 @@
+"""``firn status``: reads IcebergTopics and their Events, and prints the report."""
+
+import json
+import sys
+from enum import IntEnum
+from typing import Any
+
+from firn.model.errors import AccessDeniedError, InvalidSpecError
+from firn_operator.cli.resources import report as reports
+from firn_operator.cli.resources import screen
+from firn_operator.cli.resources.connection import Collection, Connection, Manifest, events, near, topics
+from firn_operator.cli.resources.terminal import show
+
+
+class StatusCode(IntEnum):
+    """Exit codes of ``firn status`` about the topics."""
+
+    READY = 0
+    NOT_READY = 3
+
+
+def one(connection: Connection, topic: str, *, as_json: bool) -> StatusCode:
+    """Print the report on a topic, NAME or NAMESPACE/NAME. Raises InvalidSpecError with near names if it does not exist."""
+    namespace, separator, name = topic.rpartition("/")
+    collection = topics(namespace if separator else connection.namespace)
+    manifest = connection.read(collection, name)
+    if manifest is None:
+        raise InvalidSpecError(
+            f"IcebergTopic {collection.namespace}/{name} does not exist; {_names(connection, collection, name)}"
+        )
+    document = reports.report(manifest, _events(connection, manifest), screen.now())
+    if as_json:
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        show(screen.lines(document))
+    return StatusCode.READY if document["ready"] == "True" else StatusCode.NOT_READY
+
+
+def many(connection: Connection, *, everywhere: bool, as_json: bool) -> StatusCode:
+    """Print a table of the topics in a namespace, or in all."""
+    collection = topics(None if everywhere else connection.namespace)
+    found = connection.list(collection)
+    moment = screen.now()
+    if as_json:
+        documents = [reports.report(each, None, moment) for each in found]
+        for document in documents:
+            del document["events"]  # a list does not read them
+        print(json.dumps(documents, indent=2, ensure_ascii=False))
+    elif not found:
+        hint = "" if everywhere else "; -A lists those of all namespaces"
+        print(f"there are no IcebergTopics {collection.place}{hint}", file=sys.stderr)
+    else:
+        show(screen.table_lines(screen.rows(found, moment)), wrap=False)
+    all_ready = all(reports.ready(each) == "True" for each in found)
+    return StatusCode.READY if all_ready else StatusCode.NOT_READY
+
+
+def _names(connection: Connection, collection: Collection, name: str) -> str:
+    """Return the topics with names close to ``name``, if the person may list them."""
+    try:
+        known = [each["metadata"]["name"] for each in connection.list(collection)]
+    except AccessDeniedError:
+        return f"you may not list the IcebergTopics {collection.place}, so no near names are known"
+    return near(name, known, f"IcebergTopics {collection.place}")
+
+
+def _events(connection: Connection, manifest: Manifest) -> list[Any] | None:
+    """Return the Events about a topic; None if the person may not list them."""
+    metadata = manifest["metadata"]
+    try:
+        return connection.list(events(metadata["namespace"]), fieldSelector=f"involvedObject.uid={metadata['uid']}")
+    except AccessDeniedError:
+        return None

@@ -1,0 +1,119 @@
+"""Result, exit code, text and JSON of plans, and what a person without rights to the configuration gets."""
+
+import json
+from typing import Any
+
+import pytest
+
+from firn_controllers.cache.topics import topic_entry
+from firn_controllers.preview.effects import Effect, EffectKind, changed, created, refused
+from firn_operator.cli import main
+from firn_operator.cli.resources import plan
+from firn_operator.cli.resources.drafts import Draft
+from firn_operator.cli.resources.plan import Plan, PlanCode, Planned
+from firn_operator.cli.resources.surroundings import UNKNOWN, assumed_config, live_contract
+from tests import gen
+
+NEW = created("spec.table", "table lake.shop.orders")
+OTHER = changed("spec.config.retention.ms", "Kafka topic orders: retention.ms 1 -> 2", "1", "2")
+MOVED = Effect(EffectKind.RESTARTED, "spec.ingestion.group", "ingestion moves to group big", "default", "big")
+NO = refused("spec.partitions", "only more", "Invalid")
+
+
+def planned(*effects: Effect, live: bool = True, foreign: bool = False, unchecked: tuple[str, ...] = ()) -> Planned:
+    draft = Draft("IcebergTopic", "shop", "orders", "orders.yaml", {} if live else None, {}, foreign=foreign)
+    return Planned(draft, effects, unchecked)
+
+
+@pytest.mark.parametrize(
+    ("documents", "results", "code"),
+    [
+        ([planned()], ["unchanged"], 0),
+        ([planned(foreign=True)], ["left out"], 0),
+        ([planned(OTHER)], ["changed"], 2),
+        ([planned(MOVED)], ["changed"], 2),
+        ([planned(NEW, live=False)], ["created"], 2),
+        ([planned(live=False)], ["created"], 2),
+        ([planned(), planned(OTHER)], ["unchanged", "changed"], 2),
+        ([planned(NO)], ["refused"], 3),
+        ([planned(NO, live=False)], ["refused"], 3),
+        ([planned(OTHER), planned(NO), planned()], ["changed", "refused", "unchanged"], 3),
+    ],
+)
+def test_the_gravest_result_is_the_exit_code(documents: list[Planned], results: list[str], code: int) -> None:
+    made = Plan(tuple(documents))
+    assert [each.result for each in made.documents] == results
+    assert made.code == code
+
+
+def test_the_text_has_marks_values_and_effects() -> None:
+    made = Plan((planned(NEW, OTHER, MOVED, NO, unchecked=("the brokers",)), planned(foreign=True)), ("the limits",))
+    text = "\n".join(line.text for line in plan.lines(made))
+    for part in (
+        "IcebergTopic shop/orders: refused\n",
+        "  + created   spec.table\n              table lake.shop.orders\n",
+        "  ~ changed   spec.config.retention.ms: 1 -> 2\n              Kafka topic orders: retention.ms 1 -> 2\n",
+        "  ~ restarted spec.ingestion.group: default -> big\n",
+        "  ! refused   spec.partitions (Invalid)\n              only more\n",
+        "  ? not checked: the brokers\n",
+        "orders: left out, because it is no resource of Firn\n",
+        "Not checked in this plan:\n  ? the limits\n",
+        "Plan: 1 refused. Nothing was applied.",
+    ):
+        assert part in text, part
+
+
+def test_unset_values_are_shown_as_unset() -> None:
+    lines = [
+        line.text for line in plan.lines(Plan((planned(changed("spec.x", "", "", "1"), changed("spec.y", "", "1")),)))
+    ]
+    assert "  ~ changed   spec.x: (unset) -> 1" in lines
+    assert "  ~ changed   spec.y: 1 -> (unset)" in lines
+
+
+def test_json_has_effects_without_empty_values(capsys: pytest.CaptureFixture[str]) -> None:
+    plan.print_plan(Plan((planned(OTHER, NO),), ("the limits",)), as_json=True)
+    document: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert document["exitCode"] == 3
+    assert document["notChecked"] == ["the limits"]
+    (only,) = document["documents"]
+    assert only["result"] == "refused"
+    assert only["effects"][0] == {
+        "kind": "changed",
+        "field": "spec.config.retention.ms",
+        "before": "1",
+        "after": "2",
+        "effect": "Kafka topic orders: retention.ms 1 -> 2",
+    }
+
+
+def test_the_exit_code_without_a_plan_is_that_of_wrong_arguments() -> None:
+    assert main.NO_PLAN == PlanCode.NO_PLAN
+
+
+def test_an_assumed_configuration_has_every_name_of_the_drafts() -> None:
+    wanted = gen.topic("a", profile="p", table={"catalog": "c"}, ingestion={"group": "g"})
+    wanted["spec"]["schema"] = {"format": "Avro", "registry": {"name": "r"}}
+    live = gen.topic("a", gen.with_status({"profile": "old", "table": {"identifier": "there.demo.a"}}))
+    config = assumed_config("system", [Draft("IcebergTopic", "demo", "a", "x", live, wanted)])
+    assert set(config.profiles) == {UNKNOWN, "p", "old"}
+    assert set(config.catalogs) == {UNKNOWN, "c", "there"}
+    assert set(config.groups) == {UNKNOWN, "g"}
+    assert set(config.registries) == {"r"}
+    assert config.namespace == "system"
+
+
+def test_the_live_spec_stands_for_the_contract_only_if_the_operator_follows_it() -> None:
+    valid = [{"type": "SpecValid", "status": "True", "reason": "Valid"}]
+    status = {"observedGeneration": 1, "topicId": "id", "conditions": valid}
+    config = gen.config()
+    found = live_contract(
+        topic_entry(gen.topic("a", gen.with_status(status), config={"retention.ms": "1"}), config), config
+    )
+    assert found is not None
+    assert found.job.topic_id == "id"
+    assert found.owned_config == {"retention.ms"}
+    newer = gen.topic("a", gen.with_status(status), gen.generation(2))
+    assert live_contract(topic_entry(newer, config), config) is None
+    status["conditions"] = [{**valid[0], "status": "False", "reason": "BadSchema"}]
+    assert live_contract(topic_entry(gen.topic("a", gen.with_status(status)), config), config) is None
