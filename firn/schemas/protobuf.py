@@ -41,7 +41,7 @@ _COLUMNS: dict[str, Type] = {
     "bytes": Primitive("binary"),
 }
 _ENCODINGS = {
-    "sint32": "zigzag", "sint64": "zigzag", "fixed32": "32 bits", "sfixed32": "32 bits", "float": "float",
+    "sint32": "zigzag", "sint64": "zigzag", "fixed32": "unsigned 32 bits", "sfixed32": "32 bits", "float": "float",
     "fixed64": "64 bits", "sfixed64": "64 bits", "double": "double", "string": "length", "bytes": "length",
 }  # fmt: skip
 """Types whose values another type of the same encoding reads. All other types of numbers are varints."""
@@ -157,23 +157,16 @@ def _choices(declared: Declarations, name: str) -> str:
     return " or ".join(ends or similar) or "a message of the text"
 
 
-def columns_of(schema: RecordSchema, place: str) -> tuple[Column, ...]:
-    """Return the columns of a schema's message. Raises InvalidSpecError (BadSchema) that names ``place``, cause and field."""
-    try:
-        found = columns(message_of(schema))
-    except InvalidSpecError as error:
-        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+def columns_of(schema: RecordSchema) -> tuple[Column, ...]:
+    """Return the columns of a schema's message. Raises InvalidSpecError (BadSchema) with cause and field."""
+    found = columns(message_of(schema))
     for column in found:
         if column.name.startswith("_kafka"):
-            raise InvalidSpecError(
-                f"{place}: field {column.name}: names that start with _kafka are reserved for Kafka's columns;"
-                " let producers rename the field",
-                reason=Reason.BAD_SCHEMA,
-            )
+            problem = "names that start with _kafka are reserved for Kafka's columns; let producers rename the field"
+            raise _bad_schema(f"field {column.name}: {problem}")
     if len(found) > types.MOST_COLUMNS:
-        raise InvalidSpecError(
-            f"{place}: the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields",
-            reason=Reason.BAD_SCHEMA,
+        raise _bad_schema(
+            f"the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields"
         )
     return found
 

@@ -124,7 +124,7 @@ class PolicyCache:
     """Policies by kind and namespace. Use it from one event loop."""
 
     def __init__(self, schemas: Mapping[str, RecordSchema] = MappingProxyType({})) -> None:
-        """``schemas`` has those of topics with a schema registry, by uid."""
+        """``schemas`` has those of topics whose columns the operator has to find, by uid."""
         self._schemas = schemas
         self._policies: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
         self._misfits: dict[tuple[object, ...], InvalidSpecError | None] = {}  # by uid and generation of both
@@ -201,7 +201,7 @@ class PolicyCache:
         The answer is kept: computing it for every topic would be most of a reconcile.
         """
         registered = self._schemas.get(topic.uid)
-        number = registered.schema_id if registered is not None else None
+        number = registered.schema_id or 0 if registered is not None else None
         key = (policy.uid, policy.generation, topic.uid, topic.generation, number)
         if key not in self._misfits:
             if len(self._misfits) >= MISFITS_KEPT:

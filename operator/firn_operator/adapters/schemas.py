@@ -1,4 +1,4 @@
-"""The port `Schemas`: schema registries, each asked about a subject at most once in a while."""
+"""The port `Schemas`: schema registries, each asked about a subject at most once in a while, and protoc."""
 
 import asyncio
 from collections.abc import Mapping
@@ -7,7 +7,7 @@ from firn.model.clock import Clock
 from firn.model.errors import FirnError
 from firn.model.jobs import RegistryConnection
 from firn.schema_registry import Registered, SchemaRegistry
-from firn_operator.adapters import secret_files
+from firn_operator.adapters import protoc, secret_files
 
 KEPT_SECONDS, RETRY_SECONDS = 60.0, 5.0
 """Time for which an answer counts, and time for which a failure or a missing subject counts."""
@@ -15,6 +15,8 @@ MOST_ANSWERS = 1000
 """Number of kept answers from which those that no longer count are removed."""
 REQUESTS = 4
 """Requests to a registry at the same time."""
+COMPILERS = 2
+"""Processes of protoc at the same time."""
 
 
 class RegistrySchemas:
@@ -26,6 +28,7 @@ class RegistrySchemas:
             for name, connection in connections.items()
         }
         self._turns = {name: asyncio.Semaphore(REQUESTS) for name in connections}
+        self._compiling = asyncio.Semaphore(COMPILERS)
         self._clock = clock
         self._answers: dict[tuple[str, str], tuple[float, Registered | None]] = {}
         self._failures: dict[str, tuple[float, FirnError]] = {}
@@ -51,3 +54,8 @@ class RegistrySchemas:
                 self._answers = {known: kept for known, kept in self._answers.items() if now < kept[0]}
             self._answers[key] = now + (RETRY_SECONDS if answer is None else KEPT_SECONDS), answer
         return answer
+
+    async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
+        """Implement `Schemas.descriptors`."""
+        async with self._compiling:
+            return await asyncio.to_thread(protoc.descriptors, text, tuple(sorted(references.items())))

@@ -29,7 +29,7 @@ def schema_of(body: str, types: str = "", syntax: str = "proto3", **changes: Any
     text = f'syntax = "{syntax}"; {HEAD} message R {{ {body} }} {types}'
     content = base64.b64encode(protoc.descriptors(text, ())).decode()
     bare = RecordSchema(format="Protobuf", text=text, descriptors=content, **changes)
-    return bare.model_copy(update={"fields": protobuf.columns_of(bare, "text")})
+    return bare.model_copy(update={"fields": protobuf.columns_of(bare)})
 
 
 def decoded(schema: RecordSchema, *values: bytes | None) -> Columns:

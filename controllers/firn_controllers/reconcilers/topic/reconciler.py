@@ -140,7 +140,7 @@ class TopicReconciler:
         job = await self._contracts.read(entry.uid, cached=recent, new=new)
         schema = await self._schemas.find(resource, job)
         if isinstance(schema, RecordSchema):
-            if schema.fields and schema.subject is not None:
+            if schema.fields and schema.has_found_columns:
                 board.schemas[entry.uid] = schema
             else:
                 board.schemas.pop(entry.uid, None)
