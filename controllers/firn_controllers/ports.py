@@ -350,7 +350,8 @@ class Schemas(Protocol):
     async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
         """Compile a .proto text into a serialized ``FileDescriptorSet``, with all files that the text imports.
 
-        ``references`` are further texts by the names of their imports. Raises InvalidSpecError (BadSchema).
+        ``references`` are further texts by the names of their imports. Raises InvalidSpecError (BadSchema), and
+        NotReadyError if the compiler does not answer.
         """
         ...
 

@@ -29,5 +29,7 @@ class FakeSchemas:
         return self.subjects.get(subject)
 
     async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
+        if self.problem is not None:
+            raise self.problem
         self.compiled.append(text)
         return protoc.descriptors(text, tuple(sorted(references.items())))

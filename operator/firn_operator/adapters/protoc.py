@@ -8,13 +8,14 @@ import tempfile
 from pathlib import Path
 
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import InvalidSpecError, NotReadyError
 
 SECONDS = 30
 """Time for one text. protoc takes a tenth of a second for an ordinary one."""
+_MODULE = "grpc_tools.protoc"
 _FILE = "schema.proto"
 _MOST_DETAIL = 400
-_PLACE = re.compile(r"\S+:\d+:\d+: ")
+_ERROR = re.compile(r"\S+\.proto:(\d+:\d+:)? (?!warning: )")
 MOST_KEPT = 256
 """Texts whose results are kept."""
 
@@ -23,7 +24,7 @@ def descriptors(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
     """Compile a .proto text into a serialized ``FileDescriptorSet``, with all files that the text imports.
 
     ``references`` are further texts, each after the name of its import. Raises InvalidSpecError (BadSchema) with protoc's
-    first error.
+    first error, and NotReadyError if protoc does not end or names no error.
     """
     answer = _compiled(text, references)
     if isinstance(answer, InvalidSpecError):
@@ -43,23 +44,31 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, "utf-8")
         command = [
-            *(sys.executable, "-P", "-m", "grpc_tools.protoc", f"-I{folder}"),
+            *(sys.executable, "-P", "-m", _MODULE, f"-I{folder}"),
             *("--include_imports", f"--descriptor_set_out={out}", _FILE),
         ]
         try:
             done = subprocess.run(command, capture_output=True, cwd=directory, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            return _bad(f"protoc did not compile the text within {SECONDS} seconds; make the text smaller")
-        if done.returncode or not out.exists():
-            return _bad(f"protoc rejects the text: {_first_error(done, folder)}")
-        return out.read_bytes()
+            raise NotReadyError(
+                f"protoc did not compile the text within {SECONDS} seconds; the operator tries again. Give it more CPU, or make the text smaller"
+            ) from None
+        if not done.returncode:
+            return out.read_bytes()
+        error = _first_error(done, folder)
+        if error is None:
+            raise NotReadyError(
+                f"protoc ended with the code {done.returncode}; the operator tries again. Give it more memory, or make the text smaller"
+            )
+        return _bad(f"protoc rejects the text: {error}")
 
 
-def _first_error(done: subprocess.CompletedProcess[bytes], folder: Path) -> str:
+def _first_error(done: subprocess.CompletedProcess[bytes], folder: Path) -> str | None:
     """Return the first error of protoc, without the folder of its files. Lines of its logging library have no place."""
     lines = done.stderr.decode("utf-8", "replace").replace(f"{folder}/", "").splitlines()
-    placed = (line for line in lines if _PLACE.match(line) and ": warning: " not in line)
-    return next(placed, f"exit code {done.returncode}")[:_MOST_DETAIL]
+    errors = [(match[1] is None, line) for line in lines if (match := _ERROR.match(line))]
+    # Errors with line and column come first.
+    return min(errors, key=lambda error: error[0])[1][:_MOST_DETAIL] if errors else None
 
 
 def _bad(problem: str) -> InvalidSpecError:

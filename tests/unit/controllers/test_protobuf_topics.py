@@ -4,10 +4,13 @@ from typing import Any
 
 import pytest
 
+from firn.model import durations
+from firn.model.errors import NotReadyError
 from firn.schemas import protobuf
 from tests import gen
 from tests.fakes.world import World
 
+KILLED = "protoc ended with the code -9; the operator tries again. Give it more memory, or make the text smaller"
 TWO = "message Line { int64 id = 1; } message Other { string name = 1; }"
 
 
@@ -90,6 +93,21 @@ async def test_a_text_that_does_not_fit_leaves_the_earlier_one_in_force(
     await change(live, schema=schema_of("int64 id = 1;"))
     assert live.conditions()["Ready"] == ("True", "AllReady")
     assert columns(live) == [("id", "long")]
+
+
+async def test_a_compiler_that_does_not_answer_stops_no_topic_with_a_contract() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;"))
+    live.schemas.problem = NotReadyError(KILLED)
+    live.cluster.create(gen.topic("later", schema=schema_of("int64 id = 1;")))
+    await change(live, ingestion={"freshness": "2m"})
+    assert live.conditions("later")["TableReady"] == ("False", "Pending")
+    assert live.job().freshness_ms == 120_000
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    live.schemas.problem = None
+    live.clock.advance(durations.milliseconds(live.config.resync) / 1000)
+    await live.settle()
+    assert live.conditions("later")["Ready"] == ("True", "AllReady")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError
+from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema
 from firn.schemas import descriptors, protobuf
 from firn_operator.adapters import protoc
@@ -184,10 +184,22 @@ def test_a_reference_cannot_leave_its_folder() -> None:
         protoc.descriptors(HEAD, (("../evil.proto", HEAD),))
 
 
-def test_a_hanging_compiler_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protoc, "SECONDS", 0.001)
-    with pytest.raises(InvalidSpecError, match="protoc did not compile the text within"):
-        protoc.descriptors(HEAD + "message Slow { int32 a = 1; }", ())
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("SECONDS", 0.001, "protoc did not compile the text within 0.001 seconds"),
+        ("_MODULE", "firn.nothing", "protoc ended with the code 1"),
+    ],
+)
+def test_a_compiler_that_does_not_answer_is_tried_again(
+    name: str, value: Any, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{HEAD} message {name.strip('_')} {{ int32 a = 1; }}"
+    with monkeypatch.context() as patch:
+        patch.setattr(protoc, name, value)
+        with pytest.raises(NotReadyError, match=problem):
+            protoc.descriptors(text, ())
+    assert protoc.descriptors(text, ())
 
 
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0a", b"\xff" * 11, b"\x0b"])

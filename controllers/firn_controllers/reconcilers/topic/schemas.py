@@ -56,6 +56,8 @@ class TopicSchemas:
             return protobuf_schema(schema.model_copy(update={"descriptors": descriptors}))
         except InvalidSpecError as error:
             return InvalidSpecError(f"spec.schema.text: {error}", reason=error.reason)
+        except FirnError as error:
+            return error
 
 
 def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSchema | None) -> RecordSchema:
