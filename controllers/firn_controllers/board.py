@@ -46,7 +46,7 @@ class Board:
     configs: dict[str, Mapping[str, str]] = field(default_factory=dict)
     """Uid of a topic -> the configs of its Kafka topic, with the brokers' defaults that are known."""
     schemas: dict[str, RecordSchema] = field(default_factory=dict)
-    """Uid of a topic with a schema registry -> its schema, with the columns of the latest schema of its subject."""
+    """Uid of a topic whose columns the operator has to find -> its schema with these columns."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
 

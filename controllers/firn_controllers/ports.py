@@ -341,10 +341,18 @@ class Progress(Protocol):
 
 
 class Schemas(Protocol):
-    """Schema registries, by name."""
+    """Schema registries by name, and the compiler of Protobuf texts."""
 
     async def latest(self, registry: str, subject: str) -> Registered | None:
         """Return the latest schema of a subject, as the registry answered at most a minute ago. None if it has none."""
+        ...
+
+    async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
+        """Compile a .proto text into a serialized ``FileDescriptorSet``, with all files that the text imports.
+
+        ``references`` are further texts by the names of their imports. Raises InvalidSpecError (BadSchema), and
+        NotReadyError if the compiler does not answer.
+        """
         ...
 
 

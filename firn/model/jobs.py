@@ -40,6 +40,7 @@ class SchemaFormat(StrEnum):
 
     AVRO = "Avro"
     JSON = "Json"
+    PROTOBUF = "Protobuf"
     RAW = "Raw"
 
 
@@ -61,8 +62,8 @@ class WriterSchema(Contract):
 class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
-    Avro has both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields. With a ``subject``,
-    each value names the schema of its writer. ``text`` is then the latest schema of the subject.
+    Avro and Protobuf have both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields. With a
+    ``subject``, each value names the schema of its writer. ``text`` is then the latest schema of the subject.
     """
 
     format: SchemaFormat
@@ -72,13 +73,22 @@ class RecordSchema(Contract):
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
     """Schemas whose types ``text`` uses."""
     framing: Literal["None", "Registry"] = Field(default="None", exclude_if=lambda framing: framing == "None")
-    """Bytes before an Avro value."""
+    """Bytes before an Avro or Protobuf value."""
+    message: str = Field(default="", exclude_if=lambda name: not name)
+    """Full name of the Protobuf message. Without it, values are the first message of ``text``."""
+    descriptors: str = Field(default="", exclude_if=lambda content: not content)
+    """A ``FileDescriptorSet`` with the Protobuf messages of ``text``, in base64. The operator compiles it."""
     subject: Subject | None = Field(default=None, exclude_if=lambda subject: subject is None)
     schema_id: int | None = Field(default=None, exclude_if=lambda number: number is None)
     """Id of ``text`` in the registry of ``subject``."""
     incompatible: Literal["Hold", "DeadLetter"] = Field(default="Hold", exclude_if=lambda way: way == "Hold")
     """Treatment of records whose writer has a schema that the table cannot hold."""
     raw_as: Literal["Binary", "String"] = "Binary"
+
+    @property
+    def has_found_columns(self) -> bool:
+        """Return whether the operator has to find the columns: in a schema registry, or by compiling a Protobuf text."""
+        return self.subject is not None or self.format is SchemaFormat.PROTOBUF
 
 
 class TableTarget(Contract):

@@ -10,7 +10,8 @@ import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.conditions import Reason
-from firn.model.errors import UnavailableError
+from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.schemas import descriptors
 from firn_controllers.ports import Schemas
 from firn_operator.adapters.schemas import RegistrySchemas
 from tests.fakes.clock import FakeClock
@@ -62,6 +63,19 @@ class SchemasContract:
         found = await schemas.latest("main", subject)
         assert found is not None
         assert found.kind == "PROTOBUF"
+
+    async def test_a_text_becomes_descriptors_with_those_of_its_imports(self, schemas: Schemas) -> None:
+        money = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+        text = 'syntax = "proto3"; package shop; import "money.proto"; message Order { Money price = 1; }'
+        found = descriptors.read(await schemas.descriptors(text, {"money.proto": money}))
+        assert found.first == "shop.Order"
+        assert set(found.messages) == {"shop.Order", "shop.Money"}
+
+    async def test_a_text_with_a_mistake_is_refused_each_time(self, schemas: Schemas) -> None:
+        for _ in range(2):
+            with pytest.raises(InvalidSpecError, match="protoc rejects the text: schema.proto:1:") as refused:
+                await schemas.descriptors("message", {})
+            assert refused.value.reason == Reason.BAD_SCHEMA
 
 
 class TestFakeSchemas(SchemasContract):

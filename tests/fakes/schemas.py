@@ -1,8 +1,11 @@
 """Port `Schemas` in memory. It passes tests/contract/test_schemas.py like the adapter."""
 
+from collections.abc import Mapping
+
 from firn.model.errors import FirnError
 from firn.model.jobs import WriterSchema
 from firn.schema_registry import Registered
+from firn_operator.adapters import protoc
 
 
 class FakeSchemas:
@@ -10,6 +13,8 @@ class FakeSchemas:
         self.subjects: dict[str, Registered] = {}
         self.problem: FirnError | None = None
         """The error of every call."""
+        self.compiled: list[str] = []
+        """The texts that were compiled."""
         self._ids = 0
 
     def register(self, subject: str, text: str, *references: str, kind: str = "AVRO") -> int:
@@ -22,3 +27,9 @@ class FakeSchemas:
         if self.problem is not None:
             raise self.problem
         return self.subjects.get(subject)
+
+    async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
+        if self.problem is not None:
+            raise self.problem
+        self.compiled.append(text)
+        return protoc.descriptors(text, tuple(sorted(references.items())))

@@ -124,7 +124,7 @@ class PolicyCache:
     """Policies by kind and namespace. Use it from one event loop."""
 
     def __init__(self, schemas: Mapping[str, RecordSchema] = MappingProxyType({})) -> None:
-        """``schemas``: uid of a topic with a schema registry -> its schema."""
+        """``schemas``: uid of a topic whose columns the operator has to find -> its schema."""
         self._schemas = schemas
         self._policies: defaultdict[tuple[Kind, str], dict[str, PolicyEntry]] = defaultdict(dict)
         self._misfits: dict[
@@ -203,7 +203,7 @@ class PolicyCache:
         The answer is kept: computing it for every topic would be most of a reconcile.
         """
         registered = self._schemas.get(topic.uid)
-        number = registered.schema_id if registered is not None else None
+        number = registered.schema_id or 0 if registered is not None else None
         key = (policy.uid, policy.generation, topic.uid, topic.generation, number)
         if key not in self._misfits:
             if len(self._misfits) >= MISFITS_KEPT:

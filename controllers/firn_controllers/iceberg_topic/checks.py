@@ -11,6 +11,7 @@ from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
+from firn.schemas import protobuf
 from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import tenancy
@@ -30,6 +31,8 @@ class HasNamespaces(Protocol):
 
 _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
+_BINARY = frozenset({SchemaFormat.AVRO, SchemaFormat.PROTOBUF})
+"""Formats whose numbers may be NaN."""
 _KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catalog", "registries": "schema registry"}
 """Sections of the operator's configuration, and what a message calls their members."""
 _ALTERNATIVES = {
@@ -183,7 +186,10 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
     """Check that the schema is an allowed change of the one that ingestion runs with."""
     if observed.job is None or not isinstance(observed.schema, RecordSchema):
         return None
-    problems = evolution.problems(observed.job.job.record_schema, observed.schema)
+    before, after = observed.job.job.record_schema, observed.schema
+    problems = evolution.problems(before, after)
+    if before.descriptors and after.descriptors:
+        problems += protobuf.changes(*(protobuf.message_of(each) for each in (before, after)))
     if not problems:
         return None
     subject = observed.schema.subject
@@ -215,14 +221,10 @@ def partitioning_fits(observed: ObservedTopic) -> Failure | None:
             check_term(term, columns)
         except InvalidSpecError as error:
             return Failure(Reason(error.reason), f"spec.table.partitionBy: {error}")
-        if (
-            observed.schema.format is SchemaFormat.AVRO
-            and term.transform == "identity"
-            and is_float(term.column, columns)
-        ):
+        if observed.schema.format in _BINARY and term.transform == "identity" and is_float(term.column, columns):
             return Failure(
                 Reason.BAD_TRANSFORM,
-                f"{field}: {term.column} can be NaN in Avro, which Iceberg cannot store as a partition; choose another column",
+                f"{field}: {term.column} can be NaN in {observed.schema.format}, which Iceberg cannot store as a partition; choose another column",
             )
         if term.field_name in names:
             return Failure(

@@ -19,7 +19,7 @@ _ADVICE = {
     },
     "evolution.incompatible": {
         "Hold": "a record whose schema the table cannot hold makes the topic wait",
-        "DeadLetter": "records whose schema the table cannot hold become dead letters",
+        "DeadLetter": "records whose schema the table cannot hold are bad records",
     },
 }
 """Effects by field of the schema and its new value."""
@@ -28,14 +28,14 @@ _ADVICE = {
 def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
     """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
     old, new = ({column.name: column for column in schema.fields} for schema in (before, after))
-    avro = after.format is SchemaFormat.AVRO
+    of_text = after.format in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
     for name, column in new.items():
-        field = TEXT if avro else f"{SCHEMA}.fields[{name}]"
+        field = TEXT if of_text else f"{SCHEMA}.fields[{name}]"
         if name not in old:
             yield changed(field, f"table {table} gets column {name} {column.type}, which is null in earlier rows")
         else:
             for part, text, before_value, after_value in _column(old[name], column, table):
-                yield changed(TEXT if avro else f"{field}.{part}", text, before_value, after_value)
+                yield changed(TEXT if of_text else f"{field}.{part}", text, before_value, after_value)
     for name, column in old.items():
         if name not in new:
             text = f"column {name} of table {table} stays, and is null in later rows"

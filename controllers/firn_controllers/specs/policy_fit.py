@@ -15,13 +15,13 @@ _TIMES = ("date", "timestamp", "timestamptz")
 def misfit(policy: Policy, topic: IcebergTopic, registered: RecordSchema | None = None) -> InvalidSpecError | None:
     """Return why the policy does not fit the topic, or None.
 
-    ``registered`` is the schema of a topic with a schema registry. None if it is not known yet.
+    ``registered`` is the schema of a topic whose columns the operator has to find. None if it is not known yet.
     """
     try:
         schema = topic.record_schema()
     except InvalidSpecError:
         return None  # the topic's own SpecValid says what is wrong
-    if schema.subject is not None:
+    if schema.has_found_columns:
         if registered is None:
             return None
         schema = registered

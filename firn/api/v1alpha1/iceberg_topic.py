@@ -27,7 +27,7 @@ from firn.model.jobs import (
     WriterSchema,
 )
 from firn.model.maintenance import MOST_RANGES
-from firn.schemas import avro
+from firn.schemas import avro, protobuf
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -55,10 +55,11 @@ RangeText = Annotated[str, Field(max_length=64)]
 
 
 MOST_SCHEMA_TEXT = 250_000
-"""Longest Avro schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
+"""Longest Avro or Protobuf schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
 it keeps a copy of the resource in an annotation otherwise."""
+MOST_MESSAGE_NAME = 512
 MOST_CONTRACT_BYTES = 700_000
-"""Most bytes of an Avro schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
+"""Most bytes of a schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
 
 
 class FieldSpec(ApiModel):
@@ -110,20 +111,28 @@ class EvolutionSpec(ApiModel):
 
 
 class SchemaSpec(ApiModel):
-    """Conversion of record values to columns: JSON with named and typed fields, Avro with the schemas of its producers, or raw."""
+    """Conversion of record values to columns: JSON with named and typed fields, Avro or Protobuf with a schema, or raw."""
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.raw) != has(self.format)",
-            "set either raw, or format: Json with fields, or format: Avro with text or registry",
+            "set either raw, or format: Json with fields, or format: Avro with text or registry, or format: Protobuf with text",
         ),
         Rule(
             "(has(self.format) && self.format == 'Json') == has(self.fields)",
             "format: Json needs fields, and fields need format: Json",
         ),
         Rule(
-            "(has(self.format) && self.format == 'Avro') == (has(self.text) || has(self.registry))",
-            "format: Avro needs text or registry, and both need format: Avro",
+            "has(self.format) && self.format == 'Avro' ? has(self.text) || has(self.registry) : !has(self.registry)",
+            "format: Avro needs text or registry, and registry needs format: Avro",
+        ),
+        Rule(
+            "!has(self.format) || (self.format == 'Protobuf' ? has(self.text) : self.format == 'Avro' || !has(self.text))",
+            "format: Protobuf needs text, and text needs format: Avro or Protobuf",
+        ),
+        Rule(
+            "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
+            "message needs format: Protobuf",
         ),
         Rule("has(self.registry) || !has(self.evolution)", "evolution needs registry"),
         Rule(
@@ -145,19 +154,29 @@ class SchemaSpec(ApiModel):
         description="No decoding. The table has the columns key and value, as bytes or as text."
         " With String, a record that is not UTF-8 becomes a dead letter.",
     )
-    format: Literal["Json", "Avro"] | None = Field(
-        default=None, description="Encoding of record values. Json needs fields, and Avro needs text or registry."
+    format: Literal["Json", "Avro", "Protobuf"] | None = Field(
+        default=None,
+        description="Encoding of record values. Json needs fields, Avro needs text or registry, and Protobuf needs text.",
     )
     text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
         default=None,
-        description="The Avro schema with which producers write record values, as JSON. The schema must be a record. Its fields become the"
-        " columns. Values are in Avro's binary encoding.",
+        description="The schema with which producers write record values: an Avro schema as JSON, which must be a record, or a .proto text."
+        " The fields of the record or message become the columns. Values are in the binary encoding of the format.",
+    )
+    message: (
+        Annotated[
+            str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=MOST_MESSAGE_NAME)
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of text.",
     )
     framing: Literal["None", "Registry"] = Field(
         default="None",
-        description="Bytes before each Avro value. Registry: a byte 0 and a schema id of four bytes, as serializers of a schema registry write"
-        " them. The driver ignores the id, and decodes all values with text. In JSON topics, the driver accepts values with and without"
-        " these bytes.",
+        description="Bytes before each Avro or Protobuf value. Registry: a byte 0 and a schema id of four bytes, as serializers of a schema"
+        " registry write them. In Protobuf, the indexes of the message follow. The driver ignores the id, and decodes all values with text."
+        " In JSON topics, the driver accepts values with and without these bytes.",
     )
     registry: RegistrySpec | None = Field(
         default=None,
@@ -703,7 +722,7 @@ class IcebergTopic(ApiModel):
     def record_schema(self) -> RecordSchema:
         """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field.
 
-        With a registry, the schema has no columns yet: `avro_schema` adds them.
+        With a registry, the schema has no columns yet: `avro_schema` adds them. In Protobuf, `protobuf_schema` does.
         """
         schema = self.spec.record_schema
         if schema is not None and schema.registry is not None:
@@ -712,6 +731,10 @@ class IcebergTopic(ApiModel):
             incompatible = schema.evolution.incompatible if schema.evolution is not None else "Hold"
             return RecordSchema(
                 format=SchemaFormat.AVRO, framing="Registry", subject=subject, incompatible=incompatible
+            )
+        if schema is not None and schema.text is not None and schema.format == "Protobuf":
+            return RecordSchema(
+                format=SchemaFormat.PROTOBUF, text=schema.text, framing=schema.framing, message=schema.message or ""
             )
         if schema is not None and schema.text is not None:
             return avro_schema(
@@ -778,11 +801,23 @@ class IcebergTopic(ApiModel):
 def avro_schema(schema: RecordSchema, place: str) -> RecordSchema:
     """Return a schema with the columns of its Avro text. Raises InvalidSpecError (BadSchema) that names ``place`` and field."""
     columns = avro.columns_of(WriterSchema(text=schema.text, references=schema.references), place)
+    try:
+        return _bounded(schema, columns)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+
+
+def protobuf_schema(schema: RecordSchema) -> RecordSchema:
+    """Return a schema with the columns of its descriptors. Raises InvalidSpecError (BadSchema) that names the field."""
+    return _bounded(schema, protobuf.columns_of(schema))
+
+
+def _bounded(schema: RecordSchema, columns: tuple[Column, ...]) -> RecordSchema:
     whole = schema.model_copy(update={"fields": columns})
     size = len(whole.model_dump_json().encode())
     if size > MOST_CONTRACT_BYTES:
         raise InvalidSpecError(
-            f"{place}: the schema takes {size} bytes with the types of its columns; a topic has at most {MOST_CONTRACT_BYTES} bytes;"
+            f"the schema takes {size} bytes with the types of its columns; a topic has at most {MOST_CONTRACT_BYTES} bytes;"
             " remove fields",
             reason=Reason.BAD_SCHEMA,
         )

@@ -2,7 +2,7 @@
 
 The figures are CPU seconds per million records. For flat records, the peer is pyarrow's JSON reader. It is not strict: one bad record
 fails its whole block. For strict decoding, the peer is Python's ``json.loads``. For the same records in Avro, it is fastavro,
-which makes Python objects.
+which makes Python objects. In Protobuf, it is google.protobuf, with a Python object for each field.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import fastavro
+import google.protobuf
 import pyarrow as pa
 import pyarrow.json as pa_json
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from firn.model.jobs import Column, IngestJob, RecordSchema, Subject, TableTarget, WriterSchema
-from firn.schemas import avro
+from firn.schemas import avro, protobuf
+from firn_operator.adapters import protoc
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.decoding import Decoder
@@ -28,6 +31,7 @@ from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.values import RecordReader
+from firn_spark.worker.formats.protobuf.rows import Rows
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from hack.bench.contestants import records
@@ -54,6 +58,21 @@ _AVRO: dict[str, Any] = {
         for column in records.COLUMNS
     ],
 }
+_PROTOBUF_TYPES = {
+    "timestamptz": "google.protobuf.Timestamp", "long": "int64", "int": "int32", "boolean": "bool",
+}  # fmt: skip
+_PROTOBUF = "\n".join(
+    (
+        'syntax = "proto3";',
+        'import "google/protobuf/timestamp.proto";',
+        "message Measurement {",
+        *(
+            f"{'' if column.required else 'optional '}{_PROTOBUF_TYPES.get(column.type, column.type)} {column.name} = {number};"
+            for number, column in enumerate(records.COLUMNS, 1)
+        ),
+        "}",
+    )
+)
 _UNIT = "CPU s per million records"
 
 
@@ -155,6 +174,47 @@ def _avro_of_registry(values: list[bytes], ids: int) -> float:
     return _cost(decode, _COUNT)
 
 
+def _peer_class(descriptors: bytes) -> Any:
+    """Return the class of google.protobuf for the records."""
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Measurement"))
+
+
+def _in_protobuf(values: list[bytes], kind: Any) -> list[bytes]:
+    encoded = []
+    for value in values:
+        record = json.loads(value)
+        record["at"] = datetime.datetime.fromisoformat(record["at"])
+        present = {name: member for name, member in record.items() if member is not None}
+        encoded.append(kind(**present).SerializeToString())
+    return encoded
+
+
+def _protobuf(values: list[bytes]) -> Figure:
+    descriptors = protoc.descriptors(_PROTOBUF, ())
+    kind = _peer_class(descriptors)
+    encoded = _in_protobuf(values, kind)
+    places = [Places.from_arrow(batch["value"]) for batch in _batches(encoded)]
+    message = protobuf.parse(descriptors)
+    rows = Rows(message.fields, arrow_types.arrow_schema(protobuf.columns(message)).types)
+
+    def decode() -> None:
+        for part in places:
+            assert rows.read(part.data, part.firsts, part.ends, part.present)[1].all(), "the decoder refused a record"
+
+    names, few = [field.name for field in message.fields], encoded[: _COUNT // 20]
+
+    def peer() -> None:
+        for value in few:
+            record = kind.FromString(value)
+            [getattr(record, name) for name in names]
+
+    version = f"google.protobuf {google.protobuf.__version__}"
+    return Figure("decode_protobuf", _cost(decode, _COUNT), _UNIT, "lower", version, _cost(peer, len(few)))
+
+
 def measure(options: Options) -> Iterator[Figure]:
     """Measure decoding of flat records, strict decoding, records with nested fields, and a whole task."""
     values = records.Generator().generate(_COUNT)
@@ -183,6 +243,7 @@ def measure(options: Options) -> Iterator[Figure]:
     yield _avro(values)
     yield Figure("decode_avro_registry", _avro_of_registry(values, 1), _UNIT, "lower")
     yield Figure("decode_avro_two_schemas", _avro_of_registry(values, 2), _UNIT, "lower")
+    yield _protobuf(values)
 
     batches, job = _batches(values), _job(records.COLUMNS)
     rows = Decoder(job, ingested_at=0)

@@ -70,6 +70,7 @@ def compiled() -> Path:
             "formats/avro/kernel.py",
             "formats/json/kernel.py",
             "formats/json/limits.py",
+            "formats/protobuf/kernel.py",
             "formats/utf8.py",
             "formats/words.py",
         )

@@ -142,6 +142,8 @@ _KERNEL = (
     "worker/formats/json/__init__",
     "worker/formats/json/kernel",
     "worker/formats/json/limits",
+    "worker/formats/protobuf/__init__",
+    "worker/formats/protobuf/kernel",
 )
 """Modules of the Spark application that its image compiles to machine code."""
 

@@ -1,4 +1,4 @@
-"""The port `Schemas`: schema registries, with a cache of the latest schema of each subject."""
+"""The port `Schemas`: schema registries, with a cache of the latest schema of each subject, and protoc."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import RegistryConnection
 from firn.schema_registry import Registered, RegistryAwayError, SchemaRegistry
-from firn_operator.adapters import secret_files
+from firn_operator.adapters import protoc, secret_files
 
 KEPT_SECONDS, RETRY_SECONDS = 60.0, 5.0
 """Seconds for which the adapter keeps a schema, and seconds for which it keeps a failure or a missing subject."""
@@ -20,6 +20,8 @@ REQUESTS = 4
 TURN_SECONDS = 2.0
 """Seconds for which a lookup waits for its turn."""
 _ABSENT = object()
+COMPILERS = 2
+"""Processes of protoc at the same time."""
 
 
 class RegistrySchemas:
@@ -33,6 +35,7 @@ class RegistrySchemas:
         self._turns = {name: asyncio.Semaphore(REQUESTS) for name in connections}
         # Kafka and the catalogs use the threads of the event loop.
         self._threads = ThreadPoolExecutor(REQUESTS * max(1, len(connections)), thread_name_prefix="registry")
+        self._compiling = asyncio.Semaphore(COMPILERS)
         self._clock = clock
         self._answers: dict[tuple[str, str], tuple[float, Registered | FirnError | None]] = {}
         self._failures: dict[str, tuple[float, FirnError]] = {}
@@ -92,3 +95,8 @@ class RegistrySchemas:
         kept = KEPT_SECONDS if isinstance(answer, Registered) else RETRY_SECONDS
         self._answers[registry, subject] = now + kept, answer
         return answer
+
+    async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
+        """Implement `Schemas.descriptors`."""
+        async with self._compiling:
+            return await asyncio.to_thread(protoc.descriptors, text, tuple(sorted(references.items())))

@@ -26,6 +26,9 @@ class Code(StrEnum):
     INVALID_AVRO = "InvalidAvro"
     """Decode: the value is not exactly one Avro value of the schema, because it is truncated, has trailing bytes, a
     branch that does not exist, ..."""
+    INVALID_PROTOBUF = "InvalidProtobuf"
+    """Decode: the value is not a Protobuf message of the schema, because it is truncated, has a field with the wire type
+    of another type, ..."""
     UNKNOWN_SCHEMA = "UnknownSchema"
     """Decode: the value has no framing, or its id is not that of an Avro schema in the schema registry."""
     INCOMPATIBLE_SCHEMA = "IncompatibleSchema"

@@ -79,7 +79,8 @@ class Decoder:
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
-        for begin, end in arrays.portions(records.values.lengths(), self._format.most_bytes):
+        sizes = records.values.lengths() + self._format.row_bytes
+        for begin, end in arrays.portions(sizes, self._format.most_bytes):
             whole = end - begin == len(records)
             yield records if whole else records.select(np.arange(begin, end))
 

@@ -69,6 +69,8 @@ ACCEPTED: dict[str, Manifest] = {
     "avro of a registry": {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
+    "protobuf": {"schema": {"format": "Protobuf", "text": "x", "message": "shop.v1.Order", "framing": "Registry"}},
+    "protobuf with the first message": {"schema": {"format": "Protobuf", "text": "x"}},
     "a thousand fields": many_fields(1000),
     "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
     "adopt another topic": {
@@ -111,7 +113,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "text without format": ({"schema": {"text": "{}"}}, "set either raw, or"),
     "json with text": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "text": "{}"}},
-        "format: Avro needs text",
+        "text needs format: Avro or Protobuf",
     ),
     "avro with unknown fields": (
         {"schema": {"format": "Avro", "text": "{}", "unknownFields": "DeadLetter"}},
@@ -133,6 +135,26 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "registry": {"name": "main"}}},
         "format: Avro needs text or registry",
     ),
+    "protobuf without text": ({"schema": {"format": "Protobuf"}}, "format: Protobuf needs text"),
+    "protobuf with registry": (
+        {"schema": {"format": "Protobuf", "text": "x", "registry": {"name": "main"}}},
+        "registry needs format: Avro",
+    ),
+    "protobuf with unknown fields": (
+        {"schema": {"format": "Protobuf", "text": "x", "unknownFields": "DeadLetter"}},
+        "unknownFields needs format: Json",
+    ),
+    "avro with message": (
+        {"schema": {"format": "Avro", "text": "{}", "message": "R"}},
+        "message needs format: Protobuf",
+    ),
+    "raw with message": ({"schema": {"raw": "String", "message": "R"}}, "message needs format: Protobuf"),
+    "message with a space": ({"schema": {"format": "Protobuf", "text": "x", "message": "a b"}}, "spec.schema.message"),
+    "message with a leading dot": (
+        {"schema": {"format": "Protobuf", "text": "x", "message": ".a"}},
+        "spec.schema.message",
+    ),
+    "a long message": ({"schema": {"format": "Protobuf", "text": "x", "message": "a" * 513}}, "Too long: may not be"),
     "evolution without registry": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {}}},
         "evolution needs registry",

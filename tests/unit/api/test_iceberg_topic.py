@@ -135,6 +135,18 @@ def test_a_schema_with_a_text_is_avro(framing: str) -> None:
     assert schema.fields == (Column(name="a", type="long", doc="d"),)
 
 
+def test_a_protobuf_schema_has_no_columns_before_it_is_compiled() -> None:
+    spec = {"format": "Protobuf", "text": "message", "message": "shop.Order", "framing": "Registry"}
+    schema = topic({"schema": spec}).record_schema()
+    assert (schema.format, schema.text, schema.message, schema.framing) == (
+        "Protobuf",
+        "message",
+        "shop.Order",
+        "Registry",
+    )
+    assert (schema.fields, schema.has_found_columns) == ((), True)
+
+
 def avro_text(*fields: tuple[str, Any]) -> str:
     return json.dumps(
         {"type": "record", "name": "R", "fields": [{"name": name, "type": kind} for name, kind in fields]}

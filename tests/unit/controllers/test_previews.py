@@ -214,7 +214,10 @@ def test_a_wide_table_names_its_first_columns() -> None:
 def test_the_columns_of_a_subject_are_not_known() -> None:
     after = gen.observed(gen.topic("orders"))
     effects = preview(None, replace(after, schema=NotReadyError("not asked")))
-    assert effects[1].text == "table lake.demo.orders with the columns of the latest schema in the registry"
+    assert (
+        effects[1].text
+        == "table lake.demo.orders with the columns of the latest schema in the registry, or of the Protobuf message"
+    )
 
 
 REFUSALS = [

@@ -109,5 +109,5 @@ def test_troubleshooting_has_each_reason_and_each_condition() -> None:
 def test_troubleshooting_names_only_existing_reasons() -> None:
     tables = re.findall(r"^\| ([^|]+) \| ([^|]+) \|", (ROOT / TROUBLESHOOTING).read_text(), re.MULTILINE)
     named = {word for first, _ in tables for word in re.findall(r"`([A-Z]\w+)`", first)}
-    dead_letters = {"InvalidAvro", "InvalidJson"}
+    dead_letters = {"InvalidAvro", "InvalidJson", "InvalidProtobuf"}
     assert named <= {*Reason, *ConditionType, *dead_letters}

@@ -51,6 +51,8 @@ NEW: dict[str, dict[str, Any]] = {
             "subject": {"registry": "main", "name": "orders-value"},
             "schema_id": 41,
             "incompatible": "DeadLetter",
+            "message": "shop.v1.Order",
+            "descriptors": "Cg==",
         },
     },
     "ingest-job-raw": {},

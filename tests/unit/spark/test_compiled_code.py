@@ -12,14 +12,18 @@ ROOT = Path(__file__).parents[3]
 USE = """
 import firn_spark.worker_daemon  # first, as in a worker
 import json
+import numpy as np
 import pyarrow as pa
 from firn.model.jobs import Column
-from firn.schemas import avro
+from firn.schemas import avro, protobuf
+from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.avro import kernel as avro_kernel
 from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.fetching import kernel as fetching
 from firn_spark.worker.formats.json import blocks, kernel
+from firn_spark.worker.formats.protobuf import kernel as protobuf_kernel
+from firn_spark.worker.formats.protobuf.rows import Rows
 from tests.unit.fetching import log, reading
 nested = "struct<x: list<struct<y: map<string, int>>>, z: list<string>>"
 for fields in (
@@ -46,8 +50,26 @@ rows, _ = fields_of(schema.fields, types)
 for values in ([], [None], [bytes([2, 2, 120, 2, 2, 107, 2, 0, 0, 2]), b"garbage"]):
     places = Places.from_arrow(pa.array(values, pa.binary()))
     rows.read(places.data, places.firsts, places.ends, places.present)
+def entry_of(key, value, key_default, value_default):
+    fields = protobuf.Field(1, "key", key, key_default), protobuf.Field(2, "value", value, value_default)
+    return protobuf.Message("E", fields)
+scalar = protobuf.Scalar
+entry = entry_of(scalar("string"), scalar("int32"), "", 0)
+kinds = [scalar("string"), scalar("int32"), protobuf.Repeated(scalar("int32")), protobuf.Repeated(scalar("string")), protobuf.Map(entry)]
+keys = protobuf.Map(entry_of(scalar("int64"), entry, 0, b""))
+fields = [protobuf.Field(number, f"f{number}", kind) for number, kind in enumerate([*kinds, keys], 1)]
+types = arrow_types.arrow_schema(protobuf.columns(protobuf.Message("M", tuple(fields)))).types
+for chosen in (slice(0, 1), slice(0, 6), slice(4, 6)):
+    rows = Rows(fields[chosen], types[chosen])
+    for values in ([], [None], [bytes([10, 1, 120, 24, 1, 34, 1, 121, 42, 3, 10, 1, 107, 50, 2, 8, 1]), b"garbage"]):
+        places = Places.from_arrow(pa.array(values, pa.binary()))
+        rows.read(places.data, places.firsts, places.ends, places.present)
+        outputs = np.empty(len(places), np.int64), np.empty(len(places), bool)
+        protobuf_kernel.skip_indexes(places.data, places.firsts, places.ends, places.present, len(fields) == 1, *outputs)
 used = [getattr(avro_kernel, name) for name in ("read_rows", "find_items", "find_branches", "copy_texts")]
 used += [getattr(kernel, name) for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts")]
+protobuf_names = ("read_rows", "find_items", "read_items", "doubt_repeated_keys", "copy_texts", "skip_indexes")
+used += [getattr(protobuf_kernel, name) for name in protobuf_names]
 used += [fetching.walk, fetching.read, fetching.read_headers]
 for function in used:
     assert not function.stats.cache_misses, function.stats
@@ -82,6 +104,8 @@ def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
         "worker/formats/words.py",
         "worker/formats/avro/__init__.py",
         "worker/formats/avro/kernel.py",
+        "worker/formats/protobuf/__init__.py",
+        "worker/formats/protobuf/kernel.py",
     ):
         (package / name).parent.mkdir(parents=True, exist_ok=True)
         (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())

@@ -71,6 +71,15 @@ def test_a_field_with_a_time_of_day_cannot_be_removed() -> None:
     assert evolution.problems(avro(("a", "int"), ("b", "timestamp")), avro(("a", "int"))) == []
 
 
+def test_a_protobuf_field_that_is_removed_keeps_its_column() -> None:
+    before, after = (
+        schema.model_copy(update={"format": "Protobuf"})
+        for schema in (avro(("a", "int"), ("b", "int")), avro(("a", "long")))
+    )
+    assert evolution.problems(before, after) == []
+    assert evolution.problems(after, before) == ["field a cannot change from long to int"]
+
+
 def test_an_avro_field_cannot_get_another_type() -> None:
     assert evolution.problems(avro(("a", "int")), avro(("a", "string"))) == ["field a cannot change from int to string"]
 

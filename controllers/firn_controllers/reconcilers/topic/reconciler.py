@@ -140,7 +140,7 @@ class TopicReconciler:
         )
         schema = schema_of(resource) if ending else await self._schemas.find(entry.uid, resource, job)
         if isinstance(schema, RecordSchema):
-            if schema.fields and schema.subject is not None:
+            if schema.fields and schema.has_found_columns:
                 board.schemas[entry.uid] = schema
             else:
                 board.schemas.pop(entry.uid, None)

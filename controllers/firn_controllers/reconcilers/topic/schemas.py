@@ -1,9 +1,11 @@
-"""The record schemas of topics. The latest schema of a subject comes from its schema registry."""
+"""The record schemas of topics. The latest schema of a subject comes from its schema registry, and protoc compiles texts."""
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic, avro_schema
+import base64
+
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, avro_schema, protobuf_schema
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import RecordSchema, Subject
+from firn.model.jobs import RecordSchema, SchemaFormat, Subject
 from firn.schema_registry import AVRO, Registered
 from firn.tables import evolution, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
@@ -23,12 +25,14 @@ class TopicSchemas:
         self._found.pop(uid, None)
 
     async def find(self, uid: str, resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
-        """Return the schema of a topic with its columns, or the error of the spec or of the registry.
+        """Return the schema of a topic with its columns, or the error of the spec, the text or the registry.
 
         A topic keeps the schema of its contract while the registry does not answer, or if the subject has no schema any more. If
         the registry is not configured, the schema has no columns.
         """
         schema = schema_of(resource)
+        if isinstance(schema, RecordSchema) and schema.format is SchemaFormat.PROTOBUF:
+            return await self._compiled(uid, schema, job)
         if not isinstance(schema, RecordSchema) or schema.subject is None:
             return schema
         if schema.subject.registry not in self._context.config.registries:
@@ -51,6 +55,28 @@ class TopicSchemas:
             return error
         except FirnError as error:
             return in_force or error
+
+    async def _compiled(self, uid: str, schema: RecordSchema, job: LiveJob | None) -> RecordSchema | FirnError:
+        """Return the schema with descriptors of its text. The contract in force has them, unless the text is new."""
+        in_force = job.job.record_schema if job is not None else None
+        try:
+            if in_force is not None and in_force.descriptors and in_force.text == schema.text:
+                descriptors = in_force.descriptors
+            else:
+                compiled = await self._context.ports.schemas.descriptors(schema.text, {})
+                descriptors = base64.b64encode(compiled).decode()
+            source = (schema, descriptors)
+            known = self._found.get(uid)
+            if known is None or known[0] != source:
+                known = self._found[uid] = (
+                    source,
+                    protobuf_schema(schema.model_copy(update={"descriptors": descriptors})),
+                )
+            return known[1]
+        except InvalidSpecError as error:
+            return InvalidSpecError(f"spec.schema.text: {error}", reason=error.reason)
+        except FirnError as error:
+            return error
 
 
 def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSchema | None) -> RecordSchema:

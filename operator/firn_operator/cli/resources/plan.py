@@ -23,7 +23,7 @@ _MARKS = {EffectKind.CREATED: "+", EffectKind.REFUSED: "!"}
 _EXISTING = (
     "whether the Kafka topic and the table exist already; existing ones are adopted, if the configuration allows it"
 )
-_ASKED = "the columns of the latest schema, because only the operator asks the schema registry"
+_ASKED = "the columns of the schema, because only the operator asks the schema registry and compiles Protobuf"
 _BROKERS = "the values of topic configs, which only the brokers know"
 
 

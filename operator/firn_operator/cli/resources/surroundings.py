@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, protobuf_schema
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
@@ -217,13 +217,20 @@ def live_contract(entry: TopicEntry, config: Config) -> LiveJob | None:
 
 
 def _schema(resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
-    """Return the schema of a topic. The columns of a subject are those of the contract, because only the operator asks registries."""
+    """Return the schema of a topic. Only the operator asks registries and compiles Protobuf, so the contract has the columns."""
     schema = schema_of(resource)
-    if not isinstance(schema, RecordSchema) or schema.subject is None:
+    if not isinstance(schema, RecordSchema) or not schema.has_found_columns:
         return schema
     in_force = job.job.record_schema if job is not None else None
+    if schema.subject is None:
+        if in_force is None or in_force.text != schema.text or not in_force.descriptors:
+            return NotReadyError("the Protobuf text was not compiled")
+        try:
+            return protobuf_schema(schema.model_copy(update={"descriptors": in_force.descriptors}))
+        except InvalidSpecError as error:
+            return error
     if in_force is not None and in_force.subject == schema.subject and in_force.fields:
-        return in_force
+        return in_force.model_copy(update={"incompatible": schema.incompatible})
     return NotReadyError(f"subject {schema.subject.name} of schema registry {schema.subject.registry} was not asked")
 
 

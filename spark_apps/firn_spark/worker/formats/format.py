@@ -58,6 +58,11 @@ class Format(Protocol):
         call of its own."""
         ...
 
+    @property
+    def row_bytes(self) -> int:
+        """Return the bytes that each value counts in addition to its own, for the memory of a row with few bytes."""
+        ...
+
     def decode(self, records: Fetched) -> Columns:
         """Decode records into the columns of `firn.tables.rows.schema_columns`, in the order of the records."""
         ...

@@ -25,9 +25,16 @@ def _avro(schema: RecordSchema) -> Format:
     return AvroFormat(schema)
 
 
+def _protobuf(schema: RecordSchema) -> Format:
+    from firn_spark.worker.formats.protobuf.decoding import ProtobufFormat
+
+    return ProtobufFormat(schema)
+
+
 _FORMATS: Mapping[SchemaFormat, Callable[[RecordSchema], Format]] = {
     SchemaFormat.AVRO: _avro,
     SchemaFormat.JSON: _json,
+    SchemaFormat.PROTOBUF: _protobuf,
     SchemaFormat.RAW: RawFormat,
 }
 

@@ -61,6 +61,11 @@ class ByWriterSchema:
         """Implement `Format.most_bytes`: the smallest value of all formats."""
         return min((each.most_bytes for each in self._formats.values()), default=UNBOUNDED)
 
+    @property
+    def row_bytes(self) -> int:
+        """Implement `Format.row_bytes`: the most of all writers."""
+        return max((each.row_bytes for each in self._formats.values()), default=0)
+
     def decode(self, records: Fetched) -> Columns:
         """Implement `Format.decode`. Raises SchemasNeededError."""
         ids = schema_ids(records.values)

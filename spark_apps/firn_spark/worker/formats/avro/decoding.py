@@ -22,6 +22,8 @@ from firn_spark.worker.formats.framing import BYTES, unframed
 class AvroFormat:
     """Decodes record values by the schema of their writer."""
 
+    row_bytes = 0
+
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for an invalid schema."""
         self._columns = arrow_types.arrow_schema(schema.fields)

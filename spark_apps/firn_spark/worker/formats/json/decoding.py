@@ -21,6 +21,7 @@ class JsonFormat:
     """Decodes record values by the fields of a schema."""
 
     most_bytes = UNBOUNDED
+    row_bytes = 0
 
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for a column type that does not exist."""

@@ -14,6 +14,7 @@ class RawFormat:
     """Passes keys and values through."""
 
     most_bytes = UNBOUNDED
+    row_bytes = 0
 
     def __init__(self, schema: RecordSchema) -> None:
         self._type = arrow_types.arrow_schema(rows.schema_columns(schema)).field("value").type

@@ -1,0 +1,184 @@
+"""The descriptors of a Protobuf schema, as protoc writes them: its messages and enums, by their full names.
+
+Source: ``google/protobuf/descriptor.proto``. The bytes come from the operator, which runs protoc. The Spark image has no
+Protobuf library, so this module reads the few members that columns depend on.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+
+PACKED_TYPES: Mapping[int, str] = {
+    1: "double", 2: "float", 3: "int64", 4: "uint64", 5: "int32", 6: "fixed64", 7: "fixed32", 8: "bool", 13: "uint32",
+    15: "sfixed32", 16: "sfixed64", 17: "sint32", 18: "sint64",
+}  # fmt: skip
+"""Types of numbers, by their number in ``FieldDescriptorProto.Type``."""
+TEXT_TYPES: Mapping[int, str] = {9: "string", 12: "bytes"}
+GROUP, MESSAGE, ENUM = 10, 11, 14
+REQUIRED, REPEATED = 2, 3
+"""Labels that change the meaning of a field (``FieldDescriptorProto.Label``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldDeclaration:
+    """A declared field. ``oneof`` is the number of its oneof in the message, -1 for none."""
+
+    name: str = ""
+    number: int = 0
+    label: int = 1
+    type: int = 0
+    type_name: str = ""
+    default: str | None = None
+    oneof: int = -1
+    proto3_optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MessageDeclaration:
+    """A declared message. ``syntax`` is ``proto2``, ``proto3`` or ``editions``."""
+
+    name: str
+    syntax: str
+    fields: tuple[FieldDeclaration, ...]
+    oneofs: tuple[str, ...] = ()
+    map_entry: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EnumDeclaration:
+    """A declared enum: numbers and names of its values, in the order of the text."""
+
+    name: str
+    values: tuple[tuple[int, str], ...]
+
+
+@dataclass(slots=True)
+class Declarations:
+    """All declared types by full name. ``first`` is the first message of the last file, which is the schema's own."""
+
+    messages: dict[str, MessageDeclaration] = field(default_factory=dict)
+    enums: dict[str, EnumDeclaration] = field(default_factory=dict)
+    first: str = ""
+    own: tuple[str, ...] = ()
+    """The outer messages of the last file, in the order of the text."""
+
+
+class _Message:
+    """The members of an encoded message, by field number."""
+
+    def __init__(self, data: bytes) -> None:
+        self._members: dict[int, list[int | bytes]] = {}
+        for number, value in _members(data):
+            self._members.setdefault(number, []).append(value)
+
+    def integer(self, number: int, default: int = 0) -> int:
+        value = self._members.get(number, [default])[-1]
+        return value if isinstance(value, int) else default
+
+    def text(self, number: int) -> str:
+        return self.optional(number) or ""
+
+    def optional(self, number: int) -> str | None:
+        found = self.all(number)
+        return found[-1].decode("utf-8", "replace") if found else None
+
+    def all(self, number: int) -> list[bytes]:
+        return [value for value in self._members.get(number, ()) if isinstance(value, bytes)]
+
+
+def read(data: bytes) -> Declarations:
+    """Read a serialized ``FileDescriptorSet``. Raises InvalidSpecError (BadSchema) for bytes that are none."""
+    found = Declarations()
+    for content in _Message(data).all(1):
+        _add_file(found, _Message(content))
+    return found
+
+
+def _add_file(found: Declarations, file: _Message) -> None:
+    package, syntax = file.text(2), file.text(12) or "proto2"
+    prefix = f"{package}." if package else ""
+    own = []
+    for content in file.all(5):
+        _add_enum(found, prefix, _Message(content))
+    waiting = [(prefix, _Message(content)) for content in file.all(4)]
+    for _, message in waiting:
+        own.append(prefix + message.text(1))
+    while waiting:
+        outer, message = waiting.pop()
+        name = outer + message.text(1)
+        options = message.all(7)
+        found.messages[name] = MessageDeclaration(
+            name,
+            syntax,
+            tuple(_field(_Message(content)) for content in message.all(2)),
+            tuple(_Message(content).text(1) for content in message.all(8)),
+            bool(options and _Message(options[-1]).integer(7)),
+        )
+        for content in message.all(4):
+            _add_enum(found, f"{name}.", _Message(content))
+        waiting += [(f"{name}.", _Message(content)) for content in message.all(3)]
+    found.own = tuple(own)
+    found.first = own[0] if own else ""
+
+
+def _add_enum(found: Declarations, prefix: str, enum: _Message) -> None:
+    values = [_Message(content) for content in enum.all(2)]
+    name = prefix + enum.text(1)
+    found.enums[name] = EnumDeclaration(name, tuple((_signed(each.integer(2)), each.text(1)) for each in values))
+
+
+def _field(declared: _Message) -> FieldDeclaration:
+    return FieldDeclaration(
+        name=declared.text(1),
+        number=declared.integer(3),
+        label=declared.integer(4, 1),
+        type=declared.integer(5),
+        type_name=declared.text(6).removeprefix("."),
+        default=declared.optional(7),
+        oneof=declared.integer(9, -1),
+        proto3_optional=bool(declared.integer(17)),
+    )
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _members(data: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Yield field numbers and values of an encoded message. Descriptors have no groups."""
+    at = 0
+    while at < len(data):
+        tag, at = _varint(data, at)
+        size = {0: 0, 1: 8, 5: 4}.get(tag & 7, -1)
+        if size == 0:
+            number, at = _varint(data, at)
+            yield tag >> 3, number
+            continue
+        if tag & 7 == 2:
+            size, at = _varint(data, at)
+        if size < 0 or size > len(data) - at:
+            raise _bad()
+        yield tag >> 3, data[at : at + size]
+        at += size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 70, 7):
+        if at >= len(data):
+            break
+        byte = data[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, at
+    raise _bad()
+
+
+def _bad() -> InvalidSpecError:
+    return InvalidSpecError(
+        "the descriptors of the schema are damaged; restart the operator, which writes them again",
+        reason=Reason.BAD_SCHEMA,
+    )

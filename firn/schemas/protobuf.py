@@ -1,0 +1,443 @@
+"""Protobuf schemas: the messages of descriptors, checked, and as columns of a table.
+
+Source: Protobuf documentation, "Encoding", "Language Guide (proto 2)", "Language Guide (proto 3)", "Field Presence".
+`parse` refuses what has no columns: messages that contain themselves, groups, editions, types that are too large or too
+deep, and fields whose names differ only in case.
+"""
+
+import base64
+import difflib
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, RecordSchema
+from firn.schemas import descriptors
+from firn.schemas.descriptors import Declarations, EnumDeclaration, FieldDeclaration, MessageDeclaration
+from firn.tables import types
+from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
+
+MOST_TYPES = 10_000
+"""Most types of a schema with all its parts. A type counts each time that it is used."""
+MOST_NAME = 128
+"""Longest name of a field, in characters."""
+_COLUMNS: dict[str, Type] = {
+    "int32": Primitive("int"),
+    "sint32": Primitive("int"),
+    "sfixed32": Primitive("int"),
+    "uint32": Primitive("long"),
+    "fixed32": Primitive("long"),
+    "int64": Primitive("long"),
+    "sint64": Primitive("long"),
+    "sfixed64": Primitive("long"),
+    "uint64": Decimal(20, 0),
+    "fixed64": Decimal(20, 0),
+    "float": Primitive("float"),
+    "double": Primitive("double"),
+    "bool": Primitive("boolean"),
+    "string": Primitive("string"),
+    "bytes": Primitive("binary"),
+}
+_ENCODINGS = {
+    "sint32": "zigzag", "sint64": "zigzag", "fixed32": "unsigned 32 bits", "sfixed32": "32 bits", "float": "float",
+    "fixed64": "64 bits", "sfixed64": "64 bits", "double": "double", "string": "length", "bytes": "length",
+}  # fmt: skip
+"""Types whose values another type of the same encoding reads. All other types of numbers are varints."""
+_WRAPPERS = {
+    f"google.protobuf.{name}Value": kind
+    for name, kind in (
+        ("Bool", "bool"), ("Bytes", "bytes"), ("Double", "double"), ("Float", "float"), ("Int32", "int32"),
+        ("Int64", "int64"), ("String", "string"), ("UInt32", "uint32"), ("UInt64", "uint64"),
+    )
+}  # fmt: skip
+_ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", '"': b'"', "'": b"'", "\\": b"\\"}
+Default = int | float | str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """A number, a text or bytes. ``kind`` is the name of the type in .proto texts."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Enum:
+    """A value that is one of several numbers with names. ``first`` is the number that the text declares first."""
+
+    name: str
+    symbols: tuple[tuple[int, str], ...]
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Items of one type."""
+
+    item: "Scalar | Enum | Message"
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """Values by key. ``entry`` is the message with both, the fields 1 and 2."""
+
+    entry: "Message"
+
+    @property
+    def key(self) -> "Node":
+        """Return the type of keys."""
+        return self.entry.fields[0].type
+
+    @property
+    def value(self) -> "Node":
+        """Return the type of values."""
+        return self.entry.fields[1].type
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A field of a message.
+
+    An absent field is null if ``default`` is None, else it has this value; a message in a map has the default ``b""``. A
+    ``required`` field is never absent. At most one field of a ``oneof`` is present.
+    """
+
+    number: int
+    name: str
+    type: "Node"
+    default: Default | None = None
+    required: bool = False
+    oneof: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message with its fields, in the order of the text."""
+
+    name: str
+    fields: tuple[Field, ...]
+
+
+Node = Scalar | Enum | Repeated | Map | Message
+TIMESTAMP = Message(
+    "google.protobuf.Timestamp",
+    (Field(1, "seconds", Scalar("int64"), default=0), Field(2, "nanos", Scalar("int32"), default=0)),
+)
+"""The well-known type for times. Another message of this name is an ordinary message."""
+
+
+def parse(data: bytes, message: str = "") -> Message:
+    """Return a message of serialized descriptors: ``message``, or the first one of the schema's own text.
+
+    Raises InvalidSpecError (BadSchema) with cause and place.
+    """
+    declared = descriptors.read(data)
+    name = message.removeprefix(".") or declared.first
+    if not name:
+        raise _bad_schema("the text has no message; declare one")
+    if name not in declared.messages or declared.messages[name].map_entry:
+        raise _bad_schema(f"the text has no message {name}; set schema.message to {_choices(declared, name)}")
+    parsed = _Parser(declared).message(declared.messages[name], "", 1)
+    if not columns(parsed):
+        raise _bad_schema(f"message {name} has no field that can become a column; add a field")
+    return parsed
+
+
+def message_of(schema: RecordSchema) -> Message:
+    """Return the message of a contract's schema. Raises InvalidSpecError (BadSchema)."""
+    return parse(base64.b64decode(schema.descriptors), schema.message)
+
+
+def _choices(declared: Declarations, name: str) -> str:
+    names = declared.own
+    similar = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or list(names[:3])
+    ends = [each for each in names if each.endswith(f".{name}")]
+    return " or ".join(ends or similar) or "a message of the text"
+
+
+def columns_of(schema: RecordSchema) -> tuple[Column, ...]:
+    """Return the columns of a schema's message. Raises InvalidSpecError (BadSchema) with cause and field."""
+    found = columns(message_of(schema))
+    for column in found:
+        if column.name.startswith("_kafka"):
+            problem = "names that start with _kafka are reserved for Kafka's columns; let producers rename the field"
+            raise _bad_schema(f"field {column.name}: {problem}")
+    if len(found) > types.MOST_COLUMNS:
+        raise _bad_schema(
+            f"the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields"
+        )
+    return found
+
+
+def columns(message: Message) -> tuple[Column, ...]:
+    """Return the columns of a message's fields. Messages without fields have none."""
+    kinds = ((each, column_type(each.type)) for each in message.fields)
+    return tuple(Column(name=each.name, type=str(kind)) for each, kind in kinds if kind is not None)
+
+
+def column_type(node: Node) -> Type | None:
+    """Return the type of a column for values of ``node``, or None for messages without fields."""
+    match node:
+        case Scalar(kind):
+            return _COLUMNS[kind]
+        case Enum():
+            return Primitive("string")
+        case Repeated(item):
+            element = column_type(item)
+            return None if element is None else ListOf(element)
+        case Map():
+            key, value = column_type(node.key), column_type(node.value)
+            return None if key is None or value is None else MapOf(key, value)
+        case Message(fields=fields):
+            if is_timestamp(node):
+                return Primitive("timestamptz")
+            if (wrapped := wrapped_field(node)) is not None:
+                return column_type(wrapped.type)
+            members = ((each.name, column_type(each.type)) for each in fields)
+            present = tuple((name, kind) for name, kind in members if kind is not None)
+            return Struct(present) if present else None
+
+
+def is_timestamp(node: Node) -> bool:
+    """Return whether a type is the well-known type Timestamp."""
+    return node == TIMESTAMP
+
+
+def wrapped_field(message: Message) -> Field | None:
+    """Return the field of a well-known wrapper, such as StringValue. Return None for other messages."""
+    kind = _WRAPPERS.get(message.name)
+    if kind is None or len(message.fields) != 1:
+        return None
+    value = message.fields[0]
+    return value if (value.number, value.type) == (1, Scalar(kind)) else None
+
+
+def changes(old: Message, new: Message) -> list[str]:
+    """List the reasons why values of ``old`` do not have the same meaning in ``new``. The number identifies a field.
+
+    Types of columns are not compared: `firn.tables.evolution` does this.
+    """
+    return list(dict.fromkeys(_changes(old, new, "")))
+
+
+def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
+    numbers = {each.number: each for each in new.fields}
+    names = {each.name: each for each in new.fields}
+    for before in old.fields:
+        place = f"{path}{before.name}"
+        moved = names.get(before.name)
+        after = numbers.get(before.number)
+        if moved is not None and moved.number != before.number:
+            yield f"field {place} cannot change its number from {before.number} to {moved.number}"
+        elif after is not None and after.name != before.name:
+            yield (
+                f"field {place} cannot be renamed to {after.name}, because columns belong to fields by name: keep the name of"
+                f" number {before.number}"
+            )
+        elif after is not None:
+            yield from _type_changes(before.type, after.type, place)
+
+
+def _type_changes(old: Node, new: Node, place: str) -> Iterator[str]:
+    match old, new:
+        case (Repeated(a), Repeated(b)):
+            yield from _type_changes(a, b, place)
+        case (Map(), Map()):
+            yield from _type_changes(old.key, new.key, f"{place}.key")
+            yield from _type_changes(old.value, new.value, f"{place}.value")
+        case (Message(), Message()):
+            yield from _changes(old, new, f"{place}.")
+        case (Scalar() | Enum(), Scalar() | Enum()) if _encoding(old) != _encoding(new):
+            yield f"field {place} cannot change from {_shown(old)} to {_shown(new)}, which has another encoding"
+
+
+def _encoding(node: Node) -> str:
+    return _ENCODINGS.get(node.kind, "varint") if isinstance(node, Scalar) else "varint"
+
+
+def _shown(node: Node) -> str:
+    match node:
+        case Scalar(kind):
+            return kind
+        case Enum(name=name) | Message(name=name):
+            return name
+    raise AssertionError(f"{node} has no name")
+
+
+@dataclass(frozen=True, slots=True)
+class _Extent:
+    """The size of a type: levels of its column, and types with those inside it."""
+
+    levels: int
+    types: int
+
+
+@dataclass(slots=True)
+class _Parser:
+    """Parses messages, each once. A message is None while the parser reads its fields."""
+
+    declared: Declarations
+    messages: dict[str, Message | None] = field(default_factory=dict)
+    extents: dict[str, _Extent] = field(default_factory=dict)
+
+    def message(self, declared: MessageDeclaration, path: str, level: int) -> Message:
+        """Parse the message at ``path``."""
+        name = declared.name
+        if name in self.messages:
+            known = self.messages[name]
+            if known is None:
+                problem = f"type {name} contains itself, and a table has no recursive columns; use schema.raw: Binary"
+                raise _bad(path, problem)
+            return known
+        if declared.syntax == "editions":
+            raise _bad(path, f'type {name} is declared with an edition; use syntax = "proto3" or "proto2"')
+        if level > types.MAX_DEPTH + 1:
+            raise _bad(path, f"the column has more than {types.MAX_DEPTH} levels of nesting")
+        self.messages[name] = None
+        fields: list[Field] = []
+        extents: list[_Extent] = []
+        seen: dict[str, str] = {}
+        for each in declared.fields:
+            made = self._field(each, declared, path, level)
+            other = seen.setdefault(made.name.lower(), made.name)
+            if other != made.name:
+                problem = f"has the fields {other} and {made.name}; query engines ignore case, so rename one"
+                raise _bad(path, f"message {name} {problem}")
+            extent = self._extent(made.type)
+            if extent.levels > types.MAX_DEPTH:
+                raise _bad(f"{path}.{made.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")
+            fields.append(made)
+            extents.append(extent)
+        made_message = Message(name, tuple(fields))
+        leaf = is_timestamp(made_message) or wrapped_field(made_message) is not None
+        self.extents[name] = _Extent(
+            1 if leaf else 1 + max((each.levels for each in extents), default=0),
+            1 + sum(each.types for each in extents),
+        )
+        if self.extents[name].types > MOST_TYPES:
+            raise _bad(path, f"message {name} has more than {MOST_TYPES} types, if each use of a type counts")
+        self.messages[name] = made_message
+        return made_message
+
+    def _field(self, declared: FieldDeclaration, message: MessageDeclaration, path: str, level: int) -> Field:
+        place = f"{path}.{declared.name}"
+        if len(declared.name) > MOST_NAME:
+            raise _bad(path, f"the name {declared.name[:40]}... has more than {MOST_NAME} characters; rename the field")
+        node = self._node(declared, place, level)
+        repeated = isinstance(node, Repeated | Map)
+        proto3 = message.syntax == "proto3"
+        in_oneof = declared.oneof >= 0 and not declared.proto3_optional
+        implicit = message.map_entry or (proto3 and declared.oneof < 0 and not isinstance(node, Message))
+        default: Default | None = None
+        if declared.default is not None and not in_oneof:
+            default = self._explicit(node, declared)
+        elif implicit and not repeated:
+            default = _zero(node)
+        return Field(
+            declared.number,
+            declared.name,
+            node,
+            default=default,
+            required=declared.label == descriptors.REQUIRED,
+            oneof=message.oneofs[declared.oneof] if in_oneof else "",
+        )
+
+    def _node(self, declared: FieldDeclaration, place: str, level: int) -> Node:
+        single = self._single(declared, place, level)
+        if declared.label != descriptors.REPEATED:
+            return single
+        if isinstance(single, Message) and self.declared.messages[single.name].map_entry:
+            return Map(single)
+        assert not isinstance(single, Repeated | Map)
+        return Repeated(single)
+
+    def _single(self, declared: FieldDeclaration, place: str, level: int) -> "Scalar | Enum | Message":
+        kind = descriptors.PACKED_TYPES.get(declared.type) or descriptors.TEXT_TYPES.get(declared.type)
+        if kind is not None:
+            return Scalar(kind)
+        if declared.type == descriptors.ENUM and declared.type_name in self.declared.enums:
+            return _enum(self.declared.enums[declared.type_name])
+        if declared.type == descriptors.MESSAGE and declared.type_name in self.declared.messages:
+            return self.message(self.declared.messages[declared.type_name], place, level + 1)
+        if declared.type == descriptors.GROUP:
+            raise _bad(place, "groups are not supported; declare a message")
+        raise _bad(place, f"type {declared.type_name or declared.type} is not known")
+
+    def _explicit(self, node: Node, declared: FieldDeclaration) -> Default:
+        """Return the default that a field declares (``FieldDescriptorProto.default_value``)."""
+        text = declared.default or ""
+        match node:
+            case Enum(first=first):
+                values = self.declared.enums[declared.type_name].values
+                return next((number for number, name in values if name == text), first)
+            case Scalar("string"):
+                return text
+            case Scalar("bytes"):
+                return _unescaped(text)
+            case Scalar("float"):
+                packed: float = struct.unpack("<f", struct.pack("<f", float(text)))[0]
+                return packed
+            case Scalar("double"):
+                return float(text)
+            case Scalar("bool"):
+                return int(text == "true")
+        return int(text)
+
+    def _extent(self, node: Node) -> _Extent:
+        match node:
+            case Message(name):
+                return self.extents[name]
+            case Repeated(item):
+                extent = self._extent(item)
+                return _Extent(1 + extent.levels, 1 + extent.types)
+            case Map():
+                value = self._extent(node.value)
+                return _Extent(1 + value.levels, 2 + value.types)
+        return _Extent(1, 1)
+
+
+def _enum(declared: EnumDeclaration) -> Enum:
+    symbols: dict[int, str] = {}
+    for number, name in declared.values:
+        symbols.setdefault(number, name)  # an alias
+    return Enum(declared.name, tuple(sorted(symbols.items())), declared.values[0][0])
+
+
+def _zero(node: Node) -> Default:
+    """Return the value of an absent field without presence."""
+    match node:
+        case Scalar("string"):
+            return ""
+        case Scalar("float" | "double"):
+            return 0.0
+        case Scalar("bytes") | Message():
+            return b""
+        case Enum(first=first):
+            return first
+    return 0
+
+
+def _unescaped(text: str) -> bytes:
+    """Return the bytes that protoc wrote with escapes as in C."""
+    content, at = bytearray(), 0
+    while at < len(text):
+        if text[at] != "\\":
+            content += text[at].encode()
+            at += 1
+        elif text[at + 1] in _ESCAPES:
+            content += _ESCAPES[text[at + 1]]
+            at += 2
+        else:
+            content.append(int(text[at + 1 : at + 4], 8))
+            at += 4
+    return bytes(content)
+
+
+def _bad_schema(problem: str) -> InvalidSpecError:
+    return InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
+
+
+def _bad(path: str, problem: str) -> InvalidSpecError:
+    return InvalidSpecError(f"field {path[1:]}: {problem}" if path else problem, reason=Reason.BAD_SCHEMA)

@@ -1,0 +1,108 @@
+"""Protobuf values to columns: compiled if the fast decoder vouches for its answer, else strictly, record by record."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from firn.model.jobs import RecordSchema
+from firn.schemas import protobuf
+from firn.schemas.protobuf import Map, Message, Node, Repeated
+from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError, Code, Stage
+from firn_spark.worker.fetched import Fetched, Numbers, Places
+from firn_spark.worker.formats import arrays
+from firn_spark.worker.formats.format import Columns
+from firn_spark.worker.formats.framing import BYTES, unframed
+from firn_spark.worker.formats.protobuf import kernel, limits
+from firn_spark.worker.formats.protobuf.rows import Rows
+from firn_spark.worker.formats.protobuf.values import RecordReader
+
+
+class ProtobufFormat:
+    """Decodes record values by a message of a schema."""
+
+    def __init__(self, schema: RecordSchema) -> None:
+        """Set up both decoders. Raises InvalidSpecError for an invalid schema."""
+        self._columns = arrow_types.arrow_schema(schema.fields)
+        types = {field.name: field.type for field in self._columns}
+        message = with_columns(protobuf.message_of(schema), types)
+        self._names = [each.name for each in message.fields]
+        self._rows = Rows(message.fields, [types[name] for name in self._names])
+        self._framed = schema.framing == "Registry"
+        self._only_first = not schema.message
+        self._reader = RecordReader(message, indexed=self._framed, only_first=self._only_first)
+        self.most_bytes = limits.most_bytes(message)
+        self.row_bytes = limits.row_bytes(message)
+
+    def decode(self, records: Fetched) -> Columns:
+        """Decode values into one column for each field."""
+        values, framed = unframed(records.values) if self._framed else (records.values, None)
+        firsts, indexed = self._behind_indexes(values) if self._framed else (values.firsts, None)
+        found, vouched = self._rows.read(values.data, firsts, values.ends, values.present)
+        made = dict(zip(self._names, found, strict=True))
+        columns = [
+            made[field.name] if field.name in made else pa.nulls(len(values), field.type) for field in self._columns
+        ]
+        if framed is not None and indexed is not None:
+            vouched &= indexed & (framed | ~values.present)
+        doubted = np.flatnonzero(~vouched)
+        if not len(doubted):
+            return Columns(columns, {})
+        strict = self._strict(values.select(doubted), None if framed is None else framed[doubted])
+        merged = arrays.replaced(columns, doubted, strict.arrays)
+        return Columns(merged, {int(doubted[index]): error for index, error in strict.errors.items()})
+
+    def _behind_indexes(self, values: Places) -> tuple[Numbers, Numbers]:
+        firsts, sure = np.empty(len(values), np.int64), np.empty(len(values), bool)
+        kernel.skip_indexes(values.data, values.firsts, values.ends, values.present, self._only_first, firsts, sure)
+        return firsts, sure
+
+    def _strict(self, values: Places, framed: Numbers | None) -> Columns:
+        """Decode the values one by one. ``framed`` marks those with a framing. It is None if values need no framing."""
+        errors: dict[int, BadRecordError] = {}
+        records: list[Mapping[str, Any]] = []
+        for index, value in enumerate(values.to_list()):
+            try:
+                if framed is not None and value is not None and not framed[index]:
+                    raise BadRecordError(
+                        Code.INVALID_PROTOBUF,
+                        Stage.DECODE,
+                        "the value does not begin with the five bytes of a schema registry; set framing: None, or let the producer write them",
+                    )
+                records.append(self._reader.read(value, 0 if framed is None else BYTES))
+            except BadRecordError as error:
+                errors[index] = error
+                records.append({})
+        columns = [
+            pa.array((record.get(field.name) for record in records), field.type, size=len(records))
+            for field in self._columns
+        ]
+        return Columns(columns, errors)
+
+
+def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:
+    """Return a message with only those fields that have a column, also inside fields. Decoders skip all others."""
+    return replace(
+        message,
+        fields=tuple(
+            replace(each, type=_with_columns(each.type, types[each.name]))
+            for each in message.fields
+            if each.name in types
+        ),
+    )
+
+
+def _with_columns(node: Node, type_: pa.DataType) -> Node:
+    match node:
+        case Message() if pa.types.is_struct(type_):
+            return with_columns(node, {member.name: member.type for member in type_})
+        case Repeated(Message() as item) if pa.types.is_struct(type_.value_type):
+            return Repeated(with_columns(item, {member.name: member.type for member in type_.value_type}))
+        case Map(entry):
+            key, value = entry.fields
+            inner = _with_columns(value.type, type_.item_type)
+            return Map(replace(entry, fields=(key, replace(value, type=inner))))
+    return node

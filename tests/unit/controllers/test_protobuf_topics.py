@@ -1,0 +1,143 @@
+"""Topics whose schema is a .proto text, which the operator compiles."""
+
+from typing import Any
+
+import pytest
+
+from firn.model import durations
+from firn.model.errors import NotReadyError
+from firn.schemas import protobuf
+from tests import gen
+from tests.fakes.world import World
+
+KILLED = "protoc ended with the code -9; the operator tries again. Give it more memory, or make the text smaller"
+TWO = "message Line { int64 id = 1; } message Other { string name = 1; }"
+
+
+def text(body: str, more: str = "") -> str:
+    return (
+        f'syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto"; message Order {{ {body} }} {more}'
+    )
+
+
+def schema_of(body: str, more: str = "", **changes: Any) -> dict[str, Any]:
+    return {"format": "Protobuf", "text": text(body, more), **changes}
+
+
+async def create(live: World, schema: dict[str, Any], **spec: Any) -> None:
+    live.cluster.create(gen.topic("flights", schema=schema, **spec))
+    await live.settle()
+
+
+async def change(live: World, **spec: Any) -> None:
+    live.cluster.edit("flights", lambda manifest: manifest["spec"].update(spec))
+    await live.settle()
+
+
+def columns(live: World) -> list[tuple[str, str]]:
+    return [(field.name, field.type) for field in live.job().record_schema.fields]
+
+
+async def test_the_contract_has_the_columns_and_descriptors_of_the_text() -> None:
+    live = World()
+    body = "int64 id = 1; google.protobuf.Timestamp at = 2;"
+    await create(live, schema_of(body, framing="Registry"), table={"partitionBy": ["day(at)"]})
+    schema = live.job().record_schema
+    assert (schema.format, schema.text, schema.framing, schema.message) == ("Protobuf", text(body), "Registry", "")
+    assert columns(live) == [("id", "long"), ("at", "timestamptz")]
+    assert protobuf.message_of(schema).name == "shop.Order"
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_the_message_chooses_the_columns() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;", TWO, message="shop.Other"))
+    assert columns(live) == [("name", "string")]
+    assert live.job().record_schema.message == "shop.Other"
+
+
+async def test_an_unchanged_text_is_not_compiled_again() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;"))
+    live.schemas.compiled.clear()
+    live.start()
+    await change(live, ingestion={"freshness": "2m"})
+    assert live.job().freshness_ms == 120_000
+    assert live.schemas.compiled == []
+    await change(live, schema=schema_of("int64 id = 1; string note = 2;"))
+    assert columns(live) == [("id", "long"), ("note", "string")]
+    assert set(live.schemas.compiled) == {text("int64 id = 1; string note = 2;")}
+
+
+@pytest.mark.parametrize(
+    ("schema", "reason", "words"),
+    [
+        ({"text": "message"}, "BadSchema", "spec.schema.text: protoc rejects the text: schema.proto:1:8: "),
+        (schema_of("int64 id = 1;", message="shop.Ordr"), "BadSchema", "the text has no message shop.Ordr; set schema.message to shop.Order"),
+        (schema_of("Order id = 1;"), "BadSchema", "spec.schema.text: field id: type shop.Order contains itself"),
+        (schema_of("int64 key = 1;"), "IncompatibleSchema", "spec.schema: field id cannot be renamed to key"),
+        (schema_of("int64 id = 2;"), "IncompatibleSchema", "field id cannot change its number from 1 to 2"),
+        (schema_of("string id = 1;"), "IncompatibleSchema", "field id cannot change from long to string"),
+    ],
+)  # fmt: skip
+async def test_a_text_that_does_not_fit_leaves_the_earlier_one_in_force(
+    schema: dict[str, Any], reason: str, words: str
+) -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1; string note = 2;"))
+    before = live.job()
+    await change(live, schema={"format": "Protobuf", **schema})
+    assert live.conditions()["SpecValid"] == ("False", reason)
+    assert words in live.message("SpecValid")
+    assert live.job() == before
+    await change(live, schema=schema_of("int64 id = 1;"))
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    assert columns(live) == [("id", "long")]
+
+
+async def test_a_compiler_that_does_not_answer_stops_no_topic_with_a_contract() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;"))
+    live.schemas.problem = NotReadyError(KILLED)
+    live.cluster.create(gen.topic("later", schema=schema_of("int64 id = 1;")))
+    await change(live, ingestion={"freshness": "2m"})
+    assert live.conditions("later")["TableReady"] == ("False", "Pending")
+    assert live.job().freshness_ms == 120_000
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    live.schemas.problem = None
+    live.clock.advance(durations.milliseconds(live.config.resync) / 1000)
+    await live.settle()
+    assert live.conditions("later")["Ready"] == ("True", "AllReady")
+
+
+@pytest.mark.parametrize(
+    ("term", "reason"), [("day(departed)", "UnknownColumn"), ("rate", "BadTransform"), ("bucket(4, id)", None)]
+)
+async def test_partitioning_is_checked_with_the_columns_of_the_text(term: str, reason: str | None) -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1; double rate = 2;"), table={"partitionBy": [term]})
+    if reason is None:
+        assert live.conditions()["Ready"] == ("True", "AllReady")
+    else:
+        assert live.conditions()["SpecValid"] == ("False", reason)
+    if term == "rate":
+        assert "rate can be NaN in Protobuf" in live.message("SpecValid")
+
+
+async def test_a_policy_is_checked_with_the_columns_of_the_text() -> None:
+    live = World()
+    live.cluster.create(gen.policy("sorting", strategy="Sort", columns=["departed"], selector={"matchLabels": {}}))
+    await create(live, schema_of("int64 id = 1;"))
+    assert live.conditions()["PoliciesResolved"] == ("False", "PolicyInvalid")
+    await change(live, schema=schema_of("int64 id = 1; int64 departed = 2;"))
+    assert live.conditions()["PoliciesResolved"][0] == "True"
+
+
+async def test_a_schema_too_large_for_a_contract_is_refused() -> None:
+    live = World()
+    members = " ".join(f"int32 {'x' * 90}{number} = {number + 1};" for number in range(90))
+    await create(
+        live, schema_of(" ".join(f"W f{number} = {number + 1};" for number in range(90)), f"message W {{ {members} }}")
+    )
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert "a topic has at most 700000 bytes; remove fields" in live.message("SpecValid")

@@ -1,0 +1,264 @@
+"""Protobuf messages become columns, and schemas without columns are refused with the place of the problem."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError, NotReadyError
+from firn.model.jobs import RecordSchema
+from firn.schemas import descriptors, protobuf
+from firn_operator.adapters import protoc
+
+HEAD = 'syntax = "proto3"; package shop.v1;\n'
+WELL_KNOWN = "\n".join(
+    f'import "google/protobuf/{name}.proto";'
+    for name in ("timestamp", "duration", "wrappers", "any", "empty", "field_mask")
+)
+
+
+def parsed(text: str, message: str = "", **references: str) -> protobuf.Message:
+    named = tuple((f"{name}.proto", content) for name, content in references.items())
+    return protobuf.parse(protoc.descriptors(text, named), message)
+
+
+def columns(text: str, message: str = "", **references: str) -> list[tuple[str, str]]:
+    return [(column.name, column.type) for column in protobuf.columns(parsed(text, message, **references))]
+
+
+def fields(body: str, head: str = HEAD) -> dict[str, protobuf.Field]:
+    return {field.name: field for field in parsed(f"{head} message Order {{ {body} }}").fields}
+
+
+COLUMNS = {
+    "int32": "int",
+    "sint32": "int",
+    "sfixed32": "int",
+    "uint32": "long",
+    "fixed32": "long",
+    "int64": "long",
+    "sint64": "long",
+    "sfixed64": "long",
+    "uint64": "decimal(20, 0)",
+    "fixed64": "decimal(20, 0)",
+    "float": "float",
+    "double": "double",
+    "bool": "boolean",
+    "string": "string",
+    "bytes": "binary",
+    "Color": "string",
+    "repeated int32": "list<int>",
+    "map<string, uint32>": "map<string, long>",
+    "map<int64, Line>": "map<long, struct<sku: string, count: int>>",
+    "Line": "struct<sku: string, count: int>",
+    "repeated Line": "list<struct<sku: string, count: int>>",
+    "google.protobuf.Timestamp": "timestamptz",
+    "repeated google.protobuf.Timestamp": "list<timestamptz>",
+    "google.protobuf.Duration": "struct<seconds: long, nanos: int>",
+    "google.protobuf.StringValue": "string",
+    "google.protobuf.UInt64Value": "decimal(20, 0)",
+    "google.protobuf.BytesValue": "binary",
+    "google.protobuf.Any": "struct<type_url: string, value: binary>",
+    "google.protobuf.FieldMask": "struct<paths: list<string>>",
+}
+
+
+def test_each_type_has_a_column() -> None:
+    types = "enum Color { NONE = 0; } message Line { string sku = 1; int32 count = 2; }"
+    body = " ".join(f"{kind} f{number} = {number};" for number, kind in enumerate(COLUMNS, 1))
+    found = columns(f"{HEAD} {WELL_KNOWN} message Order {{ {body} }} {types}")
+    assert dict(zip(COLUMNS, (column for _, column in found), strict=True)) == COLUMNS
+
+
+def test_messages_without_fields_have_no_column() -> None:
+    body = "int32 id = 1; google.protobuf.Empty a = 2; repeated Nothing b = 3; map<string, Nothing> c = 4; Inner d = 5;"
+    types = "message Nothing {} message Inner { Nothing a = 1; }"
+    assert columns(f"{HEAD} {WELL_KNOWN} message Order {{ {body} }} {types}") == [("id", "int")]
+
+
+def test_fields_of_proto3_have_defaults_only_without_presence() -> None:
+    found = fields(
+        "int32 a = 1; optional int32 b = 2; string c = 3; oneof d { int32 e = 4; Order.I f = 5; } I g = 6; message I { int32 x = 1; }"
+    )
+    assert {name: field.default for name, field in found.items()} == {
+        "a": 0, "b": None, "c": "", "e": None, "f": None, "g": None,
+    }  # fmt: skip
+    assert {name: field.oneof for name, field in found.items() if field.oneof} == {"e": "d", "f": "d"}
+
+
+def test_fields_of_proto2_have_their_declared_defaults() -> None:
+    body = (
+        'optional int32 a = 1; required string b = 2; optional string c = 3 [default = "gr\\"ö"]; optional float d = 4 [default = 0.1];'
+        ' optional bytes e = 5 [default = "\\001\\n\\\\x"]; optional bool f = 6 [default = true]; optional C g = 7 [default = ALSO];'
+        " optional double h = 8 [default = -inf]; optional uint64 i = 9 [default = 18446744073709551615];"
+        " oneof o { int32 j = 10 [default = 5]; } enum C { option allow_alias = true; X = 4; Y = 7; ALSO = 7; }"
+    )
+    found = fields(body, 'syntax = "proto2";')
+    assert {name: field.default for name, field in found.items()} == {
+        "a": None, "b": None, "c": 'gr"ö', "d": pytest.approx(0.1), "e": b"\x01\n\\x", "f": 1, "g": 7, "h": float("-inf"),
+        "i": 2**64 - 1, "j": None,
+    }  # fmt: skip
+    assert [name for name, field in found.items() if field.required] == ["b"]
+    assert found["g"].type == protobuf.Enum("Order.C", ((4, "X"), (7, "Y")), 4)
+
+
+def test_the_message_is_the_first_one_or_the_named_one() -> None:
+    text = HEAD + "message A { int32 a = 1; message B { int32 b = 1; } } message C { int32 c = 1; }"
+    assert columns(text) == [("a", "int")]
+    assert columns(text, "shop.v1.A.B") == [("b", "int")]
+    assert columns(text, "shop.v1.C") == [("c", "int")]
+
+
+def test_types_of_other_texts_are_found() -> None:
+    other = 'syntax = "proto3"; package money; message Money { int64 cents = 1; }'
+    text = f'{HEAD} import "other.proto"; message Order {{ money.Money price = 1; }}'
+    assert columns(text, other=other) == [("price", "struct<cents: long>")]
+
+
+DEEP = " ".join(f"message M{n} {{ M{n + 1} a = 1; }}" for n in range(17)) + "message M17 { int32 a = 1; }"
+MANY = " ".join(f"int32 f{n} = {n + 1};" for n in range(2000))
+WIDE = f"message A {{ B a = 1; B b = 2; B c = 3; }} message B {{ C a = 1; C b = 2; }} message C {{ {MANY} }}"
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("message A { repeated B b = 1; } message B { A a = 1; }", "field b.a: type A contains itself, and a table has no recursive"),
+        ("message A { google.protobuf.Struct s = 1; }", "type google.protobuf.Struct contains itself"),
+        ("message A { int32 total = 1; int32 Total = 2; }", "message A has the fields total and Total; query engines ignore case"),
+        ("enum E { X = 0; }", "the text has no message; declare one"),
+        ("message A {}", "message A has no field that can become a column; add a field"),
+        (f"message A {{ int32 {'x' * 129} = 1; }}", f"the name {'x' * 40}... has more than 128 characters"),
+        (DEEP, f"field a{'.a' * 16}: the column has more than 16 levels of nesting"),
+        (WIDE, "message A has more than 10000 types, if each use of a type counts"),
+    ],
+)  # fmt: skip
+def test_a_schema_without_columns_is_refused(body: str, problem: str) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        parsed(f'syntax = "proto3"; import "google/protobuf/struct.proto"; {body}')
+    assert problem in str(refused.value)
+    assert refused.value.reason == Reason.BAD_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('syntax = "proto2"; message A { optional group G = 1 { optional int32 x = 1; } }', "field g: groups are not supported"),
+        ('edition = "2023"; message A { int32 a = 1; }', "type A is declared with an edition"),
+    ],
+)  # fmt: skip
+def test_other_syntaxes_are_refused(text: str, problem: str) -> None:
+    with pytest.raises(InvalidSpecError, match=problem):
+        parsed(text)
+
+
+def test_a_missing_message_is_named_with_similar_ones() -> None:
+    text = HEAD + "message Order { int32 a = 1; } message Payment { int32 a = 1; }"
+    for name in ("Order", "shop.v1.Ordr"):
+        with pytest.raises(
+            InvalidSpecError, match=f"the text has no message {name}; set schema.message to shop.v1.Order"
+        ):
+            parsed(text, name)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("message", "schema.proto:1:8: Expected message name."),
+        ('syntax = "proto3"; message A { B b = 1; }', 'schema.proto:1:32: "B" is not defined.'),
+        ('syntax = "proto3"; import "/etc/passwd"; message A {}', 'Import "/etc/passwd" was not found'),
+        ('syntax = "proto3"; import "../schema.proto"; message A {}', 'Import "../schema.proto" was not found'),
+    ],
+)
+def test_protoc_names_the_place_of_a_mistake(text: str, problem: str) -> None:
+    with pytest.raises(InvalidSpecError) as refused:
+        protoc.descriptors(text, ())
+    assert str(refused.value).startswith("protoc rejects the text: ")
+    assert problem in str(refused.value)
+    assert "/tmp" not in str(refused.value)
+
+
+def test_a_reference_cannot_leave_its_folder() -> None:
+    with pytest.raises(InvalidSpecError, match="the import ../evil.proto is outside the schema"):
+        protoc.descriptors(HEAD, (("../evil.proto", HEAD),))
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("SECONDS", 0.001, "protoc did not compile the text within 0.001 seconds"),
+        ("_MODULE", "firn.nothing", "protoc ended with the code 1"),
+    ],
+)
+def test_a_compiler_that_does_not_answer_is_tried_again(
+    name: str, value: Any, problem: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"{HEAD} message {name.strip('_')} {{ int32 a = 1; }}"
+    with monkeypatch.context() as patch:
+        patch.setattr(protoc, name, value)
+        with pytest.raises(NotReadyError, match=problem):
+            protoc.descriptors(text, ())
+    assert protoc.descriptors(text, ())
+
+
+@pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0a", b"\xff" * 11, b"\x0b"])
+def test_damaged_descriptors_are_refused(data: bytes) -> None:
+    with pytest.raises(InvalidSpecError, match="the descriptors of the schema are damaged"):
+        descriptors.read(data)
+
+
+def schema(text: str, message: str = "") -> RecordSchema:
+    content = base64.b64encode(protoc.descriptors(text, ())).decode()
+    return RecordSchema(format="Protobuf", text=text, descriptors=content, message=message)
+
+
+@pytest.mark.parametrize(
+    ("body", "problem"),
+    [
+        ("int32 _kafka = 1;", "field _kafka: names that start with _kafka are reserved"),
+        (" ".join(f"int32 f{n} = {n + 1};" for n in range(1001)), "the schema has 1001 columns; a topic has at most 1000"),
+        ("Order a = 1;", "field a: type shop.v1.Order contains itself"),
+    ],
+)  # fmt: skip
+def test_columns_of_a_contract_are_bounded(body: str, problem: str) -> None:
+    with pytest.raises(InvalidSpecError, match=problem):
+        protobuf.columns_of(schema(f"{HEAD} message Order {{ {body} }}"))
+
+
+INNER = "message I { int32 x = 1; string y = 2; }"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problems"),
+    [
+        ("int32 a = 1;", "int32 a = 1; int32 b = 2;", []),
+        ("int32 a = 1; int32 b = 2;", "int32 a = 1;", []),
+        ("int32 a = 1;", "optional int64 a = 1;", []),
+        ("uint32 a = 1;", "E a = 1; enum E { X = 0; }", []),
+        ("int32 a = 1;", "int32 b = 1;", ["field a cannot be renamed to b, because columns belong to fields by name: keep the name of number 1"]),
+        ("int32 a = 1;", "int32 a = 2;", ["field a cannot change its number from 1 to 2"]),
+        ("sfixed32 a = 1;", "fixed32 a = 1;", ["field a cannot change from sfixed32 to fixed32, which has another encoding"]),
+        ("int32 a = 1;", "sint32 a = 1;", ["field a cannot change from int32 to sint32, which has another encoding"]),
+        ("repeated I a = 1;", "repeated I a = 1; // other", []),
+        ("map<int32, fixed32> a = 1;", "map<sint32, fixed64> a = 1;", [
+            "field a.key cannot change from int32 to sint32, which has another encoding",
+            "field a.value cannot change from fixed32 to fixed64, which has another encoding",
+        ]),
+    ],
+)  # fmt: skip
+def test_the_number_identifies_a_field(old: str, new: str, problems: list[str]) -> None:
+    before, after = (parsed(f"{HEAD} message Order {{ {body}\n }} {INNER}") for body in (old, new))
+    assert protobuf.changes(before, after) == problems
+
+
+def test_fields_of_inner_messages_keep_their_numbers() -> None:
+    def of(inner: str) -> Any:
+        return parsed(f"{HEAD} message Order {{ I a = 1; repeated I b = 2; }} message I {{ {inner} }}")
+
+    assert protobuf.changes(of("int32 x = 1; string y = 2;"), of("int32 x = 3; string z = 2;")) == [
+        "field a.x cannot change its number from 1 to 3",
+        "field a.y cannot be renamed to z, because columns belong to fields by name: keep the name of number 2",
+        "field b.x cannot change its number from 1 to 3",
+        "field b.y cannot be renamed to z, because columns belong to fields by name: keep the name of number 2",
+    ]

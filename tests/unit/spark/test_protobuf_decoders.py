@@ -1,0 +1,167 @@
+"""Both Protobuf decoders read encoded records as google.protobuf does, and agree on all other bytes."""
+
+import os
+import random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import BadRecordError
+from firn_spark.worker.fetched import Places
+from firn_spark.worker.formats.protobuf.rows import Rows
+from firn_spark.worker.formats.protobuf.values import RecordReader
+from tests.unit.spark.protobuf_values import Schema, Schemas, Values, of_peer, tagged, varint
+
+SCHEMAS, RECORDS = (600, 450) if os.environ.get("FIRN_LONG") else (30, 40)
+each_syntax = pytest.mark.parametrize(("syntax", "seed"), [("proto3", 0), ("proto3", 1), ("proto2", 2), ("proto2", 3)])
+
+
+def plain(array: Any) -> list[Any]:
+    """Return values that compare exactly: integers for times, the sign of zero, and maps in the order of their keys."""
+    kind = array.type
+    if pa.types.is_timestamp(kind):
+        return [scalar.value for scalar in array]
+    if pa.types.is_struct(kind):
+        members = [plain(array.field(place)) for place in range(kind.num_fields)]
+        valid = array.is_valid().to_pylist()
+        return [[values[row] for values in members] if there else None for row, there in enumerate(valid)]
+    if pa.types.is_nested(kind):
+        made = [plain(scalar.values) if scalar.is_valid else None for scalar in array]
+        return [entries and sorted(entries, key=str) for entries in made] if pa.types.is_map(kind) else made
+    return [None if value is None else repr(value) for value in array.to_pylist()]
+
+
+def fast(schema: Schema, inputs: list[bytes]) -> tuple[list[Any], Any]:
+    """Return the columns of the compiled decoder, and which records it vouches for."""
+    columns = arrow_types.arrow_schema(schema.record_schema().fields)
+    rows = Rows(schema.message.fields, [field.type for field in columns])
+    places = Places.from_arrow(pa.array(inputs, pa.binary()))
+    return rows.read(places.data, places.firsts, places.ends, places.present)
+
+
+@each_syntax
+def test_both_decoders_read_what_google_protobuf_writes(syntax: str, seed: int) -> None:
+    pick = random.Random(seed)
+    schemas, values = Schemas(pick, syntax), Values(pick)
+    for _ in range(SCHEMAS):
+        schema = schemas.make()
+        inputs = [values.make(schema) for _ in range(RECORDS)]
+        want = [of_peer(schema.peer.FromString(content), schema.message) for content in inputs]
+        found, vouched = fast(schema, inputs)
+        assert vouched.all(), schema.file
+        reader = RecordReader(schema.message)
+        strict = [reader.read(content) for content in inputs]
+        for array, field in zip(found, schema.record_schema().fields, strict=True):
+            array.validate(full=True)
+            expected = plain(pa.array([value[field.name] for value in want], array.type))
+            assert plain(array) == expected, f"{field} of {schema.file}"
+            assert plain(pa.array([value[field.name] for value in strict], array.type)) == expected
+
+
+def strictly(reader: RecordReader, content: bytes) -> tuple[Any, BadRecordError | None]:
+    try:
+        return reader.read(content), None
+    except BadRecordError as error:
+        return {}, error
+
+
+def fields_of(content: bytes) -> list[bytes]:
+    """Return the fields of a valid message, with their tags."""
+    found, at = [], 0
+    while at < len(content):
+        begun = at
+        numbers = []
+        for _ in range(2):
+            number, shift = 0, 0
+            while True:
+                number |= (content[at] & 0x7F) << shift
+                shift, at = shift + 7, at + 1
+                if content[at - 1] < 0x80:
+                    break
+            numbers.append(number)
+            if len(numbers) == 1 and number & 7 in (1, 5):
+                at += 8 if number & 7 == 1 else 4
+                break
+        if numbers[0] & 7 == 2:
+            at += numbers[1]
+        found.append(content[begun:at])
+    return found
+
+
+UNKNOWN = (
+    tagged(31, 0, varint(5)),
+    tagged(31, 1, bytes(8)),
+    tagged(4_000, 2, b"xyz"),
+    tagged(31, 5, bytes(4)),
+    varint(31 << 3 | 3) + tagged(2, 2, b"in") + varint(33 << 3 | 3) + varint(33 << 3 | 4) + varint(31 << 3 | 4),
+)
+
+
+@each_syntax
+def test_fields_in_any_order_repeated_and_between_unknown_ones_are_read_as_google_protobuf_does(
+    syntax: str, seed: int
+) -> None:
+    pick = random.Random(seed + 100)
+    schemas, values = Schemas(pick, syntax), Values(pick)
+    vouched_for = 0
+    for _ in range(SCHEMAS):
+        schema = schemas.make()
+        inputs = []
+        for _ in range(RECORDS):
+            parts = fields_of(values.make(schema)) + (fields_of(values.make(schema)) if pick.random() < 0.5 else [])
+            parts += pick.sample(UNKNOWN, pick.choice([0, 0, 1, 2]))
+            if pick.random() < 0.7:
+                pick.shuffle(parts)
+            inputs.append(b"".join(parts))
+        vouched_for += agree(schema, inputs, always=True)
+    assert vouched_for > SCHEMAS * RECORDS // 4
+
+
+def agree(schema: Schema, inputs: list[bytes], *, always: bool = False, with_peer: bool = True) -> int:
+    """Check that the decoders agree on these bytes. Return how many records the fast one reads.
+
+    ``always``: the strict one reads all. ``with_peer``: google.protobuf reads the same values.
+    """
+    found, vouched = fast(schema, inputs)
+    reader = RecordReader(schema.message)
+    columns = schema.record_schema().fields
+    for index, content in enumerate(inputs):
+        want, error = strictly(reader, content)
+        assert error is None or not (vouched[index] or always), f"{content!r} of {schema.file}: {error}"
+        if error is not None:
+            continue
+        peer = of_peer(schema.peer.FromString(content), schema.message) if with_peer else want
+        for array, field in zip(found, columns, strict=True):
+            expected = plain(pa.array([want[field.name]], array.type))
+            assert expected == plain(pa.array([peer[field.name]], array.type)), f"{field}: {content!r} of {schema.file}"
+            value = plain(array.slice(index, 1))
+            assert value == (expected if vouched[index] else [None]), f"{field}: {content!r} of {schema.file}"
+    return int(vouched.sum())
+
+
+def damaged(pick: random.Random, content: bytes) -> bytes:
+    """Return bytes that differ a little: changed, shorter or longer."""
+    data = bytearray(content)
+    for _ in range(pick.randint(1, 3)):
+        match pick.randrange(4):
+            case 0 if data:
+                data[pick.randrange(len(data))] ^= 1 << pick.randrange(8)
+            case 1 if data:
+                del data[pick.randrange(len(data)) :]
+            case 2:
+                data += pick.randbytes(pick.randint(1, 4))
+            case _ if data:
+                data[pick.randrange(len(data))] = pick.choice([0, 1, 2, 0x7F, 0x80, 0xFF])
+    return bytes(data)
+
+
+@pytest.mark.parametrize("with_peer", [True, False])
+@each_syntax
+def test_all_decoders_agree_on_damaged_records(syntax: str, seed: int, with_peer: bool) -> None:
+    pick = random.Random(seed + 200)
+    schemas, values = Schemas(pick, syntax, known=with_peer), Values(pick)
+    for _ in range(SCHEMAS):
+        schema = schemas.make()
+        agree(schema, [damaged(pick, values.make(schema)) for _ in range(RECORDS)], with_peer=with_peer)
