@@ -40,11 +40,8 @@ _COLUMNS: dict[str, Type] = {
     "string": Primitive("string"),
     "bytes": Primitive("binary"),
 }
-_ENCODINGS = {
-    "sint32": "zigzag", "sint64": "zigzag", "fixed32": "unsigned 32 bits", "sfixed32": "32 bits", "float": "float",
-    "fixed64": "64 bits", "sfixed64": "64 bits", "double": "double", "string": "length", "bytes": "length",
-}  # fmt: skip
-"""Types whose values another type of the same encoding reads. All other types of numbers are varints."""
+_WIDER = frozenset({("int32", "int64"), ("sint32", "sint64"), ("uint32", "int64")})
+"""Changes of a scalar type after which all earlier values are the same."""
 _WRAPPERS = {
     f"google.protobuf.{name}Value": kind
     for name, kind in (
@@ -147,7 +144,11 @@ def parse(data: bytes, message: str = "") -> Message:
 
 def message_of(schema: RecordSchema) -> Message:
     """Return the message of a contract's schema. Raises InvalidSpecError (BadSchema)."""
-    return parse(base64.b64decode(schema.descriptors), schema.message)
+    try:
+        content = base64.b64decode(schema.descriptors, validate=True)
+    except ValueError as error:
+        raise _bad_schema(f"the descriptors of the contract are damaged: {error}") from None
+    return parse(content, schema.message)
 
 
 def _choices(declared: Declarations, name: str) -> str:
@@ -225,6 +226,7 @@ def changes(old: Message, new: Message) -> list[str]:
 def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
     numbers = {each.number: each for each in new.fields}
     names = {each.name: each for each in new.fields}
+    known = {each.number: each for each in old.fields}
     for before in old.fields:
         place = f"{path}{before.name}"
         moved = names.get(before.name)
@@ -238,6 +240,27 @@ def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
             )
         elif after is not None:
             yield from _type_changes(before.type, after.type, place)
+    for after in new.fields:
+        earlier = known.get(after.number)
+        if after.required and not (earlier is not None and earlier.required):
+            yield f"field {path}{after.name} cannot become required, because earlier records may lack it"
+    yield from _joined_fields(old, new, path)
+
+
+def _joined_fields(old: Message, new: Message, path: str) -> Iterator[str]:
+    """Yield the fields that one earlier record may have together, and that exclude each other now."""
+    before = {each.number: each for each in old.fields}
+    members: dict[str, Field] = {}
+    for after in new.fields:
+        earlier = before.get(after.number)
+        if not after.oneof or earlier is None:
+            continue
+        other = members.setdefault(after.oneof, earlier)
+        if other is not earlier and (not earlier.oneof or other.oneof != earlier.oneof):
+            yield (
+                f"fields {path}{other.name} and {path}{earlier.name} cannot be members of oneof {after.oneof}, because earlier"
+                " records may have both"
+            )
 
 
 def _type_changes(old: Node, new: Node, place: str) -> Iterator[str]:
@@ -248,13 +271,20 @@ def _type_changes(old: Node, new: Node, place: str) -> Iterator[str]:
             yield from _type_changes(old.key, new.key, f"{place}.key")
             yield from _type_changes(old.value, new.value, f"{place}.value")
         case (Message(), Message()):
-            yield from _changes(old, new, f"{place}.")
-        case (Scalar() | Enum(), Scalar() | Enum()) if _encoding(old) != _encoding(new):
+            if (old.name in _WRAPPERS or new.name in _WRAPPERS) and old.name != new.name:
+                yield f"field {place} cannot change from {old.name} to {new.name}, which has other values"
+            else:
+                yield from _changes(old, new, f"{place}.")
+        case (Enum(), Enum()):
+            later = dict(new.symbols)
+            for number, name in old.symbols:
+                if later.get(number) != name:
+                    yield f"field {place}: value {number} of the enum cannot change its name {name}, or be removed"
+        case (Scalar(a), Scalar(b)):
+            if a != b and (a, b) not in _WIDER:
+                yield f"field {place} cannot change from {a} to {b}: earlier values may be others, or out of range"
+        case _:
             yield f"field {place} cannot change from {_shown(old)} to {_shown(new)}, which has another encoding"
-
-
-def _encoding(node: Node) -> str:
-    return _ENCODINGS.get(node.kind, "varint") if isinstance(node, Scalar) else "varint"
 
 
 def _shown(node: Node) -> str:
@@ -263,7 +293,10 @@ def _shown(node: Node) -> str:
             return kind
         case Enum(name=name) | Message(name=name):
             return name
-    raise AssertionError(f"{node} has no name")
+        case Repeated(item):
+            return f"repeated {_shown(item)}"
+        case Map():
+            return f"map<{_shown(node.key)}, {_shown(node.value)}>"
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,8 +188,8 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         return None
     before, after = observed.job.job.record_schema, observed.schema
     problems = evolution.problems(before, after)
-    if before.descriptors and after.descriptors:
-        problems += protobuf.changes(*(protobuf.message_of(each) for each in (before, after)))
+    if before.descriptors and (before.descriptors, before.message) != (after.descriptors, after.message):
+        problems += _changes_of_messages(before, after)
     if not problems:
         return None
     subject = observed.schema.subject
@@ -205,6 +205,14 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
         " resource with deletionPolicy Retain, and create it again with another table.name",
     )
+
+
+def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]:
+    try:
+        earlier = protobuf.message_of(before)
+    except InvalidSpecError:
+        return []  # The contract is damaged, and the new one replaces it.
+    return protobuf.changes(earlier, protobuf.message_of(after))
 
 
 def partitioning_fits(observed: ObservedTopic) -> Failure | None:

@@ -12,12 +12,25 @@ from firn.model.errors import InvalidSpecError, NotReadyError
 
 SECONDS = 30
 """Time for one text. protoc takes a tenth of a second for an ordinary one."""
+MOST_BYTES = 2 << 20
+"""Most bytes of descriptors. protoc writes the full name of a type at each use, so a small text can have large ones."""
+_MOST_MEMORY = 1 << 30
+_MOST_ERRORS = 64 << 10
 _MODULE = "grpc_tools.protoc"
+# The operator's pod has one limit of memory for all its processes.
+_RUN = """
+import resource, runpy, sys
+module, memory, size = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
+resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+runpy.run_module(module, run_name="__main__", alter_sys=True)
+"""
 _FILE = "schema.proto"
 _MOST_DETAIL = 400
 _ERROR = re.compile(r"\S+\.proto:(\d+:\d+:)? (?!warning: )")
-MOST_KEPT = 256
-"""Texts whose results are kept."""
+MOST_KEPT = 16
+"""Texts whose results are kept, because topics may share a text."""
 
 
 def descriptors(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
@@ -44,18 +57,26 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content, "utf-8")
         command = [
-            *(sys.executable, "-P", "-m", _MODULE, f"-I{folder}"),
+            *(sys.executable, "-P", "-c", _RUN, _MODULE, str(_MOST_MEMORY), str(MOST_BYTES), f"-I{folder}"),
             *("--include_imports", f"--descriptor_set_out={out}", _FILE),
         ]
+        errors = Path(directory, "errors")
         try:
-            done = subprocess.run(command, capture_output=True, cwd=directory, timeout=SECONDS, check=False)
+            with errors.open("wb") as output:
+                done = subprocess.run(
+                    command, stdout=output, stderr=output, cwd=directory, timeout=SECONDS, check=False
+                )
         except subprocess.TimeoutExpired:
             raise NotReadyError(
                 f"protoc did not compile the text within {SECONDS} seconds; the operator tries again. Give it more CPU, or make the text smaller"
             ) from None
+        too_large = any(each.exists() and each.stat().st_size >= MOST_BYTES for each in (out, errors))
+        if too_large:
+            return _bad(f"the text has more than {MOST_BYTES >> 20} MiB of descriptors or errors; make it smaller")
         if not done.returncode:
             return out.read_bytes()
-        error = _first_error(done, folder)
+        with errors.open("rb") as output:
+            error = _first_error(output.read(_MOST_ERRORS), folder)
         if error is None:
             raise NotReadyError(
                 f"protoc ended with the code {done.returncode}; the operator tries again. Give it more memory, or make the text smaller"
@@ -63,9 +84,9 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
         return _bad(f"protoc rejects the text: {error}")
 
 
-def _first_error(done: subprocess.CompletedProcess[bytes], folder: Path) -> str | None:
+def _first_error(output: bytes, folder: Path) -> str | None:
     """Return the first error of protoc, without the folder of its files. Lines of its logging library have no place."""
-    lines = done.stderr.decode("utf-8", "replace").replace(f"{folder}/", "").splitlines()
+    lines = output.decode("utf-8", "replace").replace(f"{folder}/", "").splitlines()
     errors = [(match[1] is None, line) for line in lines if (match := _ERROR.match(line))]
     # Errors with line and column come first.
     return min(errors, key=lambda error: error[0])[1][:_MOST_DETAIL] if errors else None

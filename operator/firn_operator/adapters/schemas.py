@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from firn.model.clock import Clock
 from firn.model.conditions import Reason
-from firn.model.errors import FirnError, UnavailableError
+from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import RegistryConnection
 from firn.schema_registry import Registered, RegistryAwayError, SchemaRegistry
 from firn_operator.adapters import protoc, secret_files
@@ -22,6 +22,8 @@ TURN_SECONDS = 2.0
 _ABSENT = object()
 COMPILERS = 2
 """Processes of protoc at the same time."""
+COMPILE_TURN_SECONDS = 10.0
+"""Seconds for which a text waits for its turn."""
 
 
 class RegistrySchemas:
@@ -98,5 +100,13 @@ class RegistrySchemas:
 
     async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:
         """Implement `Schemas.descriptors`."""
-        async with self._compiling:
+        try:
+            await asyncio.wait_for(self._compiling.acquire(), COMPILE_TURN_SECONDS)
+        except TimeoutError:
+            raise NotReadyError(
+                f"protoc compiles other texts since {COMPILE_TURN_SECONDS:.0f} s; the operator tries again"
+            ) from None
+        try:
             return await asyncio.to_thread(protoc.descriptors, text, tuple(sorted(references.items())))
+        finally:
+            self._compiling.release()

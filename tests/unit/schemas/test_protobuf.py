@@ -229,26 +229,75 @@ def test_columns_of_a_contract_are_bounded(body: str, problem: str) -> None:
 INNER = "message I { int32 x = 1; string y = 2; }"
 
 
+def scalars(field: str, old: str, new: str) -> str:
+    return f"field {field} cannot change from {old} to {new}: earlier values may be others, or out of range"
+
+
+def test_a_field_cannot_become_required() -> None:
+    def message(body: str) -> protobuf.Message:
+        return protobuf.message_of(schema(f'syntax = "proto2"; message Order {{ {body} }}'))
+
+    earlier = message("optional int32 a = 1; required int32 b = 2;")
+    later = message("required int32 a = 1; required int32 b = 2; required int32 c = 3;")
+    assert protobuf.changes(earlier, later) == [
+        f"field {name} cannot become required, because earlier records may lack it" for name in ("a", "c")
+    ]
+
+
+def test_a_small_text_with_large_descriptors_is_refused() -> None:
+    name = "N" * 8000
+    fields = " ".join(f"X f{n} = {n};" for n in range(1, 600))
+    with pytest.raises(InvalidSpecError, match="more than 2 MiB of descriptors or errors"):
+        protoc.descriptors(f"{HEAD} message {name} {{ message X {{}} {fields} }}", ())
+
+
+def test_a_text_with_many_errors_is_refused_with_the_first() -> None:
+    fields = " ".join("int32 a = 1;" for _ in range(3000))
+    with pytest.raises(InvalidSpecError, match="protoc rejects the text|descriptors or errors"):
+        protoc.descriptors(f"{HEAD} message {'N' * 400} {{ {fields} }}", ())
+
+
+def test_damaged_descriptors_of_a_contract_are_an_error_of_the_schema() -> None:
+    with pytest.raises(InvalidSpecError, match="the descriptors of the contract are damaged"):
+        protobuf.message_of(RecordSchema(format="Protobuf", text="x", descriptors="%%%"))
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problems"),
     [
         ("int32 a = 1;", "int32 a = 1; int32 b = 2;", []),
         ("int32 a = 1; int32 b = 2;", "int32 a = 1;", []),
         ("int32 a = 1;", "optional int64 a = 1;", []),
-        ("uint32 a = 1;", "E a = 1; enum E { X = 0; }", []),
+        ("uint32 a = 1;", "E a = 1; enum E { X = 0; }", ["field a cannot change from uint32 to shop.v1.Order.E, which has another encoding"]),
         ("int32 a = 1;", "int32 b = 1;", ["field a cannot be renamed to b, because columns belong to fields by name: keep the name of number 1"]),
         ("int32 a = 1;", "int32 a = 2;", ["field a cannot change its number from 1 to 2"]),
-        ("sfixed32 a = 1;", "fixed32 a = 1;", ["field a cannot change from sfixed32 to fixed32, which has another encoding"]),
-        ("int32 a = 1;", "sint32 a = 1;", ["field a cannot change from int32 to sint32, which has another encoding"]),
+        ("sfixed32 a = 1;", "fixed32 a = 1;", [scalars("a", "sfixed32", "fixed32")]),
+        ("int32 a = 1;", "sint32 a = 1;", [scalars("a", "int32", "sint32")]),
+        ("int32 a = 1;", "uint32 a = 1;", [scalars("a", "int32", "uint32")]),
         ("repeated I a = 1;", "repeated I a = 1; // other", []),
         ("map<int32, fixed32> a = 1;", "map<sint32, fixed64> a = 1;", [
-            "field a.key cannot change from int32 to sint32, which has another encoding",
-            "field a.value cannot change from fixed32 to fixed64, which has another encoding",
+            scalars("a.key", "int32", "sint32"), scalars("a.value", "fixed32", "fixed64"),
         ]),
+        ("google.protobuf.StringValue a = 1;", "string a = 1;", [
+            "field a cannot change from google.protobuf.StringValue to string, which has another encoding"]),
+        ("bytes a = 1;", "google.protobuf.BytesValue a = 1;", [
+            "field a cannot change from bytes to google.protobuf.BytesValue, which has another encoding"]),
+        ("google.protobuf.Int64Value a = 1;", "google.protobuf.UInt32Value a = 1;", [
+            "field a cannot change from google.protobuf.Int64Value to google.protobuf.UInt32Value, which has other values"]),
+        ("repeated int32 a = 1;", "int32 a = 1;", ["field a cannot change from repeated int32 to int32, which has another encoding"]),
+        ("E a = 1; enum E { X = 0; Y = 1; }", "E a = 1; enum E { X = 0; Y = 1; Z = 2; }", []),
+        ("E a = 1; enum E { X = 0; Y = 1; Z = 2; }", "E a = 1; enum E { X = 0; Y = 2; }", [
+            "field a: value 1 of the enum cannot change its name Y, or be removed",
+            "field a: value 2 of the enum cannot change its name Z, or be removed"]),
+        ("int32 a = 1; int32 b = 2;", "oneof o { int32 a = 1; int32 b = 2; }", [
+            "fields a and b cannot be members of oneof o, because earlier records may have both"]),
+        ("oneof o { int32 a = 1; int32 b = 2; }", "oneof p { int32 a = 1; int32 b = 2; int32 c = 3; }", []),
+        ("int32 a = 1;", "oneof o { int32 a = 1; int32 b = 2; }", []),
     ],
 )  # fmt: skip
 def test_the_number_identifies_a_field(old: str, new: str, problems: list[str]) -> None:
-    before, after = (parsed(f"{HEAD} message Order {{ {body}\n }} {INNER}") for body in (old, new))
+    head = f'{HEAD} import "google/protobuf/wrappers.proto";'
+    before, after = (parsed(f"{head} message Order {{ {body}\n }} {INNER}") for body in (old, new))
     assert protobuf.changes(before, after) == problems
 
 

@@ -7,6 +7,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, SchemaFormat, Subject
 from firn.schema_registry import AVRO, Registered
+from firn.schemas import protobuf
 from firn.tables import evolution, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
@@ -60,7 +61,7 @@ class TopicSchemas:
         """Return the schema with descriptors of its text. The contract in force has them, unless the text is new."""
         in_force = job.job.record_schema if job is not None else None
         try:
-            if in_force is not None and in_force.descriptors and in_force.text == schema.text:
+            if in_force is not None and in_force.text == schema.text and _is_readable(in_force):
                 descriptors = in_force.descriptors
             else:
                 compiled = await self._context.ports.schemas.descriptors(schema.text, {})
@@ -77,6 +78,15 @@ class TopicSchemas:
             return InvalidSpecError(f"spec.schema.text: {error}", reason=error.reason)
         except FirnError as error:
             return error
+
+
+def _is_readable(schema: RecordSchema) -> bool:
+    """Return whether a contract has descriptors that can be read."""
+    try:
+        protobuf.message_of(schema)
+    except InvalidSpecError:
+        return False
+    return True
 
 
 def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSchema | None) -> RecordSchema:

@@ -143,8 +143,8 @@ def _text(data: Bytes, end: int) -> str:
         raise data.bad(begun + error.start, error.reason, Code.INVALID_UTF8) from None
 
 
-State = dict[int, Any]
-"""Values of a message by field number, as they were read so far."""
+State = dict[int | str, Any]
+"""Values of a message by field number, as they were read so far. The name of a oneof has the number of its member that is set."""
 
 
 @dataclass(slots=True)
@@ -158,10 +158,9 @@ class _Items:
 class _FieldReader:
     """Reads one field of a message."""
 
-    def __init__(self, field: Field, rivals: tuple[int, ...]) -> None:
+    def __init__(self, field: Field) -> None:
         self.name = field.name
-        self.rivals = rivals
-        """Numbers of the other members of its oneof."""
+        self.oneof = field.oneof
         self._field = field
         node = field.type
         self.repeated = isinstance(node, Repeated | Map)
@@ -170,6 +169,7 @@ class _FieldReader:
             self._item = node.item
         else:
             self._item = node.entry if isinstance(node, Map) else node
+        self._memory = limits.memory(self._item)
         self._message: _MessageReader | None = None
         if isinstance(self._item, Message):
             self._message = _MessageReader(self._item)
@@ -233,8 +233,8 @@ class _FieldReader:
         return default
 
     def _list(self, items: _Items) -> list[Any]:
-        if len(items.found) > limits.most_items(self._item, items.size):
-            needed = len(items.found) * limits.memory(self._item)
+        needed = len(items.found) * self._memory
+        if needed > limits.MEMORY_PER_BYTE * items.size + limits.MEMORY:
             raise BadRecordError(
                 Code.OUT_OF_RANGE,
                 Stage.SCHEMA,
@@ -259,14 +259,7 @@ class _MessageReader:
 
     def __init__(self, message: Message) -> None:
         self._node = message
-        oneofs: dict[str, list[int]] = {}
-        for each in message.fields:
-            if each.oneof:
-                oneofs.setdefault(each.oneof, []).append(each.number)
-        self._fields = {
-            each.number: _FieldReader(each, tuple(n for n in oneofs.get(each.oneof, ()) if n != each.number))
-            for each in message.fields
-        }
+        self._fields = {each.number: _FieldReader(each) for each in message.fields}
 
     def read(self, data: Bytes, end: int, state: State) -> None:
         """Read the fields up to ``end`` into ``state``, which may have fields of the same message already."""
@@ -277,8 +270,12 @@ class _MessageReader:
             if field is None:
                 _skip(data, begun, number, wire, end)
                 continue
-            for rival in field.rivals:
-                state.pop(rival, None)
+            if field.oneof:
+                # The member of the oneof that is set so far.
+                rival = state.setdefault(field.oneof, number)
+                if rival != number:
+                    state.pop(rival, None)
+                    state[field.oneof] = number
             try:
                 field.read(data, wire, end, state)
             except BadRecordError as error:
