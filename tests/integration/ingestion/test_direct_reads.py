@@ -192,7 +192,7 @@ def test_compacted_topics_are_read_before_and_after_a_compaction(diskless: Diskl
     def compacted() -> bool:
         return len(fetched(diskless, slices)) < min(count, 500)
 
-    await_true("a compaction", compacted, 60)
+    await_true("a compaction", compacted, 240)
 
     def same() -> bool:
         before = fetched(diskless, slices)
