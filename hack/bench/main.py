@@ -8,9 +8,12 @@ import signal
 import sys
 import tempfile
 import traceback
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from hack.bench.measuring.figures import Results
+from hack.bench.measuring.figures import Figure, Results
+from hack.bench.measuring.repeats import repeated
 from hack.bench.options import Options
 from hack.support.places import REPOSITORY
 from hack.support.progress import say
@@ -18,6 +21,7 @@ from hack.support.progress import say
 BENCHMARKS = (
     "ingest",
     "trips",
+    "registry",
     "peers",
     "direct",
     "decode",
@@ -36,16 +40,35 @@ BENCHMARKS = (
     "commits",
 )
 
+OWN_REPEATS = frozenset({"ingest", "trips", "registry", "peers", "direct", "compaction", "broker"})
+"""Benchmarks that let Firn and its peers run in turn. Each of the others is repeated as a whole."""
+
 _SIZES = {
-    "rows": "number of records of ingest, peers and direct, and highest number of sustained",
+    "rows": "number of records of ingest, registry, peers and direct, and highest number of sustained",
     "trips": "number of records of trips",
     "minutes": "minutes of files, freshness, trickle and sustained; compaction has 100 files of 1 MiB, and 10 of 16 MiB, per minute",
     "topics": "number of topics of trickle, which also serves five times as many",
     "resources": "number of IcebergTopics of scale, and of tables of debt",
     "megabytes": "megabytes that broker writes, and reads, on each contestant",
     "hours": "hours whose commits the benchmark commits makes",
-    "repeats": "number of runs of ingest, trips, peers, direct, compaction and broker, whose figures are medians",
+    "repeats": "number of runs, whose figures are medians",
 }
+
+
+def _measured(name: str, options: Options) -> Iterator[Figure]:
+    """Yield the figures of a benchmark. Each run of a repeated one has a directory of its own."""
+    measure = importlib.import_module(f"hack.bench.benchmarks.{name}").measure
+    if name in OWN_REPEATS:
+        return repeated(name, lambda _: measure(options), 1)
+
+    def once(turn: int) -> Iterable[Figure]:
+        directory = options.directory / f"{name}{turn}"
+        directory.mkdir()
+        directory.chmod(0o755)
+        figures: Iterable[Figure] = measure(replace(options, directory=directory))
+        return figures
+
+    return repeated(name, once, options.repeats)
 
 
 def main() -> int:
@@ -62,7 +85,7 @@ def main() -> int:
         "--peers",
         type=lambda text: tuple(filter(None, text.split(","))),
         default=defaults.peers,
-        help=f"peers of ingest, trips and peers, separated by commas (default: {','.join(defaults.peers)})",
+        help=f"peers of ingest, trips, registry and peers, separated by commas (default: {','.join(defaults.peers)})",
     )
     parser.add_argument("--keep", action="store_true", help="keep the temporary directory with tables and logs")
     arguments = parser.parse_args()
@@ -81,7 +104,7 @@ def main() -> int:
             sizes = {size: getattr(arguments, size) for size in _SIZES}
             options = Options(directory, **sizes, peers=arguments.peers)
             try:
-                results.add(importlib.import_module(f"hack.bench.benchmarks.{name}").measure(options))
+                results.add(_measured(name, options))
             except Exception:
                 traceback.print_exc()
                 failed.append(name)

@@ -10,11 +10,11 @@ class Options:
 
     directory: Path
     rows: int = 12_000_000
-    """Number of records of `ingest`, `peers` and `direct`."""
+    """Number of records of `ingest`, `registry`, `peers` and `direct`."""
     trips: int = 20_000_000
     """Number of records of `trips`."""
     peers: tuple[str, ...] = ("sink", "flink")
-    """Peers of `ingest`, `trips` and `peers`: the sink of Kafka Connect, and Flink."""
+    """Peers of `ingest`, `trips` and `peers`: the sink of Kafka Connect, and Flink. `registry` has only the former."""
     minutes: float = 10.0
     """Minutes for which `files`, `freshness` and `trickle` produce."""
     topics: int = 200
@@ -22,8 +22,7 @@ class Options:
     resources: int = 1000
     """Number of IcebergTopics of `scale`."""
     repeats: int = 1
-    """Number of runs of `ingest`, `trips`, `peers`, `direct`, `compaction` and `broker`, Firn and its peers in turn. Figures
-    are medians."""
+    """Number of runs. Figures are medians."""
     megabytes: int = 2000
     """Megabytes that `broker` moves in each direction on each contestant."""
     hours: float = 8.0

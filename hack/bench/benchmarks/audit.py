@@ -13,9 +13,9 @@ from hack.bench.benchmarks.trickle import await_landed
 from hack.bench.contestants.ingestion import PROFILE, ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, Lake, lake
 from hack.bench.contestants.maintenance import Outcome, process, run_of
-from hack.bench.contestants.records import create_topics, produce_paced
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
+from hack.bench.records.measurements import create_topics, produce_paced
 from hack.support.places import REPOSITORY
 from hack.support.progress import step
 

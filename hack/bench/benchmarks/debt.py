@@ -46,9 +46,9 @@ from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.debt import CatalogDebts
 from firn_operator.adapters.iceberg.evolution import new_schema
 from hack.bench.contestants.lake import CATALOG, NAMESPACE
-from hack.bench.contestants.records import COLUMNS
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
+from hack.bench.records.measurements import COLUMNS
 from hack.support.progress import step
 from tests.servers.postgres import postgres
 from tests.servers.s3 import s3

@@ -34,9 +34,9 @@ from firn_spark.worker.formats.json.values import RecordReader
 from firn_spark.worker.formats.protobuf.rows import Rows
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
-from hack.bench.contestants import records
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
+from hack.bench.records import measurements as records
 from tests.unit.spark.tables import table_of
 
 _COUNT = 200_000

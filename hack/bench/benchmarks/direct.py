@@ -25,10 +25,10 @@ from firn_spark.worker.fetching import source
 from firn_spark.worker.fetching.access import Access
 from firn_spark.worker.fetching.objects import Objects
 from firn_spark.worker.fetching.slices import Slice
-from hack.bench.contestants.records import create_topics, fill, watermarks
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import cpu_by_part, processes
 from hack.bench.options import Options
+from hack.bench.records.measurements import create_topics, fill, watermarks
 from hack.support.progress import step
 from tests.servers.firn_broker import FirnBroker, fleet_settings, of_fleet
 from tests.servers.postgres import postgres

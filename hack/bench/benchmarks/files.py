@@ -12,13 +12,13 @@ from typing import Any
 from hack.bench.contestants.contestant import Contestant
 from hack.bench.contestants.ingestion import ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, lake
-from hack.bench.contestants.records import create_topics, produce_paced
 from hack.bench.measuring import commits
 from hack.bench.measuring.commits import DataFile
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler
 from hack.bench.options import Options
 from hack.bench.peers.sink import NAME, jars, sink
+from hack.bench.records.measurements import create_topics, produce_paced
 from hack.support.progress import step
 from tests.servers.process import await_true
 

@@ -13,12 +13,12 @@ from itertools import chain
 from hack.bench.contestants.contestant import Contestant
 from hack.bench.contestants.ingestion import class_archive, compiled, ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, Lake, lake
-from hack.bench.contestants.records import create_topics, produce_paced
 from hack.bench.measuring import commits
 from hack.bench.measuring.commits import Commit
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
 from hack.bench.peers.sink import NAME, jars, sink
+from hack.bench.records.measurements import create_topics, produce_paced
 from hack.support.progress import step
 from tests.servers.process import await_true
 

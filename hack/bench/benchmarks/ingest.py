@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 
 from hack.bench.contestants.ingestion import class_archive, compiled
 from hack.bench.contestants.lake import lake
-from hack.bench.contestants.records import COLUMNS, create_topics, fill, read_through
 from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.repeats import median
 from hack.bench.options import Options
-from hack.bench.peers.race import BACKLOGGED, FIGURES, FIRN, LATER, Run, Workload, compared, median, prepare, race, run
+from hack.bench.peers.race import BACKLOGGED, FIGURES, FIRN, LATER, Run, Workload, compared, prepare, race, run
+from hack.bench.records.measurements import COLUMNS, create_topics, fill, read_through
 from hack.support.progress import say, step
 
 TOPIC = "measurements"

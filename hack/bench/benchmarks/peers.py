@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hack.bench.contestants.lake import lake
-from hack.bench.contestants.records import COLUMNS, create_topics, fill, read_through
 from hack.bench.measuring.figures import Figure
+from hack.bench.measuring.repeats import median
 from hack.bench.options import Options
-from hack.bench.peers.race import BACKLOGGED, CHOSEN, FIGURES, LATER, PEERS, Run, Workload, median, prepare, run
+from hack.bench.peers.race import BACKLOGGED, CHOSEN, FIGURES, LATER, PEERS, Run, Workload, prepare, run
 from hack.bench.peers.settings import variants
+from hack.bench.records.measurements import COLUMNS, create_topics, fill, read_through
 from hack.support.progress import step
 
 TOPIC = "measurements"

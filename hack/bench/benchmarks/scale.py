@@ -41,8 +41,8 @@ PEER_TOPICS = 1000
 PLURAL = "icebergtopics"
 READY_WITHIN = 600.0
 """Seconds until 1,000 topics are Ready or deleted. More topics get more time."""
-LATE_SECONDS = 120.0
-"""Seconds in which the operator writes Events and first measurements of debt after all topics are Ready."""
+LATE_SECONDS, LATE_SECONDS_PER_TOPIC = 120.0, 0.03
+"""Seconds in which the operator writes Events and first measurements of debt after all topics are Ready: at least the former."""
 STEADY_SECONDS = 60.0
 SCRAPE_SECONDS = 15.0
 """Seconds between two reads of the operator's metrics, as Prometheus reads them by default."""
@@ -406,7 +406,8 @@ def measure(options: Options) -> Iterator[Figure]:
         after = cluster.read_operator()
         await_true("the edited topics are Ready", lambda: None not in edits.waits(ready), READY_WITHIN)
         with step("the operator's late writes, then a minute without changes"):
-            time.sleep(max(0.0, after.time + LATE_SECONDS - time.time()))
+            late = max(LATE_SECONDS, LATE_SECONDS_PER_TOPIC * count)
+            time.sleep(max(0.0, after.time + late - time.time()))
             settled = cluster.read_operator()
             time.sleep(STEADY_SECONDS)
         idle = cluster.read_operator()

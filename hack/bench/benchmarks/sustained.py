@@ -31,12 +31,12 @@ from firn_operator.cli.lake import ARROW_IO, scan
 from hack.bench.contestants.ingestion import Ingestion, compiled, ingestion, job
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake, lake
 from hack.bench.contestants.maintenance import MIB, fill_with_small_files, maintain, run_of, work
-from hack.bench.contestants.records import create_topics, fill, produce_paced
 from hack.bench.measuring import commits
 from hack.bench.measuring.commits import percentile
 from hack.bench.measuring.figures import Figure
 from hack.bench.measuring.process_tree import Sampler
 from hack.bench.options import Options
+from hack.bench.records.measurements import create_topics, fill, produce_paced
 from hack.support.progress import say, step
 from tests.servers.process import await_true
 

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 
 from hack.bench.contestants.ingestion import Ingestion, ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, lake
-from hack.bench.contestants.records import create_topics, produce_paced
 from hack.bench.measuring import commits
 from hack.bench.measuring.figures import Figure
 from hack.bench.measuring.process_tree import Sampler
 from hack.bench.options import Options
+from hack.bench.records.measurements import create_topics, produce_paced
 from hack.support.progress import say, step
 from tests.servers.process import await_true
 from tests.servers.s3 import s3

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hack.bench.contestants import trips
 from hack.bench.contestants.ingestion import class_archive, compiled
 from hack.bench.contestants.lake import lake
-from hack.bench.contestants.records import create_topics, fill, read_through
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
 from hack.bench.peers.race import Workload, compared, prepare, race
+from hack.bench.records import trips
+from hack.bench.records.measurements import create_topics, fill, read_through
 from hack.support.progress import say, step
 
 TOPIC = "trips"

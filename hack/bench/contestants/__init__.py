@@ -1,1 +1,1 @@
-"""The programs that benchmarks run, the stores they use and the records they get."""
+"""The programs that benchmarks run, and the stores that they use."""

@@ -24,7 +24,7 @@ from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer, Extras, Landed
 from firn_spark.tables.java_tables import Tables
 from hack.bench.contestants.lake import CATALOG, NAMESPACE
-from hack.bench.contestants.records import COLUMNS, SCHEMA
+from hack.bench.records.measurements import COLUMNS, SCHEMA
 
 PARTITIONS = 1000
 """Partitions of the Kafka topic. Each commit has new offsets for all of them."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
-from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, TableTarget
+from firn.model.jobs import GroupSettings, IngestJob, RecordSchema, RegistryConnection, TableTarget
 from firn.model.progress import GroupProgress
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, Lake
-from hack.bench.contestants.records import SCHEMA
+from hack.bench.records.measurements import SCHEMA
 from hack.support.command import run
 from hack.support.content import cached, content_hash
 from hack.support.places import REPOSITORY
@@ -101,7 +102,15 @@ def class_archive() -> Path:
 
 
 @contextmanager
-def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: int, heap: str) -> Iterator[Ingestion]:
+def ingestion(
+    directory: Path,
+    lake: Lake,
+    jobs: Sequence[IngestJob],
+    *,
+    cores: int,
+    heap: str,
+    registries: Mapping[str, RegistryConnection] = MappingProxyType({}),
+) -> Iterator[Ingestion]:
     """Run the driver for ``jobs`` inside the with block."""
     contracts = directory / "jobs"
     contracts.mkdir(parents=True)
@@ -115,6 +124,8 @@ def ingestion(directory: Path, lake: Lake, jobs: Sequence[IngestJob], *, cores: 
         spark_conf={"spark.driver.extraClassPath": ":".join(class_path())},
         kafka={PROFILE: lake.kafka.connection},
         catalogs={CATALOG: lake.connection},
+        registries=dict(registries),
+        schema_directory=str(directory / "schemas") if registries else None,
         jobs_directory=str(contracts),
         listen=f"127.0.0.1:{port}",
     )

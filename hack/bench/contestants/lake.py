@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from firn.tables.ownership import Claimant
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.evolution import new_schema
 from firn_operator.adapters.iceberg.tables import CatalogTables
-from hack.bench.contestants.records import COLUMNS, SCHEMA
+from hack.bench.records.measurements import COLUMNS, SCHEMA
 from tests.servers import kafka as kafka_server
 from tests.servers.kafka import Kafka, kafka
 from tests.servers.postgres import Postgres, postgres
@@ -46,6 +46,28 @@ class Lake:
     def catalog(self) -> Any:
         """Open the catalog with PyIceberg."""
         return open_catalog(CATALOG, self.connection)
+
+    @property
+    def jdbc(self) -> dict[str, str]:
+        """Return the properties of Iceberg's JDBC catalog in Java for this catalog."""
+        if self.connection.uri.startswith("sqlite"):
+            access = {"uri": f"jdbc:sqlite:{self.connection.uri.removeprefix('sqlite:///')}"}
+        else:
+            user, password = self.database.user, self.database.password
+            access = {"uri": f"jdbc:{self.database.uri}", "jdbc.user": user, "jdbc.password": password}
+        return {
+            "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
+            **access,
+            "jdbc.schema-version": "V1",
+            "warehouse": self.connection.warehouse,
+        }
+
+    def on_sqlite(self, directory: Path) -> Lake:
+        """Return this lake with another catalog, in a file of SQLite in ``directory``."""
+        directory.mkdir(parents=True, exist_ok=True)
+        uri = f"sqlite:///{directory / 'catalog.db'}"
+        connection = CatalogConnection(type="sql", uri=uri, warehouse=self.connection.warehouse)
+        return replace(self, connection=connection)
 
     def create_plain_table(
         self, name: str, columns: Sequence[Column] = COLUMNS, properties: Mapping[str, str] = PLAIN_TABLE

@@ -22,8 +22,8 @@ from firn.model.maintenance import CompactionWork, MaintenanceRun, TableReport, 
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli.lake import ARROW_IO
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
-from hack.bench.contestants.records import Generator
 from hack.bench.measuring.process_tree import Sampler, Usage
+from hack.bench.records.measurements import Generator
 from hack.support.places import REPOSITORY
 from tests.servers.process import cache, tail
 

@@ -87,15 +87,7 @@ def fields(columns: Sequence[Column]) -> str:
 
 def script(lake: Lake, topic: str, table: str, columns: Sequence[Column], settings: Settings = FLINK) -> str:
     """Return the statements of the job."""
-    catalog = {
-        "type": "iceberg",
-        "catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "uri": f"jdbc:{lake.database.uri}",
-        "jdbc.user": lake.database.user,
-        "jdbc.password": lake.database.password,
-        "jdbc.schema-version": "V1",
-        "warehouse": lake.connection.warehouse,
-    }
+    catalog = {"type": "iceberg", **lake.jdbc}
     consumer = {"bootstrap.servers": lake.kafka.bootstrap, **settings.consumer}
     properties = {f"properties.{name}": value for name, value in consumer.items()}
     source = {"connector": "kafka", "topic": topic, **properties, **SOURCE}
@@ -122,7 +114,7 @@ def flink(
     settings: Settings = FLINK,
 ) -> Iterator[Contestant]:
     """Run a job with a slot for each of ``cores`` inside the with block. The table must exist."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     port = free_port()
     configuration = {
         **SETTINGS,

@@ -7,13 +7,12 @@ also has the partition and offset of each record.
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from firn.model.jobs import Column, RecordSchema
+from firn.model.jobs import Column, RecordSchema, RegistryConnection
 from hack.bench.contestants.contestant import Contestant
 from hack.bench.contestants.ingestion import ingestion, job
 from hack.bench.contestants.lake import NAMESPACE, Lake
@@ -21,6 +20,7 @@ from hack.bench.measuring import commits
 from hack.bench.measuring.commits import Commit, DataFile
 from hack.bench.measuring.figures import Better, Figure
 from hack.bench.measuring.process_tree import Sampler, Usage
+from hack.bench.measuring.repeats import median
 from hack.bench.peers import flink, sink
 from hack.bench.peers.settings import FLINK, SINK, Settings
 from hack.support.progress import step
@@ -40,6 +40,12 @@ class Workload:
     topic: str
     rows: int
     columns: tuple[Column, ...]
+    schema: RecordSchema | None = None
+    """How Firn reads the values. Without it, they are JSON."""
+    registries: Mapping[str, RegistryConnection] = field(default_factory=dict)
+    """Schema registries of Firn."""
+    converter: Mapping[str, str] = field(default_factory=lambda: sink.JSON)
+    """Properties of the sink's worker for its converter of values."""
 
 
 @dataclass(frozen=True)
@@ -144,12 +150,6 @@ def compared(prefix: str, ours: Sequence[Run], theirs: Mapping[str, Sequence[Run
         )
 
 
-def median(values: Sequence[float | None]) -> float | None:
-    """Return the median of the values that are not None, None without any."""
-    numbers = [value for value in values if value is not None]
-    return statistics.median(numbers) if numbers else None
-
-
 FIRN = "firn"
 PEERS = {"sink": sink.NAME, "flink": flink.NAME}
 """The names of the peers with their versions."""
@@ -171,7 +171,7 @@ def run(stores: Lake, workload: Workload, name: str, settings: Settings | None =
     table = f"{name}_{existing}"
     directory = stores.directory / table
     if name == FIRN:
-        schema = RecordSchema(format="Json", fields=workload.columns)
+        schema = workload.schema or RecordSchema(format="Json", fields=workload.columns)
         (target,) = stores.create_topic_tables([table], schema)
         contracts = [job(workload.topic, target, COMMIT_SECONDS, schema)]
         return _run(
@@ -179,12 +179,13 @@ def run(stores: Lake, workload: Workload, name: str, settings: Settings | None =
             stores,
             table,
             workload.rows,
-            lambda: ingestion(directory, stores, contracts, cores=CORES, heap=HEAP),
+            lambda: ingestion(directory, stores, contracts, cores=CORES, heap=HEAP, registries=workload.registries),
         )
     chosen = settings or CHOSEN[name]
+    stores = stores.on_sqlite(directory) if chosen.sqlite else stores
     stores.create_plain_table(table, workload.columns, chosen.table)
     start: dict[str, Callable[[], AbstractContextManager[Contestant]]] = {
-        "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS, chosen),
+        "sink": lambda: sink.sink(directory, stores, workload.topic, table, COMMIT_SECONDS, chosen, workload.converter),
         "flink": lambda: flink.flink(
             directory, stores, workload.topic, table, workload.columns, COMMIT_SECONDS, CORES, chosen
         ),

@@ -21,6 +21,8 @@ class Settings:
     """Properties of the Kafka consumer."""
     table: Mapping[str, str] = field(default_factory=lambda: PLAIN_TABLE)
     """Properties of the table."""
+    sqlite: bool = False
+    """True if the catalog is in a file of SQLite in place of PostgreSQL."""
 
     @property
     def java(self) -> tuple[str, ...]:
@@ -43,4 +45,5 @@ def variants(chosen: Settings) -> dict[str, Settings]:
         ),
         f"heap_{heap}": replace(chosen, heap=heap),
         "short_fetches": replace(chosen, consumer={}),
+        "sqlite": replace(chosen, sqlite=True),
     }

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import httpx
 
 from hack.bench.contestants.contestant import START_SECONDS, Contestant
 from hack.bench.contestants.lake import CATALOG, NAMESPACE, Lake
-from hack.bench.contestants.records import create_topics
 from hack.bench.peers.settings import SINK, Settings
+from hack.bench.records.measurements import create_topics
 from hack.localcluster.artifacts.jars import copy_jars
 from hack.support.content import cached, content_hash
 from hack.support.progress import step
@@ -22,14 +23,33 @@ VERSION = "1.12.0"
 NAME = f"iceberg-kafka-connect {VERSION}"
 TASKS = 2
 _POM = Path(__file__).with_name("sink.pom.xml")
+JSON = MappingProxyType({"": "org.apache.kafka.connect.json.JsonConverter", ".schemas.enable": "false"})
+"""Properties of the worker's converter of values, without the common beginning of their names."""
+
+
+def apicurio_converter(format_name: str, registry: str) -> dict[str, str]:
+    """Return the properties of Apicurio's converter for Avro or Protobuf values with the framing of Confluent's registry.
+
+    ``registry``: the URL of the registry's own API.
+    """
+    return {
+        "": f"io.apicurio.registry.utils.converter.{format_name}Converter",
+        ".apicurio.registry.url": registry,
+        ".apicurio.registry.as-confluent": "true",
+        ".apicurio.registry.use-id": "contentId",
+    }
 
 
 def jars() -> Path:
-    """Return a directory with ``worker`` and ``plugins/iceberg``. Maven fetches it if the POM is new."""
+    """Return a directory with ``worker`` and the folders of ``plugins``. Maven fetches it if the POM is new."""
 
     def fetch(directory: Path) -> None:
         with step("fetching the sink's jars"):
-            for profile, place in (("worker", "worker"), ("plugin", "plugins/iceberg")):
+            for profile, place in (
+                ("worker", "worker"),
+                ("plugin", "plugins/iceberg"),
+                ("converter", "plugins/converter"),
+            ):
                 copy_jars(_POM, directory / place, f"sink-{profile}", "-P", profile)
 
     return cached("jar-sets/sink", content_hash([_POM]), fetch)
@@ -37,10 +57,16 @@ def jars() -> Path:
 
 @contextmanager
 def sink(
-    directory: Path, lake: Lake, topic: str, table: str, commit_seconds: float, settings: Settings = SINK
+    directory: Path,
+    lake: Lake,
+    topic: str,
+    table: str,
+    commit_seconds: float,
+    settings: Settings = SINK,
+    converter: Mapping[str, str] = JSON,
 ) -> Iterator[Contestant]:
     """Run a worker with all of its tasks inside the with block. The table must exist."""
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     control = f"control-{table}"
     create_topics(lake.kafka.bootstrap, [control])
     port = free_port()
@@ -48,8 +74,7 @@ def sink(
         "bootstrap.servers": lake.kafka.bootstrap,
         "listeners": f"http://127.0.0.1:{port}",
         "key.converter": "org.apache.kafka.connect.storage.StringConverter",
-        "value.converter": "org.apache.kafka.connect.json.JsonConverter",
-        "value.converter.schemas.enable": "false",
+        **{f"value.converter{name}": value for name, value in converter.items()},
         "offset.storage.file.filename": str(directory / "offsets"),
         # A task answers the coordinator only after a poll, which waits for this long.
         "offset.flush.interval.ms": "1000",
@@ -65,12 +90,7 @@ def sink(
         "iceberg.control.topic": control,
         "iceberg.control.commit.interval-ms": str(int(commit_seconds * 1000)),
         "iceberg.catalog": CATALOG,
-        "iceberg.catalog.catalog-impl": "org.apache.iceberg.jdbc.JdbcCatalog",
-        "iceberg.catalog.uri": f"jdbc:{lake.database.uri}",
-        "iceberg.catalog.jdbc.user": lake.database.user,
-        "iceberg.catalog.jdbc.password": lake.database.password,
-        "iceberg.catalog.jdbc.schema-version": "V1",
-        "iceberg.catalog.warehouse": lake.connection.warehouse,
+        **{f"iceberg.catalog.{name}": value for name, value in lake.jdbc.items()},
     }
     files = directory / "worker.properties", directory / "connector.properties"
     for file, properties in zip(files, (worker, connector), strict=True):

@@ -7,8 +7,8 @@ import pytest
 
 from firn.model.jobs import Column
 from firn_spark.worker.formats.json.values import RecordReader
-from hack.bench.contestants.trips import COLUMNS, TEXTS, Generator
 from hack.bench.peers import flink
+from hack.bench.records.trips import COLUMNS, TEXTS, Generator
 
 ROWS = 2_000
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -53,24 +54,31 @@ class Generator:
         self._next = 0
         self._time = np.datetime64("2026-01-01T00:00:00.000", "ms")
 
-    def generate(self, count: int) -> list[bytes]:
-        """Return the next ``count`` values."""
+    def draw(self, count: int) -> tuple[Any, list[tuple[int, int, str, float, int, bool, str]]]:
+        """Return the times (numpy, ms) and the other fields of the next ``count`` records. The device is a number."""
         pick = self._random
         times = self._time + np.cumsum(pick.integers(0, 3, count)).astype("timedelta64[ms]")
-        rows = zip(
+        others = zip(
             range(self._next, self._next + count),
-            np.datetime_as_string(times).tolist(),
             pick.integers(0, 50_000, count).tolist(),
             [_REGIONS[index] for index in pick.integers(0, len(_REGIONS), count).tolist()],
             pick.normal(20.0, 6.0, count).tolist(),
             pick.integers(0, 100_000, count).tolist(),
-            ["true" if flag else "false" for flag in (pick.random(count) < 0.8).tolist()],
+            (pick.random(count) < 0.8).tolist(),
             [self._notes[index] for index in pick.integers(0, _NOTES, count).tolist()],
             strict=True,
         )
         self._next += count
         self._time = times[-1] if count else self._time
-        return [(_FORMAT % row).encode() for row in rows]
+        return times, list(others)
+
+    def generate(self, count: int) -> list[bytes]:
+        """Return the next ``count`` values as JSON."""
+        times, others = self.draw(count)
+        return [
+            (_FORMAT % (number, at, *values, "true" if active else "false", note)).encode()
+            for at, (number, *values, active, note) in zip(np.datetime_as_string(times).tolist(), others, strict=True)
+        ]
 
 
 def create_topics(bootstrap: str, topics: Sequence[str], partitions: int = 1) -> None:
@@ -90,7 +98,7 @@ def fill(
 ) -> int:
     """Produce ``rows`` records evenly over the topic's partitions, in batches compressed with ``codec``.
 
-    Without ``generate``, the records are those of this module. Returns the bytes of their values. Raises RuntimeError unless all arrived.
+    Without ``generate``, the records are those of `Generator`, as JSON. Returns the bytes of their values. Raises RuntimeError unless all arrived.
     """
     producer = Producer(
         {

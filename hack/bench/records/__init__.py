@@ -1,0 +1,1 @@
+"""The records of the benchmarks: seeded generators, and the producers that fill topics with them."""

@@ -1,0 +1,20 @@
+"""The records of the benchmark `registry` are those of `ingest`, in Avro with the framing of a schema registry."""
+
+import io
+import json
+from typing import Any
+
+import fastavro
+
+from hack.bench.records.avro import SCHEMA, Encoder
+from hack.bench.records.measurements import Generator
+
+
+def test_avro_and_json_have_the_same_records() -> None:
+    schema = fastavro.parse_schema(SCHEMA)
+    values, texts = Encoder(7, seed=3).generate(50), Generator(seed=3).generate(50)
+    for value, text in zip(values, texts, strict=True):
+        assert value[:5] == b"\0\0\0\0\7"
+        record: Any = fastavro.schemaless_reader(io.BytesIO(value[5:]), schema, None)
+        at = record["at"].isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        assert {**record, "at": at} == json.loads(text)
