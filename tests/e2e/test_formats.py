@@ -1,0 +1,170 @@
+"""Flights in JSON, in Avro through a schema registry, and in Protobuf give three tables with equal rows."""
+
+import csv
+import io
+import itertools
+import json
+import zipfile
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import fastavro
+from confluent_kafka import Producer
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from firn_operator.adapters import protoc
+from hack.quickstart import apply, flights_archive
+from tests.e2e import registry
+from tests.e2e.topics import LONG, await_ready, await_rows, rows, topic_manifest
+from tests.servers.apicurio import Apicurio
+
+COUNT = 336_776 if LONG else 12_000
+FIELDS = [
+    {"name": "carrier", "type": "string"},
+    {"name": "flight", "type": "int"},
+    {"name": "tailnum", "type": "string"},
+    {"name": "time_hour", "type": "timestamptz"},
+    {"name": "route", "type": "struct<origin: string, dest: string, distance: double>"},
+    {"name": "delays", "type": "struct<departure: double, arrival: double>"},
+]
+AVRO: dict[str, Any] = {
+    "type": "record",
+    "name": "Flight",
+    "namespace": "demo",
+    "fields": [
+        {"name": "carrier", "type": ["null", "string"]},
+        {"name": "flight", "type": ["null", "int"]},
+        {"name": "tailnum", "type": ["null", "string"]},
+        {"name": "time_hour", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
+        {
+            "name": "route",
+            "type": {
+                "type": "record",
+                "name": "Route",
+                "fields": [
+                    {"name": "origin", "type": ["null", "string"]},
+                    {"name": "dest", "type": ["null", "string"]},
+                    {"name": "distance", "type": ["null", "double"]},
+                ],
+            },
+        },
+        {
+            "name": "delays",
+            "type": {
+                "type": "record",
+                "name": "Delays",
+                "fields": [
+                    {"name": "departure", "type": ["null", "double"]},
+                    {"name": "arrival", "type": ["null", "double"]},
+                ],
+            },
+        },
+    ],
+}
+PROTOBUF = """
+syntax = "proto3";
+package demo;
+import "google/protobuf/timestamp.proto";
+message Flight {
+  message Route { optional string origin = 1; optional string dest = 2; optional double distance = 3; }
+  message Delays { optional double departure = 1; optional double arrival = 2; }
+  optional string carrier = 1;
+  optional int32 flight = 2;
+  optional string tailnum = 3;
+  google.protobuf.Timestamp time_hour = 4;
+  Route route = 5;
+  Delays delays = 6;
+}
+"""
+
+
+def flights() -> Iterator[dict[str, Any]]:
+    """Yield flights with nested fields. Unknown values are None."""
+
+    def number(text: str) -> float | None:
+        return float(text) if text not in ("", "NA") else None
+
+    def word(text: str) -> str | None:
+        return text if text not in ("", "NA") else None
+
+    archive = zipfile.ZipFile(flights_archive())
+    with archive.open(archive.namelist()[0]) as raw:
+        for row in itertools.islice(csv.DictReader(io.TextIOWrapper(raw, "utf-8")), COUNT):
+            yield {
+                "carrier": word(row["carrier"]),
+                "flight": int(row["flight"]),
+                "tailnum": word(row["tailnum"]),
+                "time_hour": datetime.fromisoformat(row["time_hour"]),
+                "route": {"origin": row["origin"], "dest": row["dest"], "distance": number(row["distance"])},
+                "delays": {"departure": number(row["dep_delay"]), "arrival": number(row["arr_delay"])},
+            }
+
+
+def as_json(flight: dict[str, Any]) -> bytes:
+    return json.dumps({**flight, "time_hour": flight["time_hour"].isoformat()}).encode()
+
+
+def as_avro(schema_id: int) -> Callable[[dict[str, Any]], bytes]:
+    schema = fastavro.parse_schema(AVRO)
+
+    def encode(flight: dict[str, Any]) -> bytes:
+        buffer = io.BytesIO()
+        buffer.write(b"\0" + schema_id.to_bytes(4))
+        fastavro.schemaless_writer(buffer, schema, flight)
+        return buffer.getvalue()
+
+    return encode
+
+
+def as_protobuf() -> Callable[[dict[str, Any]], bytes]:
+    pool = descriptor_pool.DescriptorPool()
+    for file in descriptor_pb2.FileDescriptorSet.FromString(protoc.descriptors(PROTOBUF, ())).file:
+        pool.AddSerializedFile(file.SerializeToString())
+    kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("demo.Flight"))
+
+    def present(fields: dict[str, Any]) -> dict[str, Any]:
+        return {name: value for name, value in fields.items() if value is not None}
+
+    def encode(flight: dict[str, Any]) -> bytes:
+        nested = {name: present(flight[name]) for name in ("route", "delays")}
+        content: bytes = kind(**present({**flight, **nested})).SerializeToString()
+        return content
+
+    return encode
+
+
+def produce(topic: Any, values: Iterator[bytes]) -> None:
+    producer = Producer(
+        {"bootstrap.servers": "127.0.0.1:30010", "linger.ms": 20, "queue.buffering.max.messages": 500_000}
+    )
+    for value in values:
+        producer.produce(topic["status"]["topicName"], value)
+    assert producer.flush(120) == 0
+
+
+def test_three_formats_give_equal_rows(namespace: str, schemas: Apicurio) -> None:
+    number = schemas.register(f"avro-{namespace}-value", AVRO)
+    avro = {"format": "Avro", "registry": {"name": "main", "subject": f"avro-{namespace}-value"}}
+    encoders = {"json": as_json, "avro": as_avro(number), "protobuf": as_protobuf()}
+    apply(topic_manifest("json", namespace, schema={"format": "Json", "fields": FIELDS}))
+    apply(topic_manifest("avro", namespace, schema=avro))
+    apply(topic_manifest("protobuf", namespace, schema={"format": "Protobuf", "text": PROTOBUF}))
+    topics = {name: await_ready(name, namespace) for name in encoders}
+    tables = {name: topic["status"]["table"]["identifier"] for name, topic in topics.items()}
+    everything = list(flights())
+    half = COUNT // 2
+    for name, encode in encoders.items():
+        produce(topics[name], map(encode, everything[:half]))
+    await_rows(tables["avro"], half)
+    # The driver knows the schema, so the second half lands without the registry.
+    registry.stop()
+    for name, encode in encoders.items():
+        produce(topics[name], map(encode, everything[half:]))
+    for table in tables.values():
+        await_rows(table, COUNT, timeout=240)
+    columns = "carrier, flight, tailnum, time_hour, route, delays"
+    for other in ("avro", "protobuf"):
+        for left, right in (("json", other), (other, "json")):
+            difference = f"select {columns} from {tables[left]} except all select {columns} from {tables[right]}"
+            assert rows(f"select count(*) as n from ({difference})") == [{"n": 0}]
