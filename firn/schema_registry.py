@@ -8,7 +8,7 @@ import base64
 import json
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -17,10 +17,12 @@ import urllib3
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
-from firn.model.jobs import RegistryConnection, WriterSchema
+from firn.model.jobs import RegistryConnection, SchemaFormat, WriterSchema
 
 AVRO = "AVRO"
 """The type of Avro schemas. A registry leaves it out."""
+TYPES: Mapping[SchemaFormat, str] = {SchemaFormat.AVRO: AVRO, SchemaFormat.PROTOBUF: "PROTOBUF"}
+"""The type of the schemas of a format."""
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 15.0
 """Most seconds for a connection, and for all requests for a schema and its references."""
 MOST_ANSWER = 8 << 20
@@ -84,7 +86,8 @@ class SchemaRegistry:
             raise self._unusable(
                 f"schema {number} has more than {MOST_TEXTS} characters with its references; reduce them"
             )
-        return Registered(number, kind, WriterSchema(text=text, references=tuple(references.values())))
+        schema = WriterSchema(text=text, references=tuple(references.values()), names=tuple(references))
+        return Registered(number, kind, schema)
 
     def _resolve(
         self, answer: dict[str, Any], found: dict[str, str], within: list[tuple[str, int]], deadline: float

@@ -57,13 +57,18 @@ class WriterSchema(Contract):
 
     text: str
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
+    names: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """The names by which schemas refer to ``references``, such as the imports of a .proto text."""
+    descriptors: str = Field(default="", exclude_if=lambda content: not content)
+    """A ``FileDescriptorSet`` of a Protobuf text with all that it imports, in base64."""
 
 
 class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
     Avro and Protobuf have both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields. With a
-    ``subject``, each value names the schema of its writer. ``text`` is then the latest schema of the subject.
+    ``subject``, each value names the schema of its writer. ``text`` is then the latest schema of the subject, and ``schema_id`` its
+    id. In tasks, a schema with ``schema_id`` and without ``subject`` is that of one writer.
     """
 
     format: SchemaFormat
@@ -77,13 +82,24 @@ class RecordSchema(Contract):
     message: str = Field(default="", exclude_if=lambda name: not name)
     """Full name of the Protobuf message. Without it, values are the first message of ``text``."""
     descriptors: str = Field(default="", exclude_if=lambda content: not content)
-    """A ``FileDescriptorSet`` with the Protobuf messages of ``text``, in base64. The operator compiles it."""
+    """A ``FileDescriptorSet`` with the Protobuf messages of ``text``, in base64."""
     subject: Subject | None = Field(default=None, exclude_if=lambda subject: subject is None)
     schema_id: int | None = Field(default=None, exclude_if=lambda number: number is None)
     """Id of ``text`` in the registry of ``subject``."""
     incompatible: Literal["Hold", "DeadLetter"] = Field(default="Hold", exclude_if=lambda way: way == "Hold")
     """Treatment of records whose writer has a schema that the table cannot hold."""
     raw_as: Literal["Binary", "String"] = "Binary"
+
+    def of_writer(self, number: int, writer: WriterSchema) -> "RecordSchema":
+        """Return the schema of the writer with the id ``number``, with the same columns."""
+        update = {
+            "text": writer.text,
+            "references": writer.references,
+            "descriptors": writer.descriptors,
+            "subject": None,
+            "schema_id": number,
+        }
+        return self.model_copy(update=update)
 
     @property
     def has_found_columns(self) -> bool:

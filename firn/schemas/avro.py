@@ -14,7 +14,7 @@ from typing import Any
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, WriterSchema
+from firn.model.jobs import Column
 from firn.tables import types
 from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
 
@@ -150,27 +150,6 @@ def _document(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _bad_schema(f"the schema is not JSON: {error}") from None
-
-
-def columns_of(schema: WriterSchema, place: str) -> tuple[Column, ...]:
-    """Return the columns of a schema. Raises InvalidSpecError (BadSchema) that names ``place``, cause and field."""
-    try:
-        found = columns(parse(schema.text, schema.references))
-    except InvalidSpecError as error:
-        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
-    for column in found:
-        if column.name.startswith("_kafka"):
-            raise InvalidSpecError(
-                f"{place}: field {column.name}: names that start with _kafka are reserved for Kafka's columns;"
-                " let producers rename the field",
-                reason=Reason.BAD_SCHEMA,
-            )
-    if len(found) > types.MOST_COLUMNS:
-        raise InvalidSpecError(
-            f"{place}: the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields",
-            reason=Reason.BAD_SCHEMA,
-        )
-    return found
 
 
 def columns(record: Record) -> tuple[Column, ...]:

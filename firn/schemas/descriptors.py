@@ -1,7 +1,7 @@
 """The descriptors of a Protobuf schema, as protoc writes them: its messages and enums, by their full names.
 
-Source: ``google/protobuf/descriptor.proto``. The bytes come from the operator, which runs protoc. The Spark image has no
-Protobuf library, so this module reads the few members that columns depend on.
+Source: ``google/protobuf/descriptor.proto``. The bytes come from protoc, which the operator and drivers run. Tasks need
+no Protobuf library, because this module reads the few members that columns depend on.
 """
 
 from collections.abc import Iterator, Mapping
@@ -63,6 +63,8 @@ class Declarations:
     first: str = ""
     own: tuple[str, ...] = ()
     """The outer messages of the last file, in the order of the text."""
+    indexes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Messages of the last file, by full name: the place of the outer message in the text, and that of each message inside it."""
 
 
 class _Message:
@@ -99,28 +101,38 @@ def read(data: bytes) -> Declarations:
 def _add_file(found: Declarations, file: _Message) -> None:
     package, syntax = file.text(2), file.text(12) or "proto2"
     prefix = f"{package}." if package else ""
-    own = []
     for content in file.all(5):
         _add_enum(found, prefix, _Message(content))
-    waiting = [(prefix, _Message(content)) for content in file.all(4)]
-    for _, message in waiting:
-        own.append(prefix + message.text(1))
+    indexes: dict[str, tuple[int, ...]] = {}
+    waiting: list[tuple[str, _Message, tuple[int, ...]]] = [
+        (prefix, _Message(content), (place,)) for place, content in enumerate(file.all(4))
+    ]
+    own = [prefix + message.text(1) for _, message, _ in waiting]
     while waiting:
-        outer, message = waiting.pop()
+        outer, message, path = waiting.pop()
         name = outer + message.text(1)
-        options = message.all(7)
+        indexes[name] = path
         found.messages[name] = MessageDeclaration(
             name,
             syntax,
             tuple(_field(_Message(content)) for content in message.all(2)),
             tuple(_Message(content).text(1) for content in message.all(8)),
-            bool(options and _Message(options[-1]).integer(7)),
+            _is_map_entry(message),
         )
         for content in message.all(4):
             _add_enum(found, f"{name}.", _Message(content))
-        waiting += [(f"{name}.", _Message(content)) for content in message.all(3)]
-    found.own = tuple(own)
+        nested = [_Message(content) for content in message.all(3)]
+        # The text has no entries of maps. protoc adds them.
+        declared = [each for each in nested if not _is_map_entry(each)]
+        waiting += [(f"{name}.", each, (*path, place)) for place, each in enumerate(declared)]
+        waiting += [(f"{name}.", each, ()) for each in nested if _is_map_entry(each)]
+    found.own, found.indexes = tuple(own), indexes
     found.first = own[0] if own else ""
+
+
+def _is_map_entry(message: _Message) -> bool:
+    options = message.all(7)
+    return bool(options and _Message(options[-1]).integer(7))
 
 
 def _add_enum(found: Declarations, prefix: str, enum: _Message) -> None:

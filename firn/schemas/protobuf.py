@@ -144,11 +144,31 @@ def parse(data: bytes, message: str = "") -> Message:
 
 def message_of(schema: RecordSchema) -> Message:
     """Return the message of a contract's schema. Raises InvalidSpecError (BadSchema)."""
+    return parse(_content(schema), schema.message)
+
+
+def _content(schema: RecordSchema) -> bytes:
     try:
-        content = base64.b64decode(schema.descriptors, validate=True)
+        return base64.b64decode(schema.descriptors, validate=True)
     except ValueError as error:
         raise _bad_schema(f"the descriptors of the contract are damaged: {error}") from None
-    return parse(content, schema.message)
+
+
+def indexes_of(schema: RecordSchema) -> tuple[int, ...]:
+    """Return the message indexes that serializers write for the schema's message. Raises InvalidSpecError (BadSchema).
+
+    Source: "Wire format" of Confluent Schema Registry.
+    """
+    declared = descriptors.read(_content(schema))
+    name = schema.message or declared.first
+    if not declared.indexes.get(name):
+        raise _bad_schema(f"the text has no message {name}; set schema.message to {_choices(declared, name)}")
+    return declared.indexes[name]
+
+
+def lacks_message(schema: RecordSchema) -> bool:
+    """Return whether the schema names a message that its own text does not have. Raises InvalidSpecError (BadSchema)."""
+    return bool(schema.message) and not descriptors.read(_content(schema)).indexes.get(schema.message)
 
 
 def _choices(declared: Declarations, name: str) -> str:
@@ -156,20 +176,6 @@ def _choices(declared: Declarations, name: str) -> str:
     similar = difflib.get_close_matches(name, names, n=3, cutoff=0.4) or list(names[:3])
     ends = [each for each in names if each.endswith(f".{name}")]
     return " or ".join(ends or similar) or "a message of the text"
-
-
-def columns_of(schema: RecordSchema) -> tuple[Column, ...]:
-    """Return the columns of a schema's message. Raises InvalidSpecError (BadSchema) with cause and field."""
-    found = columns(message_of(schema))
-    for column in found:
-        if column.name.startswith("_kafka"):
-            problem = "names that start with _kafka are reserved for Kafka's columns; let producers rename the field"
-            raise _bad_schema(f"field {column.name}: {problem}")
-    if len(found) > types.MOST_COLUMNS:
-        raise _bad_schema(
-            f"the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields"
-        )
-    return found
 
 
 def columns(message: Message) -> tuple[Column, ...]:

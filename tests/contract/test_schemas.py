@@ -57,6 +57,7 @@ class SchemasContract:
         found = await schemas.latest("main", subject)
         assert found is not None
         assert [json.loads(text) for text in found.schema.references] == [MONEY]
+        assert found.schema.names == ("shop.Money",)
 
     async def test_the_type_of_a_schema_is_returned(self, schemas: Schemas, register: Producer, subject: str) -> None:
         register(subject, 'syntax = "proto3"; message M { int32 a = 1; }', "PROTOBUF")
@@ -86,9 +87,9 @@ class TestFakeSchemas(SchemasContract):
     @pytest.fixture
     def register(self, schemas: FakeSchemas) -> Producer:
         def register(subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
-            references = [schemas.subjects[uses].schema.text] if uses is not None else []
+            references = {"shop.Money": schemas.subjects[uses].schema.text} if uses is not None else {}
             text = schema if isinstance(schema, str) else json.dumps(schema)
-            return schemas.register(subject, text, *references, kind=kind)
+            return schemas.register(subject, text, kind=kind, **references)
 
         return register
 

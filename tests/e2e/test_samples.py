@@ -1,6 +1,7 @@
 """The published samples work unchanged."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,15 +21,26 @@ SHIPMENT = {
     "fields": [{"name": "shipped_at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
 }
 
+RETURN = (
+    'syntax = "proto3"; package shop.v1; import "google/protobuf/timestamp.proto";'
+    " message Return { google.protobuf.Timestamp returned_at = 1; }"
+)
+OF_A_REGISTRY: dict[str, tuple[str, Any, str]] = {
+    "registry": ("shipments-value", SHIPMENT, "AVRO"),
+    "registry-protobuf": ("returns-value", RETURN, "PROTOBUF"),
+}
+"""Samples whose schemas are in a schema registry: subject, schema and type."""
 
-@pytest.mark.parametrize("name", [name for name in SAMPLES if name != "registry"])
+
+@pytest.mark.parametrize("name", [name for name in SAMPLES if name not in OF_A_REGISTRY])
 def test_a_sample_becomes_ready(release: None, name: str) -> None:
     apply_and_await(name)
 
 
-def test_the_sample_with_a_schema_registry_becomes_ready(schemas: Apicurio) -> None:
-    schemas.register("shipments-value", SHIPMENT)
-    apply_and_await("registry")
+@pytest.mark.parametrize("name", OF_A_REGISTRY)
+def test_a_sample_with_a_schema_registry_becomes_ready(schemas: Apicurio, name: str) -> None:
+    schemas.register(*OF_A_REGISTRY[name])
+    apply_and_await(name)
 
 
 def apply_and_await(name: str) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 
+from firn import protoc
 from firn.model.errors import FirnError
 from firn.model.jobs import WriterSchema
 from firn.schema_registry import Registered
-from firn_operator.adapters import protoc
 
 
 class FakeSchemas:
@@ -17,10 +17,12 @@ class FakeSchemas:
         """The texts that were compiled."""
         self._ids = 0
 
-    def register(self, subject: str, text: str, *references: str, kind: str = "AVRO") -> int:
-        """Make ``text`` the latest schema of a subject. Returns its id."""
+    def register(self, subject: str, text: str, *references: str, kind: str = "AVRO", **named: str) -> int:
+        """Make ``text`` the latest schema of a subject. Returns its id. ``named`` are further references by name."""
         self._ids += 1
-        self.subjects[subject] = Registered(self._ids, kind, WriterSchema(text=text, references=references))
+        names = (*(f"reference-{number}" for number in range(len(references))), *named)
+        schema = WriterSchema(text=text, references=(*references, *named.values()), names=names)
+        self.subjects[subject] = Registered(self._ids, kind, schema)
         return self._ids
 
     async def latest(self, registry: str, subject: str) -> Registered | None:

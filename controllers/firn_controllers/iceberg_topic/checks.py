@@ -188,7 +188,12 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         return None
     before, after = observed.job.job.record_schema, observed.schema
     problems = evolution.problems(before, after)
-    if before.descriptors and (before.descriptors, before.message) != (after.descriptors, after.message):
+    # With a registry, each value is read with the schema of its own writer.
+    if (
+        after.subject is None
+        and before.descriptors
+        and (before.descriptors, before.message) != (after.descriptors, after.message)
+    ):
         problems += _changes_of_messages(before, after)
     if not problems:
         return None

@@ -24,10 +24,9 @@ from firn.model.jobs import (
     StartFrom,
     Subject,
     TableTarget,
-    WriterSchema,
 )
 from firn.model.maintenance import MOST_RANGES
-from firn.schemas import avro, protobuf
+from firn.schemas import columns
 from firn.tables import types
 
 KIND = "IcebergTopic"
@@ -116,19 +115,15 @@ class SchemaSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.raw) != has(self.format)",
-            "set either raw, or format: Json with fields, or format: Avro with text or registry, or format: Protobuf with text",
+            "set either raw, or format: Json with fields, or format: Avro or Protobuf with text or registry",
         ),
         Rule(
             "(has(self.format) && self.format == 'Json') == has(self.fields)",
             "format: Json needs fields, and fields need format: Json",
         ),
         Rule(
-            "has(self.format) && self.format == 'Avro' ? has(self.text) || has(self.registry) : !has(self.registry)",
-            "format: Avro needs text or registry, and registry needs format: Avro",
-        ),
-        Rule(
-            "!has(self.format) || (self.format == 'Protobuf' ? has(self.text) : self.format == 'Avro' || !has(self.text))",
-            "format: Protobuf needs text, and text needs format: Avro or Protobuf",
+            "(has(self.format) && self.format in ['Avro', 'Protobuf']) == (has(self.text) || has(self.registry))",
+            "format: Avro and format: Protobuf need text or registry, and text and registry need one of these formats",
         ),
         Rule(
             "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
@@ -156,7 +151,7 @@ class SchemaSpec(ApiModel):
     )
     format: Literal["Json", "Avro", "Protobuf"] | None = Field(
         default=None,
-        description="Encoding of record values. Json needs fields, Avro needs text or registry, and Protobuf needs text.",
+        description="Encoding of record values. Json needs fields, Avro and Protobuf need text or registry.",
     )
     text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
         default=None,
@@ -170,7 +165,8 @@ class SchemaSpec(ApiModel):
         | None
     ) = Field(
         default=None,
-        description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of text.",
+        description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of the .proto text."
+        " With registry, records with other messages are bad records.",
     )
     framing: Literal["None", "Registry"] = Field(
         default="None",
@@ -180,8 +176,8 @@ class SchemaSpec(ApiModel):
     )
     registry: RegistrySpec | None = Field(
         default=None,
-        description="The schema registry in which producers register their Avro schemas. Each value begins with a byte 0 and the id of its"
-        " schema. The driver adds columns to the table when a schema has new fields.",
+        description="The schema registry in which producers register their schemas. Each value begins with a byte 0 and the id of its schema."
+        " The driver adds columns to the table when a schema has new fields.",
     )
     evolution: EvolutionSpec | None = Field(
         default=None, description="Treatment of records whose schema does not fit the table."
@@ -722,7 +718,7 @@ class IcebergTopic(ApiModel):
     def record_schema(self) -> RecordSchema:
         """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field.
 
-        With a registry, the schema has no columns yet: `avro_schema` adds them. In Protobuf, `protobuf_schema` does.
+        With a registry, and in Protobuf, the schema has no columns yet: `with_columns` adds them.
         """
         schema = self.spec.record_schema
         if schema is not None and schema.registry is not None:
@@ -730,20 +726,24 @@ class IcebergTopic(ApiModel):
             subject = Subject(registry=schema.registry.name, name=name)
             incompatible = schema.evolution.incompatible if schema.evolution is not None else "Hold"
             return RecordSchema(
-                format=SchemaFormat.AVRO, framing="Registry", subject=subject, incompatible=incompatible
+                format=SchemaFormat(schema.format or SchemaFormat.AVRO),
+                framing="Registry",
+                subject=subject,
+                message=schema.message or "",
+                incompatible=incompatible,
             )
         if schema is not None and schema.text is not None and schema.format == "Protobuf":
             return RecordSchema(
                 format=SchemaFormat.PROTOBUF, text=schema.text, framing=schema.framing, message=schema.message or ""
             )
         if schema is not None and schema.text is not None:
-            return avro_schema(
+            return with_columns(
                 RecordSchema(format=SchemaFormat.AVRO, text=schema.text, framing=schema.framing), "spec.schema.text"
             )
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         seen: dict[str, str] = {}
-        columns = []
+        found = []
         for field in schema.fields:
             first_spelling = seen.setdefault(field.name.lower(), field.name)
             if first_spelling != field.name:
@@ -763,12 +763,12 @@ class IcebergTopic(ApiModel):
                     f"{field.name}: epoch is for timestamp and timestamptz, and the type is {kind}; remove epoch"
                 )
             epoch = field.epoch or "ms"
-            columns.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
-        if len(seen) < len(columns):
+            found.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
+        if len(seen) < len(found):
             raise _bad_schema("two fields have the same name; rename one of them")
         return RecordSchema(
             format=SchemaFormat(schema.format or SchemaFormat.JSON),
-            fields=tuple(columns),
+            fields=tuple(found),
             unknown_fields=schema.unknown_fields,
         )
 
@@ -798,26 +798,13 @@ class IcebergTopic(ApiModel):
         )
 
 
-def avro_schema(schema: RecordSchema, place: str) -> RecordSchema:
-    """Return a schema with the columns of its Avro text. Raises InvalidSpecError (BadSchema) that names ``place`` and field."""
-    columns = avro.columns_of(WriterSchema(text=schema.text, references=schema.references), place)
-    try:
-        return _bounded(schema, columns)
-    except InvalidSpecError as error:
-        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
-
-
-def protobuf_schema(schema: RecordSchema) -> RecordSchema:
-    """Return a schema with the columns of its descriptors. Raises InvalidSpecError (BadSchema) that names the field."""
-    return _bounded(schema, protobuf.columns_of(schema))
-
-
-def _bounded(schema: RecordSchema, columns: tuple[Column, ...]) -> RecordSchema:
-    whole = schema.model_copy(update={"fields": columns})
+def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
+    """Return a schema with the columns of its text. Raises InvalidSpecError (BadSchema) that names ``place`` and the field."""
+    whole = schema.model_copy(update={"fields": columns.columns_of(schema, place)})
     size = len(whole.model_dump_json().encode())
     if size > MOST_CONTRACT_BYTES:
         raise InvalidSpecError(
-            f"the schema takes {size} bytes with the types of its columns; a topic has at most {MOST_CONTRACT_BYTES} bytes;"
+            f"{place}: the schema takes {size} bytes with the types of its columns; a topic has at most {MOST_CONTRACT_BYTES} bytes;"
             " remove fields",
             reason=Reason.BAD_SCHEMA,
         )

@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from firn import protoc
 from firn.model.jobs import Column, IngestJob, RecordSchema, Subject, TableTarget, WriterSchema
 from firn.schemas import avro, protobuf
-from firn_operator.adapters import protoc
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.decoding import Decoder

@@ -4,12 +4,13 @@ import asyncio
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
+from firn import protoc
 from firn.model.clock import Clock
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import RegistryConnection
 from firn.schema_registry import Registered, RegistryAwayError, SchemaRegistry
-from firn_operator.adapters import protoc, secret_files
+from firn_operator.adapters import secret_files
 
 KEPT_SECONDS, RETRY_SECONDS = 60.0, 5.0
 """Seconds for which the adapter keeps a schema, and seconds for which it keeps a failure or a missing subject."""

@@ -3,6 +3,7 @@
 A schema id never gets another schema. So a driver can restart without the registry.
 """
 
+import base64
 import hashlib
 import os
 import threading
@@ -13,11 +14,20 @@ from pathlib import Path
 
 import structlog
 
+from firn import protoc
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import Column, GroupSettings, RecordSchema, RegistryConnection, WriterSchema
-from firn.schema_registry import AVRO, RegistryAwayError, SchemaRegistry
-from firn.schemas import avro
+from firn.model.jobs import (
+    Column,
+    Contract,
+    GroupSettings,
+    RecordSchema,
+    RegistryConnection,
+    SchemaFormat,
+    WriterSchema,
+)
+from firn.schema_registry import TYPES, RegistryAwayError, SchemaRegistry
+from firn.schemas import columns, protobuf
 from firn.tables import evolution, types
 from firn_spark.credentials import read_secret
 from firn_spark.ingestion.topics.topic import Topic
@@ -40,6 +50,13 @@ QUIET_SECONDS = 5.0
 """Seconds after a failure in which the driver sends no request to the registry."""
 
 
+class _Kept(Contract):
+    """A schema of a registry with its type."""
+
+    kind: str
+    writer: WriterSchema
+
+
 class Registries:
     """The schema registries of a driver. Threads share it."""
 
@@ -48,20 +65,30 @@ class Registries:
         self._connections = connections
         self._directory = Path(directory) if directory is not None else None
         self._clients = {name: SchemaRegistry(name, each, read_secret) for name, each in connections.items()}
-        self._known: OrderedDict[tuple[str, int], WriterSchema | Refusal] = OrderedDict()
+        self._known: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
         self._missing: OrderedDict[tuple[str, int], float] = OrderedDict()
         """When a registry first answered that it does not have a schema (monotonic seconds)."""
         self._failures: dict[str, tuple[float, FirnError]] = {}
         self._lock = threading.Lock()
+        self._compiling = threading.Lock()
 
-    def schema(self, registry: str, number: int) -> WriterSchema | Refusal:
-        """Return the schema with an id, or why values with this id are bad records.
+    def schema(self, wanted: RecordSchema, number: int) -> WriterSchema | Refusal:
+        """Return the schema with an id, or why values of the topic with this id are bad records. ``wanted`` is the topic's schema.
 
         Raises InvalidSpecError if the settings lack the registry, NotReadyError if the registry does not have the schema yet,
         AccessDeniedError, and UnavailableError.
         """
+        assert wanted.subject is not None
+        registry = wanted.subject.registry
         if number > MOST_ID:
             return _refusal(registry, number)
+        found = self._kept(registry, number)
+        if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
+            problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
+            return Refusal(Code.UNKNOWN_SCHEMA, problem)
+        return found.writer if isinstance(found, _Kept) else found
+
+    def _kept(self, registry: str, number: int) -> _Kept | Refusal:
         key = registry, number
         with self._lock:
             if key in self._known:
@@ -74,7 +101,7 @@ class Registries:
             )
         file = self._file(registry, number)
         found = _read(file) or self._ask(registry, number)
-        if isinstance(found, WriterSchema):
+        if isinstance(found, _Kept):
             _write(file, found)
             with self._lock:
                 self._known[key] = found
@@ -82,7 +109,7 @@ class Registries:
                     self._known.popitem(last=False)
         return found
 
-    def _ask(self, registry: str, number: int) -> WriterSchema | Refusal:
+    def _ask(self, registry: str, number: int) -> _Kept | Refusal:
         with self._lock:
             failed_at, failure = self._failures.get(registry, (0.0, None))
         if failure is not None and time.monotonic() - failed_at < QUIET_SECONDS:
@@ -95,10 +122,19 @@ class Registries:
             raise
         if answer is None:
             return self._not_found(registry, number)
-        if answer.kind != AVRO:
-            problem = f"schema {number} of schema registry {registry} has the type {answer.kind}, and the topic has format: Avro"
-            return Refusal(Code.UNKNOWN_SCHEMA, problem)
-        return answer.schema
+        writer = answer.schema
+        if answer.kind == TYPES[SchemaFormat.PROTOBUF]:
+            writer = self._compiled(writer)
+        return _Kept(kind=answer.kind, writer=writer)
+
+    def _compiled(self, writer: WriterSchema) -> WriterSchema:
+        """Return a Protobuf schema with its descriptors; without them if protoc rejects the text. Raises NotReadyError."""
+        try:
+            with self._compiling:  # A small pod has memory for one process of protoc.
+                content = _descriptors(writer)
+        except InvalidSpecError:
+            return writer
+        return writer.model_copy(update={"descriptors": base64.b64encode(content).decode()})
 
     def _not_found(self, registry: str, number: int) -> Refusal:
         now = time.monotonic()
@@ -126,16 +162,20 @@ def _refusal(registry: str, number: int) -> Refusal:
     return Refusal(Code.UNKNOWN_SCHEMA, problem)
 
 
-def _read(file: Path | None) -> WriterSchema | None:
+def _descriptors(writer: WriterSchema) -> bytes:
+    return protoc.descriptors(writer.text, tuple(zip(writer.names, writer.references, strict=True)))
+
+
+def _read(file: Path | None) -> _Kept | None:
     if file is None:
         return None
     try:
-        return WriterSchema.model_validate_json(file.read_text())
+        return _Kept.model_validate_json(file.read_text())
     except (OSError, ValueError):
         return None
 
 
-def _write(file: Path | None, schema: WriterSchema) -> None:
+def _write(file: Path | None, schema: _Kept) -> None:
     """Keep a schema on disk if there is room. The driver can request it again, so it only logs a failure."""
     if file is None or file.exists():
         return
@@ -164,7 +204,7 @@ def learn(topic: Topic, registries: Registries) -> None:
         reading.schemas.pop(number, None)
         reading.refused_at.pop(number, None)
         try:
-            reading.schemas[number] = registries.schema(subject.registry, number)
+            reading.schemas[number] = registries.schema(topic.job.record_schema, number)
         except NotReadyError as error:
             pending = error
             continue
@@ -186,8 +226,14 @@ def adapted(topic: Topic, present: Mapping[str, str]) -> tuple[RecordSchema, dic
     for number, writer in topic.reading.schemas.items():
         if not isinstance(writer, WriterSchema):
             continue
+        place = f"schema {number} of schema registry {subject.registry}"
+        of_writer = schema.of_writer(number, writer)
         try:
-            fields = _with_schema(fields, present, f"schema {number} of schema registry {subject.registry}", writer)
+            _check_text(of_writer, writer, place)
+            if schema.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
+                left_out[number] = Refusal(Code.UNKNOWN_SCHEMA, f"{place} has no message {schema.message}")
+                continue
+            fields = _with_schema(fields, present, place, columns.columns_of(of_writer, place))
         except InvalidSpecError as error:
             if schema.incompatible == "DeadLetter":
                 left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
@@ -198,6 +244,16 @@ def adapted(topic: Topic, present: Mapping[str, str]) -> tuple[RecordSchema, dic
                 reason=Reason.INCOMPATIBLE_SCHEMA,
             ) from error
     return schema.model_copy(update={"fields": fields}), left_out
+
+
+def _check_text(schema: RecordSchema, writer: WriterSchema, place: str) -> None:
+    """Raise the error of protoc for a .proto text without descriptors: InvalidSpecError that names ``place``."""
+    if schema.format is not SchemaFormat.PROTOBUF or writer.descriptors:
+        return
+    try:
+        _descriptors(writer)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
 
 
 def _check_names(place: str, fields: Sequence[Column], present: Iterable[str]) -> None:
@@ -220,12 +276,11 @@ def _widened(fields: Sequence[Column], present: Mapping[str, str]) -> tuple[Colu
 
 
 def _with_schema(
-    fields: Sequence[Column], present: Mapping[str, str], place: str, writer: WriterSchema
+    fields: Sequence[Column], present: Mapping[str, str], place: str, found: Sequence[Column]
 ) -> tuple[Column, ...]:
-    """Return the columns with those of a schema. Raises InvalidSpecError that names ``place`` and the field."""
-    columns = avro.columns_of(writer, place)
+    """Return the columns with those of a schema: ``found``. Raises InvalidSpecError that names ``place`` and the field."""
     merged = {field.name: field for field in fields}
-    for column in columns:
+    for column in found:
         known = merged.get(column.name)
         before = known.type if known is not None else present.get(column.name)
         if before is None:
@@ -254,4 +309,5 @@ def schema_of_contract(schema: RecordSchema) -> dict[int, WriterSchema | Refusal
     """Return the schema that a contract has, by its id."""
     if schema.schema_id is None:
         return {}
-    return {schema.schema_id: WriterSchema(text=schema.text, references=schema.references)}
+    writer = WriterSchema(text=schema.text, references=schema.references, descriptors=schema.descriptors)
+    return {schema.schema_id: writer}

@@ -66,6 +66,7 @@ ACCEPTED: dict[str, Manifest] = {
     "raw binary": {"schema": {"raw": "Binary"}},
     "raw string": {"schema": {"raw": "String"}},
     "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
+    "protobuf of a registry": {"schema": {"format": "Protobuf", "registry": {"name": "main"}, "message": "shop.Order"}},
     "avro of a registry": {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
@@ -109,11 +110,11 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"raw": "String", "unknownFields": "DeadLetter"}},
         "unknownFields needs format: Json",
     ),
-    "avro without text": ({"schema": {"format": "Avro"}}, "format: Avro needs text or registry"),
+    "avro without text": ({"schema": {"format": "Avro"}}, "need text or registry"),
     "text without format": ({"schema": {"text": "{}"}}, "set either raw, or"),
     "json with text": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "text": "{}"}},
-        "text needs format: Avro or Protobuf",
+        "text and registry need one of these formats",
     ),
     "avro with unknown fields": (
         {"schema": {"format": "Avro", "text": "{}", "unknownFields": "DeadLetter"}},
@@ -133,12 +134,12 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "json with registry": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "registry": {"name": "main"}}},
-        "format: Avro needs text or registry",
+        "text and registry need one of these formats",
     ),
-    "protobuf without text": ({"schema": {"format": "Protobuf"}}, "format: Protobuf needs text"),
-    "protobuf with registry": (
+    "protobuf without text": ({"schema": {"format": "Protobuf"}}, "need text or registry"),
+    "protobuf with text and registry": (
         {"schema": {"format": "Protobuf", "text": "x", "registry": {"name": "main"}}},
-        "registry needs format: Avro",
+        "set text or registry, not both",
     ),
     "protobuf with unknown fields": (
         {"schema": {"format": "Protobuf", "text": "x", "unknownFields": "DeadLetter"}},

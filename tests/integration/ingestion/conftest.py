@@ -67,3 +67,12 @@ def spark(settings: GroupSettings) -> Iterator[object]:
 def world(settings: GroupSettings, broker: Kafka, spark: object, tmp_path: Path) -> Iterator[World]:
     with World(settings, broker, spark, tmp_path) as world:
         yield world
+
+
+@pytest.fixture
+def served(world: World, registry: Apicurio, tmp_path: Path) -> World:
+    """Return the world with the registry in the drivers' settings."""
+    world.settings = world.settings.model_copy(
+        update={"registries": {"main": registry.connection}, "schema_directory": str(tmp_path / "schemas")}
+    )
+    return world

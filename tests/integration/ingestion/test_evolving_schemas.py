@@ -9,7 +9,7 @@ from typing import Any
 import fastavro
 
 from firn.model.jobs import IngestJob
-from tests.integration.ingestion.test_schema_registries import schema_of
+from tests.integration.ingestion.contracts import schema_of
 from tests.integration.ingestion.world import Process, World, exactly, places
 from tests.servers.apicurio import Apicurio
 from tests.servers.process import await_true

@@ -8,9 +8,9 @@ from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from firn import protoc
 from firn.model.jobs import RecordSchema
-from firn.schemas import protobuf
-from firn_operator.adapters import protoc
+from firn.schemas.columns import columns_of
 from tests.integration.ingestion.world import World
 
 BODY = """
@@ -41,7 +41,7 @@ def schema_of(body: str, **changes: Any) -> tuple[Any, RecordSchema]:
         pool.AddSerializedFile(file.SerializeToString())
     bare = RecordSchema(format="Protobuf", text=text, descriptors=base64.b64encode(content).decode(), **changes)
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("shop.Payment"))
-    return kind, bare.model_copy(update={"fields": protobuf.columns_of(bare)})
+    return kind, bare.model_copy(update={"fields": columns_of(bare, "text")})
 
 
 def payment(kind: Any, number: int) -> bytes:

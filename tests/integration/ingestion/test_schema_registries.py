@@ -5,11 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import fastavro
-import pytest
 
-from firn.model.jobs import RecordSchema, Subject
-from firn.schema_registry import SchemaRegistry
-from firn.schemas import avro
+from tests.integration.ingestion.contracts import schema_of
 from tests.integration.ingestion.world import World
 from tests.servers.apicurio import Apicurio, apicurio
 from tests.servers.process import await_true
@@ -44,30 +41,6 @@ def framed(number: int, schema: Any, **values: Any) -> bytes:
     buffer.seek(5)
     fastavro.schemaless_writer(buffer, schema, values)
     return buffer.getvalue()
-
-
-def schema_of(registry: Apicurio, subject: str) -> RecordSchema:
-    """Return the schema of a contract as the operator makes it."""
-    latest = SchemaRegistry("main", registry.connection, Path.read_text).latest(subject)  # type: ignore[arg-type]
-    assert latest is not None
-    return RecordSchema(
-        format="Avro",
-        framing="Registry",
-        subject=Subject(registry="main", name=subject),
-        schema_id=latest.id,
-        text=latest.schema.text,
-        references=latest.schema.references,
-        fields=avro.columns(avro.parse(latest.schema.text, latest.schema.references)),
-    )
-
-
-@pytest.fixture
-def served(world: World, registry: Apicurio, tmp_path: Path) -> World:
-    """Return the world with the registry in the drivers' settings."""
-    world.settings = world.settings.model_copy(
-        update={"registries": {"main": registry.connection}, "schema_directory": str(tmp_path / "schemas")}
-    )
-    return world
 
 
 def test_each_value_is_read_with_the_schema_of_its_writer(served: World, registry: Apicurio) -> None:

@@ -55,6 +55,56 @@ async def test_the_latest_schema_of_the_subject_has_the_columns() -> None:
     assert live.conditions()["Ready"] == ("True", "AllReady")
 
 
+PROTO = 'syntax = "proto3"; package shop; import "money.proto"; message Order { int64 id = 1; Money price = 2; }'
+MONEY = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+
+
+async def test_a_protobuf_text_has_the_columns_of_its_message() -> None:
+    live = world()
+    number = live.schemas.register(SUBJECT, PROTO, kind="PROTOBUF", **{"money.proto": MONEY})
+    await create(live, schema={"format": "Protobuf", "message": "shop.Order"}, table={"partitionBy": ["bucket(4, id)"]})
+    schema = live.job().record_schema
+    assert [(field.name, field.type) for field in schema.fields] == [("id", "long"), ("price", "struct<cents: long>")]
+    assert (schema.format, schema.schema_id, schema.message) == ("Protobuf", number, "shop.Order")
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    # The contract has the descriptors, also for the next operator.
+    live.schemas.compiled.clear()
+    live.start()
+    await resynced(live)
+    assert live.schemas.compiled == []
+    # Each value is read with the text of its writer, so a name and a type of a number may change.
+    live.schemas.register(
+        SUBJECT, 'syntax = "proto3"; package shop; message Order { sint64 id = 7; string note = 2; }', kind="PROTOBUF"
+    )
+    await resynced(live)
+    assert [(field.name, field.type) for field in live.job().record_schema.fields] == [
+        ("id", "long"),
+        ("note", "string"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason", "words"),
+    [
+        ("message {", "BadSchema", "subject flights-value of schema registry main: protoc rejects the text: schema.proto:1:"),
+        (PROTO.replace("Order", "Refund"), "BadSchema", "the text has no message shop.Order; set schema.message to shop."),
+        (PROTO.replace("int64 id", "string id"), "IncompatibleSchema", "field id cannot change from long to string"),
+    ],
+)  # fmt: skip
+async def test_a_protobuf_text_that_does_not_fit_leaves_the_earlier_one_in_force(
+    text: str, reason: str, words: str
+) -> None:
+    live = world()
+    live.schemas.register(SUBJECT, PROTO, kind="PROTOBUF", **{"money.proto": MONEY})
+    await create(live, schema={"format": "Protobuf", "message": "shop.Order"})
+    before = live.job()
+    live.schemas.register(SUBJECT, text, kind="PROTOBUF", **{"money.proto": MONEY})
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", reason)
+    assert words in live.message("SpecValid")
+    assert live.job() == before
+
+
 async def test_a_new_schema_adds_columns_and_keeps_the_width_of_the_table() -> None:
     live = world()
     live.schemas.register(SUBJECT, text(("id", "long"), ("gone", "string")))

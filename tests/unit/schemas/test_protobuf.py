@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 
+from firn import protoc
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema
 from firn.schemas import descriptors, protobuf
-from firn_operator.adapters import protoc
+from firn.schemas.columns import columns_of
 
 HEAD = 'syntax = "proto3"; package shop.v1;\n'
 WELL_KNOWN = "\n".join(
@@ -223,7 +224,7 @@ def schema(text: str, message: str = "") -> RecordSchema:
 )  # fmt: skip
 def test_columns_of_a_contract_are_bounded(body: str, problem: str) -> None:
     with pytest.raises(InvalidSpecError, match=problem):
-        protobuf.columns_of(schema(f"{HEAD} message Order {{ {body} }}"))
+        columns_of(schema(f"{HEAD} message Order {{ {body} }}"), "text")
 
 
 INNER = "message I { int32 x = 1; string y = 2; }"

@@ -65,7 +65,7 @@ for chosen in (slice(0, 1), slice(0, 6), slice(4, 6)):
         places = Places.from_arrow(pa.array(values, pa.binary()))
         rows.read(places.data, places.firsts, places.ends, places.present)
         outputs = np.empty(len(places), np.int64), np.empty(len(places), bool)
-        protobuf_kernel.skip_indexes(places.data, places.firsts, places.ends, places.present, len(fields) == 1, *outputs)
+        protobuf_kernel.skip_indexes(places.data, places.firsts, places.ends, places.present, np.arange(len(fields) % 2), *outputs)
 used = [getattr(avro_kernel, name) for name in ("read_rows", "find_items", "find_branches", "copy_texts")]
 used += [getattr(kernel, name) for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts")]
 protobuf_names = ("read_rows", "find_items", "read_items", "doubt_repeated_keys", "copy_texts", "skip_indexes")

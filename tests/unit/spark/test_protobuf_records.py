@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from firn import protoc
 from firn.model.jobs import RecordSchema
-from firn.schemas import protobuf
-from firn_operator.adapters import protoc
+from firn.schemas.columns import columns_of
 from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats import arrays
@@ -29,7 +29,7 @@ def schema_of(body: str, types: str = "", syntax: str = "proto3", **changes: Any
     text = f'syntax = "{syntax}"; {HEAD} message R {{ {body} }} {types}'
     content = base64.b64encode(protoc.descriptors(text, ())).decode()
     bare = RecordSchema(format="Protobuf", text=text, descriptors=content, **changes)
-    return bare.model_copy(update={"fields": protobuf.columns_of(bare)})
+    return bare.model_copy(update={"fields": columns_of(bare, "text")})
 
 
 def decoded(schema: RecordSchema, *values: bytes | None) -> Columns:
@@ -208,7 +208,7 @@ def test_the_framing_of_a_registry_has_message_indexes(message: str) -> None:
     assert "does not begin with the five bytes of a schema registry" in columns.errors[7].detail
     if not message:
         assert columns.errors[4].detail == (
-            "byte 5: the message indexes are [1], and the table has columns for the first message; set schema.message"
+            "byte 5: the message indexes are [1], and the table has columns for t.R; schema.message chooses another message"
         )
 
 

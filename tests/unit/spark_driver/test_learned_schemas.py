@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from firn import protoc
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import Column, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.schema_registry import Registered, RegistryAwayError
+from firn.schemas.columns import columns_of
 from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
@@ -43,6 +45,14 @@ class Answers:
         return self.schemas.get(number)
 
 
+MONEY = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+
+
+def proto(body: str, **imports: str) -> Registered:
+    text = f'syntax = "proto3"; package shop; {body}'
+    return Registered(7, "PROTOBUF", WriterSchema(text=text, names=tuple(imports), references=tuple(imports.values())))
+
+
 class Clock:
     """The monotonic time of the driver."""
 
@@ -69,15 +79,18 @@ def registries(directory: Path | None = None) -> Registries:
     return Registries(connections, str(directory) if directory is not None else None)
 
 
+def wanted(registry: str = "main", **changes: Any) -> RecordSchema:
+    """Return the schema of a topic."""
+    subject = Subject(registry=registry, name="orders-value")
+    return RecordSchema(**{"format": "Avro", "framing": "Registry", "subject": subject, **changes})
+
+
+PROTOBUF = wanted(format="Protobuf")
+
+
 def topic(*columns: tuple[str, str], **changes: Any) -> Topic:
     """Return a topic whose contract has these columns."""
-    schema = RecordSchema(
-        format="Avro",
-        framing="Registry",
-        subject=Subject(registry="main", name="orders-value"),
-        fields=tuple(Column(name=name, type=kind) for name, kind in columns),
-        **changes,
-    )
+    schema = wanted(fields=tuple(Column(name=name, type=kind) for name, kind in columns), **changes)
     return Topic(job().model_copy(update={"record_schema": schema}))
 
 
@@ -88,59 +101,97 @@ def fields(schema: RecordSchema) -> dict[str, str]:
 def test_a_schema_is_asked_for_once_and_survives_the_process(answers: Answers, tmp_path: Path) -> None:
     answers.add(7, id="int")
     first = registries(tmp_path)
-    assert first.schema("main", 7) == first.schema("main", 7) == WriterSchema(text=text(id="int"))
+    assert first.schema(wanted(), 7) == first.schema(wanted(), 7) == WriterSchema(text=text(id="int"))
     answers.problem = UnavailableError("away")
-    assert registries(tmp_path).schema("main", 7) == WriterSchema(text=text(id="int"))
+    assert registries(tmp_path).schema(wanted(), 7) == WriterSchema(text=text(id="int"))
     assert answers.asked == [7]
     with pytest.raises(UnavailableError):
-        registries().schema("main", 7)
+        registries().schema(wanted(), 7)
 
 
 def test_a_damaged_file_is_asked_for_again(answers: Answers, tmp_path: Path) -> None:
     answers.add(7, id="int")
-    registries(tmp_path).schema("main", 7)
+    registries(tmp_path).schema(wanted(), 7)
     (file,) = tmp_path.rglob("7.json")
     file.write_text("{")
-    assert registries(tmp_path).schema("main", 7) == WriterSchema(text=text(id="int"))
+    assert registries(tmp_path).schema(wanted(), 7) == WriterSchema(text=text(id="int"))
 
 
 def test_files_of_another_registry_do_not_count(answers: Answers, tmp_path: Path) -> None:
     answers.add(7, id="int")
-    registries(tmp_path).schema("main", 7)
+    registries(tmp_path).schema(wanted(), 7)
     answers.add(7, id="string")
     moved = Registries({"main": RegistryConnection(url="http://moved")}, str(tmp_path))
-    assert moved.schema("main", 7) == WriterSchema(text=text(id="string"))
+    assert moved.schema(wanted(), 7) == WriterSchema(text=text(id="string"))
 
 
 def test_a_missing_schema_may_come_late(answers: Answers, clock: Clock) -> None:
     asking = registries()
     with pytest.raises(NotReadyError, match="does not have schema 9, which a value names"):
-        asking.schema("main", 9)
+        asking.schema(wanted(), 9)
     answers.add(9, id="int")
-    assert asking.schema("main", 9) == WriterSchema(text=text(id="int"))
+    assert asking.schema(wanted(), 9) == WriterSchema(text=text(id="int"))
 
 
 def test_a_schema_that_stays_missing_is_refused_and_asked_for_again(answers: Answers, clock: Clock) -> None:
     asking = registries()
     with pytest.raises(NotReadyError):
-        asking.schema("main", 9)
+        asking.schema(wanted(), 9)
     clock.now += writer_schemas.MISSING_SECONDS
-    found = asking.schema("main", 9)
+    found = asking.schema(wanted(), 9)
     assert isinstance(found, Refusal)
     assert found.code is Code.UNKNOWN_SCHEMA
     answers.add(9, id="int")
-    assert asking.schema("main", 9) == WriterSchema(text=text(id="int"))
+    assert asking.schema(wanted(), 9) == WriterSchema(text=text(id="int"))
+
+
+def test_a_text_is_compiled_once_with_its_imports(answers: Answers, tmp_path: Path) -> None:
+    answers.schemas[7] = proto('import "m.proto"; message Order { Money price = 1; }', **{"m.proto": MONEY})
+    found = registries(tmp_path).schema(PROTOBUF, 7)
+    assert isinstance(found, WriterSchema)
+    assert columns_of(PROTOBUF.of_writer(7, found), "7") == (Column(name="price", type="struct<cents: long>"),)
+    answers.problem = UnavailableError("away")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(protoc, "descriptors", None)
+        assert registries(tmp_path).schema(PROTOBUF, 7) == found
+
+
+def test_a_text_that_protoc_rejects_does_not_fit_the_table(answers: Answers) -> None:
+    answers.schemas[7] = proto("message Order { Money price = 1; }")
+    orders = Topic(job().model_copy(update={"record_schema": PROTOBUF}))
+    orders.reading.needed_schemas = {7}
+    learn(orders, registries())
+    with pytest.raises(
+        ConflictError, match='schema 7 of schema registry main: protoc rejects the text: .*"Money"'
+    ) as error:
+        adapted(orders, {})
+    assert error.value.reason == Reason.INCOMPATIBLE_SCHEMA
+
+
+def test_values_of_a_text_without_the_message_are_bad_records(answers: Answers) -> None:
+    answers.schemas = {
+        7: proto("message Refund { int32 id = 1; }"),
+        8: proto("message Refund { int32 x = 1; } message Order { int64 id = 2; }"),
+    }
+    schema = PROTOBUF.model_copy(update={"message": "shop.Order", "fields": (Column(name="id", type="int"),)})
+    orders = Topic(job().model_copy(update={"record_schema": schema}))
+    orders.reading.needed_schemas = {7, 8}
+    learn(orders, registries())
+    found, left_out = adapted(orders, {})
+    assert fields(found) == {"id": "long"}
+    refusal = Refusal(Code.UNKNOWN_SCHEMA, "schema 7 of schema registry main has no message shop.Order")
+    assert left_out == {7: refusal}
 
 
 def test_an_id_beyond_31_bits_is_refused_without_a_request(answers: Answers) -> None:
-    found = registries().schema("main", 2**31)
+    found = registries().schema(wanted(), 2**31)
     assert isinstance(found, Refusal)
     assert answers.asked == []
 
 
 def test_a_schema_of_another_format_is_refused(answers: Answers) -> None:
     answers.add(9, kind="JSON", id="int")
-    found = registries().schema("main", 9)
+    found = registries().schema(wanted(), 9)
     assert isinstance(found, Refusal)
     assert "has the type JSON" in found.detail
 
@@ -151,20 +202,20 @@ def test_while_the_registry_is_away_the_driver_sends_no_request_for_five_seconds
     asking, answers.problem = registries(), RegistryAwayError("away")
     for number in (1, 2, 3):
         with pytest.raises(UnavailableError, match="away"):
-            asking.schema("main", number)
+            asking.schema(wanted(), number)
     assert answers.asked == [1]
     clock.now += writer_schemas.QUIET_SECONDS
     answers.problem = UnavailableError("schema 2 has a circle")
     answers.add(3, id="int")
     with pytest.raises(UnavailableError, match="circle"):
-        asking.schema("main", 2)
+        asking.schema(wanted(), 2)
     answers.problem = None
-    assert asking.schema("main", 3) == WriterSchema(text=text(id="int"))
+    assert asking.schema(wanted(), 3) == WriterSchema(text=text(id="int"))
 
 
 def test_a_registry_without_settings_is_an_error() -> None:
     with pytest.raises(InvalidSpecError, match="schema registry other is not in the settings"):
-        registries().schema("other", 1)
+        registries().schema(wanted("other"), 1)
 
 
 def test_after_an_outage_only_the_missing_ids_are_requested(answers: Answers) -> None:

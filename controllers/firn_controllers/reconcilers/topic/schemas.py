@@ -1,16 +1,19 @@
 """The record schemas of topics. The latest schema of a subject comes from its schema registry, and protoc compiles texts."""
 
 import base64
+from collections.abc import Mapping
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic, avro_schema, protobuf_schema
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, with_columns
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, SchemaFormat, Subject
-from firn.schema_registry import AVRO, Registered
+from firn.schema_registry import TYPES, Registered
 from firn.schemas import protobuf
 from firn.tables import evolution, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
+
+_TEXT = "spec.schema.text"
 
 
 class TopicSchemas:
@@ -32,10 +35,10 @@ class TopicSchemas:
         the registry is not configured, the schema has no columns.
         """
         schema = schema_of(resource)
-        if isinstance(schema, RecordSchema) and schema.format is SchemaFormat.PROTOBUF:
-            return await self._compiled(uid, schema, job)
-        if not isinstance(schema, RecordSchema) or schema.subject is None:
+        if not isinstance(schema, RecordSchema) or not schema.has_found_columns:
             return schema
+        if schema.subject is None:
+            return await self._compiled(uid, schema, job)
         if schema.subject.registry not in self._context.config.registries:
             return schema
         in_force = job.job.record_schema if job is not None else None
@@ -50,7 +53,8 @@ class TopicSchemas:
             source = (schema, latest, in_force)
             known = self._found.get(uid)
             if known is None or known[0] != source:
-                known = self._found[uid] = source, _with_columns(schema, latest, in_force)
+                described = await self._described(schema, latest, in_force)
+                known = self._found[uid] = source, _with_columns(described, in_force)
             return known[1]
         except InvalidSpecError as error:
             return error
@@ -64,20 +68,42 @@ class TopicSchemas:
             if in_force is not None and in_force.text == schema.text and _is_readable(in_force):
                 descriptors = in_force.descriptors
             else:
-                compiled = await self._context.ports.schemas.descriptors(schema.text, {})
-                descriptors = base64.b64encode(compiled).decode()
+                descriptors = await self._descriptors(schema.text, {}, _TEXT)
             source = (schema, descriptors)
             known = self._found.get(uid)
             if known is None or known[0] != source:
-                known = self._found[uid] = (
-                    source,
-                    protobuf_schema(schema.model_copy(update={"descriptors": descriptors})),
-                )
+                whole = with_columns(schema.model_copy(update={"descriptors": descriptors}), _TEXT)
+                known = self._found[uid] = source, whole
             return known[1]
-        except InvalidSpecError as error:
-            return InvalidSpecError(f"spec.schema.text: {error}", reason=error.reason)
         except FirnError as error:
             return error
+
+    async def _described(self, schema: RecordSchema, latest: Registered, in_force: RecordSchema | None) -> RecordSchema:
+        """Return the schema with the latest text of its subject, and with descriptors if it is Protobuf. Raises FirnError."""
+        place = _place(schema)
+        if latest.kind != TYPES[schema.format]:
+            raise InvalidSpecError(
+                f"{place}: the latest schema has the type {latest.kind}, and the topic has format: {schema.format}; set"
+                f" spec.schema.registry.subject to a subject with {schema.format} schemas",
+                reason=Reason.BAD_SCHEMA,
+            )
+        update = {"text": latest.schema.text, "schema_id": latest.id}
+        if schema.format is not SchemaFormat.PROTOBUF:
+            return schema.model_copy(update=update | {"references": latest.schema.references})
+        if in_force is not None and in_force.schema_id == latest.id and in_force.text == latest.schema.text:
+            descriptors = in_force.descriptors
+            if _is_readable(in_force):
+                return schema.model_copy(update=update | {"descriptors": descriptors})
+        imports = dict(zip(latest.schema.names, latest.schema.references, strict=True))
+        descriptors = await self._descriptors(latest.schema.text, imports, place)
+        return schema.model_copy(update=update | {"descriptors": descriptors})
+
+    async def _descriptors(self, text: str, imports: Mapping[str, str], place: str) -> str:
+        """Return the descriptors of a text in base64. Raises InvalidSpecError that names ``place``, and NotReadyError."""
+        try:
+            return base64.b64encode(await self._context.ports.schemas.descriptors(text, imports)).decode()
+        except InvalidSpecError as error:
+            raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
 
 
 def _is_readable(schema: RecordSchema) -> bool:
@@ -89,20 +115,15 @@ def _is_readable(schema: RecordSchema) -> bool:
     return True
 
 
-def _with_columns(schema: RecordSchema, latest: Registered, in_force: RecordSchema | None) -> RecordSchema:
-    """Return the schema with the columns of the latest one. Their types also hold the values of the schema in force."""
+def _place(schema: RecordSchema) -> str:
+    """Return the subject of a schema in the words of messages."""
     assert schema.subject is not None
-    place = f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
-    if latest.kind != AVRO:
-        raise InvalidSpecError(
-            f"{place}: the latest schema has the type {latest.kind}, and the topic has format: Avro; set"
-            " spec.schema.registry.subject to a subject with Avro schemas",
-            reason=Reason.BAD_SCHEMA,
-        )
-    update = {
-        "text": latest.schema.text, "references": latest.schema.references, "schema_id": latest.id,
-    }  # fmt: skip
-    found = avro_schema(schema.model_copy(update=update), place)
+    return f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
+
+
+def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> RecordSchema:
+    """Return the latest schema with its columns. Their types also hold the values of the schema in force."""
+    found = with_columns(schema, _place(schema))
     if in_force is None:
         return found
     fields = evolution.merged_columns(in_force.fields, found.fields)

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic, protobuf_schema
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, with_columns
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
@@ -226,7 +226,7 @@ def _schema(resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnE
         if in_force is None or in_force.text != schema.text or not in_force.descriptors:
             return NotReadyError("the Protobuf text was not compiled")
         try:
-            return protobuf_schema(schema.model_copy(update={"descriptors": in_force.descriptors}))
+            return with_columns(schema.model_copy(update={"descriptors": in_force.descriptors}), "spec.schema.text")
         except InvalidSpecError as error:
             return error
     if in_force is not None and in_force.subject == schema.subject and in_force.fields:

@@ -53,8 +53,7 @@ class ByWriterSchema:
             if isinstance(writer, Refusal):
                 self._refusals[number] = writer
                 continue
-            update = {"text": writer.text, "references": writer.references, "subject": None, "schema_id": None}
-            self._formats[number] = open_one(schema.model_copy(update=update))
+            self._formats[number] = open_one(schema.of_writer(number, writer))
 
     @property
     def most_bytes(self) -> int:

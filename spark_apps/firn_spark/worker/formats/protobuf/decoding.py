@@ -32,8 +32,9 @@ class ProtobufFormat:
         self._names = [each.name for each in message.fields]
         self._rows = Rows(message.fields, [types[name] for name in self._names])
         self._framed = schema.framing == "Registry"
-        self._only_first = not schema.message
-        self._reader = RecordReader(message, indexed=self._framed, only_first=self._only_first)
+        expected = _expected_indexes(schema)
+        self._expected = np.array(expected, np.int64)
+        self._reader = RecordReader(message, indexed=self._framed, expected=expected)
         self.most_bytes = limits.most_bytes(message)
         self.row_bytes = limits.row_bytes(message)
 
@@ -57,7 +58,7 @@ class ProtobufFormat:
 
     def _behind_indexes(self, values: Places) -> tuple[Numbers, Numbers]:
         firsts, sure = np.empty(len(values), np.int64), np.empty(len(values), bool)
-        kernel.skip_indexes(values.data, values.firsts, values.ends, values.present, self._only_first, firsts, sure)
+        kernel.skip_indexes(values.data, values.firsts, values.ends, values.present, self._expected, firsts, sure)
         return firsts, sure
 
     def _strict(self, values: Places, framed: Numbers | None) -> Columns:
@@ -81,6 +82,16 @@ class ProtobufFormat:
             for field in self._columns
         ]
         return Columns(columns, errors)
+
+
+def _expected_indexes(schema: RecordSchema) -> tuple[int, ...]:
+    """Return the message indexes that values must have; none if any indexes are right.
+
+    The indexes in the schema of the writer are known. Without a registry, the text may be another one with the same message.
+    """
+    if schema.schema_id is not None:
+        return protobuf.indexes_of(schema)
+    return () if schema.message else (0,)
 
 
 def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:

@@ -358,11 +358,12 @@ def copy_texts(data, firsts, ends, offsets, out):
 
 
 @njit
-def skip_indexes(data, firsts, ends, present, only_first, behind, vouched):
-    """Find the places behind the message indexes of values. ``only_first``: vouch only for the first message of the file.
+def skip_indexes(data, firsts, ends, present, expected, behind, vouched):
+    """Find the places behind the message indexes of values. Vouch only for values with ``expected`` indexes, if it has any.
 
     Source: "Wire format" of Confluent Schema Registry. A count and the indexes are zigzag numbers; one byte 0 is the list [0].
     """
+    wanted = len(expected)
     for row in range(len(vouched)):
         behind[row] = firsts[row]
         vouched[row] = True
@@ -371,16 +372,18 @@ def skip_indexes(data, firsts, ends, present, only_first, behind, vouched):
         end = ends[row]
         at, count = _varint(data, firsts[row], end)
         sure = at >= 0 and count & np.uint64(1) == np.uint64(0) and (count >> np.uint64(1)) <= np.uint64(end - at)
-        first = True
         if sure:
-            for _ in range(np.int64(count >> np.uint64(1))):
+            indexes = np.int64(count >> np.uint64(1))
+            for place in range(indexes):
                 at, index = _varint(data, at, end)
                 if at < 0 or index & np.uint64(1) == np.uint64(1):
                     sure = False
                     break
-                first = first and index == np.uint64(0)
-        if sure and only_first:
-            sure = first and count <= np.uint64(2)
+                if place < wanted and np.int64(index >> np.uint64(1)) != expected[place]:
+                    sure = False
+                    break
+            if wanted > 0 and indexes != wanted:
+                sure = sure and indexes == 0 and wanted == 1 and expected[0] == 0
         behind[row] = at if sure else firsts[row]
         vouched[row] = sure
 
@@ -405,5 +408,5 @@ def warm() -> None:
     assert nothing[0] == ord("b")
     doubt_repeated_keys(offsets[0], data, *places, vouched)
     copy_texts(data, first + 2, end, offsets[0], texts)
-    skip_indexes(data, first - 1, end, present, True, places[0], vouched)
+    skip_indexes(data, first - 1, end, present, np.zeros(1, np.int64), places[0], vouched)
     assert (places[0][0], vouched[0]) == (1, True)

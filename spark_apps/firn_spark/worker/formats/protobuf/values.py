@@ -14,7 +14,7 @@ This is the reference. `firn_spark.worker.formats.protobuf.rows` is faster, and 
 """
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -334,8 +334,8 @@ def _skip(data: Bytes, begun: int, number: int, wire: int, end: int) -> None:
         number, wire = data.tag(end)
 
 
-def skip_indexes(data: Bytes, only_first: bool) -> None:
-    """Skip the message indexes that follow the id of a schema. ``only_first``: they have to name the first message.
+def skip_indexes(data: Bytes, expected: Sequence[int], message: str) -> None:
+    """Skip the message indexes that follow the id of a schema. They have to be those of ``message``: ``expected``, if it has any.
 
     Source: "Wire format" of Confluent Schema Registry.
     """
@@ -344,10 +344,10 @@ def skip_indexes(data: Bytes, only_first: bool) -> None:
     if count > end - data.at:
         raise BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, "the value ends too early")
     indexes = [_index(data, begun, end) for _ in range(count)] or [0]
-    if only_first and indexes != [0]:
+    if expected and indexes != [*expected]:
         raise data.bad(
             begun,
-            f"the message indexes are {indexes[:8]}, and the table has columns for the first message; set schema.message",
+            f"the message indexes are {indexes[:8]}, and the table has columns for {message}; schema.message chooses another message",
         )
 
 
@@ -359,12 +359,12 @@ def _index(data: Bytes, begun: int, end: int) -> int:
 
 
 class RecordReader:
-    """Reads whole records. ``indexed``: message indexes precede each, and ``only_first`` is that of `skip_indexes`."""
+    """Reads whole records. ``indexed``: message indexes precede each, and ``expected`` are those of `skip_indexes`."""
 
-    def __init__(self, message: Message, *, indexed: bool = False, only_first: bool = False) -> None:
+    def __init__(self, message: Message, *, indexed: bool = False, expected: Sequence[int] = ()) -> None:
         self._message = _MessageReader(message)
         self._indexed = indexed
-        self._only_first = only_first
+        self._expected, self._name = expected, message.name
 
     def read(self, value: bytes | None, before: int = 0) -> Mapping[str, Any]:
         """Return the values of a record by field; none for null. ``before`` counts the bytes before it. Raises BadRecordError.
@@ -375,7 +375,7 @@ class RecordReader:
             return {}
         data, state = Bytes(value, before), State()
         if self._indexed:
-            skip_indexes(data, self._only_first)
+            skip_indexes(data, self._expected, self._name)
         self._message.read(data, len(value), state)
         values: Mapping[str, Any] = self._message.value(state)
         return values

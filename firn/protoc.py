@@ -1,4 +1,4 @@
-"""protoc, the compiler of .proto texts, as a process of its own. So a hostile text cannot stop the operator."""
+"""protoc, the compiler of .proto texts, as a process of its own. So a hostile text cannot stop the operator or a driver."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ MOST_BYTES = 2 << 20
 _MOST_MEMORY = 1 << 30
 _MOST_ERRORS = 64 << 10
 _MODULE = "grpc_tools.protoc"
-# The operator's pod has one limit of memory for all its processes.
+# A pod has one limit of memory for all its processes.
 _RUN = """
 import resource, runpy, sys
 module, memory, size = sys.argv.pop(1), int(sys.argv.pop(1)), int(sys.argv.pop(1))
@@ -68,7 +68,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
                 )
         except subprocess.TimeoutExpired:
             raise NotReadyError(
-                f"protoc did not compile the text within {SECONDS} seconds; the operator tries again. Give it more CPU, or make the text smaller"
+                f"protoc did not compile the text within {SECONDS} seconds; Firn tries again. Give it more CPU, or make the text smaller"
             ) from None
         too_large = any(each.exists() and each.stat().st_size >= MOST_BYTES for each in (out, errors))
         if too_large:
@@ -79,7 +79,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
             error = _first_error(output.read(_MOST_ERRORS), folder)
         if error is None:
             raise NotReadyError(
-                f"protoc ended with the code {done.returncode}; the operator tries again. Give it more memory, or make the text smaller"
+                f"protoc ended with the code {done.returncode}; Firn tries again. Give it more memory, or make the text smaller"
             )
         return _bad(f"protoc rejects the text: {error}")
 
