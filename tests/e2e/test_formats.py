@@ -1,4 +1,4 @@
-"""Flights in JSON, in Avro through a schema registry, and in Protobuf give three tables with equal rows."""
+"""Flights in JSON, and in Avro and Protobuf through a schema registry, give three tables with equal rows."""
 
 import csv
 import io
@@ -13,7 +13,7 @@ import fastavro
 from confluent_kafka import Producer
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
-from firn_operator.adapters import protoc
+from firn import protoc
 from hack.quickstart import apply, flights_archive
 from tests.e2e import registry
 from tests.e2e.topics import LONG, await_ready, await_rows, rows, topic_manifest
@@ -117,7 +117,7 @@ def as_avro(schema_id: int) -> Callable[[dict[str, Any]], bytes]:
     return encode
 
 
-def as_protobuf() -> Callable[[dict[str, Any]], bytes]:
+def as_protobuf(schema_id: int) -> Callable[[dict[str, Any]], bytes]:
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(protoc.descriptors(PROTOBUF, ())).file:
         pool.AddSerializedFile(file.SerializeToString())
@@ -129,7 +129,8 @@ def as_protobuf() -> Callable[[dict[str, Any]], bytes]:
     def encode(flight: dict[str, Any]) -> bytes:
         nested = {name: present(flight[name]) for name in ("route", "delays")}
         content: bytes = kind(**present({**flight, **nested})).SerializeToString()
-        return content
+        # The last byte selects the first message of the text.
+        return b"\0" + schema_id.to_bytes(4) + b"\0" + content
 
     return encode
 
@@ -144,20 +145,25 @@ def produce(topic: Any, values: Iterator[bytes]) -> None:
 
 
 def test_three_formats_give_equal_rows(namespace: str, schemas: Apicurio) -> None:
-    number = schemas.register(f"avro-{namespace}-value", AVRO)
-    avro = {"format": "Avro", "registry": {"name": "main", "subject": f"avro-{namespace}-value"}}
-    encoders = {"json": as_json, "avro": as_avro(number), "protobuf": as_protobuf()}
+    subjects = {name: f"{name}-{namespace}-value" for name in ("avro", "protobuf")}
+    encoders = {
+        "json": as_json,
+        "avro": as_avro(schemas.register(subjects["avro"], AVRO)),
+        "protobuf": as_protobuf(schemas.register(subjects["protobuf"], PROTOBUF, "PROTOBUF")),
+    }
     apply(topic_manifest("json", namespace, schema={"format": "Json", "fields": FIELDS}))
-    apply(topic_manifest("avro", namespace, schema=avro))
-    apply(topic_manifest("protobuf", namespace, schema={"format": "Protobuf", "text": PROTOBUF}))
+    for name, subject in subjects.items():
+        schema = {"format": name.capitalize(), "registry": {"name": "main", "subject": subject}}
+        apply(topic_manifest(name, namespace, schema=schema))
     topics = {name: await_ready(name, namespace) for name in encoders}
     tables = {name: topic["status"]["table"]["identifier"] for name, topic in topics.items()}
     everything = list(flights())
     half = COUNT // 2
     for name, encode in encoders.items():
         produce(topics[name], map(encode, everything[:half]))
-    await_rows(tables["avro"], half)
-    # The driver knows the schema, so the second half lands without the registry.
+    for name in subjects:
+        await_rows(tables[name], half)
+    # The driver knows the schemas, so the second half lands without the registry.
     registry.stop()
     for name, encode in encoders.items():
         produce(topics[name], map(encode, everything[half:]))

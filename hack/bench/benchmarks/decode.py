@@ -19,7 +19,6 @@ import fastavro
 import google.protobuf
 import pyarrow as pa
 import pyarrow.json as pa_json
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from firn import protoc
 from firn.model.jobs import Column, IngestJob, RecordSchema, Subject, TableTarget, WriterSchema
@@ -36,42 +35,18 @@ from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
+from hack.bench.records import avro as avro_records
 from hack.bench.records import measurements as records
+from hack.bench.records import protobuf as protobuf_records
 from tests.unit.spark.tables import table_of
 
 _COUNT = 200_000
 _BATCH = 50_000
 _REPEATS = 5
-_AVRO_TYPES: dict[str, Any] = {"timestamptz": {"type": "long", "logicalType": "timestamp-micros"}}
 _NESTED = (
     *records.COLUMNS,
     Column(name="tags", type="list<string>"),
     Column(name="place", type="struct<lat: double, lon: double>"),
-)
-_AVRO: dict[str, Any] = {
-    "type": "record",
-    "name": "Measurement",
-    "fields": [
-        {"name": column.name, "type": _AVRO_TYPES.get(column.type, column.type)}
-        if column.required
-        else {"name": column.name, "type": ["null", _AVRO_TYPES.get(column.type, column.type)]}
-        for column in records.COLUMNS
-    ],
-}
-_PROTOBUF_TYPES = {
-    "timestamptz": "google.protobuf.Timestamp", "long": "int64", "int": "int32", "boolean": "bool",
-}  # fmt: skip
-_PROTOBUF = "\n".join(
-    (
-        'syntax = "proto3";',
-        'import "google/protobuf/timestamp.proto";',
-        "message Measurement {",
-        *(
-            f"{'' if column.required else 'optional '}{_PROTOBUF_TYPES.get(column.type, column.type)} {column.name} = {number};"
-            for number, column in enumerate(records.COLUMNS, 1)
-        ),
-        "}",
-    )
 )
 _UNIT = "CPU s per million records"
 
@@ -131,7 +106,7 @@ def _nested(values: list[bytes]) -> list[bytes]:
 
 
 def _in_avro(values: list[bytes]) -> list[bytes]:
-    schema, encoded = fastavro.parse_schema(_AVRO), []
+    schema, encoded = fastavro.parse_schema(avro_records.SCHEMA), []
     for value in values:
         record = json.loads(value)
         record["at"] = datetime.datetime.fromisoformat(record["at"])
@@ -142,7 +117,7 @@ def _in_avro(values: list[bytes]) -> list[bytes]:
 
 
 def _avro(values: list[bytes]) -> Figure:
-    encoded, text = _in_avro(values), json.dumps(_AVRO)
+    encoded, text = _in_avro(values), json.dumps(avro_records.SCHEMA)
     places = [Places.from_arrow(batch["value"]) for batch in _batches(encoded)]
     record = avro.parse(text)
     types = {field.name: field.type for field in arrow_types.arrow_schema(avro.columns(record))}
@@ -152,19 +127,22 @@ def _avro(values: list[bytes]) -> Figure:
         for part in places:
             assert rows.read(part.data, part.firsts, part.ends, part.present)[1].all(), "the decoder refused a record"
 
-    schema, few = fastavro.parse_schema(_AVRO), encoded[: _COUNT // 20]
+    schema, few = fastavro.parse_schema(avro_records.SCHEMA), encoded[: _COUNT // 20]
     peer = _cost(lambda: [fastavro.schemaless_reader(io.BytesIO(value), schema, None) for value in few], len(few))
     return Figure("decode_avro", _cost(decode, _COUNT), _UNIT, "lower", f"fastavro {fastavro.__version__}", peer)
 
 
 def _avro_of_registry(values: list[bytes], ids: int) -> float:
     """Return the cost of values with the framing of a schema registry, with this number of schemas in turns."""
-    record = avro.parse(json.dumps(_AVRO))
+    record = avro.parse(json.dumps(avro_records.SCHEMA))
     framed = [b"\0" + (number % ids + 1).to_bytes(4) + value for number, value in enumerate(_in_avro(values))]
     records = [Fetched.from_arrow("t", batch) for batch in _batches(framed)]
     subject = Subject(registry="bench", name="bench")
     schema = RecordSchema(format="Avro", framing="Registry", subject=subject, fields=avro.columns(record))
-    known = {number: WriterSchema(text=json.dumps({**_AVRO, "doc": str(number)})) for number in range(1, ids + 1)}
+    known = {
+        number: WriterSchema(text=json.dumps({**avro_records.SCHEMA, "doc": str(number)}))
+        for number in range(1, ids + 1)
+    }
     decoder = open_format(schema, known)
 
     def decode() -> None:
@@ -172,14 +150,6 @@ def _avro_of_registry(values: list[bytes], ids: int) -> float:
             assert not decoder.decode(part).errors, "the decoder refused a record"
 
     return _cost(decode, _COUNT)
-
-
-def _peer_class(descriptors: bytes) -> Any:
-    """Return the class of google.protobuf for the records."""
-    pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(descriptors).file:
-        pool.AddSerializedFile(file.SerializeToString())
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("Measurement"))
 
 
 def _in_protobuf(values: list[bytes], kind: Any) -> list[bytes]:
@@ -193,8 +163,8 @@ def _in_protobuf(values: list[bytes], kind: Any) -> list[bytes]:
 
 
 def _protobuf(values: list[bytes]) -> Figure:
-    descriptors = protoc.descriptors(_PROTOBUF, ())
-    kind = _peer_class(descriptors)
+    descriptors = protoc.descriptors(protobuf_records.TEXT, ())
+    kind = protobuf_records.message_class(descriptors)
     encoded = _in_protobuf(values, kind)
     places = [Places.from_arrow(batch["value"]) for batch in _batches(encoded)]
     message = protobuf.parse(descriptors)
