@@ -21,7 +21,11 @@ from firn.model.jobs import RegistryConnection, SchemaFormat, WriterSchema
 
 AVRO = "AVRO"
 """The type of Avro schemas. A registry leaves it out."""
-TYPES: Mapping[SchemaFormat, str] = {SchemaFormat.AVRO: AVRO, SchemaFormat.PROTOBUF: "PROTOBUF"}
+TYPES: Mapping[SchemaFormat, str] = {
+    SchemaFormat.AVRO: AVRO,
+    SchemaFormat.JSON: "JSON",
+    SchemaFormat.PROTOBUF: "PROTOBUF",
+}
 """The type of the schemas of a format."""
 CONNECT_SECONDS, ANSWER_SECONDS = 5.0, 15.0
 """Most seconds for a connection, and for all requests for a schema and its references."""

@@ -67,8 +67,8 @@ class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
     Avro and Protobuf have both: ``text`` is the schema of the writer, and ``fields`` are the columns of its fields. With a
-    ``subject``, each value names the schema of its writer. ``text`` is then the latest schema of the subject, and ``schema_id`` its
-    id. In tasks, a schema with ``schema_id`` and without ``subject`` is that of one writer.
+    ``subject``, each value names the schema of its writer, in all three formats. ``text`` is then the latest schema of the subject,
+    and ``schema_id`` its id. In tasks, a schema with ``schema_id`` and without ``subject`` is that of one writer.
     """
 
     format: SchemaFormat
@@ -77,8 +77,10 @@ class RecordSchema(Contract):
     text: str = Field(default="", exclude_if=lambda text: not text)
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
     """Schemas whose types ``text`` uses."""
+    names: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """The names by which a JSON schema refers to ``references``."""
     framing: Literal["None", "Registry"] = Field(default="None", exclude_if=lambda framing: framing == "None")
-    """Bytes before an Avro or Protobuf value."""
+    """Bytes before a value. JSON values may have them without ``Registry``."""
     message: str = Field(default="", exclude_if=lambda name: not name)
     """Full name of the Protobuf message. Without it, values are the first message of ``text``."""
     descriptors: str = Field(default="", exclude_if=lambda content: not content)
@@ -95,11 +97,17 @@ class RecordSchema(Contract):
         update = {
             "text": writer.text,
             "references": writer.references,
+            "names": writer.names,
             "descriptors": writer.descriptors,
             "subject": None,
             "schema_id": number,
         }
         return self.model_copy(update=update)
+
+    @property
+    def has_writers(self) -> bool:
+        """Return whether producers own the schema, so that its fields come and go with theirs."""
+        return self.subject is not None or self.format in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
 
     @property
     def has_found_columns(self) -> bool:

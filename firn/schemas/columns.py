@@ -3,7 +3,7 @@
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
-from firn.schemas import avro, protobuf
+from firn.schemas import avro, json_schema, protobuf
 from firn.tables import types
 
 
@@ -29,6 +29,8 @@ def columns_of(schema: RecordSchema, place: str) -> tuple[Column, ...]:
 def _found(schema: RecordSchema) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.PROTOBUF:
         return protobuf.columns(protobuf.message_of(schema))
+    if schema.format is SchemaFormat.JSON:
+        return json_schema.columns(schema.text, dict(zip(schema.names, schema.references, strict=True)))
     return avro.columns(avro.parse(schema.text, schema.references))
 
 

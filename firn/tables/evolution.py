@@ -84,7 +84,7 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     beside = f", and add {added} beside it" if added else ""
     for field in old.fields:
         after_field = fields.get(field.name)
-        if after_field is None and new.format in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF):
+        if after_field is None and new.has_writers:
             # Producers no longer write the field; its column stays. Spark cannot read a column with a time of day. The
             # operator plans no run for such a table only while the schema has the field.
             if types.has_time(types.parse(field.type)):

@@ -21,12 +21,14 @@ SHIPMENT = {
     "fields": [{"name": "shipped_at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
 }
 
+REVIEW = {"type": "object", "properties": {"written_at": {"type": "string", "format": "date-time"}}}
 RETURN = (
     'syntax = "proto3"; package shop.v1; import "google/protobuf/timestamp.proto";'
     " message Return { google.protobuf.Timestamp returned_at = 1; }"
 )
 OF_A_REGISTRY: dict[str, tuple[str, Any, str]] = {
     "registry": ("shipments-value", SHIPMENT, "AVRO"),
+    "registry-json": ("reviews-value", REVIEW, "JSON"),
     "registry-protobuf": ("returns-value", RETURN, "PROTOBUF"),
 }
 """Samples whose schemas are in a schema registry: subject, schema and type."""

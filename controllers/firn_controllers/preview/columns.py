@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from firn.model.jobs import Column, RecordSchema, SchemaFormat
+from firn.model.jobs import Column, RecordSchema
 from firn_controllers.preview.effects import Effect, changed
 from firn_controllers.preview.fields import Difference
 
@@ -28,7 +28,7 @@ _ADVICE = {
 def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
     """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
     old, new = ({column.name: column for column in schema.fields} for schema in (before, after))
-    of_text = after.format in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+    of_text = after.has_writers
     for name, column in new.items():
         field = TEXT if of_text else f"{SCHEMA}.fields[{name}]"
         if name not in old:

@@ -115,16 +115,17 @@ class SchemaSpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "has(self.raw) != has(self.format)",
-            "set either raw, or format: Json with fields, or format: Avro or Protobuf with text or registry",
+            "set either raw, or format: Json with fields or registry, or format: Avro or Protobuf with text or registry",
         ),
         Rule(
-            "(has(self.format) && self.format == 'Json') == has(self.fields)",
-            "format: Json needs fields, and fields need format: Json",
+            "has(self.format) && self.format == 'Json' ? has(self.fields) != has(self.registry) : !has(self.fields)",
+            "format: Json needs fields or registry, not both, and fields need format: Json",
         ),
         Rule(
-            "(has(self.format) && self.format in ['Avro', 'Protobuf']) == (has(self.text) || has(self.registry))",
-            "format: Avro and format: Protobuf need text or registry, and text and registry need one of these formats",
+            "has(self.format) && self.format in ['Avro', 'Protobuf'] ? has(self.text) || has(self.registry) : !has(self.text)",
+            "format: Avro and format: Protobuf need text or registry, and text needs one of these formats",
         ),
+        Rule("has(self.format) || !has(self.registry)", "registry needs a format"),
         Rule(
             "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
             "message needs format: Protobuf",
@@ -136,7 +137,7 @@ class SchemaSpec(ApiModel):
         ),
         Rule(
             "has(self.fields) || self.unknownFields == 'Ignore'",
-            "unknownFields needs format: Json",
+            "unknownFields needs fields",
         ),
         Rule(
             "has(self.text) || self.framing == 'None'",
@@ -151,7 +152,7 @@ class SchemaSpec(ApiModel):
     )
     format: Literal["Json", "Avro", "Protobuf"] | None = Field(
         default=None,
-        description="Encoding of record values. Json needs fields, Avro and Protobuf need text or registry.",
+        description="Encoding of record values. Json needs fields or registry, Avro and Protobuf need text or registry.",
     )
     text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
         default=None,

@@ -309,5 +309,6 @@ def schema_of_contract(schema: RecordSchema) -> dict[int, WriterSchema | Refusal
     """Return the schema that a contract has, by its id."""
     if schema.schema_id is None:
         return {}
-    writer = WriterSchema(text=schema.text, references=schema.references, descriptors=schema.descriptors)
+    parts = {name: getattr(schema, name) for name in ("text", "references", "names", "descriptors")}
+    writer = WriterSchema(**parts)
     return {schema.schema_id: writer}

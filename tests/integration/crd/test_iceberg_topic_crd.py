@@ -67,6 +67,7 @@ ACCEPTED: dict[str, Manifest] = {
     "raw string": {"schema": {"raw": "String"}},
     "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
     "protobuf of a registry": {"schema": {"format": "Protobuf", "registry": {"name": "main"}, "message": "shop.Order"}},
+    "json of a registry": {"schema": {"format": "Json", "registry": {"name": "main"}}},
     "avro of a registry": {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
@@ -108,17 +109,17 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "raw with unknown fields": (
         {"schema": {"raw": "String", "unknownFields": "DeadLetter"}},
-        "unknownFields needs format: Json",
+        "unknownFields needs fields",
     ),
     "avro without text": ({"schema": {"format": "Avro"}}, "need text or registry"),
     "text without format": ({"schema": {"text": "{}"}}, "set either raw, or"),
     "json with text": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "text": "{}"}},
-        "text and registry need one of these formats",
+        "text needs one of these formats",
     ),
     "avro with unknown fields": (
         {"schema": {"format": "Avro", "text": "{}", "unknownFields": "DeadLetter"}},
-        "unknownFields needs format: Json",
+        "unknownFields needs fields",
     ),
     "json with framing": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "framing": "Registry"}},
@@ -132,9 +133,9 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"format": "Avro", "registry": {"name": "main"}, "framing": "Registry"}},
         "framing needs text",
     ),
-    "json with registry": (
+    "json with fields and registry": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "registry": {"name": "main"}}},
-        "text and registry need one of these formats",
+        "format: Json needs fields or registry, not both",
     ),
     "protobuf without text": ({"schema": {"format": "Protobuf"}}, "need text or registry"),
     "protobuf with text and registry": (
@@ -143,7 +144,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "protobuf with unknown fields": (
         {"schema": {"format": "Protobuf", "text": "x", "unknownFields": "DeadLetter"}},
-        "unknownFields needs format: Json",
+        "unknownFields needs fields",
     ),
     "avro with message": (
         {"schema": {"format": "Avro", "text": "{}", "message": "R"}},
@@ -156,6 +157,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "spec.schema.message",
     ),
     "a long message": ({"schema": {"format": "Protobuf", "text": "x", "message": "a" * 513}}, "Too long: may not be"),
+    "raw with registry": ({"schema": {"raw": "String", "registry": {"name": "main"}}}, "registry needs a format"),
     "evolution without registry": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {}}},
         "evolution needs registry",

@@ -105,6 +105,32 @@ async def test_a_protobuf_text_that_does_not_fit_leaves_the_earlier_one_in_force
     assert live.job() == before
 
 
+async def test_a_json_schema_has_the_columns_of_its_members() -> None:
+    live = world()
+    money = json.dumps({"type": "integer"})
+    members: dict[str, Any] = {"id": {"type": "integer"}, "price": {"$ref": "money.json"}}
+    number = live.schemas.register(
+        SUBJECT, json.dumps({"type": "object", "properties": members}), kind="JSON", **{"money.json": money}
+    )
+    await create(live, schema={"format": "Json"}, table={"partitionBy": ["bucket(4, id)"]})
+    schema = live.job().record_schema
+    assert [(field.name, field.type) for field in schema.fields] == [("id", "long"), ("price", "long")]
+    assert (schema.format, schema.schema_id, schema.names) == ("Json", number, ("money.json",))
+    later = {"id": {"type": "integer"}, "note": {"type": "string"}}
+    live.schemas.register(SUBJECT, json.dumps({"type": "object", "properties": later}), kind="JSON")
+    await resynced(live)
+    assert [(field.name, field.type) for field in live.job().record_schema.fields] == [
+        ("id", "long"),
+        ("note", "string"),
+    ]
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    live.schemas.register(SUBJECT, json.dumps({"type": "object", "properties": {"id": {}}}), kind="JSON")
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    problem = "subject flights-value of schema registry main: field id: the schema does not say what the value is"
+    assert live.message("SpecValid").startswith(problem)
+
+
 async def test_a_new_schema_adds_columns_and_keeps_the_width_of_the_table() -> None:
     live = world()
     live.schemas.register(SUBJECT, text(("id", "long"), ("gone", "string")))

@@ -48,6 +48,7 @@ NEW: dict[str, dict[str, Any]] = {
             "text": "{}",
             "framing": "Registry",
             "references": ["{}"],
+            "names": ["money.json"],
             "subject": {"registry": "main", "name": "orders-value"},
             "schema_id": 41,
             "incompatible": "DeadLetter",

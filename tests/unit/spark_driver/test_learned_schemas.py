@@ -183,6 +183,24 @@ def test_values_of_a_text_without_the_message_are_bad_records(answers: Answers) 
     assert left_out == {7: refusal}
 
 
+def test_json_schemas_add_columns(answers: Answers) -> None:
+    members = [{"id": {"type": "integer"}}, {"id": {"type": ["integer", "null"]}, "at": {"$ref": "at.json"}}]
+    for number, properties in enumerate(members, 1):
+        schema = WriterSchema(text=json.dumps({"type": "object", "properties": properties}))
+        if number == 2:
+            reference = json.dumps({"type": "string", "format": "date-time"})
+            schema = schema.model_copy(update={"names": ("at.json",), "references": (reference,)})
+        answers.schemas[number] = Registered(number, "JSON", schema)
+    answers.add(3, id="int")
+    orders = Topic(job().model_copy(update={"record_schema": wanted(format="Json")}))
+    orders.reading.needed_schemas = {1, 2, 3}
+    learn(orders, registries())
+    found, left_out = adapted(orders, {"id": "long"})
+    assert fields(found) == {"id": "long", "at": "timestamptz"}
+    assert left_out == {}
+    assert isinstance(orders.reading.schemas[3], Refusal)
+
+
 def test_an_id_beyond_31_bits_is_refused_without_a_request(answers: Answers) -> None:
     found = registries().schema(wanted(), 2**31)
     assert isinstance(found, Refusal)

@@ -89,7 +89,8 @@ class TopicSchemas:
             )
         update = {"text": latest.schema.text, "schema_id": latest.id}
         if schema.format is not SchemaFormat.PROTOBUF:
-            return schema.model_copy(update=update | {"references": latest.schema.references})
+            more = {"references": latest.schema.references, "names": latest.schema.names}
+            return schema.model_copy(update=update | more)
         if in_force is not None and in_force.schema_id == latest.id and in_force.text == latest.schema.text:
             descriptors = in_force.descriptors
             if _is_readable(in_force):

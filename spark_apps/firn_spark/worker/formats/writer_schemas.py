@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from firn.model.jobs import RecordSchema, WriterSchema
+from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Numbers
@@ -39,6 +39,13 @@ class SchemasNeededError(Exception):
         self.ids = ids
 
 
+def _to_open(schema: RecordSchema, number: int, writer: WriterSchema) -> RecordSchema:
+    """Return the schema with which to decode the values of a writer. JSON names its members, so all writers have the same."""
+    if schema.format is SchemaFormat.JSON:
+        return schema.of_writer(0, WriterSchema(text=""))
+    return schema.of_writer(number, writer)
+
+
 class ByWriterSchema:
     """Decodes each value with its own schema."""
 
@@ -53,7 +60,7 @@ class ByWriterSchema:
             if isinstance(writer, Refusal):
                 self._refusals[number] = writer
                 continue
-            self._formats[number] = open_one(schema.of_writer(number, writer))
+            self._formats[number] = open_one(_to_open(schema, number, writer))
 
     @property
     def most_bytes(self) -> int:
@@ -73,7 +80,7 @@ class ByWriterSchema:
         missing = [number for number in found if number >= 0 and number not in known]
         if missing:
             raise SchemasNeededError(missing[:MOST_NEEDED])
-        parts = [(np.flatnonzero(ids == number), number) for number in found]
+        parts = [(np.flatnonzero(np.isin(ids, numbers)), numbers[0]) for numbers in self._alike(found)]
         decoded = [(places, self._decode(records, places, number)) for places, number in parts]
         if len(decoded) == 1:
             return decoded[0][1]
@@ -85,7 +92,17 @@ class ByWriterSchema:
             for place, kind in enumerate(self._types)
         ]
         errors = {int(places[at]): error for places, columns in decoded for at, error in columns.errors.items()}
-        return Columns(arrays, errors)
+        # JSON has times, and one format.
+        times = next((columns.times for _, columns in decoded if columns.times), {})
+        return Columns(arrays, errors, times)
+
+    def _alike(self, ids: list[int]) -> list[list[int]]:
+        """Return lists of ids whose values are decoded together, because they have the same format."""
+        groups: dict[int, list[int]] = {}
+        for number in ids:
+            one = self._formats.get(number)
+            groups.setdefault(number if one is None else -2 - id(one), []).append(number)
+        return list(groups.values())
 
     def _decode(self, records: Fetched, places: Numbers, number: int) -> Columns:
         """Decode the values with one id, or those without an id (-1)."""

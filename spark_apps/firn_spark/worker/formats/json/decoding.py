@@ -29,6 +29,8 @@ class JsonFormat:
         self._fields = schema.fields
         self._columns = arrow_types.arrow_schema(schema.fields)
         self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
+        # A value that names a JSON schema is not Avro.
+        self._hints = schema.framing == "None"
         self._reader = RecordReader.for_schema(schema.fields, refuse_unknown=refuse_unknown)
 
     def decode(self, records: Fetched) -> Columns:
@@ -42,7 +44,7 @@ class JsonFormat:
         strict = self._strict(values.select(doubted))
         merged = arrays.replaced(fast, doubted, strict.arrays)
         errors = {
-            int(doubted[index]): _hinted(error) if framed[doubted[index]] else error
+            int(doubted[index]): _hinted(error) if self._hints and framed[doubted[index]] else error
             for index, error in strict.errors.items()
         }
         return Columns(merged, errors, read_times(self._fields, merged, _refused_times(strict.errors)))

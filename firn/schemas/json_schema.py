@@ -1,0 +1,373 @@
+"""JSON schemas as columns of a table.
+
+Source: JSON Schema, drafts 4 to 2020-12: "$ref", "type", "properties", "additionalProperties", "items", "allOf", "anyOf",
+"oneOf", "format". Other keywords limit values, and make no column. `columns` refuses a schema whose values have no column:
+a value that may be of several types, or of any type, a schema that contains itself, and members whose names differ only in case.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from urllib.parse import unquote, urljoin
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column
+from firn.tables import evolution, types
+from firn.tables.types import ListOf, MapOf, Primitive, Struct, Type
+
+MOST_TEXT = 1 << 20
+"""Largest schema, in characters."""
+MOST_TYPES = 10_000
+"""Most types of a schema with all its parts. A type counts each time that it is used."""
+MOST_NAME, MOST_DOC = 128, 1024
+"""Longest name of a member and longest comment of a column, in characters."""
+MOST_LEVELS = 64
+"""Most levels of schemas inside each other."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_COLUMNS: Mapping[str, str] = {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}
+_FORMATS: Mapping[str, str] = {"date-time": "timestamptz", "date": "date"}
+"""Formats of strings with a column of another type."""
+_DEFINITIONS = ("$defs", "definitions")
+_NUMBERS = {Primitive("long"), Primitive("double")}
+_ANY = (
+    "the schema does not say what the value is; declare a type, the properties of an object, and the items of an array"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The type of a column, and its size: levels, and types with those inside it. No type: the value is null or empty."""
+
+    type: Type | None
+    levels: int = 1
+    types: int = 1
+
+
+_NOTHING = _Found(None)
+
+
+def columns(text: str, references: Mapping[str, str]) -> tuple[Column, ...]:
+    """Return the columns of a schema's members. ``references`` are further schemas by name.
+
+    Raises InvalidSpecError (BadSchema) with cause and place.
+    """
+    documents = {name: _document(content) for name, content in references.items()} | {"": _document(text)}
+    parser = _Parser(documents)
+    found = parser.root()
+    if not isinstance(found, Struct):
+        raise _bad("", f"a record has to be an object with properties, and the schema declares {_shown(found)}")
+    docs = parser.descriptions()
+    return tuple(Column(name=name, type=str(kind), doc=docs.get(name)) for name, kind in found.fields)
+
+
+def _document(text: str) -> Any:
+    if len(text) > MOST_TEXT:
+        raise _bad("", f"the schema has {len(text)} characters, more than {MOST_TEXT}; make it smaller")
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad("", f"the schema is not JSON: {error}") from None
+
+
+@dataclass(slots=True)
+class _Parser:
+    """Finds types. The document with the name "" is the schema, and the others are its references."""
+
+    documents: Mapping[str, Any]
+    made: dict[tuple[str, str], _Found | None] = field(default_factory=dict)
+    """Types by document and place. A type may be used many times, and so may the types in it."""
+    open: list[tuple[str, str]] = field(default_factory=list)
+    """The places whose types are being found."""
+
+    def root(self) -> Type | None:
+        """Return the type of the whole schema."""
+        found = self._placed("", "", "", 1)
+        if found is None:
+            raise _bad("", _ANY)
+        return found.type
+
+    def descriptions(self) -> dict[str, str]:
+        """Return the descriptions of the schema's own members."""
+        members = self.documents[""].get("properties") if isinstance(self.documents[""], dict) else None
+        found = members.items() if isinstance(members, dict) else ()
+        texts = {name: member.get("description") for name, member in found if isinstance(member, dict)}
+        return {name: text[:MOST_DOC] for name, text in texts.items() if isinstance(text, str) and text}
+
+    def _placed(self, document: str, place: str, path: str, level: int) -> _Found | None:
+        """Return the type at a place of a document, as `_find`."""
+        key = document, place
+        if key in self.open:
+            raise _bad(
+                path,
+                f"the schema {document}#{place} contains itself, and a table has no recursive columns; use schema.raw: Binary",
+            )
+        if key not in self.made:
+            self.open.append(key)
+            self.made[key] = self._find(_at(self.documents[document], document, place, path), document, path, level)
+            self.open.pop()
+        return self.made[key]
+
+    def _find(self, schema: Any, document: str, path: str, level: int) -> _Found | None:
+        """Return the type of the values of a schema; None if the schema does not say it."""
+        if level > MOST_LEVELS:
+            raise _bad(path, f"the schema nests more than {MOST_LEVELS} levels deep; make it flatter")
+        if schema is False:
+            return _NOTHING
+        if not isinstance(schema, dict):
+            return None
+        if "$ref" in schema:
+            return self._referred(schema["$ref"], document, path, level)
+        found = [self._declared(schema, document, path, level)]
+        found += [self._find(part, document, path, level + 1) for part in _listed(schema, "allOf", path)]
+        for key in ("oneOf", "anyOf"):
+            branches = [self._find(part, document, path, level + 1) for part in _listed(schema, key, path)]
+            if branches and (None not in branches or any(found)):
+                found.append(_merged([each for each in branches if each is not None], path))
+        known = [each for each in found if each is not None]
+        return _merged(known, path) if known else None
+
+    def _referred(self, reference: Any, document: str, path: str, level: int) -> _Found | None:
+        if not isinstance(reference, str):
+            raise _bad(path, '"$ref" is not a text')
+        name, _, fragment = reference.partition("#")
+        target = document if not name else self._document(name, document)
+        if target is not None and (not fragment or fragment.startswith("/")):
+            return self._placed(target, unquote(fragment), path, level + 1)
+        for other, place, ids in self._identified():
+            base = _id(self.documents[other])
+            if {reference, urljoin(_id(self.documents[document]), reference)} & {
+                *ids,
+                *(urljoin(base, each) for each in ids),
+            }:
+                return self._placed(other, place, path, level + 1)
+        raise _bad(
+            path,
+            f"the schema {reference} is not known; declare it in $defs, or as a reference in the schema registry",
+        )
+
+    def _document(self, name: str, document: str) -> str | None:
+        """Return the document that a reference names, also relative to the ``$id`` of its document."""
+        if name in self.documents:
+            return name
+        whole = urljoin(_id(self.documents[document]), name)
+        own = _id(self.documents[""])
+        for each, content in self.documents.items():
+            if whole in (each, urljoin(own, each) if each else own, _id(content)):
+                return each
+        return None
+
+    def _identified(self) -> Iterable[tuple[str, str, list[str]]]:
+        """Yield the definitions that have ids of their own, each with its document, its place and its ids."""
+        for document, content in self.documents.items():
+            for key in _DEFINITIONS:
+                definitions = content.get(key) if isinstance(content, dict) else None
+                for name, schema in definitions.items() if isinstance(definitions, dict) else ():
+                    ids = [
+                        _id(schema),
+                        f"#{schema['$anchor']}" if isinstance(schema, dict) and "$anchor" in schema else "",
+                    ]
+                    escaped = name.replace("~", "~0").replace("/", "~1")
+                    yield document, f"/{key}/{escaped}", [each for each in ids if each]
+
+    def _declared(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
+        """Return the type that a schema declares itself, without `allOf`, `anyOf` and `oneOf`."""
+        names = _types(schema)
+        if names is None:
+            return None
+        found: list[_Found] = []
+        for name in names:
+            if name == "null":
+                continue
+            one = self._of_type(name, schema, document, path, level)
+            if one is None:
+                return None
+            found.append(one)
+        return _merged(found, path) if found else _NOTHING
+
+    def _of_type(self, name: str, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
+        if name == "object":
+            return self._object(schema, document, path, level)
+        if name == "array":
+            items = schema.get("items")
+            if "prefixItems" in schema or isinstance(items, list):
+                raise _bad(path, "the items of the array have a type for each place; use an object instead")
+            item = self._find(items, document, f"{path}[]", level + 1) if items is not None else None
+            if item is None or item.type is None:
+                return item
+            return _inside(ListOf(item.type), (item,), path)
+        if name not in _COLUMNS:
+            raise _bad(path, f"type {_excerpt(name)} is not a type of JSON Schema")
+        kind = _COLUMNS[name]
+        form = schema.get("format")
+        if name == "string" and isinstance(form, str):
+            kind = _FORMATS.get(form, kind)
+        return _Found(Primitive(kind))
+
+    def _object(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
+        declared = schema.get("properties") or {}
+        if not isinstance(declared, dict):
+            raise _bad(path, '"properties" is not an object')
+        if not declared:
+            return self._map(schema, document, path, level)
+        members: list[tuple[str, Type]] = []
+        inside: list[_Found] = []
+        seen: dict[str, str] = {}
+        for name, part in declared.items():
+            place = f"{path}.{name}"
+            if not _NAME.fullmatch(name) or len(name) > MOST_NAME:
+                raise _bad(
+                    path,
+                    f"{_excerpt(name)} cannot be the name of a column: it has at most {MOST_NAME} letters, digits and _,"
+                    " and does not begin with a digit; use schema.raw: Binary",
+                )
+            found = self._find(part, document, place, level + 1)
+            if found is None:
+                raise _bad(place, _ANY)
+            if found.type is None:
+                continue
+            other = seen.setdefault(name.lower(), name)
+            if other != name:
+                raise _bad(path, f"members {other} and {name} differ only in case, which query engines ignore")
+            members.append((name, found.type))
+            inside.append(found)
+        return _inside(Struct(tuple(members)), inside, path) if members else _NOTHING
+
+    def _map(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
+        """Return the type of an object without properties: a map, if all its members are of one type."""
+        others, patterns = schema.get("additionalProperties"), schema.get("patternProperties") or {}
+        parts = [*patterns.values()] if isinstance(patterns, dict) else []
+        if others is not False and (others is not None or not parts):
+            parts.append(others)
+        found = [self._find(part, document, f"{path}{{}}", level + 1) for part in parts]
+        known = [each for each in found if each is not None]
+        if len(known) < len(found):
+            return None
+        value = _merged(known, path) if known else _NOTHING
+        return _inside(MapOf(Primitive("string"), value.type), (value,), path) if value.type is not None else _NOTHING
+
+
+def _types(schema: Mapping[str, Any]) -> list[str] | None:
+    """Return the names of the types that a schema allows; None if it allows any."""
+    declared = schema.get("type")
+    if isinstance(declared, str):
+        return [declared]
+    if isinstance(declared, list):
+        return [each if isinstance(each, str) else str(each) for each in declared]
+    if "const" in schema or isinstance(schema.get("enum"), list):
+        values = [schema["const"]] if "const" in schema else schema["enum"]
+        return list(dict.fromkeys(_type_of(value) for value in values)) or None
+    if any(key in schema for key in ("properties", "additionalProperties", "patternProperties")):
+        return ["object"]
+    return ["array"] if "items" in schema or "prefixItems" in schema else None
+
+
+def _type_of(value: Any) -> str:
+    """Return the name of the type of a value."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "boolean"
+        case int():
+            return "integer"
+        case float():
+            return "number"
+        case str():
+            return "string"
+    return "array" if isinstance(value, list) else "object"
+
+
+def _merged(found: list[_Found], path: str) -> _Found:
+    """Return a type for values of all types. Objects get the members of all of them."""
+    kinds = [each for each in found if each.type is not None]
+    if not kinds:
+        return _NOTHING
+    whole = kinds[0]
+    for other in kinds[1:]:
+        assert whole.type is not None
+        assert other.type is not None
+        both = _of_both(whole.type, other.type)
+        if both is None:
+            raise _bad(
+                path,
+                f"the value is {_shown(whole.type)} or {_shown(other.type)}, and a column has one type; declare one type",
+            )
+        whole = _Found(both, max(whole.levels, other.levels), whole.types + other.types)
+    if whole.types > MOST_TYPES:
+        raise _bad(path, f"the schema has more than {MOST_TYPES} types, if each use of a type counts")
+    return whole
+
+
+def _of_both(one: Type, other: Type) -> Type | None:
+    if one in _NUMBERS and other in _NUMBERS:
+        return one if one == other else Primitive("double")
+    both = evolution.merged(one, other)
+    if isinstance(both, Struct) and len({name.lower() for name, _ in both.fields}) < len(both.fields):
+        return None
+    return both
+
+
+def _inside(kind: Type, parts: Iterable[_Found], path: str) -> _Found:
+    """Return a type with the size of its parts."""
+    parts = tuple(parts)
+    found = _Found(kind, 1 + max(each.levels for each in parts), 1 + sum(each.types for each in parts))
+    # The record itself is no column.
+    if found.levels > types.MAX_DEPTH + 1:
+        raise _bad(path, f"the column has more than {types.MAX_DEPTH} levels of nesting")
+    if found.types > MOST_TYPES:
+        raise _bad(path, f"the schema has more than {MOST_TYPES} types, if each use of a type counts")
+    return found
+
+
+def _at(content: Any, document: str, place: str, path: str) -> Any:
+    """Return the value at a place of a document (RFC 6901)."""
+    for step in place.split("/")[1:]:
+        name = step.replace("~1", "/").replace("~0", "~")
+        if isinstance(content, dict) and name in content:
+            content = content[name]
+        elif isinstance(content, list) and name.isdecimal() and len(name) < 6 and int(name) < len(content):
+            content = content[int(name)]
+        else:
+            raise _bad(path, f"the schema {_excerpt(document + '#' + place)} does not exist; correct the reference")
+    return content
+
+
+def _id(schema: Any) -> str:
+    """Return the ``$id`` of a schema, without an empty fragment; "" if it has none."""
+    found = (schema.get("$id") or schema.get("id")) if isinstance(schema, dict) else None
+    return found.removesuffix("#") if isinstance(found, str) else ""
+
+
+def _listed(schema: Mapping[str, Any], key: str, path: str) -> list[Any]:
+    found = schema.get(key, [])
+    if not isinstance(found, list):
+        raise _bad(path, f'"{key}" is not a list')
+    return found
+
+
+def _shown(kind: Type | None) -> str:
+    match kind:
+        case None:
+            return "nothing"
+        case Struct():
+            return "an object"
+        case MapOf():
+            return "a map"
+        case ListOf():
+            return "an array"
+        case Primitive("long"):
+            return "an integer"
+        case Primitive("double"):
+            return "a number"
+    return f"a {kind}"
+
+
+def _excerpt(text: str) -> str:
+    return json.dumps(text if len(text) <= 60 else f"{text[:59]}…", ensure_ascii=False)
+
+
+def _bad(path: str, problem: str) -> InvalidSpecError:
+    return InvalidSpecError(f"field {path.removeprefix('.')}: {problem}" if path else problem, reason=Reason.BAD_SCHEMA)

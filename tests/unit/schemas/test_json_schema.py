@@ -1,0 +1,187 @@
+"""JSON schemas become columns by rule, and schemas without columns are refused with the place of the problem."""
+
+import json
+from typing import Any
+
+import pytest
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.schemas import json_schema
+
+
+def columns(schema: Any, **references: Any) -> list[tuple[str, str]]:
+    named = {name.replace("_json", ".json"): json.dumps(content) for name, content in references.items()}
+    return [(column.name, column.type) for column in json_schema.columns(json.dumps(schema), named)]
+
+
+def with_member(member: Any, **more: Any) -> Any:
+    return {"type": "object", "properties": {"a": member, "b": {"type": "string"}}, **more}
+
+
+POINT = {"type": "object", "properties": {"x": {"type": "number"}, "y": {"type": "number"}}}
+NULL, TEXT, INTEGER = {"type": "null"}, {"type": "string"}, {"type": "integer"}
+
+
+@pytest.mark.parametrize(
+    ("member", "column"),
+    [
+        (INTEGER, "long"),
+        ({"type": "number"}, "double"),
+        (TEXT, "string"),
+        ({"type": "boolean"}, "boolean"),
+        ({"type": "string", "format": "date-time"}, "timestamptz"),
+        ({"type": "string", "format": "date"}, "date"),
+        ({"type": "string", "format": "email", "maxLength": 9}, "string"),
+        ({"type": "integer", "format": "date"}, "long"),
+        (POINT, "struct<x: double, y: double>"),
+        ({"properties": {"x": INTEGER}}, "struct<x: long>"),
+        ({"type": "array", "items": POINT}, "list<struct<x: double, y: double>>"),
+        ({"items": INTEGER}, "list<long>"),
+        ({"type": "object", "additionalProperties": INTEGER}, "map<string, long>"),
+        ({"type": "object", "additionalProperties": {"type": ["null", "array"], "items": TEXT}}, "map<string, list<string>>"),
+        ({"type": "object", "patternProperties": {"^x-": TEXT}}, "map<string, string>"),
+        ({"type": "object", "patternProperties": {"^x-": TEXT}, "additionalProperties": False}, "map<string, string>"),
+        ({**POINT, "additionalProperties": TEXT}, "struct<x: double, y: double>"),
+        ({"type": ["null", "integer"]}, "long"),
+        ({"type": ["integer", "number"]}, "double"),
+        ({"enum": ["a", "b", None]}, "string"),
+        ({"enum": [1, 2.5]}, "double"),
+        ({"enum": [True]}, "boolean"),
+        ({"const": "order"}, "string"),
+        ({"oneOf": [NULL, {"type": "string", "format": "date"}]}, "date"),
+        ({"anyOf": [POINT, NULL]}, "struct<x: double, y: double>"),
+        ({"oneOf": [INTEGER, {"type": "number"}]}, "double"),
+        ({"oneOf": [POINT, {"type": "object", "properties": {"y": {"type": "number"}, "z": TEXT}}]},
+         "struct<x: double, y: double, z: string>"),
+        ({**POINT, "oneOf": [{"required": ["x"]}, {"required": ["y"]}]}, "struct<x: double, y: double>"),
+        ({"allOf": [POINT, {"properties": {"z": INTEGER}}, {"required": ["x"]}]}, "struct<x: double, y: double, z: long>"),
+        ({"type": "object", "allOf": [POINT]}, "struct<x: double, y: double>"),
+        ({"$ref": "#/$defs/Point"}, "struct<x: double, y: double>"),
+        ({"$ref": "#/$defs/a~1b%20c"}, "long"),
+        ({"$ref": "#point"}, "struct<n: long>"),
+        ({"$ref": "https://shop.example/size.json"}, "string"),
+        ({"type": "array", "items": {"$ref": "#/$defs/Point/properties/x"}}, "list<double>"),
+    ],
+)  # fmt: skip
+def test_types_become_columns(member: Any, column: str) -> None:
+    definitions = {
+        "Point": POINT,
+        "a/b c": INTEGER,
+        "named": {"$anchor": "point", "properties": {"n": INTEGER}},
+        "Size": {"$id": "https://shop.example/size.json", "type": "string"},
+    }
+    assert columns(with_member(member, **{"$defs": definitions})) == [("a", column), ("b", "string")]
+
+
+@pytest.mark.parametrize("member", [NULL, False, {"type": "object", "additionalProperties": False}, {"enum": [None]}])
+def test_a_member_that_is_always_null_or_empty_has_no_column(member: Any) -> None:
+    assert columns(with_member(member)) == [("b", "string")]
+    assert columns(with_member({"type": "array", "items": member})) == [("b", "string")]
+
+
+def test_a_record_may_be_a_reference_or_a_choice() -> None:
+    assert columns({"$ref": "#/definitions/P", "definitions": {"P": POINT}}) == [("x", "double"), ("y", "double")]
+    other = {"type": "object", "properties": {"z": TEXT}}
+    assert columns({"oneOf": [POINT, other]}) == [("x", "double"), ("y", "double"), ("z", "string")]
+
+
+def test_references_are_found_by_name_and_by_id() -> None:
+    customer = {"$id": "https://shop.example/v1/customer.json", "$defs": {"Name": TEXT}, **with_member(INTEGER)}
+    order = {
+        "$id": "https://shop.example/v1/order.json",
+        "type": "object",
+        "properties": {
+            "by_name": {"$ref": "customer.json"},
+            "by_id": {"$ref": "https://shop.example/v1/customer.json"},
+            "part": {"$ref": "customer.json#/$defs/Name"},
+        },
+    }
+    struct = "struct<a: long, b: string>"
+    assert columns(order, customer_json=customer) == [("by_name", struct), ("by_id", struct), ("part", "string")]
+    assert columns(order, c=customer) == [("by_name", struct), ("by_id", struct), ("part", "string")]
+
+
+def test_descriptions_become_comments() -> None:
+    text = json.dumps(with_member({"type": "integer", "description": "the number " * 200}))
+    docs = [column.doc for column in json_schema.columns(text, {})]
+    assert docs == [("the number " * 200)[:1024], None]
+
+
+ANY = "field a: the schema does not say what the value is"
+
+
+@pytest.mark.parametrize(
+    ("member", "problem"),
+    [
+        ({}, ANY),
+        (True, ANY),
+        ({"type": "object"}, ANY),
+        ({"type": "object", "additionalProperties": True}, ANY),
+        ({"type": "array"}, ANY),
+        ({"oneOf": [TEXT, {}]}, ANY),
+        ({"type": ["string", "integer"]}, "field a: the value is a string or an integer, and a column has one type"),
+        ({"oneOf": [TEXT, POINT]}, "field a: the value is a string or an object"),
+        ({"oneOf": [{"type": "string", "format": "date-time"}, INTEGER]}, "field a: the value is a timestamptz or an integer"),
+        ({"enum": ["a", 1]}, "field a: the value is a string or an integer"),
+        ({"type": "array", "items": [TEXT, INTEGER]}, "field a: the items of the array have a type for each place"),
+        ({"type": "array", "prefixItems": [TEXT]}, "field a: the items of the array have a type for each place"),
+        ({"type": "strin"}, 'field a: type "strin" is not a type of JSON Schema'),
+        ({"$ref": "#"}, "field a: the schema # contains itself, and a table has no recursive columns"),
+        ({"$ref": "#/$defs/Node"}, "field a.next[]: the schema #/$defs/Node contains itself"),
+        ({"$ref": "#/$defs/Absent"}, 'field a: the schema "#/$defs/Absent" does not exist; correct the reference'),
+        ({"$ref": "other.json"}, "field a: the schema other.json is not known; declare it in $defs, or as a reference"),
+        ({"$ref": 7}, 'field a: "$ref" is not a text'),
+        ({"properties": {"order-id": TEXT}}, 'field a: "order-id" cannot be the name of a column'),
+        ({"properties": {"x": TEXT, "X": TEXT}}, "field a: members x and X differ only in case"),
+        ({"oneOf": [{"properties": {"x": TEXT}}, {"properties": {"X": TEXT}}]}, "field a: the value is an object or an object"),
+        ({"properties": []}, ANY),
+        ({"properties": 7}, 'field a: "properties" is not an object'),
+        ({"oneOf": TEXT}, 'field a: "oneOf" is not a list'),
+    ],
+)  # fmt: skip
+def test_a_schema_without_columns_is_refused(member: Any, problem: str) -> None:
+    node = {"properties": {"next": {"type": "array", "items": {"$ref": "#/$defs/Node"}}}}
+    with pytest.raises(InvalidSpecError) as error:
+        columns(with_member(member, **{"$defs": {"Node": node}}))
+    assert str(error.value).startswith(problem)
+    assert error.value.reason == Reason.BAD_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        (TEXT, "a record has to be an object with properties, and the schema declares a string"),
+        ({"type": "object", "additionalProperties": TEXT}, "the schema declares a map"),
+        ({}, "the schema does not say what the value is"),
+        ([], "the schema does not say what the value is"),
+    ],
+)
+def test_a_record_is_an_object(schema: Any, problem: str) -> None:
+    with pytest.raises(InvalidSpecError, match=problem):
+        columns(schema)
+
+
+def test_other_bytes_are_no_schema() -> None:
+    for text in ("{", "[" * 100_000, " " * (1 << 20) + "{}"):
+        with pytest.raises(InvalidSpecError, match="the schema"):
+            json_schema.columns(text, {})
+
+
+def test_large_and_deep_schemas_are_refused_in_time() -> None:
+    deep: Any = TEXT
+    for _ in range(17):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(InvalidSpecError, match="more than 16 levels of nesting"):
+        columns(with_member(deep))
+    definitions: dict[str, Any] = {"d0": TEXT}
+    for number in range(1, 13):
+        part = {"$ref": f"#/$defs/d{number - 1}"}
+        definitions[f"d{number}"] = {"properties": {f"m{place}": part for place in range(10)}}
+    with pytest.raises(InvalidSpecError, match="more than 10000 types"):
+        columns(with_member({"$ref": "#/$defs/d12"}, **{"$defs": definitions}))
+    nested: Any = TEXT
+    for _ in range(70):
+        nested = {"allOf": [nested]}
+    with pytest.raises(InvalidSpecError, match="nests more than 64 levels deep"):
+        columns(with_member(nested))

@@ -1,0 +1,62 @@
+"""JSON values that name a JSON schema are decoded into the columns of the table, whichever schema they name."""
+
+import json
+import random
+from typing import Any
+
+from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
+from firn_spark.worker.bad_records import Code
+from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writer_schemas import Refusal, WriterSchemas
+from tests.unit.spark.records import fetched
+
+GONE = Refusal(Code.UNKNOWN_SCHEMA, "the registry has no schema 9")
+WRITERS: WriterSchemas = {1: WriterSchema(text='{"a": 1}'), 2: WriterSchema(text='{"a": 2}'), 9: GONE}
+
+
+def schema(*columns: tuple[str, str]) -> RecordSchema:
+    return RecordSchema(
+        format="Json",
+        framing="Registry",
+        subject=Subject(registry="main", name="s"),
+        fields=tuple(Column(name=name, type=kind) for name, kind in columns),
+    )
+
+
+def value(number: int, content: Any) -> bytes:
+    text = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return b"\0" + number.to_bytes(4) + text
+
+
+def test_values_of_several_schemas_keep_their_order() -> None:
+    pick = random.Random(7)
+    ids = [pick.choice((1, 2, 9)) for _ in range(300)]
+    values = [value(number, {"a": n, "b": str(n)} if number == 2 else {"a": n}) for n, number in enumerate(ids)]
+    columns = open_format(schema(("a", "long"), ("b", "string")), WRITERS).decode(fetched(values))
+    a, b = (array.to_pylist() for array in columns.arrays)
+    assert a == [None if number == 9 else n for n, number in enumerate(ids)]
+    assert b == [str(n) if number == 2 else None for n, number in enumerate(ids)]
+    assert {place: error.code for place, error in columns.errors.items()} == {
+        place: Code.UNKNOWN_SCHEMA for place, number in enumerate(ids) if number == 9
+    }
+
+
+def test_bad_values_are_errors_at_their_places() -> None:
+    good = value(1, {"a": 7, "more": [{}]})
+    values = [good, None, b'{"a": 1}', value(2, b"{"), value(2, b""), value(1, {"a": "x"}), value(1, b"\x02\x04"), good]
+    columns = open_format(schema(("a", "long")), WRITERS).decode(fetched(values))
+    assert columns.arrays[0].to_pylist() == [7, None, None, None, None, None, None, 7]
+    assert {place: error.code for place, error in sorted(columns.errors.items())} == {
+        2: Code.UNKNOWN_SCHEMA,
+        3: Code.INVALID_JSON,
+        4: Code.EMPTY_PAYLOAD,
+        5: Code.WRONG_KIND,
+        6: Code.INVALID_JSON,
+    }
+    assert "format: Avro" not in columns.errors[6].detail
+
+
+def test_integer_times_are_counted_beside_refused_values() -> None:
+    seconds = [value(1 + n % 2, {"at": 1_700_000_000 + n}) for n in range(10)]
+    columns = open_format(schema(("at", "timestamptz")), WRITERS).decode(fetched([*seconds, value(9, {})]))
+    assert (columns.times["at"].wrong, columns.times["at"].epoch) == (10, "s")
