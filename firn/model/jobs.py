@@ -133,6 +133,14 @@ class TableTarget(Contract):
         return f"{self.catalog}.{self.namespace}.{self.name}"
 
 
+class QualityRule(Contract):
+    """A condition on rows. A record for which it is false fails the rule. `firn.quality` has the language of ``check``."""
+
+    name: str
+    check: str
+    on_fail: Literal["DeadLetter", "Halt", "Count"] = "DeadLetter"
+
+
 class StartFrom(Contract):
     """The first record to land when the table has no offsets."""
 
@@ -170,6 +178,8 @@ class IngestJob(Contract):
     start_from: StartFrom = StartFrom()
     adopt: Adoption | None = None
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"
+    quality_rules: tuple[QualityRule, ...] = Field(default=(), exclude_if=lambda rules: not rules)
+    """Rules that each row has to satisfy, in order."""
     suspended: bool = False
     resume: str | None = Field(default=None, pattern=RESUME)
     """``skip:PARTITION:OFFSET``: write the record at which the topic halted to the dead letters. A new value ends the halt."""
@@ -181,6 +191,11 @@ class IngestJob(Contract):
     """UUID of the first table that the resource had. A table with another UUID replaced it; None if it is not known."""
     topic_created: bool = False
     """True if the resource created its topic. Then every record of the log belongs to the table, from offset 0 on."""
+
+    @property
+    def halts(self) -> bool:
+        """Return whether ingestion may stop at a record. Each partition is then read in one task."""
+        return self.on_bad_record == "Halt" or any(rule.on_fail == "Halt" for rule in self.quality_rules)
 
 
 class TokenEndpoint(Contract):

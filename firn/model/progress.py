@@ -379,6 +379,8 @@ class HaltedAt(BaseModel):
     code: str = ""
     column: str = ""
     """Column of the schema whose value does not fit; empty if it is none."""
+    rule: str = ""
+    """Name of the quality rule that the record fails; empty if it is none."""
 
 
 class SuspiciousTimes(BaseModel):
@@ -442,6 +444,8 @@ class TopicProgress(BaseModel):
     """None until a record lands after the start of the driver, or after a change of the schema."""
     losses: Losses | None = None
     """Offsets that did not land. None before the driver has read the table."""
+    failed_rules: dict[str, int] = Field(default_factory=dict, exclude_if=lambda rules: not rules)
+    """Name of each quality rule -> records that failed it since the driver started."""
 
 
 class GroupProgress(BaseModel):

@@ -33,7 +33,7 @@ class EventReason(StrEnum):
     SPEC_REFUSED = "SpecRefused"
     """The spec is not valid. Correct the field in the message."""
     HALTED = "HaltedAtRecord"
-    """Ingestion stopped at a record that does not fit, because `onBadRecord` is Halt."""
+    """Ingestion stopped at a record that does not fit, because `onBadRecord` or a quality rule is Halt."""
     FELL_BEHIND = "FellBehind"
     """Records wait longer than `spec.ingestion.freshness`."""
     CAUGHT_UP = "CaughtUp"

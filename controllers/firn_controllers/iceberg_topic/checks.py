@@ -17,6 +17,7 @@ from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import tenancy
 from firn_controllers.iceberg_topic.failure import Check, Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.specs import quality
 from firn_controllers.specs.columns import check_term, is_float
 
 
@@ -273,6 +274,22 @@ def sorting_fits(observed: ObservedTopic) -> Failure | None:
     return None
 
 
+def quality_rules_valid(observed: ObservedTopic) -> Failure | None:
+    """Check that every quality rule has a name of its own, and a check that fits the columns of the table."""
+    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+        return None
+    rules = observed.resource.quality_rules
+    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    if (twice := quality.duplicate(rules)) is not None:
+        return Failure(Reason(twice.reason), f"spec.quality.rules: {twice}")
+    for rule in rules:
+        try:
+            quality.check_rule(rule, columns)
+        except InvalidSpecError as error:
+            return Failure(Reason(error.reason), f"spec.quality.rules: rule {rule.name}: {error}")
+    return None
+
+
 CHECKS: tuple[Check, ...] = (
     profile_exists,
     group_exists,
@@ -292,6 +309,7 @@ CHECKS: tuple[Check, ...] = (
     schema_evolves,
     partitioning_fits,
     sorting_fits,
+    quality_rules_valid,
 )
 
 

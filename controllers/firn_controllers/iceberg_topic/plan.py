@@ -194,11 +194,10 @@ def contract(
         return replace(live, job=job, seen_resume=seen, resume_halt=resume_halt(observed))
     if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
         marked = None  # the annotation named a record of the earlier topic
-    namespace, name = observed.entry.name
     job = IngestJob(
         uid=observed.entry.uid,
-        namespace=namespace,
-        name=name,
+        namespace=observed.entry.name[0],
+        name=observed.entry.name[1],
         generation=observed.entry.generation,
         group=observed.entry.group,
         profile=observed.entry.profile,
@@ -212,6 +211,7 @@ def contract(
         start_from=resource.start_from,
         adopt=resource.adoption,
         on_bad_record=resource.spec.ingestion.on_bad_record,
+        quality_rules=resource.quality_rules,
         suspended=resource.spec.suspend,
         resume=marked,
         keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),

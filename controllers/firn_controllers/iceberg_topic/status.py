@@ -45,6 +45,7 @@ _REPAIRS = {
     "MissingRequired": "set required: false of the field, which you cannot undo",
     "Tombstone": "set required: false of every field, which you cannot undo",
     "UnknownField": "add the field to the schema",
+    "QualityRule": "correct the rule in spec.quality.rules",
     "OutOfRange": "give the field a wider type if it is int, float or decimal, or another epoch if its integers are times",
 }
 """Changes of the spec, by the code of the record at which ingestion stopped. No change helps with other codes."""
@@ -98,6 +99,9 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     audit = audit_section(observed.maintenance, previous.get("audit") or {}) | _excluded(observed)
     if audit:
         status["audit"] = audit
+    quality = _quality(observed, previous)
+    if quality:
+        status["quality"] = quality
     losses = unacknowledged(observed)
     if losses:
         status["losses"] = losses
@@ -192,6 +196,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("lastCommitTime", None)
     ingestion.pop("deadLetters", None)
     copy["ingestion"] = ingestion
+    copy.pop("quality", None)
     copy["maintenance"] = significant_section(copy.get("maintenance") or {})
     copy["audit"] = {key: value for key, value in (copy.get("audit") or {}).items() if key != "nextRunTime"}
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
@@ -370,7 +375,8 @@ def _halted(observed: ObservedTopic, progress: TopicProgress, job: LiveJob) -> s
     if at is None:
         return "ingestion stopped at a record that does not fit the schema; correct the schema, or set onBadRecord to DeadLetter"
     namespace, name = observed.entry.name
-    why = f"{at.code} in column {at.column}" if at.code and at.column else at.code
+    place = f"rule {at.rule}" if at.rule else f"column {at.column}"
+    why = f"{at.code} in {place}" if at.code and (at.rule or at.column) else at.code
     command = (
         f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.RESUME}=skip:{at.partition}:{at.offset}"
     )
@@ -495,7 +501,8 @@ def _records_accepted(observed: ObservedTopic) -> Verdict:
         if dropped
         else f"table {progress.dead_letter_table} has them with the cause"
     )
-    share = f"{recent.rejected} of the last {recent.records} records did not fit the schema, the last one with {recent.code} at {recent.path}"
+    limits = "the schema or the quality rules" if observed.resource.quality_rules else "the schema"
+    share = f"{recent.rejected} of the last {recent.records} records did not fit {limits}, the last one with {recent.code} at {recent.path}"
     if reason == Reason.SOME_REJECTED:
         return Verdict("True", reason, f"{share}; {place}")
     if suspicion:
@@ -671,6 +678,13 @@ def _table(observed: ObservedTopic, findings: TopicFindings, previous: Mapping[s
     if progress is not None and progress.dead_letter_table is not None:
         section["deadLetters"] = progress.dead_letter_table
     return section
+
+
+def _quality(observed: ObservedTopic, previous: Mapping[str, Any]) -> list[Manifest]:
+    """Return the rules of the spec with the driver's counts, or with the counts before if the driver does not report them."""
+    before = {item["rule"]: item["failed"] for item in previous.get("quality") or []}
+    counts = before if observed.progress is None else observed.progress.failed_rules
+    return [{"rule": rule.name, "failed": counts.get(rule.name, 0)} for rule in observed.resource.quality_rules]
 
 
 def _excluded(observed: ObservedTopic) -> Manifest:

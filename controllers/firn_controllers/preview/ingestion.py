@@ -1,12 +1,15 @@
 """Effects of fields that change ingestion, deletion and the layout of the table."""
 
+import re
 from collections.abc import Callable, Mapping
 
 from firn.model import names
+from firn.model.jobs import QualityRule
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.preview.effects import Effect, EffectKind, changed
 from firn_controllers.preview.fields import Difference
 
+_RULE = re.compile(r"spec\.quality\.rules\[([^\]]*)\]")
 Words = Callable[[str, ObservedTopic], str]
 """Returns the effect of a new value, which is empty if it is not set."""
 
@@ -65,6 +68,31 @@ def _order(value: str, observed: ObservedTopic) -> str:
     return f"new files of table {table} get this sort order; existing files keep theirs"
 
 
+def _rule_effect(difference: Difference, after: ObservedTopic) -> Effect:
+    """Return the effect of a changed quality rule."""
+    found = _RULE.match(difference.path)
+    name = found[1] if found is not None else ""
+    rule = next((rule for rule in after.resource.quality_rules if rule.name == name), None)
+    if rule is not None:
+        text = f"later records {_failing(rule, after)}"
+    elif name:
+        text = f"later records need not satisfy rule {name}"
+    elif after.resource.quality_rules:
+        text = "; ".join(f"later records {_failing(rule, after)}" for rule in after.resource.quality_rules)
+    else:
+        text = "later records need not satisfy any rule"
+    return changed(difference.path, text, *difference.texts)
+
+
+def _failing(rule: QualityRule, observed: ObservedTopic) -> str:
+    effect = {
+        "DeadLetter": f"go to table {table_name(observed)}{names.DEAD_LETTER_SUFFIX}",
+        "Halt": "stop ingestion",
+        "Count": "are counted, and land",
+    }[rule.on_fail]
+    return f"that fail rule {rule.name} {effect}"
+
+
 _WORDS: Mapping[str, Words] = {
     "spec.ingestion.freshness": lambda value, _: f"records reach the table within {value}",
     "spec.ingestion.startFrom": _start,
@@ -85,6 +113,8 @@ def field_effect(difference: Difference, after: ObservedTopic) -> Effect:
     """Return the effect of a changed field of the spec. A field without known words shows its values only."""
     old, new = difference.texts
     path = difference.path
+    if path.startswith("spec.quality"):
+        return _rule_effect(difference, after)
     if path.startswith("spec.table.properties."):
         verb = f"gets property {path.removeprefix('spec.table.properties.')}" if new else "loses this property"
         return changed(path, f"table {table_name(after)} {verb}", old, new)

@@ -199,6 +199,9 @@ def _new(after: ObservedTopic) -> Iterator[Effect]:
     state = "suspended ingestion" if spec.suspend else "ingestion"
     text = f"{state} in group {after.entry.group} within {spec.ingestion.freshness}{start}"
     yield created("spec.ingestion", text)
+    rules = _spec(after).get("quality")
+    if rules is not None:
+        yield field_effect(Difference("spec.quality.rules", None, rules["rules"]), after)
     for field, value in (("topic", spec.deletion_policy.topic), ("table", spec.deletion_policy.table)):
         if value == "Delete":
             yield field_effect(Difference(f"spec.deletionPolicy.{field}", None, value), after)

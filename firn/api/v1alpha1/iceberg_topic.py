@@ -19,6 +19,7 @@ from firn.model.jobs import (
     Adoption,
     Column,
     Epoch,
+    QualityRule,
     RecordSchema,
     SchemaFormat,
     StartFrom,
@@ -331,6 +332,38 @@ class IngestionSpec(ApiModel):
     )
 
 
+class QualityRuleSpec(ApiModel):
+    """A condition on the rows of the table."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] = Field(
+        description="Name of the rule. Dead letters, metrics and status have it."
+    )
+    check: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
+        description="The condition, such as temperature between -90 and 60. A record for which it is false fails the rule. As in SQL, a"
+        " condition that is null because a column is null does not fail. The operators are those of SQL: and, or, not, =, !=, <, <=, >, >=,"
+        " between, in, is null, like, + - * /. Also matches 'RE2', length(x), lower(x), upper(x), date '...', timestamp '...', and the"
+        " members of structs by dots.",
+    )
+    on_fail: Literal["DeadLetter", "Halt", "Count"] = Field(
+        default="DeadLetter",
+        description="Action for a record that fails the rule. DeadLetter: store it in the dead-letter table. Halt: stop ingestion of this topic."
+        " Count: count it, and land its row.",
+    )
+
+
+class QualitySpec(ApiModel):
+    """Rules for the rows of the table."""
+
+    row_rules: Annotated[tuple[QualityRuleSpec, ...], Field(max_length=32)] = Field(
+        default=(),
+        alias="rules",
+        description="Rules that each row has to satisfy. The driver checks them after it decodes a record, and before it writes the row. If a"
+        " record fails several rules, a rule with Halt takes precedence, and then the first rule with DeadLetter. They apply to records that"
+        " land later.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+
+
 class DeletionPolicy(ApiModel):
     """Deletion of data together with the resource."""
 
@@ -419,6 +452,7 @@ class IcebergTopicSpec(ApiModel):
     )
     table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
     ingestion: IngestionSpec = Field(default=IngestionSpec(), description="Ingestion of records into the table.")
+    quality: QualitySpec | None = Field(default=None, description="Rules for the rows of the table.")
     compaction_policy_ref: PolicyRef | None = Field(
         default=None,
         description="The CompactionPolicy that governs the table. Default: a policy whose selector matches the topic.",
@@ -466,6 +500,15 @@ class IngestionStatus(ApiModel):
         default=None, description="Number of records that have landed as dead letters. Updated at most once a minute."
     )
     halted_at: HaltedAt | None = Field(default=None, description="The record at which ingestion stopped.")
+
+
+class FailedRule(ApiModel):
+    """A quality rule, and the records that failed it."""
+
+    rule: str = Field(max_length=63, description="Name of the rule.")
+    failed: Int64 = Field(
+        description="Number of records that failed the rule since the driver started. Updated at most once a minute."
+    )
 
 
 class PolicyBinding(ApiModel):
@@ -650,6 +693,9 @@ class IcebergTopicStatus(ApiModel):
     ingestion: IngestionStatus | None = Field(
         default=None, description="Coarse figures of ingestion. Metrics have live figures."
     )
+    quality: Annotated[tuple[FailedRule, ...], Field(max_length=32)] = Field(
+        default=(), description="Quality rules, and the records that failed them."
+    )
     maintenance: MaintenanceStatus | None = Field(
         default=None, description="Policies of the table, and its pending maintenance."
     )
@@ -698,6 +744,13 @@ class IcebergTopic(ApiModel):
     def freshness_ms(self) -> int:
         """Return the milliseconds within which a record must be in the table."""
         return durations.milliseconds(self.spec.ingestion.freshness)
+
+    @property
+    def quality_rules(self) -> tuple[QualityRule, ...]:
+        """Return the rules that each row has to satisfy."""
+        quality = self.spec.quality
+        given = quality.row_rules if quality is not None else ()
+        return tuple(QualityRule(name=rule.name, check=rule.check, on_fail=rule.on_fail) for rule in given)
 
     @property
     def start_from(self) -> StartFrom:

@@ -105,7 +105,7 @@ class Loop:
         if only one topic is active."""
         alone = sum(topic.active for topic in list(self._topics.values())) <= 1
         tasks = self._settings.tasks
-        if all(topic.job.on_bad_record == "Halt" for topic in topics):
+        if all(topic.job.halts for topic in topics):
             # A partition of such a topic stays in one task.
             tasks = min(tasks, max(1, sum(len(topic.reading.position) for topic in topics)))
         return self._settings.bytes_per_commit * tasks * (ALONE_FACTOR if alone else 1)

@@ -4,7 +4,7 @@ for the kubelet.
 
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -43,6 +43,14 @@ class Metrics:
             "firn_ingest_detours",
             "Partitions of rounds that brokers served, although the profile has directReads. The driver's log has most causes",
         )
+        self._failed_rules = Counter(
+            "firn_ingest_quality_failures",
+            "Records that failed a quality rule",
+            (*LABELS, "rule"),
+            registry=self.registry,
+        )
+        self._rules: dict[tuple[str, str], Mapping[str, int]] = {}
+        """Namespace and name of a topic with quality rules -> the rules that have series, and their values."""
         self._lag_records = self._gauge("firn_ingest_lag_records", "Offsets that have not landed yet")
         self._lag_seconds = self._gauge(
             "firn_ingest_lag_seconds", "Seconds for which the oldest record that has not landed may have waited"
@@ -114,6 +122,7 @@ class Metrics:
         labels = (topic.job.namespace, topic.job.name)
         for counter in self._counters:
             counter.labels(*labels)
+        self._follow_rules(labels, progress.failed_rules)
         self._freshness.labels(*labels).set(topic.job.freshness_ms / 1000)
         self._suspended.labels(*labels).set(topic.job.suspended)
         if progress.lag_records is not None:
@@ -131,11 +140,24 @@ class Metrics:
         if progress.last_commit is not None:
             self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
 
+    def _follow_rules(self, labels: tuple[str, str], counts: Mapping[str, int]) -> None:
+        """Set the counters of a topic's rules, and remove those of rules that it no longer has. A changed rule counts from 0."""
+        before = self._rules.pop(labels, {})
+        if counts:
+            self._rules[labels] = counts
+        for rule, count in before.items():
+            if counts.get(rule, -1) < count:
+                self._failed_rules.remove(*labels, rule)
+        for rule, count in counts.items():
+            known = before.get(rule, 0)
+            self._failed_rules.labels(*labels, rule).inc(count - known if count >= known else count)
+
     def forget(self, topic: Topic) -> None:
         """Remove the series of a topic that left the group."""
+        self._rules.pop((topic.job.namespace, topic.job.name), None)
         for metric in (
             *self._counters, self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted,
-            self._freshness, self._suspended, self._commit_age, self._seconds,
+            self._freshness, self._suspended, self._commit_age, self._seconds, self._failed_rules,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

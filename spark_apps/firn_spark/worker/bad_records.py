@@ -6,11 +6,12 @@ DETAIL_LIMIT = 200
 
 
 class Stage(StrEnum):
-    """The stage at which a record failed: its bytes, the schema, or the way into the table."""
+    """The stage at which a record failed: its bytes, the schema, the way into the table, or a rule."""
 
     DECODE = "Decode"
     SCHEMA = "Schema"
     WRITE = "Write"
+    QUALITY = "Quality"
 
 
 class Code(StrEnum):
@@ -55,6 +56,8 @@ class Code(StrEnum):
     """Schema: the text is not a valid date, time, uuid, decimal or base64."""
     SKIPPED = "Skipped"
     """Write: the topic halted at this record, and a user skipped it."""
+    QUALITY_RULE = "QualityRule"
+    """Quality: the row does not satisfy a rule of the spec."""
 
 
 class BadRecordError(ValueError):

@@ -21,6 +21,7 @@ from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
+from firn_spark.worker.quality.rules import FailedRule, Failures, Rules, first_errors
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -40,7 +41,7 @@ class Decoded:
 
     ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
     ``excluded`` count records without a row. ``halts`` are new halts. ``sample`` is the last of the errors that made a
-    dead letter or a skipped record. ``times`` are those of `Columns`.
+    dead letter or a skipped record. ``times`` are those of `Columns`. ``failed`` counts the records that failed each quality rule.
     """
 
     rows: pa.Table
@@ -50,6 +51,7 @@ class Decoded:
     halts: tuple[Halt, ...]
     sample: BadRecordError | None
     times: Mapping[str, Times]
+    failed: Mapping[str, int]
 
 
 class Decoder:
@@ -66,16 +68,18 @@ class Decoder:
     ) -> None:
         """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of the topic's registry.
 
-        Raises InvalidSpecError for an invalid schema.
+        Raises InvalidSpecError for an invalid schema or quality rule.
         """
         self._job = job
         self._ingested_at = ingested_at
         self._exclude = exclude or {}
         self._force_dead = force_dead or {}
         self._halted: dict[int, int] = {}
-        self.schema = arrow_types.arrow_schema(rows.table_columns(job.record_schema, job.table.metadata_columns))
+        columns = rows.table_columns(job.record_schema, job.table.metadata_columns)
+        self.schema = arrow_types.arrow_schema(columns)
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
+        self._rules = Rules(job.quality_rules, columns) if job.quality_rules else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
@@ -96,13 +100,16 @@ class Decoder:
 
         columns = self._format.decode(records)
         errors = columns.errors
+        kafka = kafka_columns(records)
+        members = kafka if self._job.record_schema.subject is None else [*kafka, id_column(records)]
+        arrays = [*columns.arrays, *shaped(members, self._job.table.metadata_columns)]
+        failures = self._judge(arrays, errors)
+        errors.update(first_errors(failures))
         for index in np.flatnonzero(forced).tolist():
             errors.setdefault(index, BadRecordError(Code.SKIPPED, Stage.WRITE, "skipped by firn.dev/resume"))
         sorted_out = self._sort_out(records, forced, errors)
 
-        kafka = kafka_columns(records)
-        members = kafka if self._job.record_schema.subject is None else [*kafka, id_column(records)]
-        table = pa.table([*columns.arrays, *shaped(members, self._job.table.metadata_columns)], schema=self.schema)
+        table = pa.table(arrays, schema=self.schema)
         if errors:
             table = table.filter(pa.array(sorted_out.good))
         dead = self._dead_letters(records, kafka, sorted_out.dead, errors) if sorted_out.dead else None
@@ -115,7 +122,13 @@ class Decoder:
             tuple(sorted_out.halts),
             sample,
             columns.times,
+            _counted(failures, records, sorted_out.halts),
         )
+
+    def _judge(self, arrays: Sequence[pa.Array], errors: Mapping[int, BadRecordError]) -> list[Failures]:
+        if self._rules is None:
+            return []
+        return self._rules.judge(dict(zip(self.schema.names, arrays, strict=True)), errors)
 
     def _sort_out(self, records: Fetched, forced: Numbers, errors: Mapping[int, BadRecordError]) -> "_SortedOut":
         """Turn each bad record into a dead letter, a skipped record, or the place where its partition stops."""
@@ -124,16 +137,18 @@ class Decoder:
             if not sorted_out.good[index]:
                 continue  # beyond a halt found in this batch
             sorted_out.good[index] = False
-            if self._job.on_bad_record == "DeadLetter" or forced[index]:
+            error = errors[index]
+            action = error.on_fail if isinstance(error, FailedRule) else self._job.on_bad_record
+            if action == "DeadLetter" or forced[index]:
                 sorted_out.dead.append(index)
                 sorted_out.rejected = index
-            elif self._job.on_bad_record == "Skip":
+            elif action == "Skip":
                 sorted_out.skipped += 1
                 sorted_out.rejected = index
             else:
                 partition, offset = int(records.partitions[index]), int(records.offsets[index])
                 self._halted[partition] = offset
-                sorted_out.halts.append(Halt(partition, offset, errors[index]))
+                sorted_out.halts.append(Halt(partition, offset, error))
                 sorted_out.good &= ~((records.partitions == partition) & (records.offsets >= offset))
         return sorted_out
 
@@ -182,6 +197,17 @@ class _SortedOut:
     halts: list[Halt] = field(default_factory=list)
     skipped: int = 0
     rejected: int | None = None
+
+
+def _counted(failures: Sequence[Failures], records: Fetched, halts: Sequence[Halt]) -> dict[str, int]:
+    """Count the records that failed each rule, without those beyond a halt, which are read again."""
+    counts = {}
+    for each in failures:
+        mask = each.mask.copy()
+        for halt in halts:
+            mask &= ~((records.partitions == halt.partition) & (records.offsets > halt.offset))
+        counts[each.error.rule] = int(np.count_nonzero(mask))
+    return counts
 
 
 def _excluded(identities: Identities, records: Fetched) -> Numbers:

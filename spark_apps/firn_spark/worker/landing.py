@@ -9,8 +9,7 @@ Rules for the caller:
 - A batch has Spark's Kafka columns (with ``includeHeaders``): key, value, topic, partition, offset, timestamp,
   timestampType, headers; ``timestamp_ms`` (int64) may stand in place of ``timestamp``.
 - Topics may be interleaved. The records of one partition come in offset order.
-- With ``on_bad_record: Halt`` a partition's range has to be in one task, because another task would not know where it
-  ends.
+- If the job ``halts``, a partition's range has to be in one task, because another task would not know where it ends.
 - A `Kind.DEAD_LETTERS_MISSING` row means that the topic met its first dead letter and has no table for it. The task
   returns no other row for that topic. Create the table, then land the topic's range again.
 """
@@ -33,6 +32,7 @@ from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.writer_schemas import SchemasNeededError, WriterSchemas
+from firn_spark.worker.quality.rules import FailedRule
 
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
 DEFAULT_BUFFER_BYTES = 128 * 1024 * 1024
@@ -67,7 +67,8 @@ class TaskStats(TypedDict):
 
     ``bytes`` counts keys and values read. ``partitions`` maps the partition's
     number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
-    record, empty if there is none; ``path`` has no text of the record. ``times`` maps fields to `Times`.
+    record, empty if there is none; ``path`` has no text of the record. ``times`` maps fields to `Times`, and ``rules`` quality
+    rules to the records that failed them.
     """
 
     rows: int
@@ -79,6 +80,7 @@ class TaskStats(TypedDict):
     code: str
     path: str
     times: dict[str, Times]
+    rules: dict[str, int]
 
 
 class NeededSchemas(TypedDict):
@@ -110,6 +112,7 @@ class HaltPlace(TypedDict):
     stage: str
     path: str
     detail: str
+    rule: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,6 +228,7 @@ class _Topic:
             "code": "",
             "path": "",
             "times": {},
+            "rules": {},
         }
         self._rows: list[pa.Table] = []
         self._dead: list[pa.Table] = []
@@ -282,6 +286,8 @@ class _Topic:
             stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
         for name, times in decoded.times.items():
             stats["times"][name] = stats["times"][name].plus(times) if name in stats["times"] else times
+        for rule, failed in decoded.failed.items():
+            stats["rules"][rule] = stats["rules"].get(rule, 0) + failed
         stats["bytes"] += int(records.keys.lengths().sum() + records.values.lengths().sum())
         for partition in np.unique(records.partitions).tolist():
             own = records.offsets[records.partitions == partition]
@@ -297,6 +303,7 @@ class _Topic:
                 "stage": error.stage.value,
                 "path": error.path,
                 "detail": error.detail,
+                "rule": error.rule if isinstance(error, FailedRule) else "",
             }
             self._files.append((Kind.HALT, json.dumps(place)))
 

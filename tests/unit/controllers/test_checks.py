@@ -17,6 +17,10 @@ def refused(observed: ObservedTopic) -> str | None:
     return failure.reason if failure else None
 
 
+def rules(*checks: str) -> dict[str, Any]:
+    return {"quality": {"rules": [{"name": f"r{number}", "check": check} for number, check in enumerate(checks)]}}
+
+
 def fields(*columns: tuple[str, str]) -> dict[str, Any]:
     return {"format": "Json", "fields": [{"name": name, "type": kind} for name, kind in columns]}
 
@@ -135,6 +139,31 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             id="sorted in an unknown direction",
         ),
         pytest.param({"table": {"sortBy": ["tags"]}}, Reason.BAD_TRANSFORM, "list", id="sorted by a list"),
+        pytest.param(
+            rules("delai > 1"),
+            Reason.UNKNOWN_COLUMN,
+            "spec.quality.rules: rule r0: check 'delai > 1', character 1: 'delai' is not a column of the table; choose one of delay,",
+            id="a rule about a missing column",
+        ),
+        pytest.param(
+            rules("id > 1", "id > 'x'"),
+            Reason.BAD_RULE,
+            "rule r1: check",
+            id="a rule that compares a number with a text",
+        ),
+        pytest.param(rules("id >"), Reason.BAD_RULE, "character 5: expected", id="a rule that ends too early"),
+        pytest.param(
+            rules("id > 1 and tags is null and place.city not matches '(?=x)'"),
+            Reason.BAD_RULE,
+            "character 40: '(?=x)' is not a pattern of RE2: invalid perl operator: (?=; correct the pattern",
+            id="a rule with a pattern that RE2 does not have",
+        ),
+        pytest.param(
+            {"quality": {"rules": [{"name": "a", "check": "id > 1"}, {"name": "a", "check": "id > 2"}]}},
+            Reason.BAD_RULE,
+            "two rules have the name a",
+            id="two rules of one name",
+        ),
     ],
 )
 def test_an_invalid_spec_has_its_reason(spec: dict[str, Any], reason: Reason, text: str) -> None:

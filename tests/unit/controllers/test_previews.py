@@ -70,6 +70,8 @@ def governed(observed: ObservedTopic, policy: Manifest | None) -> ObservedTopic:
     return replace(observed, maintenance=TopicMaintenance({kind: PolicyBinding(resolution)}))
 
 
+RULE = {"name": "positive", "check": "id > 0"}
+
 CHANGES: list[tuple[Manifest, str]] = [
     ({"partitions": 6}, "changed spec.partitions 3 6 Kafka topic orders grows"),
     ({"config": {"retention.ms": "2"}}, "changed spec.config.retention.ms  2 Kafka topic orders: retention.ms is set to 2"),
@@ -88,6 +90,7 @@ CHANGES: list[tuple[Manifest, str]] = [
     ({"ingestion": {"startFrom": "Latest"}}, "changed spec.ingestion.startFrom Earliest Latest no effect, because ingestion has begun"),
     ({"ingestion": {"onBadRecord": "Halt"}}, "changed spec.ingestion.onBadRecord DeadLetter Halt ingestion stops at the next record"),
     ({"ingestion": {"onBadRecord": "Skip"}}, "changed spec.ingestion.onBadRecord DeadLetter Skip later records that do not fit are counted"),
+    ({"quality": {"rules": [RULE]}}, "changed spec.quality.rules  [{"),
     ({"suspend": True}, "changed spec.suspend false true ingestion stops; records wait in Kafka topic orders"),
     ({"deletionPolicy": {"topic": "Delete"}}, "changed spec.deletionPolicy.topic Retain Delete deleting this resource will delete Kafka topic"),
     ({"compactionPolicyRef": {"name": "nightly"}}, "changed spec.compactionPolicyRef.name  nightly"),
@@ -111,6 +114,7 @@ def test_a_changed_field_has_its_effect(spec: Manifest, effect: str) -> None:
         ({"table": {"partitionBy": ["day(at)"]}}, "the operator removes the partitioning of table lake.demo.orders"),
         ({"table": {"sortBy": ["id"]}}, "the operator removes the sort order of table lake.demo.orders"),
         ({"table": {"properties": {"a": "b"}}}, "table lake.demo.orders loses this property"),
+        ({"quality": {"rules": [RULE]}}, "later records need not satisfy any rule"),
         ({"suspend": True}, "ingestion continues with the records that wait in Kafka topic orders"),
         ({"deletionPolicy": {"topic": "Delete"}}, "deleting this resource will keep Kafka topic orders"),
         ({"ingestion": {"onBadRecord": "Halt"}}, "later records that do not fit go to table lake.demo.orders__dlq"),
@@ -120,6 +124,34 @@ def test_a_value_that_is_removed_has_its_effect(spec: Manifest, words: str) -> N
     before = live(**spec)
     (effect,) = preview(before, replace(wanted(), job=before.job))
     assert words in effect.text
+
+
+@pytest.mark.parametrize(
+    ("rules", "field", "words"),
+    [
+        (
+            [{**RULE, "check": "id > 1"}],
+            "[positive].check",
+            "later records that fail rule positive go to table lake.demo.orders__dlq",
+        ),
+        ([{**RULE, "onFail": "Halt"}], "[positive].onFail", "later records that fail rule positive stop ingestion"),
+        ([RULE, {"name": "at", "check": "at is not null", "onFail": "Count"}], "[at]", "rule at are counted, and land"),
+        ([{**RULE, "name": "other"}, RULE], "[other]", "later records that fail rule other go to table"),
+    ],
+)
+def test_a_changed_quality_rule_has_its_effect(rules: list[Manifest], field: str, words: str) -> None:
+    before = live(quality={"rules": [RULE]})
+    (effect,) = preview(before, replace(wanted(quality={"rules": rules}), job=before.job))
+    assert effect.field == f"spec.quality.rules{field}"
+    assert words in effect.text
+
+
+def test_a_removed_quality_rule_and_the_rules_of_a_new_topic_are_shown() -> None:
+    before = live(quality={"rules": [RULE, {**RULE, "name": "other"}]})
+    (effect,) = preview(before, replace(wanted(quality={"rules": [RULE]}), job=before.job))
+    assert effect.text == "later records need not satisfy rule other"
+    effects = preview(None, gen.observed(gen.topic("orders", schema=json_schema(), quality={"rules": [RULE]})))
+    assert "later records that fail rule positive go to table lake.demo.orders__dlq" in [each.text for each in effects]
 
 
 def shown(effect: Effect) -> str:

@@ -630,6 +630,22 @@ def test_a_halt_advises_only_changes_that_are_allowed_and_help(code: str, advice
     assert advice in message(driver(state="Halted", halted_at=halted), ConditionType.INGESTION_READY)
 
 
+def test_a_halt_names_the_quality_rule_and_the_status_counts_failures() -> None:
+    rules = [{"name": "plausible", "check": "id > 0", "onFail": "Halt"}, {"name": "new", "check": "id < 9"}]
+    halted = HaltedAt(partition=2, offset=900, code="QualityRule", column="id", rule="plausible")
+    progress = gen.progress(state="Halted", halted_at=halted, failed_rules={"plausible": 1, "old": 3})
+    manifest = gen.topic("flights", quality={"rules": rules})
+    text = message(landing(manifest=manifest, progress=progress), ConditionType.INGESTION_READY)
+    assert "offset 900 (QualityRule in rule plausible); correct the rule in spec.quality.rules, or send" in text
+    document = documented(landing(manifest=manifest, progress=progress))
+    assert document["quality"] == [{"rule": "plausible", "failed": 1}, {"rule": "new", "failed": 0}]
+    restarted = gen.topic("flights", gen.with_status(document), quality={"rules": rules})
+    later = documented(landing(manifest=restarted, progress=None))
+    assert later["quality"] == document["quality"]
+    assert "quality" not in status.significant(document)
+    assert "quality" not in documented(landing())
+
+
 @pytest.mark.parametrize(
     ("value", "answer"),
     [

@@ -43,6 +43,7 @@ NEW: dict[str, dict[str, Any]] = {
         "topic_created": True,
         "retention_ms": 86_400_000,
         "retention_bytes": 1_073_741_824,
+        "quality_rules": [{"name": "plausible", "check": "at is not null", "on_fail": "Count"}],
         "record_schema": {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
             "text": "{}",
@@ -93,7 +94,8 @@ NEW: dict[str, dict[str, Any]] = {
     "group-progress": {
         "topics": [
             {
-                "halted_at": {"column": "id"},
+                "halted_at": {"column": "id", "rule": "plausible"},
+                "failed_rules": {"plausible": 2},
                 "lag_bytes": 512.0,
                 "recent": {"records": 9, "rejected": 1, "code": "WrongKind", "path": "$.id", "new_schema": True},
                 "losses": Losses()

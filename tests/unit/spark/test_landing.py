@@ -60,6 +60,7 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "code": "WrongKind",
             "path": "$.a",
             "times": {},
+            "rules": {},
         }
     ]
 
@@ -108,7 +109,7 @@ def test_the_first_dead_letter_requests_its_table_and_writes_no_file(tmp_path: P
 def test_a_halt_is_reported_with_its_offset(tmp_path: Path) -> None:
     landing = plan(t=topic(tmp_path, job(("a", "int"), on_bad_record="Halt"), dead=False))
     results = tables.results(land(iter([batch([GOOD, BAD, GOOD])]), landing))["t"]
-    place = {"partition": 0, "offset": 1, "code": "WrongKind", "stage": "Schema", "path": "$.a"}
+    place = {"partition": 0, "offset": 1, "code": "WrongKind", "stage": "Schema", "path": "$.a", "rule": ""}
     assert results["halt"] == [place | {"detail": 'expected int, found string "x"'}]
     assert len(tables.read(results["data"])) == 1
 

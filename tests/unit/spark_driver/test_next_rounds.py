@@ -150,7 +150,15 @@ def test_the_next_round_is_discarded_if_its_basis_changes(change: Any) -> None:
 
 
 def halting(offset: int) -> TopicResult:
-    place: HaltPlace = {"partition": 0, "offset": offset, "code": "c", "stage": "s", "path": "", "detail": ""}
+    place: HaltPlace = {
+        "partition": 0,
+        "offset": offset,
+        "code": "c",
+        "stage": "s",
+        "path": "",
+        "detail": "",
+        "rule": "",
+    }
     result = results.landed({0: (5, offset)})
     result.halts = [place]
     return result

@@ -100,6 +100,7 @@ def test_results_of_tasks_are_added_up() -> None:
         "code": "WrongKind",
         "path": "$.id",
         "times": {"at": [3, 1, "s", 5]},
+        "rules": {},
     }
     results = parse_results(
         [
@@ -122,7 +123,15 @@ def test_results_of_tasks_are_added_up() -> None:
 
 def test_the_first_halt_of_a_partition_counts() -> None:
     def place(partition: int, offset: int) -> dict[str, object]:
-        return {"partition": partition, "offset": offset, "code": "c", "stage": "s", "path": "", "detail": ""}
+        return {
+            "partition": partition,
+            "offset": offset,
+            "code": "c",
+            "stage": "s",
+            "path": "",
+            "detail": "",
+            "rule": "",
+        }
 
     halts = first_halts([place(0, 9), place(0, 4), place(1, 7)])  # type: ignore[list-item]
     assert {part: halt["offset"] for part, halt in halts.items()} == {0: 4, 1: 7}
@@ -169,7 +178,17 @@ def test_dead_letter_times_of_a_new_topic_follow_all_earlier_ones(now: int) -> N
 def test_a_halt_tells_no_part_of_the_record(path: str, column: str) -> None:
     halted = topic(record_schema=RecordSchema(format="Json", fields=(Column(name="a", type="int"),)))
     halt(
-        halted, 2, {"partition": 2, "offset": 9, "code": "WrongKind", "stage": "Schema", "path": path, "detail": "4711"}
+        halted,
+        2,
+        {
+            "partition": 2,
+            "offset": 9,
+            "code": "WrongKind",
+            "stage": "Schema",
+            "path": path,
+            "detail": "4711",
+            "rule": "",
+        },
     )
     assert halted.halted is not None
     assert halted.halted.column == column

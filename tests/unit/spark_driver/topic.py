@@ -34,7 +34,7 @@ PARTS = {
 
 def topic(name: str = "orders", lag: int = 0, **state: Any) -> Topic:
     of_job = (
-        "freshness_ms", "on_bad_record", "record_schema", "resume", "retention_bytes", "retention_ms", "suspended",
+        "freshness_ms", "on_bad_record", "quality_rules", "record_schema", "resume", "retention_bytes", "retention_ms", "suspended",
     )  # fmt: skip
     changes = {key: state.pop(key) for key in of_job if key in state}
     made = Topic(job(name, **changes))

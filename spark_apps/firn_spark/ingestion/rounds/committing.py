@@ -130,6 +130,7 @@ class TopicCommits:
         topic.totals.skipped += result.skipped
         topic.recent.add(result.rows, result.dead_rows + result.skipped, result.code, result.path)
         topic.recent.add_times(result.times)
+        topic.count_failed(result.rules)
         if result.landed:
             topic.totals.last_commit = time.time()
             self._meter.landed(topic, result, time.monotonic() - started)
@@ -247,7 +248,11 @@ class TopicCommits:
 def halt(topic: Topic, partition: int, place: HaltPlace) -> None:
     """Stop the topic at the record of ``place``."""
     topic.halted = HaltedAt(
-        partition=partition, offset=place["offset"], code=place["code"], column=_column(topic, place["path"])
+        partition=partition,
+        offset=place["offset"],
+        code=place["code"],
+        column=_column(topic, place["path"]),
+        rule=place["rule"],
     )
     log.warning(
         "the topic halted at a record",

@@ -43,6 +43,8 @@ class TopicResult:
     code: str = ""
     path: str = ""
     times: dict[str, Times] = field(default_factory=dict)
+    rules: dict[str, int] = field(default_factory=dict)
+    """Quality rule -> records that failed it."""
     detours: int = 0
     """Partitions that brokers served although the profile has direct reads."""
     problem: str = ""
@@ -88,6 +90,8 @@ class TopicResult:
         for name, counts in stats["times"].items():
             times = Times(*counts)  # JSON made a list of it
             self.times[name] = self.times[name].plus(times) if name in self.times else times
+        for rule, failed in stats["rules"].items():
+            self.rules[rule] = self.rules.get(rule, 0) + failed
         for text, (count, first, last) in stats["partitions"].items():
             before = self.partitions.get(int(text), (0, first, last))
             self.partitions[int(text)] = (before[0] + count, min(before[1], first), max(before[2], last))
@@ -176,7 +180,7 @@ class LandingJobs:
         return rows
 
     def _by_spark(self, planned: Plan, plan: LandingPlan) -> Iterable[tuple[str, str, str]]:
-        split = all(topic.job.on_bad_record != "Halt" for topic in planned)
+        split = not any(topic.job.halts for topic in planned)
         frame = spark_records(
             self._spark,
             spark_options(self._connection(planned)),

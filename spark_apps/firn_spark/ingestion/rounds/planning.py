@@ -146,7 +146,7 @@ def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
         parts = [Slice(topic.job.topic, part, start, end) for part, (start, end) in sorted(ranges.items())]
         if _bytes(topic, ranges) <= LARGE_BYTES:
             give(parts, topic.reading.record_bytes)
-        elif topic.job.on_bad_record == "Halt":
+        elif topic.job.halts:
             for part in sorted(parts, key=lambda part: part.start - part.end):
                 give([part], topic.reading.record_bytes)
         else:

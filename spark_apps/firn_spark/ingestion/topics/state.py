@@ -406,4 +406,6 @@ class Totals:
     rows: int = 0
     dead: int = 0
     skipped: int = 0
+    failed_rules: Mapping[str, int] = field(default_factory=dict)
+    """Quality rule -> records that failed it. Replaced, not changed."""
     last_commit: float | None = None

@@ -1,6 +1,7 @@
 """A topic in the driver: its contract, its progress, and the failures that delay it."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from firn.model.errors import FencedError, FirnError
@@ -301,6 +302,14 @@ class Topic:
         self.attempts.succeeded()
         return True
 
+    def count_failed(self, rules: Mapping[str, int]) -> None:
+        """Count records that failed quality rules. Every rule of the contract has a count."""
+        if self.job.quality_rules:
+            before = self.totals.failed_rules
+            self.totals.failed_rules = {
+                rule.name: before.get(rule.name, 0) + rules.get(rule.name, 0) for rule in self.job.quality_rules
+            }
+
     def accept(self, job: IngestJob) -> None:
         """Take a new contract. A halted topic is retried under it, unless only the retention of the log changed.
 
@@ -316,6 +325,9 @@ class Topic:
             self.reading.schemas, self.reading.incompatible, self.reading.schema = {}, {}, None
             self.reading.needed_schemas.clear()
             self.reading.refused_at.clear()
+        if job.quality_rules != self.job.quality_rules:
+            unchanged = {rule.name for rule in job.quality_rules if rule in self.job.quality_rules}
+            self.totals.failed_rules = {name: n for name, n in self.totals.failed_rules.items() if name in unchanged}
         self.job, self.halted = job, None
         self.prepared = False
         self.attempts.failures, self.attempts.next_at = 0, 0.0
