@@ -229,7 +229,7 @@ def metrics() -> str:
 def commands() -> str:
     """Return the page of the command line tools."""
     lines = ["# Commands", "", NOTE, "", "## firn", "", wrapped(app.info.help or "")]
-    for name, command in sorted(typer.main.get_command(app).commands.items()):  # type: ignore[attr-defined]
+    for name, command in sorted(_commands(typer.main.get_command(app))):
         lines += ["", f"### firn {name}", ""]
         lines += [wrapped(paragraph) + "\n" for paragraph in (command.help or "").split("\n\n")]
         if command.params:
@@ -247,6 +247,15 @@ def commands() -> str:
     codes += [(code.value, text) for code, text in CODES_OF_COMMANDS.items()]
     lines += [row(str(code), text) for code, text in sorted(codes, key=lambda each: each[0])]
     return page(lines)
+
+
+def _commands(group: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield each command with its name, after those of the groups around it."""
+    for name, command in group.commands.items():
+        if hasattr(command, "commands"):
+            yield from _commands(command, f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}", command
 
 
 def page(lines: Iterable[str]) -> str:

@@ -148,11 +148,23 @@ class StartFrom(Contract):
     timestamp_ms: int | None = None
 
 
-class Adoption(Contract):
-    """The topic whose table this topic continues, and the first offsets to land; other partitions begin at their start."""
+class SinkCommits(Contract):
+    """The places of the state of a connector of the Apache Iceberg sink of Kafka Connect."""
 
-    topic_id: str
+    control_topic: str
+    group: str
+    """Consumer group of the connector."""
+
+
+class Adoption(Contract):
+    """The topic, or the connector, whose table this topic continues, and the first offsets to land.
+
+    Other partitions begin at their start. After a connector without offsets here, the driver finds them.
+    """
+
+    topic_id: str = ""
     offsets: dict[int, int] = Field(default_factory=dict)
+    connect: SinkCommits | None = Field(default=None, exclude_if=lambda sink: sink is None)
 
 
 class IngestJob(Contract):

@@ -359,7 +359,8 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
                 " serves this topic",
             )
         case "BackingOff":
-            reason = Reason.OUT_OF_MEMORY if progress.reason == Reason.OUT_OF_MEMORY else Reason.BACKING_OFF
+            of_driver = (Reason.OUT_OF_MEMORY, Reason.WAITING_FOR_CONNECTOR)
+            reason = Reason(progress.reason) if progress.reason in of_driver else Reason.BACKING_OFF
             return Verdict(
                 "False",
                 reason,

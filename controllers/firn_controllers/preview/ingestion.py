@@ -98,6 +98,9 @@ _WORDS: Mapping[str, Words] = {
     "spec.ingestion.startFrom": _start,
     "spec.ingestion.onBadRecord": _bad_records,
     "spec.ingestion.adopt": lambda _, __: "ingestion continues a table with records of the topic that adopt names",
+    "spec.ingestion.adopt.connect": lambda _, observed: (
+        f"ingestion continues table {table_name(observed)} where the connector ended, after it has stopped"
+    ),
     "spec.suspend": _suspend,
     "spec.deletionPolicy.topic": _delete_topic,
     "spec.deletionPolicy.table": _delete_table,
@@ -118,8 +121,10 @@ def field_effect(difference: Difference, after: ObservedTopic) -> Effect:
     if path.startswith("spec.table.properties."):
         verb = f"gets property {path.removeprefix('spec.table.properties.')}" if new else "loses this property"
         return changed(path, f"table {table_name(after)} {verb}", old, new)
-    if path.startswith("spec.ingestion.adopt"):
-        path = "spec.ingestion.adopt"
+    for prefix in ("spec.ingestion.adopt.connect", "spec.ingestion.adopt"):
+        if path.startswith(prefix):
+            path = prefix
+            break
     words = _WORDS.get(path)
     return changed(difference.path, words(new, after) if words is not None else "", old, new)
 

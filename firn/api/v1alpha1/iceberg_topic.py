@@ -22,6 +22,7 @@ from firn.model.jobs import (
     QualityRule,
     RecordSchema,
     SchemaFormat,
+    SinkCommits,
     StartFrom,
     Subject,
     TableTarget,
@@ -286,15 +287,40 @@ class AdoptedOffset(ApiModel):
     offset: Int64 = Field(ge=0, description="The first offset to land.")
 
 
-class AdoptSpec(ApiModel):
-    """Continuation of a table that has the records of a topic of another Kafka cluster."""
+class ConnectSinkSpec(ApiModel):
+    """A connector of the Apache Iceberg sink of Kafka Connect that has written the table. It has to be stopped."""
 
-    topic_id: Annotated[str, Field(min_length=1, max_length=64)] = Field(
-        description="Kafka's id of the earlier topic: the table property firn.topic-id. For any other earlier topic, adopt has no effect."
+    group: Annotated[str, Field(min_length=1, max_length=255)] = Field(
+        description="Consumer group of the connector: its property iceberg.connect.group-id, or connect-NAME with the name of the connector."
+    )
+    control_topic: Annotated[str, Field(min_length=1, max_length=249)] = Field(
+        default="control-iceberg", description="The connector's property iceberg.control.topic."
+    )
+
+
+class AdoptSpec(ApiModel):
+    """Continuation of a table that has the records of a topic of another Kafka cluster, or that Kafka Connect has written."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.topicId) != has(self.connect)",
+            "set either topicId, to continue a table of another Kafka cluster, or connect, to continue a table of Kafka Connect",
+        ),
+    )
+
+    topic_id: Annotated[str, Field(min_length=1, max_length=64)] | None = Field(
+        default=None,
+        description="Kafka's id of the earlier topic: the table property firn.topic-id. For any other earlier topic, adopt has no effect.",
+    )
+    connect: ConnectSinkSpec | None = Field(
+        default=None,
+        description="Continue a table without landed offsets where a stopped connector of the Apache Iceberg sink ended. The driver reads"
+        " the place from the table, the connector's consumer group and its control topic.",
     )
     offsets: Annotated[tuple[AdoptedOffset, ...], Field(max_length=10_000)] = Field(
         default=(),
-        description="Offsets in the new topic. A partition that is not listed begins at the start of its log.",
+        description="Offsets in the new topic. A partition that is not listed begins at the start of its log. With connect, these offsets"
+        " replace those that the driver finds; leave them out.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["partition"]},
     )
 
@@ -323,7 +349,8 @@ class IngestionSpec(ApiModel):
     )
     adopt: AdoptSpec | None = Field(
         default=None,
-        description="Approval to continue a table whose records are of another Kafka cluster, such as after a move of the topic.",
+        description="Approval to continue a table whose records are of another Kafka cluster, such as after a move of the topic. Or the"
+        " connector whose table the topic continues.",
     )
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = Field(
         default="DeadLetter",
@@ -767,7 +794,12 @@ class IcebergTopic(ApiModel):
         adopt = self.spec.ingestion.adopt
         if adopt is None:
             return None
-        return Adoption(topic_id=adopt.topic_id, offsets={item.partition: item.offset for item in adopt.offsets})
+        sink = adopt.connect
+        return Adoption(
+            topic_id=adopt.topic_id or "",
+            offsets={item.partition: item.offset for item in adopt.offsets},
+            connect=SinkCommits(control_topic=sink.control_topic, group=sink.group) if sink is not None else None,
+        )
 
     def record_schema(self) -> RecordSchema:
         """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field.

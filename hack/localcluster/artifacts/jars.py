@@ -17,8 +17,11 @@ OWN_POMS = {
     "streams": REPOSITORY / "tests/clients/streams/pom.xml",
     "iceberg-rest": REPOSITORY / "tests/servers/iceberg_rest.xml",
     "apicurio": REPOSITORY / "tests/servers/apicurio.xml",
+    "sink": REPOSITORY / "tests/servers/iceberg_sink.xml",
 }
 """Profiles of tests that have a POM of their own."""
+PARTS = {"sink": {"worker": "worker", "plugin": "plugins/iceberg", "converter": "plugins/converter"}}
+"""Profiles of a POM whose jars are in folders of their own."""
 PROFILES = ("spark", "kafka", "connect", "test", "nessie", *OWN_POMS)
 
 
@@ -30,7 +33,8 @@ def fetch(profile: str, *options: str) -> Path:
 
     def copy_dependencies(directory: Path) -> None:
         with step(f"fetching jars: {' '.join([profile, *options])}"):
-            copy_jars(pom, directory, profile, "-P", profile, *options)
+            for part, folder in PARTS.get(profile, {profile: "."}).items():
+                copy_jars(pom, directory / folder, f"{profile}-{part}", "-P", part, *options)
             for archive in directory.glob("*.tar.gz"):
                 with tarfile.open(archive) as content:
                     content.extractall(directory, filter="data")

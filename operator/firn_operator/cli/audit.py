@@ -245,8 +245,8 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
 
 
 def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator[pa.Table]:
-    """Yield (partition, offset) of every row of the table, or of a snapshot."""
-    if table is None:
+    """Yield (partition, offset) of every row of the table, or of a snapshot. Rows of another writer have neither."""
+    if table is None or not _has_offsets(table, snapshot_id):
         return
     flat = f"{rows.METADATA_COLUMN}_partition" in {field.name for field in table.schema().fields}
     selected = (
@@ -258,9 +258,17 @@ def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator
         else:
             struct = batch.column(0)
             columns = [struct.field("partition"), struct.field("offset")]
-        yield pa.Table.from_arrays(
+        found = pa.Table.from_arrays(
             [column.cast(kind) for column, kind in zip(columns, _OFFSETS.types, strict=True)], schema=_OFFSETS
         )
+        yield found.drop_null()
+
+
+def _has_offsets(table: Table, snapshot_id: int | None) -> bool:
+    """Return whether the table, or the schema of a snapshot, has Kafka's columns. A table that was adopted got them later."""
+    snapshot = table.snapshot_by_id(snapshot_id) if snapshot_id is not None else None
+    schema = table.schemas()[snapshot.schema_id] if snapshot is not None and snapshot.schema_id is not None else None
+    return schema is None or any(field.name.startswith(rows.METADATA_COLUMN) for field in schema.fields)
 
 
 def live_topic(settings: Mapping[str, Any], topic: str) -> Topic:

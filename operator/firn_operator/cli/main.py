@@ -1,7 +1,7 @@
 """The command line tool ``firn``: inspect and plan topics, query tables, audit topics, check the configuration.
 
-``status`` and ``plan`` work on any machine with a kubeconfig, also as ``kubectl firn``. The other commands need the
-operator's configuration, and run in its pod.
+``status`` and ``plan`` work on any machine with a kubeconfig, also as ``kubectl firn``, and ``adopt`` where the catalog
+is reachable. The other commands need the operator's configuration, and run in its pod.
 """
 
 import json
@@ -150,6 +150,62 @@ def plan(
         raise typer.Exit(plans.PlanCode.NO_PLAN) from None
     plans.print_plan(made, as_json=output is Format.JSON)
     raise typer.Exit(made.code)
+
+
+adopt = typer.Typer(no_args_is_help=True, help="Continue a table that another program has written.")
+app.add_typer(adopt, name="adopt")
+
+
+@adopt.callback()
+def _adopt() -> None:
+    """Keep ``connect`` a command of its own, although it is the only one."""
+
+
+@adopt.command("connect")
+def adopt_connect(
+    config: Annotated[
+        str,
+        typer.Option("--config", help="File with the connector's configuration as JSON, or - for standard input."),
+    ],
+    topic: Annotated[
+        str, typer.Option("--topic", help="Name of the IcebergTopic. Default: that of the Kafka topic.")
+    ] = "",
+    namespace: Namespace = None,
+    catalog: Annotated[
+        str, typer.Option(help="Catalog of the operator's configuration with the table. Default: its default catalog.")
+    ] = "",
+    profile: Annotated[
+        str,
+        typer.Option(
+            help="Profile of the operator's configuration with the Kafka topic. Default: its default profile."
+        ),
+    ] = "",
+    registry: Annotated[
+        str, typer.Option(help="Schema registry of the operator's configuration, for a connector that reads Avro.")
+    ] = "",
+    context: Context = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing: the table does not consent to its adoption.")
+    ] = False,
+) -> None:
+    """Write the IcebergTopic that continues the table of a connector of the Apache Iceberg sink of Kafka Connect.
+
+    The command reads the connector's configuration, and the table with the rights of its catalog properties. It sets the table property
+    firn.adopt to the topic, which lets the topic adopt the table. The manifest goes to standard output, and the report to standard error.
+    The report says what changes in the table, how the topic differs from the connector, and what to do next.
+
+    Applying the manifest is up to you. The driver then waits until the connector has stopped, and continues exactly where it ended.
+
+    The exit code is 0 if the manifest is written, and 2 if no IcebergTopic can continue the table. It is 75 if the catalog does not answer.
+    """
+    from firn_operator.cli.adoption import connect, manifest
+    from firn_operator.cli.resources import connection
+
+    place = namespace or connection.log_in(context).namespace
+    choices = manifest.Choices(place, topic, catalog, profile, registry)
+    text, report = connect.run(config, choices, dry_run=dry_run)
+    print(report, file=sys.stderr)
+    print(text, end="")
 
 
 @app.command()

@@ -1,6 +1,6 @@
 """Requests to a profile's brokers for ids, partitions and offsets of topics. The driver makes them."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from confluent_kafka import (
     OFFSET_BEGINNING,
     OFFSET_END,
+    ConsumerGroupTopicPartitions,
     IsolationLevel,
     KafkaError,
     KafkaException,
@@ -20,12 +21,15 @@ from firn.kafka_clients import NO_TOPIC, kafka_id
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
+from firn_spark.kafka import control_topic
 from firn_spark.kafka.clients import client_config, silent_logger
 from firn_spark.kafka.divergence import find_divergences
 from firn_spark.kafka.refusals import UNANSWERED, denied, refuses_connection
 from firn_spark.worker.fetching.access import GRANT_HINT
 
 REQUEST_SECONDS = 10.0
+READ_SECONDS = 30.0
+"""Seconds without a record after which a read of records fails."""
 _T = TypeVar("_T")
 
 
@@ -138,6 +142,10 @@ class Kafka:
             answers[topic] = self.translate(KafkaException(error), f"topic {topic}, partition {part}")
         return answers
 
+    def high_watermarks(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
+        """Return the end of each partition with the records of open transactions."""
+        return self._offsets(topics, OFFSET_END, IsolationLevel.READ_UNCOMMITTED)
+
     def starts(self, topics: Mapping[str, Sequence[int]]) -> dict[str, dict[int, int] | FirnError]:
         """Return the log start of each partition."""
         return self._offsets(topics, OFFSET_BEGINNING)
@@ -147,20 +155,74 @@ class Kafka:
         is none."""
         return self._offsets(topics, timestamp_ms)
 
-    def _offsets(self, topics: Mapping[str, Sequence[int]], wanted: int) -> dict[str, dict[int, int] | FirnError]:
+    def group_members(self, group: str) -> int:
+        """Return the number of members of a consumer group; 0 if it does not exist."""
+        future = self._call(lambda: self._admin.describe_consumer_groups([group], request_timeout=REQUEST_SECONDS))[
+            group
+        ]
+        try:
+            return len(future.result().members)
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return 0
+            raise self.translate(error, f"consumer group {group}") from error
+
+    def group_offsets(self, group: str, topic: str, partitions: Sequence[int]) -> dict[int, int]:
+        """Return the committed offsets of a consumer group. Partitions without one are left out.
+
+        Raises UnavailableError if a transaction is about to change them, and the errors of `translate`.
+        """
+        wanted = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, part) for part in partitions])
+        future = self._call(
+            lambda: self._admin.list_consumer_group_offsets(
+                [wanted], require_stable=True, request_timeout=REQUEST_SECONDS
+            )
+        )[group]
+        try:
+            found = future.result().topic_partitions
+        except KafkaException as error:
+            if error.args[0].code() == KafkaError.GROUP_ID_NOT_FOUND:
+                return {}
+            raise self.translate(error, f"consumer group {group}") from error
+        for each in found:
+            if each.error is not None:
+                raise self.translate(KafkaException(each.error), f"consumer group {group}, topic {topic}")
+        return {each.partition: each.offset for each in found if each.offset >= 0}
+
+    def committed(self, topic: str, starts: Mapping[int, int], ends: Mapping[int, int]) -> Iterator[bytes]:
+        """Yield the values of the records of committed transactions from ``starts`` to ``ends`` (`ends`), in any order.
+
+        Raises the errors of `translate`.
+        """
+        try:
+            yield from control_topic.values(client_config(self.connection), topic, starts, ends, READ_SECONDS)
+        except KafkaException as error:
+            raise self.translate(error, f"topic {topic}") from error
+
+    def _offsets(
+        self,
+        topics: Mapping[str, Sequence[int]],
+        wanted: int,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[str, dict[int, int] | FirnError]:
         return {
             topic: ends if isinstance(ends, FirnError) else {part: end.offset for part, end in ends.items()}
-            for topic, ends in self._list(topics, wanted).items()
+            for topic, ends in self._list(topics, wanted, isolation).items()
         }
 
-    def _list(self, topics: Mapping[str, Sequence[int]], wanted: int) -> dict[str, dict[int, LogEnd] | FirnError]:
+    def _list(
+        self,
+        topics: Mapping[str, Sequence[int]],
+        wanted: int,
+        isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
+    ) -> dict[str, dict[int, LogEnd] | FirnError]:
         """List offsets: ``wanted`` is `OFFSET_BEGINNING`, `OFFSET_END`, or a timestamp in milliseconds."""
         request = [TopicPartition(topic, part, wanted) for topic, parts in topics.items() for part in parts]
         answers: dict[str, dict[int, LogEnd] | FirnError] = {topic: {} for topic in topics}
         if not request:
             return answers
         try:
-            found = self._request_offsets(request)
+            found = self._request_offsets(request, isolation)
         except KafkaException as error:
             return {topic: self.translate(error, f"topic {topic}") for topic in topics}
         if lacking := len(request) - len(found):
@@ -181,7 +243,7 @@ class Kafka:
                 ends[partition.partition] = LogEnd(end.offset, epoch if epoch is not None and epoch >= 0 else None)
         return answers
 
-    def _request_offsets(self, request: list[TopicPartition]) -> dict[TopicPartition, Any]:
+    def _request_offsets(self, request: list[TopicPartition], isolation: IsolationLevel) -> dict[TopicPartition, Any]:
         """Return the offset or the KafkaError of each partition. Raises KafkaException if the whole request fails."""
         future: Future[dict[TopicPartition, Any]] = Future()
         # AdminClient's own method makes a future for each partition, which takes most of the time of a request.
@@ -189,7 +251,7 @@ class Kafka:
             lambda: super(AdminClient, self._admin).list_offsets(
                 request,
                 future,
-                isolation_level_value=IsolationLevel.READ_COMMITTED.value,
+                isolation_level_value=isolation.value,
                 request_timeout=REQUEST_SECONDS,
             )
         )

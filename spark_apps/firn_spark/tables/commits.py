@@ -159,6 +159,12 @@ def _history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
         snapshot = None if parent is None else table.snapshot(parent)
 
 
+def newest_summary(table: Any, key: str) -> str | None:
+    """Return the newest value of ``key`` in the summaries of the current snapshot and those before it, without a refresh."""
+    summaries = (snapshot.summary() for snapshot in _history(table))
+    return next((str(summary.get(key)) for summary in summaries if summary.get(key) is not None), None)
+
+
 def carried(landed: Landed | None) -> dict[str, str]:
     """Return the summary that a maintenance snapshot carries, so that ``landed`` survives the expiry of its own
     snapshot.
@@ -224,6 +230,17 @@ def _moved(landed: Landed | None, base: Landed | None) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class OtherWriter:
+    """The state that another writer keeps under ``key`` in the summaries of its snapshots. The commit continues from it."""
+
+    key: str
+    expected: str
+    """Its newest value. With another one, the commit fails."""
+    value: str
+    """Its value in this commit, so that the writer takes everything before as done."""
+
+
+@dataclass(frozen=True, slots=True)
 class Extras:
     """The parts of a commit besides files and offsets."""
 
@@ -243,6 +260,8 @@ class Extras:
     """Partition -> offset before which the commit skips records, because of ``onBadRecord: Skip``."""
     records: bool = False
     """True if records land with the commit, as rows or as dead letters."""
+    other: OtherWriter | None = None
+    """The writer whose table the commit takes over."""
 
 
 NO_EXTRAS = Extras()
@@ -513,7 +532,7 @@ class _Append:
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         # These are two requests in all, and `append.set` needs some for each value.
-        summary = {**self._summary, names.SUMMARY_KIND: INGEST}
+        summary = {**self._summary, **self._of_other_writer(table), names.SUMMARY_KIND: INGEST}
         snapshot = self._committer.summarised(snapshot, summary, seen.timestampMillis() if seen is not None else 0)
         properties = texts(table.properties())
         values = {
@@ -524,6 +543,16 @@ class _Append:
             **self._leaders,
         }
         return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms)
+
+    def _of_other_writer(self, table: Any) -> dict[str, str]:
+        other = self._extras.other
+        if other is None:
+            return {}
+        if newest_summary(table, other.key) != other.expected:
+            raise CommitConflictError(
+                f"table {table.name()}: the connector committed again while the driver took the table over; the driver reads its state again"
+            )
+        return {other.key: other.value}
 
     def _lost(self, table: Any, properties: Mapping[str, str]) -> dict[str, str]:
         topic_id, known = self._values[names.SUMMARY_TOPIC_ID], Losses.read(properties.get(names.TABLE_LOST))
@@ -547,7 +576,8 @@ class _Append:
                 landed,
                 decode_offsets(self._values[names.SUMMARY_OFFSETS]),
                 has_files=bool(self._files),
-                has_rows=has_rows,
+                # Rows of another writer have no offsets.
+                has_rows=has_rows and self._extras.other is None,
             )
         new = new.raised(dict(self._extras.skipped)).model_copy(update={"commit": self._values[COMMIT_ID]})
         return {names.TABLE_AUDIT_FROM: new.model_dump_json()}

@@ -78,6 +78,9 @@ ACCEPTED: dict[str, Manifest] = {
     "adopt another topic": {
         "ingestion": {"adopt": {"topicId": "6rV8xqZ0Q1mWn3c5dE7fGg", "offsets": [{"partition": 0, "offset": 5}]}}
     },
+    "continue a table of Kafka Connect": {
+        "ingestion": {"adopt": {"connect": {"group": "connect-orders", "controlTopic": "control"}}}
+    },
     "start at a time": {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00Z"}}},
     "start at a local time": {"ingestion": {"startFrom": {"timestamp": "2024-01-01T00:00:00.5+02:00"}}},
     "topic goes, table stays": {"deletionPolicy": {"topic": "Delete"}},
@@ -99,6 +102,11 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "raw and format": (
         {"schema": {"raw": "String", "format": "Json", "fields": [{"name": "a", "type": "int"}]}},
         "set either raw, or",
+    ),
+    "adopt nothing": ({"ingestion": {"adopt": {}}}, "set either topicId"),
+    "adopt a topic and a connector": (
+        {"ingestion": {"adopt": {"topicId": "id", "connect": {"group": "connect-orders"}}}},
+        "set either topicId",
     ),
     "an empty schema": ({"schema": {}}, "set either raw, or"),
     "format without fields": ({"schema": {"format": "Json"}}, "format: Json needs fields"),

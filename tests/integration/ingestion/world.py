@@ -363,9 +363,9 @@ def exactly(partition_ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
 
 def audit_of(world: World, job: IngestJob) -> audit.Audit:
     """Audit the topic as the command does."""
-    connection = world.settings.catalogs["lake"]
+    connection = world.settings.catalogs[job.table.catalog]
     properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
-    catalog = open_catalog("lake", connection.model_copy(update={"properties": properties}))
+    catalog = open_catalog(job.table.catalog, connection.model_copy(update={"properties": properties}))
     table = catalog.load_table((job.table.namespace, job.table.name))
     return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)
 

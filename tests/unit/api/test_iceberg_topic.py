@@ -10,7 +10,7 @@ import yaml
 from firn.api.v1alpha1 import IcebergTopic
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Adoption, Column, StartFrom
+from firn.model.jobs import Adoption, Column, SinkCommits, StartFrom
 
 SAMPLES = sorted((Path(__file__).parents[3] / "crds/samples").glob("*.yaml"))
 
@@ -86,7 +86,19 @@ def test_an_adoption_names_the_earlier_topic_and_the_first_offsets() -> None:
     assert topic({"ingestion": {"adopt": {"topicId": "id-1"}}}).adoption == Adoption(topic_id="id-1")
 
 
-@pytest.mark.parametrize("adopt", [{}, {"topicId": ""}, {"topicId": "x", "offsets": [{"partition": 0, "offset": -1}]}])
+def test_an_adoption_names_the_connector_that_wrote_the_table() -> None:
+    sink = SinkCommits(control_topic="control-iceberg", group="connect-orders")
+    adopting = topic({"ingestion": {"adopt": {"connect": {"group": "connect-orders"}}}})
+    assert adopting.adoption == Adoption(connect=sink)
+    listed = {"connect": {"group": "g", "controlTopic": "c"}, "offsets": [{"partition": 1, "offset": 9}]}
+    assert topic({"ingestion": {"adopt": listed}}).adoption == Adoption(
+        connect=SinkCommits(control_topic="c", group="g"), offsets={1: 9}
+    )
+
+
+@pytest.mark.parametrize(
+    "adopt", [{"connect": {}}, {"topicId": ""}, {"topicId": "x", "offsets": [{"partition": 0, "offset": -1}]}]
+)
 def test_the_model_rejects_an_invalid_adoption(adopt: Any) -> None:
     with pytest.raises(InvalidSpecError, match=r"IcebergTopic my-topic: spec\.ingestion\.adopt"):
         topic({"ingestion": {"adopt": adopt}})

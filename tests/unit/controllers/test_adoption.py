@@ -212,6 +212,20 @@ async def test_consent_counts_under_every_rule_and_only_once() -> None:
     assert await created(lake, uid="uid-2", topicName="fresh", table={"name": "flights"}) == ("False", "NotAllowed")
 
 
+async def test_a_topic_creates_no_table_in_place_of_that_of_a_connector() -> None:
+    lake = world()
+    spec: dict[str, Any] = {"ingestion": {"adopt": {"connect": {"group": "connect-flights"}}}}
+    assert await created(lake, **spec) == ("False", "InvalidSpec")
+    message = lake.message("SpecValid")
+    assert (
+        "spec.ingestion.adopt.connect: table lake.demo.flights does not exist, so no connector has written" in message
+    )
+    assert not lake.topics.topics
+    stored = existing(lake, Ownership(consent="demo/flights"), **spec)
+    assert await created(lake, uid="uid-2", **spec) == ("True", "Valid")
+    assert stored.ownership.consent == ""
+
+
 async def test_the_owner_leaves_a_consent_for_its_name_in_another_cluster() -> None:
     lake = await settled(gen.adopting())
     stored = lake.tables.tables[TABLE]

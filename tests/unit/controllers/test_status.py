@@ -217,6 +217,10 @@ ROWS = [
     pytest.param(
         driver(state="BackingOff", reason="OutOfMemory"), HEALTHY, "IngestionReady", "False", "OutOfMemory", id="landing lacks memory"
     ),
+    pytest.param(
+        driver(state="BackingOff", reason="WaitingForConnector"), HEALTHY, "IngestionReady", "False", "WaitingForConnector",
+        id="the connector of the table runs",
+    ),
     pytest.param(driver(state="Fenced"), HEALTHY, "IngestionReady", "False", "Fenced", id="fenced"),
     pytest.param(driver(state="Halted"), HEALTHY, "IngestionReady", "False", "BadRecordHalt", id="halted on a record"),
     pytest.param(spec(suspend=True), HEALTHY, "IngestionReady", "False", "Suspended", id="ingestion suspended"),
@@ -302,7 +306,7 @@ def test_every_row_of_the_public_table_is_produced() -> None:
     by_type = {kind: {reason for k, _, reason in produced if k == kind} for kind in {row[0] for row in produced}}
     assert by_type["IngestionReady"] == {
         "Running", "CaughtUp", "Starting", "BackingOff", "OutOfMemory", "ImagePullFailed", "Unschedulable", "Fenced", "BadRecordHalt",
-        "Suspended",
+        "Suspended", "WaitingForConnector",
     }  # fmt: skip
     assert by_type["TopicReady"] == {
         "Created", "Adopted", "BrokerStarting", "BrokerUnreachable", "AccessDenied", "PartitionDecreaseRefused",

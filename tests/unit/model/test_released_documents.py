@@ -37,7 +37,11 @@ TOKENS = {"url": "https://id/token", "scope": "kafka", "extensions": {"pool": "p
 
 NEW: dict[str, dict[str, Any]] = {
     "ingest-job": {
-        "adopt": {"topic_id": "id-old", "offsets": {"0": 7}},
+        "adopt": {
+            "topic_id": "id-old",
+            "offsets": {"0": 7},
+            "connect": {"control_topic": "control-iceberg", "group": "connect-orders"},
+        },
         "keep_snapshots_ms": 432_000_000,
         "first_table": "3d2f",
         "topic_created": True,

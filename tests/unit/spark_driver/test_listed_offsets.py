@@ -28,7 +28,7 @@ def answer(kafka: Kafka, monkeypatch: pytest.MonkeyPatch, found: dict[tuple[str,
         return value if isinstance(value, KafkaError) else SimpleNamespace(offset=value[0], leader_epoch=value[1])
 
     answers = {TopicPartition(*place): result(value) for place, value in found.items()}
-    monkeypatch.setattr(kafka, "_request_offsets", lambda _: answers)
+    monkeypatch.setattr(kafka, "_request_offsets", lambda *_: answers)
 
 
 def test_each_partition_has_its_offset_and_epoch(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,7 +49,7 @@ def test_an_error_of_a_partition_is_that_of_its_topic_only(kafka: Kafka, monkeyp
 
 
 def test_an_error_of_the_request_is_that_of_each_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Any) -> Any:
+    def refuse(*_: Any) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
 
     monkeypatch.setattr(kafka, "_request_offsets", refuse)

@@ -34,6 +34,14 @@ async def found_failure(observed: ObservedTopic, context: Context) -> Failure | 
     if holds_table(observed) or not isinstance(target, TableTarget):
         return None
     found = await context.ports.tables.found(target)
+    adoption = observed.resource.adoption
+    if found is None and adoption is not None and adoption.connect is not None:
+        # The operator would create the table, and the driver would wait for a connector that has never written it.
+        return Failure(
+            Reason.INVALID_SPEC,
+            f"spec.ingestion.adopt.connect: table {target.identifier} does not exist, so no connector has written it; create this"
+            " IcebergTopic again with the catalog, namespace and name of the connector's table",
+        )
     failure = _not_ours(observed, context, target, found) if found is not None else None
     return failure or await _default_changed(observed, context, target, found)
 

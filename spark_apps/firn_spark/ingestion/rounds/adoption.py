@@ -22,7 +22,7 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
     Raises ConflictError if the other topic is not known to be of this Kafka cluster and the spec does not adopt its
     table, and NotReadyError if the log does not reach the adopted offsets yet.
     """
-    if job.adopt is None or job.adopt.topic_id != landed.topic_id:
+    if job.adopt is None or not job.adopt.topic_id or job.adopt.topic_id != landed.topic_id:
         recorded, present = table.properties().get(names.TABLE_KAFKA_CLUSTER), kafka.cluster_id()
         if (recorded or "") != present:
             # A table names no cluster if no driver has prepared it since an upgrade from version 0.1.0 or 0.2.0.

@@ -9,9 +9,10 @@ import structlog
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
+from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
 from firn_spark.failpoints import Failpoints
-from firn_spark.ingestion import writer_schemas
+from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
@@ -92,7 +93,10 @@ class Preparation:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
         topic.table.landed = landed
-        if landed is None and topic.job.start_from.kind != "Earliest":
+        connector = topic.job.adopt.connect if topic.job.adopt is not None else None
+        if landed is None and connector is not None and not topic.replaced_table:
+            self._take_over(topic, connector, live)
+        elif landed is None and topic.job.start_from.kind != "Earliest":
             self.begin_table(topic, live)
         elif landed is not None and landed.topic_id != live.topic_id:
             self._adopt(topic, landed, live)
@@ -231,6 +235,22 @@ class Preparation:
             # The topic and its cluster change in one commit.
             cluster = Extras(cluster=self._kafkas(topic.job.profile).cluster_id())
             topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, cluster)
+
+    def _take_over(self, topic: Topic, connector: SinkCommits, live: TopicInfo) -> None:
+        """Commit the offsets at which the topic continues a table of Kafka Connect."""
+        found = takeover.find(topic.job, connector, topic.table.java, live, self._kafkas(topic.job.profile))
+        epoch = self._claim(topic, live.topic_id)
+        topic.table.landed = self._committer.commit(
+            topic.table.java, (), None, live.topic_id, epoch, found.offsets, Extras(other=found.sink)
+        )
+        log.info(
+            "took the table over from Kafka Connect",
+            topic=topic.job.topic,
+            namespace=topic.job.namespace,
+            table=topic.job.table.identifier,
+            group=connector.group,
+            offsets=found.offsets,
+        )
 
     def begin(self, topic: Topic) -> None:
         """Claim the table and the dead letters before the first round of a preparation.

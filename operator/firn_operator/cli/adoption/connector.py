@@ -1,0 +1,224 @@
+"""The configuration of a connector of the Apache Iceberg sink (IcebergSinkConfig of version 1.12). No I/O."""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import CatalogConnection, SinkCommits
+
+CLASS = "org.apache.iceberg.connect.IcebergSinkConnector"
+_JSON = "org.apache.kafka.connect.json.JsonConverter"
+_AVRO = ("io.confluent.connect.avro.AvroConverter", "io.apicurio.registry.utils.converter.AvroConverter")
+_CATALOG = "iceberg.catalog."
+_CATALOG_TYPES = {
+    "rest": "rest",
+    "jdbc": "sql",
+    "org.apache.iceberg.rest.RESTCatalog": "rest",
+    "org.apache.iceberg.jdbc.JdbcCatalog": "sql",
+}
+_TOPIC_STRATEGY = "TopicNameStrategy"
+_NOT_OF_CATALOGS = frozenset(
+    {"type", "catalog-impl", "uri", "warehouse", "jdbc.user", "jdbc.password", "jdbc.schema-version"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """A connector that a topic can continue. ``warnings`` say in which way the topic differs from it."""
+
+    name: str
+    topic: str
+    namespace: str
+    """Namespace of the table."""
+    table: str
+    sink: SinkCommits
+    is_avro: bool
+    """True if records are in Avro with a schema registry, false for JSON without schemas."""
+    catalog: str
+    """Name of the catalog in the connector. A JDBC catalog stores it with each table."""
+    connection: CatalogConnection
+    warnings: tuple[str, ...] = field(default=())
+
+
+def read(text: str) -> Connector:
+    """Read the JSON of a connector, as Connect's REST API takes or returns it.
+
+    Raises InvalidSpecError if it is no connector of the sink, or one that no IcebergTopic can continue.
+    """
+    values = _values(text)
+    _check(values)
+    topic, (namespace, table) = _topic(values), _table(values)
+    group = values.get("iceberg.connect.group-id") or f"connect-{values['name']}"
+    return Connector(
+        name=values["name"],
+        topic=topic,
+        namespace=namespace,
+        table=table,
+        sink=SinkCommits(control_topic=values.get("iceberg.control.topic") or "control-iceberg", group=group),
+        is_avro=_is_avro(values),
+        catalog=values.get("iceberg.catalog") or "iceberg",
+        connection=_connection(values),
+        warnings=tuple(_warnings(values, f"{namespace}.{table}")),
+    )
+
+
+def _values(text: str) -> dict[str, str]:
+    try:
+        document: Any = json.loads(text)
+    except ValueError as error:
+        raise InvalidSpecError(f"the configuration of the connector is not JSON: {error}") from error
+    if isinstance(document, dict) and isinstance(document.get("config"), dict):
+        document = {"name": document.get("name"), **document["config"]}
+    if not isinstance(document, dict) or not document.get("name"):
+        raise InvalidSpecError(
+            "the configuration of the connector has no name; save the answer of GET /connectors/NAME of Connect's REST API"
+        )
+    values = {str(key): str(value).strip() for key, value in document.items() if value is not None}
+    found = values.get("connector.class", "")
+    if found not in (CLASS, CLASS.rpartition(".")[2], CLASS.rpartition(".")[2].removesuffix("Connector")):
+        raise InvalidSpecError(
+            f"connector {values['name']} has the class {found or '(none)'}, and firn adopt connect reads {CLASS}; for another sink, set"
+            " spec.ingestion.startFrom, or move to this sink first"
+        )
+    return values
+
+
+def _check(values: Mapping[str, str]) -> None:
+    """Raise InvalidSpecError if the table is not that of one topic with all of its records."""
+    name = values["name"]
+    if _is_true(values, "iceberg.tables.dynamic-enabled"):
+        raise InvalidSpecError(
+            f"connector {name} chooses tables by a field of each record (iceberg.tables.dynamic-enabled), and an IcebergTopic fills one"
+            " table with all records of its topic; let the producers write one topic for each table first"
+        )
+    if values.get("iceberg.tables.route-field"):
+        raise InvalidSpecError(
+            f"connector {name} chooses records by a field (iceberg.tables.route-field), and an IcebergTopic lands all records of its topic;"
+            " let the producers write one topic for each table first"
+        )
+    group, override = values.get("iceberg.connect.group-id"), values.get("consumer.override.group.id")
+    if override and override != group:
+        raise InvalidSpecError(
+            f"connector {name} commits its offsets in group {override} (consumer.override.group.id), and its tables name group"
+            f" {group or f'connect-{name}'}; set iceberg.connect.group-id to the same group, let it commit, and stop it"
+        )
+    branches = [key for key, value in values.items() if key.endswith(("commit-branch",)) and value]
+    if branches:
+        raise InvalidSpecError(
+            f"connector {name} commits to a branch ({branches[0]}), and ingestion commits to main; move main to this branch, and remove the"
+            " property"
+        )
+
+
+def _topic(values: Mapping[str, str]) -> str:
+    topics = [topic.strip() for topic in values.get("topics", "").split(",") if topic.strip()]
+    if values.get("topics.regex") or len(topics) != 1:
+        found = values.get("topics.regex") or ", ".join(topics) or "no topics"
+        raise InvalidSpecError(
+            f"connector {values['name']} reads {found}, and an IcebergTopic lands one topic in its table; split the connector into one for"
+            " each topic and table first, each with its own name"
+        )
+    return topics[0]
+
+
+def _table(values: Mapping[str, str]) -> tuple[str, str]:
+    tables = [table.strip() for table in values.get("iceberg.tables", "").split(",") if table.strip()]
+    if len(tables) != 1:
+        raise InvalidSpecError(
+            f"connector {values['name']} writes {', '.join(tables) or 'no tables'}, and an IcebergTopic fills one table; split the connector"
+            " into one for each table first, each with its own name"
+        )
+    parts = tables[0].split(".")
+    if len(parts) != 2:
+        raise InvalidSpecError(
+            f"connector {values['name']} writes table {tables[0]}, and IcebergTopics have tables with a namespace of one level, such as"
+            " shop.orders; rename the table first"
+        )
+    return parts[0], parts[1]
+
+
+def _is_avro(values: Mapping[str, str]) -> bool:
+    converter = values.get("value.converter")
+    if converter is None:
+        raise InvalidSpecError(
+            f"connector {values['name']} has no value.converter, so that of the worker applies; add value.converter and its properties to"
+            " the file"
+        )
+    if converter in _AVRO:
+        return True
+    if converter != _JSON:
+        raise InvalidSpecError(
+            f"connector {values['name']} reads values with {converter}, for which firn adopt connect writes no schema; use {_JSON} or"
+            f" {_AVRO[0]}, or write the manifest by hand: set spec.ingestion.adopt.connect"
+        )
+    if values.get("value.converter.schemas.enable", "true").lower() != "false":
+        raise InvalidSpecError(
+            f"connector {values['name']} reads JSON with a schema in each record (value.converter.schemas.enable is true), and an"
+            " IcebergTopic reads the fields at the top of the record; let the producers write plain JSON first"
+        )
+    return False
+
+
+def _connection(values: Mapping[str, str]) -> CatalogConnection:
+    own = {key.removeprefix(_CATALOG): value for key, value in values.items() if key.startswith(_CATALOG)}
+    for key, value in own.items():
+        if "${" in value:
+            raise InvalidSpecError(
+                f"property {_CATALOG}{key} of connector {values['name']} refers to {value}, which only Connect can resolve; write its value"
+                " into the file"
+            )
+    kind = own.get("type") or own.get("catalog-impl") or ""
+    if kind not in _CATALOG_TYPES:
+        raise InvalidSpecError(
+            f"connector {values['name']} has a catalog of type {kind or '(none)'}, and Firn has catalogs of type rest and sql (jdbc); move"
+            " the table to such a catalog first"
+        )
+    properties = {key: value for key, value in own.items() if key not in _NOT_OF_CATALOGS}
+    for key, name in (("jdbc.user", "user"), ("jdbc.password", "password")):
+        if key in own:
+            properties[name] = own[key]
+    if "client.region" in properties:
+        properties.setdefault("s3.region", properties["client.region"])
+    uri = own.get("uri", "").removeprefix("jdbc:")
+    if uri.startswith("sqlite:") and not uri.startswith("sqlite:///"):
+        uri = f"sqlite:///{uri.removeprefix('sqlite:')}"
+    return CatalogConnection.model_validate(
+        {"type": _CATALOG_TYPES[kind], "uri": uri, "warehouse": own.get("warehouse", ""), "properties": properties}
+    )
+
+
+def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
+    ids = values.get(f"iceberg.table.{table}.id-columns") or values.get("iceberg.tables.default-id-columns")
+    if ids:
+        yield f"id columns {ids}: ingestion appends every record, and replaces no row with the same id"
+    transforms = values.get("transforms")
+    if transforms:
+        yield (
+            f"transforms {transforms}: ingestion lands records as they are in the topic; columns that only a transform fills get null"
+        )
+    if _is_true(values, "iceberg.tables.evolve-schema-enabled"):
+        yield (
+            "evolve-schema-enabled: the topic adds a column after the registry has a schema with its field"
+            if values.get("value.converter") in _AVRO
+            else "evolve-schema-enabled: the topic adds a column after you have added its field to spec.schema.fields"
+        )
+    if _is_true(values, "iceberg.tables.schema-case-insensitive"):
+        yield "schema-case-insensitive: members of records fill the column of exactly the same name"
+    if values.get("errors.tolerance") == "all":
+        letters = values.get("errors.deadletterqueue.topic.name")
+        where = f" in topic {letters}" if letters else ""
+        yield f"errors.tolerance: bad records{where} are not in the table; later ones go to the dead-letter table of the topic"
+    if values.get("consumer.override.auto.offset.reset") == "latest":
+        yield "auto.offset.reset latest: a partition of which the connector has read no record lands from the start of its log"
+    writes = sorted(key for key in values if key.startswith("iceberg.tables.write-props."))
+    if writes:
+        yield f"{', '.join(writes)}: ingestion writes files by the properties of the table; set them in spec.table.properties"
+    strategy = values.get("value.converter.value.subject.name.strategy", _TOPIC_STRATEGY)
+    if not strategy.endswith(f".{_TOPIC_STRATEGY}") and strategy != _TOPIC_STRATEGY:
+        yield f"subject name strategy {strategy}: set spec.schema.registry.subject to the subject of the records"
+
+
+def _is_true(values: Mapping[str, str], key: str) -> bool:
+    return values.get(key, "").lower() == "true"

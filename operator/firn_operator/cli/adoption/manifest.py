@@ -1,0 +1,141 @@
+"""The manifest of a topic that continues the table of a connector, and its changes of the table. No I/O."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pyiceberg import types as iceberg
+from pyiceberg.schema import Schema
+
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.model import names
+from firn.model.errors import InvalidSpecError
+from firn.tables import rows, types
+from firn_operator.cli.adoption.connector import Connector
+
+_PRIMITIVES: dict[type[iceberg.IcebergType], str] = {
+    iceberg.BooleanType: "boolean",
+    iceberg.IntegerType: "int",
+    iceberg.LongType: "long",
+    iceberg.FloatType: "float",
+    iceberg.DoubleType: "double",
+    iceberg.DateType: "date",
+    iceberg.TimeType: "time",
+    iceberg.TimestampType: "timestamp",
+    iceberg.TimestamptzType: "timestamptz",
+    iceberg.StringType: "string",
+    iceberg.UUIDType: "uuid",
+    iceberg.BinaryType: "binary",
+}
+_MOST_NAME = 52
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """The parts of a manifest that the configuration of a connector does not name."""
+
+    namespace: str
+    """Kubernetes namespace of the topic."""
+    name: str = ""
+    """Name of the IcebergTopic; empty: that of the Kafka topic."""
+    catalog: str = ""
+    """Catalog of the operator's configuration; empty: its default."""
+    profile: str = ""
+    """Profile of the operator's configuration; empty: its default."""
+    registry: str = ""
+    """Schema registry of the operator's configuration, for Avro."""
+
+
+@dataclass(frozen=True, slots=True)
+class Adopting:
+    """A manifest, the columns of the table that it leaves out, and the columns that the table gets."""
+
+    manifest: dict[str, Any]
+    left_out: tuple[str, ...]
+    added: tuple[str, ...]
+
+    @property
+    def consent(self) -> str:
+        """Value of the table property that lets this topic adopt the table."""
+        return f"{self.manifest['metadata']['namespace']}/{self.manifest['metadata']['name']}"
+
+
+def adopting(connector: Connector, schema: Schema, format_version: int, choices: Choices) -> Adopting:
+    """Return the manifest that continues a table with this schema. Raises InvalidSpecError if none is valid."""
+    left_out: list[str] = []
+    spec: dict[str, Any] = {"topicName": connector.topic}
+    if choices.profile:
+        spec["profile"] = choices.profile
+    if connector.is_avro:
+        if not choices.registry:
+            raise InvalidSpecError(
+                f"connector {connector.name} reads Avro with a schema registry; name this registry in the operator's configuration with"
+                " --registry"
+            )
+        spec["schema"] = {"format": "Avro", "registry": {"name": choices.registry}}
+    else:
+        spec["schema"] = {"format": "Json", "fields": list(_fields(connector, schema, left_out))}
+    spec["table"] = {
+        **({"catalog": choices.catalog} if choices.catalog else {}),
+        "namespace": connector.namespace,
+        "name": connector.table,
+        **({"formatVersion": format_version} if format_version > 2 else {}),
+    }
+    sink = connector.sink
+    spec["ingestion"] = {"adopt": {"connect": {"group": sink.group, "controlTopic": sink.control_topic}}}
+    name = choices.name or re.sub(r"[^a-z0-9.-]+", "-", connector.topic.lower()).strip("-.")[:_MOST_NAME].rstrip("-.")
+    manifest = {
+        "apiVersion": names.API_VERSION,
+        "kind": "IcebergTopic",
+        "metadata": {"name": name, "namespace": choices.namespace},
+        "spec": spec,
+    }
+    topic = IcebergTopic.parse(manifest)
+    target = topic.table_target(choices.catalog or "default")
+    present = {field.name for field in schema.fields}
+    added = (column.name for column in rows.table_columns(topic.record_schema(), target.metadata_columns))
+    return Adopting(manifest, tuple(left_out), tuple(column for column in added if column not in present))
+
+
+def _fields(connector: Connector, schema: Schema, left_out: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield a field for each column. The names of optional columns that no field can have go to ``left_out``."""
+    for field in schema.fields:
+        kind = firn_type(field.field_type)
+        usable = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field.name) and not field.name.startswith(rows.METADATA_COLUMN)
+        if kind is not None and usable:
+            yield {
+                "name": field.name,
+                "type": str(kind),
+                **({"required": True} if field.required else {}),
+                **({"doc": field.doc} if field.doc else {}),
+            }
+        elif field.required:
+            raise InvalidSpecError(
+                f"table {connector.namespace}.{connector.table}: column {field.name} of type {field.field_type} is required, and no field of"
+                " an IcebergTopic can fill it; make the column optional first"
+            )
+        else:
+            left_out.append(f"{field.name} ({field.field_type})")
+
+
+def firn_type(kind: iceberg.IcebergType) -> types.Type | None:
+    """Return the type in the notation of fields; None if it has none."""
+    match kind:
+        case iceberg.DecimalType():
+            return types.Decimal(kind.precision, kind.scale)
+        case iceberg.FixedType():
+            return types.Fixed(len(kind))
+        case iceberg.ListType():
+            element = firn_type(kind.element_type)
+            return types.ListOf(element) if element is not None else None
+        case iceberg.MapType():
+            key, value = firn_type(kind.key_type), firn_type(kind.value_type)
+            return types.MapOf(key, value) if key is not None and value is not None else None
+        case iceberg.StructType():
+            members = [(field.name, firn_type(field.field_type)) for field in kind.fields]
+            known = tuple((name, member) for name, member in members if member is not None)
+            return types.Struct(known) if known and len(known) == len(members) else None
+        case _:
+            name = _PRIMITIVES.get(type(kind))
+            return types.Primitive(name) if name is not None else None

@@ -1,0 +1,171 @@
+"""Takeover of a table from a stopped connector of the Apache Iceberg sink of Kafka Connect.
+
+A task of the sink writes files. In one transaction, it sends their names to the control topic, and commits the offsets
+of their records in the connector's consumer group (Worker.receive, Channel.send). The sink's coordinator later commits
+the files to the table. The summary of this snapshot has the offsets of the control topic before which every event is
+done. The coordinator commits the same offsets in a consumer group of its own (Coordinator.doCommit).
+
+So the offsets of the connector's group say which records are in the table, if no event with files waits behind both of
+these places. The driver's first commit sets the sink's key in its summary to the end of the control topic. A coordinator
+that still runs then commits none of the events before it (Coordinator.commitToTable).
+"""
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from firn.model.conditions import Reason
+from firn.model.errors import CorruptDataError, FirnError, NotReadyError
+from firn.model.jobs import IngestJob, SinkCommits
+from firn.model.progress import Offsets
+from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
+from firn_spark.kafka.sink_events import data_written
+from firn_spark.tables.commits import OtherWriter, newest_summary
+
+_WAITING = Reason.WAITING_FOR_CONNECTOR
+
+
+@dataclass(frozen=True, slots=True)
+class Takeover:
+    """The first offsets to land, and the sink's state that the first commit replaces."""
+
+    offsets: Offsets
+    sink: OtherWriter
+
+
+def find(job: IngestJob, sink: SinkCommits, table: Any, live: TopicInfo, kafka: Kafka) -> Takeover:
+    """Return where ``sink``, which has to be stopped, ended in each partition of ``live``.
+
+    Raises NotReadyError (WaitingForConnector) if the connector runs or the place is not known exactly, and the errors of
+    `Kafka`.
+    """
+    key = f"kafka.connect.offsets.{sink.control_topic}.{sink.group}"
+    recorded = newest_summary(table, key)
+    if recorded is None:
+        raise NotReadyError(
+            f"table {job.table.identifier}: no snapshot has the key {key} of the Iceberg sink; correct "
+            "spec.ingestion.adopt.connect or spec.table, or start the connector again, wait until it has committed, and stop it",
+            reason=_WAITING,
+        )
+    _check_stopped(sink, kafka)
+    control = _control_topic(sink, kafka)
+    ends = _settled_ends(sink, control, kafka)
+    done = _done(key, recorded)
+    offsets = job.adopt.offsets if job.adopt is not None else {}
+    if not offsets:
+        coordinated = kafka.group_offsets(_coordinator(sink), sink.control_topic, control.partitions)
+        begun = {part: max(done.get(part, 0), coordinated.get(part, 0)) for part in done.keys() | coordinated.keys()}
+        _check_committed(job, sink, table, begun, ends, kafka)
+        offsets = _group_offsets(job, sink, live, kafka)
+    value = json.dumps({str(part): max(end, done.get(part, 0)) for part, end in ends.items()})
+    return Takeover(_first(job, offsets, live, kafka), OtherWriter(key, recorded, value))
+
+
+def _coordinator(sink: SinkCommits) -> str:
+    """Return the consumer group of the sink's coordinator."""
+    return f"{sink.group}-coord"
+
+
+def _check_stopped(sink: SinkCommits, kafka: Kafka) -> None:
+    for group in (sink.group, _coordinator(sink)):
+        members = kafka.group_members(group)
+        if members:
+            raise NotReadyError(
+                f"consumer group {group} has {members} members, so the connector runs; stop the connector, and keep its configuration "
+                "for a way back; after a stop, wait until Kafka removes the members",
+                reason=_WAITING,
+            )
+
+
+def _control_topic(sink: SinkCommits, kafka: Kafka) -> TopicInfo:
+    found = kafka.topics([sink.control_topic])[sink.control_topic]
+    if isinstance(found, NotReadyError):
+        raise NotReadyError(
+            f"control topic {sink.control_topic} does not exist in profile {kafka.profile}; correct "
+            "spec.ingestion.adopt.connect.controlTopic",
+            reason=_WAITING,
+        ) from found
+    if isinstance(found, FirnError):
+        raise found
+    return found
+
+
+def _settled_ends(sink: SinkCommits, control: TopicInfo, kafka: Kafka) -> Offsets:
+    """Return the ends of the control topic. Raises NotReadyError while a transaction is open."""
+    parts = {sink.control_topic: control.partitions}
+    ends = offsets_of(kafka.ends(parts)[sink.control_topic])
+    if ends != offsets_of(kafka.high_watermarks(parts)[sink.control_topic]):
+        raise NotReadyError(
+            f"control topic {sink.control_topic} has an open transaction of a connector; waiting for Kafka to end it, which takes "
+            "about a minute after the connector was killed",
+            reason=_WAITING,
+        )
+    return ends
+
+
+def _done(key: str, recorded: str) -> Offsets:
+    """Return the offsets of the control topic before which every event is in the table."""
+    try:
+        return {int(part): int(offset) for part, offset in json.loads(recorded).items()}
+    except (ValueError, AttributeError, TypeError) as error:
+        raise CorruptDataError(f"snapshot summary: {key} has no offsets, but {recorded[:80]!r}") from error
+
+
+def _check_committed(
+    job: IngestJob, sink: SinkCommits, table: Any, begun: Offsets, ends: Offsets, kafka: Kafka
+) -> None:
+    """Raise NotReadyError if files of the sink wait for their commit, or if that is not known.
+
+    ``begun`` are the offsets of the control topic at which the sink's coordinator would continue.
+    """
+    starts = offsets_of(kafka.starts({sink.control_topic: tuple(ends)})[sink.control_topic])
+    for part, offset in begun.items():
+        if starts.get(part, 0) > offset:
+            raise NotReadyError(
+                f"control topic {sink.control_topic}: partition {part} begins at offset {starts[part]}, and the connector's last commit "
+                f"was at offset {offset}, so files that wait for a commit may be unknown; start the connector again, wait until it "
+                "has committed, and stop it, or list the first offsets in spec.ingestion.adopt.offsets",
+                reason=_WAITING,
+            )
+    firsts = {part: max(starts[part], begun.get(part, 0)) for part in ends}
+    target, uuid = job.table, str(table.uuid()).replace("-", "")
+    files = 0
+    for value in kafka.committed(sink.control_topic, firsts, ends):
+        event = data_written(value)
+        if event is None or event.group != sink.group:
+            continue
+        if (event.namespace, event.table) == ((target.namespace,), target.name) and event.table_uuid in ("", uuid):
+            files += event.files
+    if files:
+        raise NotReadyError(
+            f"table {target.identifier}: {files} files of the connector are written and wait for their commit; start the connector "
+            "again, wait until it has committed, and stop it",
+            reason=_WAITING,
+        )
+
+
+def _group_offsets(job: IngestJob, sink: SinkCommits, live: TopicInfo, kafka: Kafka) -> Offsets:
+    offsets = kafka.group_offsets(sink.group, job.topic, live.partitions)
+    if not offsets:
+        raise NotReadyError(
+            f"topic {job.topic}: consumer group {sink.group} has no offsets of it, because they expired or the connector reads another "
+            "topic; correct spec.ingestion.adopt.connect or spec.topicName, or list the first offsets in spec.ingestion.adopt.offsets",
+            reason=_WAITING,
+        )
+    return offsets
+
+
+def _first(job: IngestJob, offsets: Offsets, live: TopicInfo, kafka: Kafka) -> Offsets:
+    """Return the first offset of each partition. A partition that the sink has not read begins at its start."""
+    parts = {job.topic: live.partitions}
+    starts, ends = offsets_of(kafka.starts(parts)[job.topic]), offsets_of(kafka.ends(parts)[job.topic])
+    first = {part: offsets.get(part, starts[part]) for part in live.partitions}
+    beyond = next((part for part, offset in first.items() if offset > ends[part]), None)
+    if beyond is not None:
+        raise NotReadyError(
+            f"topic {job.topic}: partition {beyond} ends at offset {ends[beyond]}, before offset {first[beyond]} of the connector, "
+            "because the topic was created again or is another one; correct spec.topicName or spec.profile, or list the first offsets "
+            "in spec.ingestion.adopt.offsets",
+            reason=_WAITING,
+        )
+    return first

@@ -1,0 +1,167 @@
+"""``firn adopt connect``: the manifest and the report for a table, and the consent of the table."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import yaml
+from pyiceberg import types as iceberg
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import Table
+from pyiceberg.transforms import DayTransform
+
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.model import names
+from firn.model.errors import ConflictError, InvalidSpecError
+from firn_operator.adapters.iceberg.catalogs import open_catalog
+from firn_operator.cli.adoption import connect, connector
+from firn_operator.cli.adoption.manifest import Choices, adopting
+from tests.unit.cli.test_connectors import CONFIG, read
+
+KEY = "kafka.connect.offsets.control-iceberg.connect-orders-sink"
+SCHEMA = Schema(
+    iceberg.NestedField(1, "id", iceberg.LongType(), required=False),
+    iceberg.NestedField(2, "at", iceberg.TimestamptzType(), required=False, doc="time of the order"),
+)
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> dict[str, Any]:
+    """Return the configuration of a connector with a catalog in files, in which the table exists."""
+    config = {
+        **CONFIG,
+        "name": "orders-sink",
+        "iceberg.catalog.type": "jdbc",
+        "iceberg.catalog.uri": f"jdbc:sqlite:{tmp_path}/catalog.db",
+        "iceberg.catalog.warehouse": str(tmp_path / "warehouse"),
+    }
+    catalog = open_catalog("lake", connector.read(json.dumps(config)).connection)
+    catalog.create_namespace("shop")
+    catalog.create_table(
+        ("shop", "orders"),
+        SCHEMA,
+        partition_spec=PartitionSpec(PartitionField(2, 1000, DayTransform(), "at_day")),
+        properties={"team": "shop"},
+    )
+    return config
+
+
+def table(lake: dict[str, Any]) -> Table:
+    return open_catalog("lake", connector.read(json.dumps(lake)).connection).load_table(("shop", "orders"))
+
+
+def commit(lake: dict[str, Any], **summary: str) -> None:
+    rows = pa.table({"id": pa.array([1, 2]), "at": pa.array([0, 0], pa.timestamp("us", "UTC"))})
+    table(lake).append(rows, snapshot_properties=summary)
+
+
+@pytest.fixture
+def run(lake: dict[str, Any], tmp_path: Path) -> Callable[..., tuple[str, str]]:
+    def run(*, dry_run: bool = False, **choices: str) -> tuple[str, str]:
+        file = tmp_path / "connector.json"
+        file.write_text(json.dumps(lake))
+        return connect.run(str(file), Choices("shop", **choices), dry_run=dry_run)
+
+    return run
+
+
+def test_the_manifest_names_table_columns_and_connector(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}', "kafka.connect.commit-id": "c-1"})
+    text, report = run(catalog="lake", profile="classic")
+    manifest = yaml.safe_load(text)
+    assert manifest == {
+        "apiVersion": "firn.dev/v1alpha1",
+        "kind": "IcebergTopic",
+        "metadata": {"name": "orders", "namespace": "shop"},
+        "spec": {
+            "topicName": "orders",
+            "profile": "classic",
+            "schema": {
+                "format": "Json",
+                "fields": [
+                    {"name": "id", "type": "long"},
+                    {"name": "at", "type": "timestamptz", "doc": "time of the order"},
+                ],
+            },
+            "table": {"catalog": "lake", "namespace": "shop", "name": "orders"},
+            "ingestion": {"adopt": {"connect": {"group": "connect-orders-sink", "controlTopic": "control-iceberg"}}},
+        },
+    }
+    assert IcebergTopic.parse(manifest).adoption is not None
+    assert "which has 2 rows" in report
+    assert 'last commit c-1, control topic control-iceberg up to {"0":7}' in report
+    assert "new column _kafka, null in present rows" in report
+    assert "partitioning (day(at)), sort order (none), 1 properties" in report
+
+
+def test_the_table_consents_to_its_adoption_by_this_topic_only(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    _, report = run(dry_run=True)
+    assert "firn.adopt would be set to shop/orders" in report
+    assert "This was a dry run" in report
+    assert names.TABLE_ADOPT not in table(lake).properties
+    run()
+    assert table(lake).properties[names.TABLE_ADOPT] == "shop/orders"
+    assert table(lake).properties["team"] == "shop"
+    run()
+    with pytest.raises(ConflictError, match="consents to its adoption by shop/orders"):
+        run(name="copies")
+
+
+def test_a_table_of_another_topic_is_refused(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    with table(lake).transaction() as transaction:
+        transaction.set_properties({names.TABLE_OWNER: "uid-1", names.TABLE_TENANT: "bank"})
+    with pytest.raises(ConflictError, match="belongs to an IcebergTopic of namespace bank already"):
+        run()
+
+
+def test_commits_of_other_connectors_are_no_commits_of_this_one(lake: dict[str, Any], run: Any) -> None:
+    other = "kafka.connect.offsets.control-iceberg.connect-other"
+    commit(lake, **{other: "{}"})
+    with pytest.raises(InvalidSpecError, match=f"no snapshot has the key {KEY} of connector orders-sink, but {other}"):
+        run()
+
+
+def test_a_table_that_does_not_exist_is_refused(lake: dict[str, Any], run: Any) -> None:
+    lake["iceberg.tables"] = "shop.ghost"
+    with pytest.raises(InvalidSpecError, match=r"table shop\.ghost .* does not exist; correct iceberg\.tables"):
+        run()
+
+
+def test_columns_that_no_field_can_fill_are_left_out() -> None:
+    nested = iceberg.StructType(
+        iceberg.NestedField(5, "tags", iceberg.ListType(6, iceberg.StringType(), False), required=False),
+        iceberg.NestedField(7, "price", iceberg.DecimalType(10, 2), required=False),
+    )
+    schema = Schema(
+        iceberg.NestedField(1, "id", iceberg.LongType(), required=True),
+        iceberg.NestedField(2, "at", iceberg.TimestampNanoType(), required=False),
+        iceberg.NestedField(3, "_kafka_metadata", iceberg.StringType(), required=False),
+        iceberg.NestedField(4, "more", nested, required=False),
+    )
+    made = adopting(read(), schema, 2, Choices("shop", name="mine"))
+    assert made.manifest["spec"]["schema"]["fields"] == [
+        {"name": "id", "type": "long", "required": True},
+        {"name": "more", "type": "struct<tags: list<string>, price: decimal(10, 2)>"},
+    ]
+    assert made.left_out == ("at (timestamp_ns)", "_kafka_metadata (string)")
+    assert made.consent == "shop/mine"
+    required = Schema(iceberg.NestedField(1, "at", iceberg.TimestampNanoType(), required=True))
+    with pytest.raises(InvalidSpecError, match="column at of type timestamp_ns is required"):
+        adopting(read(), required, 3, Choices("shop"))
+
+
+def test_avro_needs_the_name_of_the_registry() -> None:
+    avro = read(value_converter="io.confluent.connect.avro.AvroConverter", topics="Orders_EU")
+    with pytest.raises(InvalidSpecError, match="name this registry .* with --registry"):
+        adopting(avro, SCHEMA, 2, Choices("shop"))
+    made = adopting(avro, SCHEMA, 3, Choices("shop", registry="main"))
+    assert made.manifest["spec"]["schema"] == {"format": "Avro", "registry": {"name": "main"}}
+    assert made.manifest["spec"]["table"] == {"namespace": "shop", "name": "orders", "formatVersion": 3}
+    assert made.manifest["metadata"]["name"] == "orders-eu"
+    assert made.added == ("_kafka",)

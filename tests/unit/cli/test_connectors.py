@@ -1,0 +1,127 @@
+"""Configurations of the Iceberg sink of Kafka Connect: what a topic continues, what it refuses, and where it differs."""
+
+import json
+from typing import Any
+
+import pytest
+
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import CatalogConnection, SinkCommits
+from firn_operator.cli.adoption import connector
+from firn_operator.cli.adoption.connector import Connector
+
+CONFIG = {
+    "connector.class": connector.CLASS,
+    "tasks.max": "2",
+    "topics": "orders",
+    "iceberg.tables": "shop.orders",
+    "iceberg.catalog": "lake",
+    "iceberg.catalog.type": "rest",
+    "iceberg.catalog.uri": "http://catalog:8181",
+    "iceberg.catalog.warehouse": "s3://lake/warehouse",
+    "value.converter": "org.apache.kafka.connect.json.JsonConverter",
+    "value.converter.schemas.enable": "false",
+}
+
+
+def read(name: str | None = "orders-sink", **changes: Any) -> Connector:
+    config = {**CONFIG, **{key.replace("__", "-").replace("_", "."): value for key, value in changes.items()}}
+    return connector.read(json.dumps({"name": name, "config": {key: v for key, v in config.items() if v is not None}}))
+
+
+def test_a_connector_names_topic_table_and_where_it_keeps_its_state() -> None:
+    found = read()
+    assert (found.name, found.topic, found.namespace, found.table) == ("orders-sink", "orders", "shop", "orders")
+    assert found.sink == SinkCommits(control_topic="control-iceberg", group="connect-orders-sink")
+    assert (found.is_avro, found.catalog, found.warnings) == (False, "lake", ())
+    assert found.connection == CatalogConnection(
+        type="rest", uri="http://catalog:8181", warehouse="s3://lake/warehouse", properties={}
+    )
+
+
+def test_the_configuration_alone_is_read_too() -> None:
+    assert connector.read(json.dumps({"name": "orders-sink", **CONFIG})) == read()
+
+
+def test_a_connector_may_name_its_group_and_control_topic() -> None:
+    found = read(
+        iceberg_connect_group__id="loaders", iceberg_control_topic="control", consumer_override_group_id="loaders"
+    )
+    assert found.sink == SinkCommits(control_topic="control", group="loaders")
+
+
+def test_a_jdbc_catalog_is_one_of_type_sql() -> None:
+    found = read(
+        iceberg_catalog_type=None,
+        **{"iceberg_catalog_catalog__impl": "org.apache.iceberg.jdbc.JdbcCatalog"},
+        iceberg_catalog_uri="jdbc:postgresql://db:5432/iceberg",
+        iceberg_catalog_jdbc_user="sink",
+        iceberg_catalog_jdbc_password="secret",
+        iceberg_catalog_s3_endpoint="http://s3",
+        iceberg_catalog_client_region="eu-1",
+    )
+    properties = {
+        "user": "sink", "password": "secret", "s3.endpoint": "http://s3", "client.region": "eu-1", "s3.region": "eu-1",
+    }  # fmt: skip
+    assert found.connection == CatalogConnection(
+        type="sql", uri="postgresql://db:5432/iceberg", warehouse="s3://lake/warehouse", properties=properties
+    )
+
+
+@pytest.mark.parametrize(
+    "converter", ["io.confluent.connect.avro.AvroConverter", "io.apicurio.registry.utils.converter.AvroConverter"]
+)
+def test_avro_comes_from_a_schema_registry(converter: str) -> None:
+    assert read(value_converter=converter, value_converter_schemas_enable=None).is_avro
+
+
+@pytest.mark.parametrize(
+    ("changes", "problem"),
+    [
+        ({"connector_class": "io.tabular.iceberg.connect.IcebergSinkConnector"}, "has the class io.tabular"),
+        ({"topics": "orders,payments"}, "reads orders, payments, and an IcebergTopic lands one topic"),
+        ({"topics": None, "topics_regex": "shop.*"}, r"reads shop\.\*, and"),
+        ({"iceberg_tables": "shop.orders, shop.copies"}, "writes shop.orders, shop.copies, and an IcebergTopic fills one"),
+        ({"iceberg_tables": "lake.shop.orders"}, "a namespace of one level"),
+        ({"iceberg_tables": None, "iceberg_tables_dynamic__enabled": "true"}, "chooses tables by a field"),
+        ({"iceberg_tables_route__field": "kind"}, "chooses records by a field"),
+        ({"iceberg_table_shop_orders_commit__branch": "staging"}, "commits to a branch"),
+        ({"consumer_override_group_id": "loaders"}, "in group loaders .* name group connect-orders-sink"),
+        ({"value_converter": None}, "has no value.converter, so that of the worker applies"),
+        ({"value_converter": "org.apache.kafka.connect.storage.StringConverter"}, "for which firn adopt connect writes no schema"),
+        ({"value_converter_schemas_enable": None}, "JSON with a schema in each record"),
+        ({"iceberg_catalog_type": "hive"}, "a catalog of type hive, and Firn has"),
+        ({"iceberg_catalog_uri": "${file:/secrets:uri}"}, "refers to .*which only Connect can resolve"),
+    ],
+)  # fmt: skip
+def test_a_connector_that_no_topic_can_continue_is_refused(changes: dict[str, Any], problem: str) -> None:
+    with pytest.raises(InvalidSpecError, match=problem):
+        read(**changes)
+
+
+@pytest.mark.parametrize("text", ["", "topics=orders", "[]", "{}", json.dumps({"config": CONFIG})])
+def test_a_file_without_a_connector_is_refused(text: str) -> None:
+    with pytest.raises(InvalidSpecError, match="configuration of the connector"):
+        connector.read(text)
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        ({"iceberg_tables_default__id__columns": "id"}, "id columns id: ingestion appends every record"),
+        ({"iceberg_table_shop_orders_id__columns": "id"}, "id columns id"),
+        ({"transforms": "flat,mask"}, "transforms flat,mask: ingestion lands records as they are"),
+        ({"iceberg_tables_evolve__schema__enabled": "true"}, "after you have added its field"),
+        ({"errors_tolerance": "all", "errors_deadletterqueue_topic_name": "bad"}, "bad records in topic bad"),
+        ({"consumer_override_auto_offset_reset": "latest"}, "from the start of its log"),
+        ({"iceberg_tables_write__props_write_format_default": "orc"}, "set them in spec.table.properties"),
+        ({"iceberg_tables_schema__case__insensitive": "true"}, "exactly the same name"),
+        (
+            {"value_converter_value_subject_name_strategy": "io.confluent.RecordNameStrategy"},
+            "set spec.schema.registry.subject",
+        ),
+    ],
+)
+def test_differences_from_the_connector_are_warnings(changes: dict[str, Any], warning: str) -> None:
+    (found,) = read(**changes).warnings
+    assert warning in found
