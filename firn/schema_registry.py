@@ -1,4 +1,4 @@
-"""Read schemas from a schema registry: the one with an id, and the latest of a subject.
+"""Read schemas from a schema registry: the one with an id, the latest of a subject, and the subjects of an id.
 
 Source: Confluent's Schema Registry API, "Schemas" and "Subjects". Apicurio Registry (``/apis/ccompat/v7``) and Karapace
 have the same requests. The client limits the time and the size of each answer, and follows no redirect.
@@ -80,6 +80,16 @@ class SchemaRegistry:
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", deadline)
         return None if answer is None else self._registered(answer, _number(answer, "id"), deadline)
 
+    def subjects(self, number: int) -> frozenset[str]:
+        """Return the subjects under which the schema with an id is registered; none if the registry has no such schema."""
+        answer = self._answer(f"/schemas/ids/{number}/versions", time.monotonic() + ANSWER_SECONDS)
+        if answer is None:
+            return frozenset()
+        names = [_text(version, "subject") for version in answer] if isinstance(answer, list) else [None]
+        if None in names:
+            raise self._no_schema()
+        return frozenset(name for name in names if name is not None)
+
     def _registered(self, answer: dict[str, Any], number: int | None, deadline: float) -> Registered:
         text, kind = _text(answer, "schema"), answer.get("schemaType") or AVRO
         if text is None or not isinstance(kind, str) or number is None:
@@ -128,6 +138,13 @@ class SchemaRegistry:
             found[name] = text
 
     def _get(self, path: str, deadline: float) -> dict[str, Any] | None:
+        """Return the answer to a request, an object; None if the registry has no such schema."""
+        answer = self._answer(path, deadline)
+        if answer is None or isinstance(answer, dict):
+            return answer
+        raise self._no_schema()
+
+    def _answer(self, path: str, deadline: float) -> Any | None:
         """Return the answer to a request; None if the registry has no such schema."""
         url, headers = self._connection.url.rstrip("/") + path, self._headers()
         try:
@@ -148,7 +165,7 @@ class SchemaRegistry:
             answer = json.loads(body)
         except (ValueError, RecursionError):
             answer = None
-        if status == 200 and isinstance(answer, dict):
+        if status == 200 and answer is not None:
             return answer
         if status == 404 and isinstance(answer, dict) and answer.get("error_code") in _MISSING:
             return None

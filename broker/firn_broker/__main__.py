@@ -36,6 +36,7 @@ from firn_broker.ports import MetadataStore, ObjectStore
 from firn_broker.settings import BrokerSettings, DirectorySettings, Listener, SqliteSettings
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects
 from firn_broker.topics.configs import TopicConfigs
+from firn_broker.topics.registries import HttpRegistries
 
 log = structlog.get_logger()
 
@@ -182,7 +183,8 @@ def make_ports(settings: BrokerSettings, clock: Clock, chance: random.Random, *,
             timeout_seconds=settings.objects.timeout_seconds,
         )
     decoder = ThreadPoolExecutor(1, thread_name_prefix="decoder")
-    return Ports(metadata_store, objects, clock, chance, decoder, own_check_process=True)
+    registries = HttpRegistries(settings.registries)
+    return Ports(metadata_store, objects, clock, chance, decoder, own_check_process=True, registries=registries)
 
 
 async def _serve(settings: BrokerSettings) -> int:

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any, TypeVar
 
@@ -33,11 +33,13 @@ from firn_broker.maintenance.orphans import OrphanSweep
 from firn_broker.maintenance.retention import Maintenance
 from firn_broker.network.budget import Budget
 from firn_broker.network.router import Client, Route, Router
-from firn_broker.ports import MetadataStore, ObjectStore
+from firn_broker.ports import MetadataStore, ObjectStore, SubjectLookup
 from firn_broker.settings import BrokerSettings, DirectorySettings
 from firn_broker.storage.put_budget import BUCKET_PUTS, DIRECTORY_PUTS, PutBudget
 from firn_broker.topics.configs import TopicConfigs
 from firn_broker.topics.creation import TopicCreator
+from firn_broker.topics.gate import SchemaGate
+from firn_broker.topics.registries import HttpRegistries
 from firn_broker.topics.topic_metadata import TopicMetadata
 
 log = structlog.get_logger()
@@ -61,6 +63,8 @@ class Ports:
     """A thread that decodes records; None decodes in the event loop."""
     own_check_process: bool = False
     """True if a process checks batches for compacted topics, and not ``decoder``."""
+    registries: SubjectLookup = field(default_factory=lambda: HttpRegistries({}))
+    """The schema registries of topics with a gate."""
 
 
 class Broker:
@@ -75,6 +79,8 @@ class Broker:
         self.watermarks = Watermarks()
         self.decoder = Decoder(ports.decoder)
         self.checks = Checks(self.decoder, own_process=ports.own_check_process)
+        self.registries = ports.registries
+        self.gate = SchemaGate(ports.registries, self.decoder)
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
@@ -84,6 +90,7 @@ class Broker:
             self.identifiers,
             settings.topics,
             settings.upkeep.compacted_bytes,
+            settings.registries,
         )
         self.producer_ids = ProducerIds(store.nodes, ports.random)
         self.reader = Reader(store.log, ports.objects, self.cache, self.watermarks, settings.reader)
@@ -233,6 +240,7 @@ class Broker:
             task.cancel()
         await asyncio.wait(self._background, timeout=STOP_SECONDS)
         self.checks.close()
+        self.registries.close()
         await self.metadata_store.close()
         await self.objects.close()
 

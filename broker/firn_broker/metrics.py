@@ -26,6 +26,21 @@ CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or cl
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")
+GATED_RECORDS = Counter(
+    "firn_broker_gated_records_total",
+    "Records whose schema ids the gate of their topic checked. Topics beyond the first 1,000 have an empty name",
+    ["topic"],
+)
+REFUSED_RECORDS = Counter(
+    "firn_broker_refused_records_total",
+    "Records without a schema id of the topic's subject. The broker rejected their batches",
+    ["topic"],
+)
+GATE_LOOKUPS = Counter(
+    "firn_broker_gate_lookups_total",
+    "Requests to schema registries, by result: found, absent (the subject does not have the id) or failed",
+    ["result"],
+)
 SESSION_PARTITIONS = Gauge("firn_broker_fetch_session_partitions", "Partitions of all incremental fetch sessions")
 GROUP_BYTES = Gauge("firn_broker_group_bytes", "Approximate memory of all consumer groups of the broker")
 BUFFERED = Gauge("firn_broker_buffered_bytes", "Bytes of unanswered requests")

@@ -70,6 +70,22 @@ class ObjectStore(Protocol):
         ...
 
 
+class SubjectLookup(Protocol):
+    """Schema registries by name."""
+
+    async def subjects(self, registry: str, number: int) -> frozenset[str]:
+        """Return the subjects with the schema of an id; none if the registry has no such schema.
+
+        Raises a `FirnError` if no usable answer arrives, and for a registry that the settings do not name. It is `RegistryAwayError`
+        if the registry answers no request.
+        """
+        ...
+
+    def close(self) -> None:
+        """Start no more requests."""
+        ...
+
+
 class NodeStore(Protocol):
     """Brokers of the cluster: node ids, node leases, named leases, and blocks of producer ids."""
 

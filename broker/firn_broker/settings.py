@@ -203,6 +203,21 @@ class InternalSettings(Settings):
     """File with the token that clients have to send. The broker reads it for each request, so a new token needs no restart."""
 
 
+class RegistrySettings(Settings):
+    """A schema registry with Confluent's API, for the gate of topics (``firn.schema.gate``)."""
+
+    url: str = Field(pattern=r"^https?://")
+    """Base URL of the API."""
+    ca_file: str | None = None
+    """File with the CA certificates of the registry. Default: public CAs."""
+    username: str = ""
+    """Name of the user, for basic authentication."""
+    password_file: str | None = None
+    """File with the password of the user."""
+    token_file: str | None = None
+    """File with a token, for bearer authentication."""
+
+
 class SqliteSettings(Settings):
     """The embedded coordinator of a single broker."""
 
@@ -298,6 +313,8 @@ class BrokerSettings(Settings):
     """Reads and caches for consumers."""
     connections: ConnectionSettings = ConnectionSettings()
     """Limits of connections and requests."""
+    registries: dict[str, RegistrySettings] = {}
+    """Schema registries that topics may name in ``firn.schema.registry``."""
     topics: TopicSettings = TopicSettings()
     """Creation of topics, and their default configs."""
     groups: GroupSettings = GroupSettings()

@@ -1,4 +1,4 @@
-"""The records inside a batch, for ListOffsets by timestamp and for compacted topics.
+"""The records inside a batch, for ListOffsets by timestamp, for compacted topics and for the gate at produce.
 
 Bounds protect the broker from what clients send: a megabyte of zstd may decompress to many gigabytes, and each record
 costs time and memory."""
@@ -44,8 +44,7 @@ def open_batch(batch: memoryview, records: int = MAX_RECORDS) -> Iterator[tuple[
         raise UndecodableError(f"a batch has {count} records, more than {MAX_RECORDS}")
     places: list[Place] = []
     try:
-        codec, packed = attributes & record_batch.CODEC_BITS, batch[record_batch.HEADER :]
-        data = _decompressed(codec, packed) if codec else bytes(packed)
+        data = record_bytes(batch, attributes)
         place, before = 0, -1
         for _ in range(count):
             if len(places) == records:
@@ -69,6 +68,15 @@ def open_batch(batch: memoryview, records: int = MAX_RECORDS) -> Iterator[tuple[
     yield data, places
 
 
+def record_bytes(batch: memoryview, attributes: int, most: int = MAX_BYTES) -> bytes:
+    """Return the bytes of all records of a batch with these ``attributes``, decompressed to at most ``most`` bytes.
+
+    Raises CodecError.
+    """
+    codec, packed = attributes & record_batch.CODEC_BITS, batch[record_batch.HEADER :]
+    return _decompressed(codec, packed, most) if codec else bytes(packed)
+
+
 def zigzag(data: bytes, place: int) -> tuple[int, int]:
     """Read the signed varint at ``place``; return it and its end. Raises UndecodableError for more than 64 bits,
     IndexError at the end."""
@@ -83,8 +91,8 @@ def zigzag(data: bytes, place: int) -> tuple[int, int]:
     raise UndecodableError(f"the number at {place} has more than 64 bits")
 
 
-def _decompressed(codec: int, data: memoryview) -> bytes:
+def _decompressed(codec: int, data: memoryview, most: int) -> bytes:
     # The pages of an anonymous mapping cost no memory until they are written. It ends with the last reference to it.
-    space = mmap.mmap(-1, MAX_BYTES)
+    space = mmap.mmap(-1, most)
     size = decompress_into(codec, data, memoryview(space))
     return space[:size]

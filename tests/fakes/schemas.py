@@ -1,14 +1,17 @@
-"""Port `Schemas` in memory. It passes tests/contract/test_schemas.py like the adapter."""
+"""Ports of schema registries in memory. They pass the suites of tests/contract like the adapters."""
 
+import asyncio
 from collections.abc import Mapping
 
 from firn import protoc
-from firn.model.errors import FirnError
+from firn.model.errors import FirnError, UnavailableError
 from firn.model.jobs import WriterSchema
 from firn.schema_registry import Registered
 
 
 class FakeSchemas:
+    """Port `Schemas`."""
+
     def __init__(self) -> None:
         self.subjects: dict[str, Registered] = {}
         self.problem: FirnError | None = None
@@ -35,3 +38,29 @@ class FakeSchemas:
             raise self.problem
         self.compiled.append(text)
         return protoc.descriptors(text, tuple(sorted(references.items())))
+
+
+class FakeSubjects:
+    """Port `SubjectLookup` of brokers."""
+
+    def __init__(self) -> None:
+        self.registered: dict[int, set[str]] = {}
+        """Subjects of each id, in the registry ``main``."""
+        self.problem: FirnError | None = None
+        """The error of every call."""
+        self.answering = asyncio.Event()
+        """Calls wait until it is set."""
+        self.answering.set()
+        self.asked: list[int] = []
+
+    async def subjects(self, registry: str, number: int) -> frozenset[str]:
+        self.asked.append(number)
+        await self.answering.wait()
+        if self.problem is not None:
+            raise self.problem
+        if registry != "main":
+            raise UnavailableError(f"schema registry {registry} is not in the broker's configuration")
+        return frozenset(self.registered.get(number, ()))
+
+    def close(self) -> None:
+        pass

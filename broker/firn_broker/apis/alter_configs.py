@@ -76,6 +76,7 @@ async def _alter(
         try:
             changed = configs.check(change(topic, resource))
             broker.topics.check_compacted(topic.partitions, changed)
+            broker.topics.check_gate(changed)
         except (InvalidConfigError, TopicError) as invalid:
             return ErrorCode.invalid_config, str(invalid)
         if validate_only:

@@ -11,6 +11,9 @@
 - The first and the greatest timestamp of the batch header are checked: INVALID_TIMESTAMP.
 - Compacted topics reject records without a key: INVALID_RECORD. Only for these topics does the broker decode records
   here. A batch with more records than it decodes is MESSAGE_TOO_LARGE, after which Java clients split the batch.
+- Topics with a gate (`firn_broker.topics.gate`) accept a batch only if each value begins with a schema id of the topic's subject:
+  INVALID_RECORD, with the indexes of the other records since version 8. While the schema registry does not answer, a batch with an
+  unknown id is rejected with KAFKA_STORAGE_ERROR, after which clients send it again.
 - The answer asks a client to pause (throttle time, KIP-219) while it fills the memory for requests.
 - The timeout of the request has no effect. When it passes, the outcome is not known yet, and REQUEST_TIMED_OUT would
   make clients send batches again that may be in the log.
@@ -19,6 +22,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
 
@@ -32,6 +36,7 @@ from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Topic
 from firn_broker.network.budget import Share
 from firn_broker.network.router import Call, Client
+from firn_broker.topics.gate import RefusedRecordsError
 from firn_broker.wire import produce
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
 
@@ -58,8 +63,17 @@ _ELEMENT_BYTES = 2048
 bytes."""
 
 Results = list[tuple[str, list[ProduceResult]]]
-Rejection = tuple[ErrorCode, str]
-"""The error for a rejected batch, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """The error for a rejected batch, the reason, and the records that are the reason."""
+
+    code: ErrorCode
+    why: str
+    records: Sequence[tuple[int, str]] = ()
+    awaited: Batch | None = None
+    """The batch, if the client sends it again."""
 
 
 async def handle(broker: Broker, call: Call) -> list[bytes | memoryview] | None:
@@ -152,9 +166,11 @@ async def _append(
         of_topic: list[ProduceResult] = []
         for index, batch in batches:
             place = None if topic is None else topic.partition(index)
-            if isinstance(batch, tuple):
-                code, why = batch
-                of_topic.append(ProduceResult(index, missing if topic is None else code, message=why))
+            if isinstance(batch, Rejection):
+                code = missing if topic is None else batch.code
+                of_topic.append(ProduceResult(index, code, message=batch.why, record_errors=batch.records))
+                if batch.awaited is not None:
+                    _await(call.client, name, index, batch.awaited)
             elif topic is None or place is None:
                 of_topic.append(ProduceResult(index, missing))
                 _await(call.client, name, index, batch)
@@ -184,16 +200,22 @@ async def _check(
     max_bytes = _LARGEST if topic is None else broker.configs.max_message_bytes(topic)
     times = None if topic is None else broker.configs.timestamps(topic, int(broker.clock.now().timestamp() * 1000))
     compacted = topic is not None and broker.configs.compacted(topic)
+    gated_by = None if topic is None else broker.configs.gated_by(topic)
     checked: list[tuple[int, Batch | Rejection]] = []
     for number, partition in enumerate(partitions, 1):
+        batch = None
         try:
             batch = _parse(partition, max_bytes, times)
             if compacted:
                 await broker.checks.require(batch, address)
+            if gated_by is not None:
+                await broker.gate.require(name, *gated_by, batch, address)
             checked.append((partition.index, batch))
         except InvalidBatchError as error:
             # The error itself would keep the frames of its traceback in memory.
-            checked.append((partition.index, (error.code, str(error))))
+            records = error.records if isinstance(error, RefusedRecordsError) else ()
+            awaited = batch if error.code in _AGAIN else None
+            checked.append((partition.index, Rejection(error.code, str(error), records, awaited)))
         if not number % _AT_A_TIME:
             # Other requests must not wait for many batches.
             await asyncio.sleep(0)
@@ -218,7 +240,8 @@ def _await(client: Client, topic: str, partition: int, batch: Batch) -> None:
     if batch.producer_id >= 0:
         key = topic, partition, batch.producer_id
         epoch, sequence, _ = client.awaited.get(key, (-1, -1, 0))
-        if epoch != batch.producer_epoch or record_batch.precedes(batch.base_sequence, sequence):
+        first = sequence == batch.base_sequence or record_batch.precedes(batch.base_sequence, sequence)
+        if epoch != batch.producer_epoch or first:
             client.awaited[key] = batch.producer_epoch, batch.base_sequence, 0
         if len(client.awaited) > _AWAITED:
             del client.awaited[next(iter(client.awaited))]

@@ -1,9 +1,10 @@
 """Configs of topics: all that Kafka has, with their defaults and valid values (``TopicConfig.java``,
-``LogConfig.java``).
+``LogConfig.java``), and Firn's own, which begin with ``firn.``.
 
 Diskless topics store and describe also the configs that have no effect on them, because tools set and compare them.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
@@ -97,6 +98,10 @@ def _list(default: str, *names: str) -> Definition:
     )
 
 
+def _matching(pattern: str, valid: str) -> Definition:
+    return Definition("", ConfigType.STRING, lambda text: re.fullmatch(pattern, text) is not None, valid)
+
+
 CLEANUP_POLICY = "cleanup.policy"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -108,6 +113,8 @@ TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
 MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 DELETE_RETENTION_MS = "delete.retention.ms"
+SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT = "firn.schema.gate", "firn.schema.registry", "firn.schema.subject"
+GATES = NO_GATE, GATE_ID = "None", "Id"
 
 DEFINITIONS: Mapping[str, Definition] = {
     CLEANUP_POLICY: _list("delete", "delete", "compact"),
@@ -117,6 +124,9 @@ DEFINITIONS: Mapping[str, Definition] = {
     "compression.zstd.level": _int(3, -131072, 22),
     DELETE_RETENTION_MS: _long(86_400_000),
     "file.delete.delay.ms": _long(60_000),
+    SCHEMA_GATE: _one_of(NO_GATE, *GATES),
+    SCHEMA_REGISTRY: _matching(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)?", "the name of a schema registry"),
+    SCHEMA_SUBJECT: _matching(r"[^\x00-\x1f]{0,512}", "the name of a subject, of at most 512 characters"),
     "flush.messages": _long(_LONG_MAX, 1),
     "flush.ms": _long(_LONG_MAX),
     "follower.replication.throttled.replicas": _list(""),
@@ -187,6 +197,12 @@ class TopicConfigs:
     def compacted(self, topic: Topic) -> bool:
         """Return whether the topic is compacted by key."""
         return "compact" in self.get(topic, CLEANUP_POLICY)
+
+    def gated_by(self, topic: Topic) -> tuple[str, str] | None:
+        """Return the schema registry and the subject of a topic with a gate; None for a topic without one."""
+        if self.get(topic, SCHEMA_GATE) == NO_GATE:
+            return None
+        return self.get(topic, SCHEMA_REGISTRY), self.get(topic, SCHEMA_SUBJECT) or f"{topic.name}-value"
 
     def max_message_bytes(self, topic: Topic) -> int:
         """Return the size of the largest record batch."""

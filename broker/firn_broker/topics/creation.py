@@ -1,7 +1,7 @@
 """The creation of topics, by CreateTopics and on demand."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
 
@@ -43,12 +43,14 @@ class TopicCreator:
         identifiers: Identifiers,
         settings: TopicSettings,
         partition_bytes: int,
+        registries: Collection[str],
     ) -> None:
         self._topic_store = topic_store
         self._topic_metadata = topic_metadata
         self._identifiers = identifiers
         self.settings = settings
         self._partition_bytes = partition_bytes
+        self._registries = registries
 
     async def create(
         self, name: str, partitions: int, own: Mapping[str, str | None], *, validate_only: bool = False
@@ -66,6 +68,7 @@ class TopicCreator:
         except configs.InvalidConfigError as error:
             raise TopicError(ErrorCode.invalid_config, str(error)) from error
         self.check_compacted(partitions, own)
+        self.check_gate(own)
         topic = Topic(self._identifiers.uuid4(), name, partitions, checked)
         taken = TopicError(ErrorCode.topic_already_exists, f"Topic '{name}' already exists.")
         if validate_only:
@@ -115,6 +118,21 @@ class TopicCreator:
                 f"cleanup.policy={policy} with retention.bytes={retained}: a partition of a compacted topic can have at most"
                 f" {size} bytes; lower retention.bytes, or raise upkeep.compactedBytes",
             )
+
+    def check_gate(self, own: Mapping[str, str | None]) -> None:
+        """Raise TopicError for a gate whose schema registry this broker does not have."""
+        gate, registry = (
+            own.get(name) or self.settings.configs.get(name) or ""
+            for name in (configs.SCHEMA_GATE, configs.SCHEMA_REGISTRY)
+        )
+        if gate in ("", configs.NO_GATE) or registry in self._registries:
+            return
+        choice = ", ".join(sorted(self._registries)) or "none"
+        raise TopicError(
+            ErrorCode.invalid_config,
+            f"{configs.SCHEMA_GATE}={gate} with {configs.SCHEMA_REGISTRY}={registry}: it has to be one of the broker's registries, which"
+            f" are: {choice}; name one of them, or add it to registries in the broker's settings",
+        )
 
     async def on_demand(self, name: str) -> Topic | None:
         """Return the topic; create it first if topics are created on demand. Raises TopicError."""

@@ -4,6 +4,7 @@ Fields by version: transactional id since 3, flexible since 9; in the answer the
 since 1, log start offset since 5, record errors and message since 8."""
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kio.schema.errors import ErrorCode
@@ -47,6 +48,8 @@ class ProduceResult:
     append_ms: int = -1
     log_start: int = -1
     message: str | None = None
+    record_errors: Sequence[tuple[int, str | None]] = ()
+    """Index in the batch, and the reason, of each record for which the batch was rejected."""
 
 
 def read(frame: memoryview, place: int, version: int) -> ProduceRequest:
@@ -83,7 +86,10 @@ def write(version: int, topics: list[tuple[str, list[ProduceResult]]], throttle_
             if version >= 5:
                 out.append(_I64.pack(result.log_start))
             if version >= 8:
-                out += (fields.array(0, flexible=flexible), fields.string(result.message, flexible=flexible))
+                out.append(fields.array(len(result.record_errors), flexible=flexible))
+                for place, why in result.record_errors:
+                    out += (_I32.pack(place), fields.string(why, flexible=flexible), b"\0" if flexible else b"")
+                out.append(fields.string(result.message, flexible=flexible))
             if flexible:
                 out.append(b"\0")
         if flexible:

@@ -25,6 +25,7 @@ from firn_broker.metadata_store.sqlite.database import Inline
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.budget import Counted
 from firn_broker.network.router import Client
+from firn_broker.ports import SubjectLookup
 from firn_broker.settings import BrokerSettings, DirectorySettings, SqliteSettings
 from firn_broker.storage.objects import MemoryObjects
 from firn_broker.wire import headers
@@ -131,12 +132,17 @@ async def broker(
     seed: int = 1,
     external: Endpoint | None = None,
     decoder: Executor | None = None,
+    registries: SubjectLookup | None = None,
     **settings: Any,
 ) -> AsyncIterator[Asked]:
     """Run a broker until the end of the block."""
     outside = shared or Shared()
+    ports = Ports(outside.store, outside.objects, LoopClock(), Random(seed), decoder)
+    if registries is not None:
+        ports = dataclasses.replace(ports, registries=registries)
+        settings["registries"] = {"main": {"url": "http://nowhere"}}
     made = Broker(
-        Ports(outside.store, outside.objects, LoopClock(), Random(seed), decoder),
+        ports,
         BrokerSettings(
             coordinator=SqliteSettings(path=":memory:"), objects=DirectorySettings(path="/nowhere"), **settings
         ),

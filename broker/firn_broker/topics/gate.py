@@ -1,0 +1,234 @@
+"""The gate of a topic: the broker accepts a batch only if each value begins with the id of a schema of the topic's subject.
+
+The broker keeps an id of the subject until it ends, because a registry never changes what an id means. So batches with known ids
+need no registry. For other ids it asks the registry, and only the request with the id waits.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import TypeVar
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from firn.model.errors import AccessDeniedError
+from firn.records.contents import UndecodableError
+from firn.records.record_batch import Batch, InvalidBatchError
+from firn.records.values import FRAMING, first_bytes
+from firn.schema_registry import ANSWER_SECONDS, RegistryAwayError
+from firn_broker import metrics
+from firn_broker.log.decoder import Decoder
+from firn_broker.log.turns import Turns
+from firn_broker.ports import SubjectLookup
+
+log = structlog.get_logger()
+K = TypeVar("K")
+V = TypeVar("V")
+_Id = tuple[str, str, bytes]
+"""Registry, subject, and the first bytes of a value."""
+
+LOOKUPS = 4
+"""Requests to a registry at the same time, each for another address of clients."""
+HOLD_SECONDS = 2.0
+"""Most seconds for which a produce request waits for the registry. Later requests of its connection wait, too."""
+AGAIN_SECONDS, RETRY_SECONDS = 10.0, 1.0
+"""Seconds for which the broker keeps that a subject does not have an id, and that a registry does not answer."""
+MOST_LOOKUPS = 16
+"""Most ids that a batch asks the registry for. The client sends a batch with more of them again."""
+MOST_PENDING, MOST_ABSENT = 1_000, 10_000
+"""Most lookups that wait or run, and most ids that subjects do not have in memory."""
+MOST_NAMED = 1_000
+"""Most records of a batch that an answer names."""
+INLINE_RECORDS, INLINE_BYTES = 500, 256 << 10
+"""Records and decompressed bytes of a batch that the event loop reads itself, in about half a millisecond."""
+SERIES = 1_000
+"""Most topics with metrics of their own. The others share the label of an empty name."""
+
+_NO_FRAMING = "the value does not begin with a byte 0 and a schema id; use a serializer of the schema registry"
+
+
+class RefusedRecordsError(InvalidBatchError):
+    """A batch with records that the gate refuses."""
+
+    def __init__(self, message: str, records: Sequence[tuple[int, str]]) -> None:
+        super().__init__(ErrorCode.invalid_record, message)
+        self.records = records
+        """Index in the batch, and the reason, of the first refused records."""
+
+
+class SchemaGate:
+    """Checks batches, and remembers which ids the subjects have."""
+
+    def __init__(self, registries: SubjectLookup, decoder: Decoder) -> None:
+        self._registries = registries
+        self._decoder = decoder
+        self._known: defaultdict[tuple[str, str], set[bytes | None]] = defaultdict(lambda: {None})
+        """For each subject, the first bytes of values that it accepts. A null value is a tombstone."""
+        self._absent: dict[_Id, float] = {}
+        """Ids that subjects do not have, and until when that is certain."""
+        self._failures: dict[_Id | str, tuple[float, str]] = {}
+        """Lookups that failed: the time of the next attempt, and the reason. A name is that of a registry that does not answer."""
+        self._pending: dict[_Id, asyncio.Task[None]] = {}
+        self._turns: defaultdict[str, Turns] = defaultdict(lambda: Turns(LOOKUPS, 1))
+        self._inline = 0
+        self._named: set[str] = set()
+
+    async def require(self, topic: str, registry: str, subject: str, batch: Batch, address: str) -> None:
+        """Check a batch of the client at ``address``. Raises RefusedRecordsError, and InvalidBatchError with KAFKA_STORAGE_ERROR
+        if the registry does not answer. Clients then send the batch again."""
+        label = self._label(topic)
+        values = await self._values(batch, address)
+        metrics.GATED_RECORDS.labels(label).inc(len(values))
+        others = [value for value in set(values) if value not in self._known[registry, subject] and value is not None]
+        if not others:
+            return
+        refused, unknown = self._judge(registry, subject, others)
+        if unknown and not refused:
+            await self._learn(registry, subject, unknown, address)
+            refused, unknown = self._judge(registry, subject, others)
+        if refused:
+            found = [
+                (index, refused[value]) for index, value in enumerate(values) if value in refused and value is not None
+            ]
+            metrics.REFUSED_RECORDS.labels(label).inc(len(found))
+            index, why = found[0]
+            raise RefusedRecordsError(
+                f"{len(found)} of {len(values)} records have no schema of subject {subject}; record {index}: {why}",
+                found[:MOST_NAMED],
+            )
+        if unknown:
+            raise _try_again(f"a batch with more than {MOST_LOOKUPS} new schema ids needs several attempts")
+
+    async def _values(self, batch: Batch, address: str) -> list[bytes | None]:
+        try:
+            if batch.records <= INLINE_RECORDS:
+                self._inline += batch.records
+                if self._inline >= INLINE_RECORDS:
+                    # A request may have many batches, and others must not wait for all of them.
+                    self._inline = 0
+                    await asyncio.sleep(0)
+                try:
+                    return first_bytes(batch.data, INLINE_BYTES)
+                except UndecodableError:
+                    pass  # perhaps only too large for the event loop
+            return await self._decoder.run(partial(first_bytes, batch.data), address)
+        except UndecodableError as error:
+            raise InvalidBatchError(
+                ErrorCode.invalid_record,
+                f"a topic with a gate accepts only records that the broker can decode: {error}",
+            ) from error
+
+    def _judge(
+        self, registry: str, subject: str, values: Iterable[bytes]
+    ) -> tuple[dict[bytes | None, str], list[bytes]]:
+        """Return the reason for each value that is refused, and the values whose ids the broker does not know yet."""
+        now = asyncio.get_running_loop().time()
+        refused: dict[bytes | None, str] = {}
+        unknown = []
+        for value in values:
+            # Ids are not negative. The registry need not know that a larger one than 2,147,483,647 cannot be.
+            if len(value) < FRAMING or value[0] or value[1] & 0x80:
+                refused[value] = _NO_FRAMING
+            elif value in self._known[registry, subject]:
+                continue
+            elif now < self._absent.get((registry, subject, value), 0):
+                refused[value] = (
+                    f"schema registry {registry} has no schema with id {_number(value)} in subject {subject};"
+                    " register the schema there, or correct the serializer"
+                )
+            else:
+                unknown.append(value)
+        return refused, unknown
+
+    async def _learn(self, registry: str, subject: str, values: Sequence[bytes], address: str) -> None:
+        """Ask the registry for ids. Raises InvalidBatchError with KAFKA_STORAGE_ERROR if it does not answer soon."""
+        asked = [(registry, subject, value) for value in values[:MOST_LOOKUPS]]
+        self._raise_failure(asked)
+        started = []
+        for id in asked:
+            if (task := self._pending.get(id)) is None:
+                if len(self._pending) >= MOST_PENDING:
+                    raise _try_again(f"{MOST_PENDING} schema ids wait for the answers of schema registries")
+                task = self._pending[id] = asyncio.create_task(self._look_up(id, address))
+                task.add_done_callback(partial(self._end, id))
+            started.append(task)
+        # The lookups go on if the client disconnects, because it will send the batch again.
+        _, late = await asyncio.wait(started, timeout=HOLD_SECONDS)
+        self._raise_failure(asked)
+        if late:
+            # Until one answers, requests do not wait for this registry again.
+            _keep(
+                self._failures,
+                registry,
+                (
+                    asyncio.get_running_loop().time() + ANSWER_SECONDS,
+                    f"schema registry {registry} does not answer; check why it is slow",
+                ),
+            )
+            raise _try_again(
+                f"schema registry {registry} did not answer within {HOLD_SECONDS:.0f} s; check why it is slow"
+            )
+
+    def _raise_failure(self, ids: Sequence[_Id]) -> None:
+        now = asyncio.get_running_loop().time()
+        keys: list[_Id | str] = [ids[0][0], *ids]
+        for key in keys:
+            failure = self._failures.get(key)
+            if failure is not None and now < failure[0]:
+                raise _try_again(failure[1])
+
+    def _end(self, id: _Id, _: "asyncio.Task[None]") -> None:
+        del self._pending[id]
+
+    async def _look_up(self, id: _Id, address: str) -> None:
+        registry, subject, value = id
+        time = asyncio.get_running_loop().time
+        try:
+            async with self._turns[registry].turn(address):
+                subjects = await self._registries.subjects(registry, _number(value))
+        except Exception as error:
+            metrics.GATE_LOOKUPS.labels("failed").inc()
+            of_registry = isinstance(error, RegistryAwayError | AccessDeniedError)
+            key = registry if of_registry else id
+            if key not in self._failures:
+                log.warning(
+                    "the gate cannot check a schema id",
+                    registry=registry,
+                    subject=subject,
+                    id=_number(value),
+                    error=str(error),
+                )
+            _keep(self._failures, key, (time() + RETRY_SECONDS, str(error)))
+            return
+        self._failures.pop(registry, None)
+        self._failures.pop(id, None)
+        metrics.GATE_LOOKUPS.labels("found" if subject in subjects else "absent").inc()
+        if subject in subjects:
+            self._known[registry, subject].add(value)
+            self._absent.pop(id, None)
+        else:
+            _keep(self._absent, id, time() + AGAIN_SECONDS)
+
+    def _label(self, topic: str) -> str:
+        if topic not in self._named and len(self._named) < SERIES:
+            self._named.add(topic)
+        return topic if topic in self._named else ""
+
+
+def _number(value: bytes) -> int:
+    return int.from_bytes(value[1:FRAMING], "big")
+
+
+def _keep(kept: dict[K, V], key: K, value: V) -> None:
+    """Put an entry at the end, and drop the oldest of too many."""
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > MOST_ABSENT:
+        del kept[next(iter(kept))]
+
+
+def _try_again(why: str) -> InvalidBatchError:
+    """Return the error after which every client sends the batch again, as after an outage of the coordinator."""
+    return InvalidBatchError(ErrorCode.kafka_storage_error, f"the schema ids of the batch cannot be checked now: {why}")
