@@ -35,6 +35,25 @@ class Column(Contract):
     """Unit of integers in timestamps of the column."""
 
 
+class Rename(Contract):
+    """A column that gets another name. Both are paths with dots, in the same struct."""
+
+    old: str
+    new: str
+    by_schema: bool = Field(default=False, exclude_if=lambda by_schema: not by_schema)
+    """True if the schema of producers itself says it: by an alias in Avro, or by a field number in Protobuf."""
+
+    @property
+    def name(self) -> str:
+        """Return the later name without the path."""
+        return self.new.rpartition(".")[2]
+
+    @property
+    def old_name(self) -> str:
+        """Return the earlier name without the path."""
+        return self.old.rpartition(".")[2]
+
+
 class SchemaFormat(StrEnum):
     """Encoding of record values. Each format is a package in ``firn_spark/worker/formats``."""
 
@@ -90,6 +109,8 @@ class RecordSchema(Contract):
     """Id of ``text`` in the registry of ``subject``."""
     incompatible: Literal["Hold", "DeadLetter"] = Field(default="Hold", exclude_if=lambda way: way == "Hold")
     """Treatment of records whose writer has a schema that the table cannot hold."""
+    renames: tuple[Rename, ...] = Field(default=(), exclude_if=lambda renames: not renames)
+    """Fields and columns that have a later name in ``fields``, in the order of the changes."""
     raw_as: Literal["Binary", "String"] = "Binary"
 
     def of_writer(self, number: int, writer: WriterSchema) -> "RecordSchema":

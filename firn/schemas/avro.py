@@ -8,13 +8,13 @@ specification demands, and also those with invalid attributes.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column
+from firn.model.jobs import Column, Rename
 from firn.tables import types
 from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
 
@@ -113,6 +113,8 @@ class Field:
     name: str
     type: "Node"
     doc: str | None = None
+    aliases: tuple[str, ...] = ()
+    """Earlier names of the field."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,70 @@ def _document(text: str) -> Any:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _bad_schema(f"the schema is not JSON: {error}") from None
+
+
+def renamed(record: Record, renames: Sequence[Rename]) -> Record:
+    """Return a record whose fields have their later names. A field keeps its name if another one has the later name."""
+    for rename in renames:
+        node = _renamed(record, rename.old.split("."), rename.name)
+        assert isinstance(node, Record)
+        record = node
+    return record
+
+
+def _renamed(node: Node, path: Sequence[str], name: str) -> Node:
+    match node:
+        case Record(fields=fields):
+            present = {each.name for each in fields}
+            if path[0] not in present or (len(path) == 1 and name in present):
+                return node
+            return replace(node, fields=tuple(_renamed_field(each, path, name) for each in fields))
+        case Array(items) if path[0] == "element" and len(path) > 1:
+            return Array(_renamed(items, path[1:], name))
+        case Map(values) if path[0] == "value" and len(path) > 1:
+            return Map(_renamed(values, path[1:], name))
+        case Union(branches):
+            named = members(node)
+            if len(named) == 1:
+                return Union(tuple(_renamed(branch, path, name) for branch in branches))
+            inside = next((branch for each, branch in named if each == path[0]), None)
+            if inside is not None and len(path) > 1:
+                later = _renamed(inside, path[1:], name)
+                return Union(tuple(later if branch is inside else branch for branch in branches))
+    return node
+
+
+def _renamed_field(each: Field, path: Sequence[str], name: str) -> Field:
+    if each.name != path[0]:
+        return each
+    return replace(each, name=name) if len(path) == 1 else replace(each, type=_renamed(each.type, path[1:], name))
+
+
+def aliases(record: Record) -> tuple[Rename, ...]:
+    """Return the renames that the aliases of fields name, those of a record before those of the records in it.
+
+    The path of a field inside a record has the present name of that record.
+    """
+    return tuple(_aliases(record, ""))
+
+
+def _aliases(node: Node, path: str) -> Iterator[Rename]:
+    match node:
+        case Record(fields=fields):
+            present = {each.name for each in fields}
+            for each in fields:
+                for alias in each.aliases:
+                    if alias not in present:
+                        yield Rename(old=path + alias, new=path + each.name, by_schema=True)
+                yield from _aliases(each.type, f"{path}{each.name}.")
+        case Array(items):
+            yield from _aliases(items, f"{path}element.")
+        case Map(values):
+            yield from _aliases(values, f"{path}value.")
+        case Union():
+            named = members(node)
+            for name, branch in named:
+                yield from _aliases(branch, path if len(named) == 1 else f"{path}{name}.")
 
 
 def columns(record: Record) -> tuple[Column, ...]:
@@ -362,7 +428,10 @@ class _Parser:
         doc = value.get("doc")
         # Half of a surrogate pair, which JSON can have, is no text for other programs.
         comment = doc.encode("utf-8", "replace").decode()[:MOST_DOC] if isinstance(doc, str) else None
-        return Field(name, self.node(value["type"], space, place, level + 1), comment)
+        named = value.get("aliases")
+        known = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
+        earlier = tuple(each for each in dict.fromkeys(known) if _NAME.fullmatch(each) and len(each) <= MOST_NAME)
+        return Field(name, self.node(value["type"], space, place, level + 1), comment, earlier)
 
     def _enum(self, value: Mapping[str, Any], space: str, path: str) -> Enum:
         name, _ = self._declare(value, space, path)

@@ -2,9 +2,10 @@
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, SchemaFormat
+from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
 from firn.schemas import avro, json_schema, protobuf
 from firn.tables import types
+from firn.tables.renames import renamed_columns
 
 
 def columns_of(schema: RecordSchema, place: str) -> tuple[Column, ...]:
@@ -30,8 +31,20 @@ def _found(schema: RecordSchema) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.PROTOBUF:
         return protobuf.columns(protobuf.message_of(schema))
     if schema.format is SchemaFormat.JSON:
-        return json_schema.columns(schema.text, dict(zip(schema.names, schema.references, strict=True)))
-    return avro.columns(avro.parse(schema.text, schema.references))
+        found = json_schema.columns(schema.text, dict(zip(schema.names, schema.references, strict=True)))
+        return renamed_columns(found, schema.renames)
+    return avro.columns(_record(schema))
+
+
+def _record(schema: RecordSchema) -> avro.Record:
+    return avro.renamed(avro.parse(schema.text, schema.references), schema.renames)
+
+
+def aliases(schema: RecordSchema) -> tuple[Rename, ...]:
+    """Return the renames that the aliases of an Avro text name, after those of the schema. Raises InvalidSpecError (BadSchema)."""
+    if schema.format is not SchemaFormat.AVRO or '"aliases"' not in schema.text:
+        return ()
+    return avro.aliases(_record(schema))
 
 
 def _bad_schema(problem: str) -> InvalidSpecError:

@@ -8,12 +8,12 @@ deep, and fields whose names differ only in case.
 import base64
 import difflib
 import struct
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema
+from firn.model.jobs import Column, RecordSchema, Rename
 from firn.schemas import descriptors
 from firn.schemas.descriptors import Declarations, EnumDeclaration, FieldDeclaration, MessageDeclaration
 from firn.tables import types
@@ -144,7 +144,10 @@ def parse(data: bytes, message: str = "") -> Message:
 
 def message_of(schema: RecordSchema) -> Message:
     """Return the message of a contract's schema. Raises InvalidSpecError (BadSchema)."""
-    return parse(_content(schema), schema.message)
+    message = parse(_content(schema), schema.message)
+    for rename in schema.renames:
+        message = _renamed(message, rename.old.split("."), rename.name)
+    return message
 
 
 def _content(schema: RecordSchema) -> bytes:
@@ -169,6 +172,30 @@ def indexes_of(schema: RecordSchema) -> tuple[int, ...]:
 def lacks_message(schema: RecordSchema) -> bool:
     """Return whether the schema names a message that its own text does not have. Raises InvalidSpecError (BadSchema)."""
     return bool(schema.message) and not descriptors.read(_content(schema)).indexes.get(schema.message)
+
+
+def _renamed(message: Message, path: Sequence[str], name: str) -> Message:
+    """Return a message in which a field has its later name, unless another field has it."""
+    present = {each.name for each in message.fields}
+    if path[0] not in present or (len(path) == 1 and name in present):
+        return message
+    return replace(message, fields=tuple(_renamed_field(each, path, name) for each in message.fields))
+
+
+def _renamed_field(each: Field, path: Sequence[str], name: str) -> Field:
+    if each.name != path[0]:
+        return each
+    if len(path) == 1:
+        return replace(each, name=name)
+    match each.type, path[1:]:
+        case Repeated(Message() as item), ["element", *rest] if rest:
+            return replace(each, type=Repeated(_renamed(item, rest, name)))
+        case Map(entry), ["value", *rest] if rest and isinstance(entry.fields[1].type, Message):
+            value = replace(entry.fields[1], type=_renamed(entry.fields[1].type, rest, name))
+            return replace(each, type=Map(replace(entry, fields=(entry.fields[0], value))))
+        case Message() as inside, rest if not is_timestamp(inside) and wrapped_field(inside) is None:
+            return replace(each, type=_renamed(inside, rest, name))
+    return each
 
 
 def _choices(declared: Declarations, name: str) -> str:
@@ -239,11 +266,6 @@ def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
         after = numbers.get(before.number)
         if moved is not None and moved.number != before.number:
             yield f"field {place} cannot change its number from {before.number} to {moved.number}"
-        elif after is not None and after.name != before.name:
-            yield (
-                f"field {place} cannot be renamed to {after.name}, because columns belong to fields by name: keep the name of"
-                f" number {before.number}"
-            )
         elif after is not None:
             yield from _type_changes(before.type, after.type, place)
     for after in new.fields:
@@ -251,6 +273,31 @@ def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
         if after.required and not (earlier is not None and earlier.required):
             yield f"field {path}{after.name} cannot become required, because earlier records may lack it"
     yield from _joined_fields(old, new, path)
+
+
+def renames(old: Message, new: Message) -> tuple[Rename, ...]:
+    """Return the fields that have another name in ``new``, those of a message before those of the messages in it.
+
+    The path of a field inside a message has the new name of that message.
+    """
+    return tuple(_renames(old, new, "")) if old.name == new.name else ()
+
+
+def _renames(old: Node, new: Node, path: str) -> Iterator[Rename]:
+    match old, new:
+        case Repeated(before), Repeated(after):
+            yield from _renames(before, after, f"{path}element.")
+        case Map(), Map():
+            yield from _renames(old.value, new.value, f"{path}value.")
+        case Message(fields=before), Message(fields=after):
+            numbers = {each.number: each for each in before}
+            for each in after:
+                earlier = numbers.get(each.number)
+                if earlier is None:
+                    continue
+                if earlier.name != each.name and not list(_type_changes(earlier.type, each.type, "")):
+                    yield Rename(old=path + earlier.name, new=path + each.name, by_schema=True)
+                yield from _renames(earlier.type, each.type, f"{path}{each.name}.")
 
 
 def _joined_fields(old: Message, new: Message, path: str) -> Iterator[str]:

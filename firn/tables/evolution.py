@@ -3,10 +3,10 @@
 Source: Iceberg specification, "Schema Evolution".
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
-from firn.tables import types
+from firn.tables import renames, types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
 _WIDER = {("int", "long"), ("float", "double")}
@@ -70,6 +70,13 @@ def merged_columns(known: Sequence[Column], new: Sequence[Column]) -> tuple[Colu
     return tuple(fit(column) for column in new)
 
 
+def _rename_hint(name: str, fields: Iterable[str], known: Collection[str]) -> str:
+    added = [each for each in fields if each not in known]
+    return (
+        f"; or rename the column by spec.schema.renames: [{{from: {name}, to: {added[0]}}}]" if len(added) == 1 else ""
+    )
+
+
 def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     """List the reasons why a table created for ``old`` cannot change to ``new``. Empty: it can."""
     if (old.format, old.raw_as) != (new.format, new.raw_as):
@@ -79,10 +86,11 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
         return [f"the format cannot change from {before} to {after}"]
     reasons = []
     fields = {field.name: field for field in new.fields}
-    old_names = {field.name for field in old.fields}
+    old_fields = renames.renamed_columns(old.fields, new.renames)
+    old_names = {field.name for field in old_fields}
     added = ", ".join(name for name in fields if name not in old_names)
     beside = f", and add {added} beside it" if added else ""
-    for field in old.fields:
+    for field in old_fields:
         after_field = fields.get(field.name)
         if after_field is None and new.has_writers:
             # Producers no longer write the field; its column stays. Spark cannot read a column with a time of day. The
@@ -90,7 +98,9 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
             if types.has_time(types.parse(field.type)):
                 reasons.append(f"field {field.name} of type {field.type} cannot be removed: keep it{beside}")
         elif after_field is None:
-            reasons.append(f"field {field.name} is missing, and cannot be removed or renamed: keep it{beside}")
+            reasons.append(
+                f"field {field.name} is missing, and cannot be removed: keep it{beside}{_rename_hint(field.name, fields, old_names)}"
+            )
         elif not can_become(types.parse(field.type), types.parse(after_field.type)):
             reasons.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")
         elif after_field.required and not field.required:

@@ -16,7 +16,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError, UnavailableError
-from firn.model.jobs import CatalogConnection, Column, RecordSchema, TableTarget
+from firn.model.jobs import CatalogConnection, Column, RecordSchema, Rename, TableTarget
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable
@@ -233,6 +233,66 @@ async def test_columns_are_added_widened_and_made_optional(
     again = await tables.ensure(target, wider, Claimant("uid-1"))
     assert again is not None
     assert again.changed == ()
+
+
+async def test_columns_are_renamed_by_field_id(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:
+    """The driver may still have the earlier contract, so the table keeps the earlier names."""
+    laid_out = target.model_copy(update={"partition_by": ("carrier",), "sort_by": ("carrier",)})
+    claimant = Claimant("uid-1")
+    await tables.ensure(laid_out, JSON, claimant)
+    before = catalog.load_table((target.namespace, target.name)).schema()
+    new = changed(
+        JSON,
+        JSON.fields[0].model_copy(update={"name": "airline"}),
+        Column(name="note", type="string"),
+        without="carrier",
+    )
+    new = new.model_copy(
+        update={
+            "renames": (
+                Rename(old="carrier", new="airline"),
+                Rename(old="legs.element.from", new="legs.element.origin"),
+            )
+        }
+    )
+    legs = next(column for column in JSON.fields if column.name == "legs")
+    new = changed(new, legs.model_copy(update={"type": legs.type.replace("from:", "origin:")}))
+    later = target.model_copy(update={"partition_by": ("airline",), "sort_by": ("airline",)})
+    state = await tables.ensure(later, new, claimant)
+    assert state is not None
+    assert state.changed[:2] == ("column carrier renamed to airline", "column legs.element.from renamed to origin")
+    table = catalog.load_table((target.namespace, target.name))
+    for old, name in (("carrier", "airline"), ("legs.element.from", "legs.element.origin")):
+        assert table.schema().find_field(name).field_id == before.find_field(old).field_id
+    assert [(field.name, str(field.transform)) for field in table.spec().fields] == [("carrier", "identity")]
+    assert len(table.metadata.snapshots) == 0
+    for target_again, schema in ((later, new), (laid_out, JSON), (later, new.model_copy(update={"renames": ()}))):
+        again = await tables.ensure(target_again, schema, claimant)
+        assert again is not None
+        assert again.changed == ()
+    both = changed(new, Column(name="carrier", type="string"))
+    with pytest.raises(InvalidSpecError, match="column 'airline' had this name before it was renamed") as refused:
+        await tables.ensure(later, both.model_copy(update={"renames": ()}), claimant)
+    assert refused.value.reason == Reason.INCOMPATIBLE_SCHEMA
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("delay", "price", "column delay cannot be renamed to price, because the table has both columns"),
+        ("gone", "other", "there is no column gone to rename to other"),
+        ("delay", "at_month", "column delay cannot be renamed to at_month, because a partition field has this name"),
+    ],
+)
+async def test_a_rename_that_the_table_cannot_follow_is_refused(
+    tables: CatalogTables, target: TableTarget, old: str, new: str, problem: str
+) -> None:
+    laid_out = target.model_copy(update={"partition_by": ("month(at)",)})
+    await tables.ensure(laid_out, JSON, Claimant("uid-1"))
+    renamed = JSON.model_copy(update={"renames": (Rename(old=old, new=new),)})
+    with pytest.raises(InvalidSpecError, match=problem) as refused:
+        await tables.ensure(laid_out, renamed, Claimant("uid-1"))
+    assert refused.value.reason == Reason.INCOMPATIBLE_SCHEMA
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
-from firn.tables import evolution, types
+from firn.tables import evolution, renames, types
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable, TableState
 from tests.fakes.faults import Faults, effect
@@ -61,6 +61,8 @@ class FakeTables:
             self.faults.log.append(f"create table {target.identifier}")
         else:
             claimant.check(target.identifier, live.ownership)
+            known = renames.renamed_columns(live.schema.fields, schema.renames)
+            live.schema = live.schema.model_copy(update={"fields": known})
             if schema.subject is not None:
                 fields = evolution.merged_columns(live.schema.fields, schema.fields)
                 schema = schema.model_copy(update={"fields": fields})

@@ -3,11 +3,13 @@
 from collections.abc import Iterator
 
 from firn.model.jobs import Column, RecordSchema
+from firn.tables import renames
 from firn_controllers.preview.effects import Effect, changed
 from firn_controllers.preview.fields import Difference
 
 SCHEMA = "spec.schema"
 TEXT = "spec.schema.text"
+RENAMES = "spec.schema.renames"
 _ADVICE = {
     "unknownFields": {
         "Ignore": "members that are not in fields are left out of later records",
@@ -27,8 +29,13 @@ _ADVICE = {
 
 def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
     """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
-    old, new = ({column.name: column for column in schema.fields} for schema in (before, after))
+    present = renames.renamed_columns(before.fields, after.renames)
+    old, new = ({column.name: column for column in columns} for columns in (present, after.fields))
     of_text = after.has_writers
+    for rename in after.renames:
+        if renames.has_path(before.fields, rename.old) and not renames.has_path(before.fields, rename.new):
+            text = f"column {rename.old} of table {table} is renamed to {rename.new}; data files stay as they are, earlier rows have the new name"
+            yield changed(TEXT if rename.by_schema else RENAMES, text, rename.old, rename.new)
     for name, column in new.items():
         field = TEXT if of_text else f"{SCHEMA}.fields[{name}]"
         if name not in old:
@@ -64,7 +71,7 @@ def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, st
 def schema_effect(difference: Difference) -> Effect | None:
     """Return the effect of a field of the schema that changes no column; None for the fields of columns."""
     field = difference.path.removeprefix(f"{SCHEMA}.")
-    if field.startswith("fields"):
+    if field.startswith(("fields", "renames")):
         return None
     if field == "text":
         text = "the driver decodes every record that lands later with this schema; let all records of the old schema land first"

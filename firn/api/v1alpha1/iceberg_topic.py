@@ -4,7 +4,8 @@ The descriptions, bounds, defaults and CEL rules here are those of the CRD and o
 properties and methods of `IcebergTopic` resolve what a spec leaves unset.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -21,6 +22,7 @@ from firn.model.jobs import (
     Epoch,
     QualityRule,
     RecordSchema,
+    Rename,
     SchemaFormat,
     SinkCommits,
     StartFrom,
@@ -30,6 +32,7 @@ from firn.model.jobs import (
 from firn.model.maintenance import MOST_RANGES
 from firn.schemas import columns
 from firn.tables import types
+from firn.tables.renames import destination, has_path
 
 KIND = "IcebergTopic"
 PLURAL = "icebergtopics"
@@ -59,6 +62,8 @@ MOST_SCHEMA_TEXT = 250_000
 """Longest Avro or Protobuf schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
 it keeps a copy of the resource in an annotation otherwise."""
 MOST_MESSAGE_NAME = 512
+MOST_PATH = 1024
+"""Longest path of a column, in characters."""
 MOST_CONTRACT_BYTES = 700_000
 """Most bytes of a schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
 
@@ -111,6 +116,19 @@ class EvolutionSpec(ApiModel):
     )
 
 
+class RenameSpec(ApiModel):
+    """Another name for a column. Its field id and its data files stay."""
+
+    old: Annotated[str, Field(min_length=1, max_length=MOST_PATH)] = Field(
+        alias="from",
+        description="The name before, such as carrier. For a member of a struct, the path with dots, such as customer.mail; inside a list"
+        " after element, inside a map after value.",
+    )
+    new: Annotated[str, Field(min_length=1, max_length=MOST_PATH)] = Field(
+        alias="to", description="The name after, with the same path before its last dot. The schema must have it."
+    )
+
+
 class SchemaSpec(ApiModel):
     """Conversion of record values to columns: JSON with named and typed fields, Avro or Protobuf with a schema, or raw."""
 
@@ -133,6 +151,7 @@ class SchemaSpec(ApiModel):
             "message needs format: Protobuf",
         ),
         Rule("has(self.registry) || !has(self.evolution)", "evolution needs registry"),
+        Rule("has(self.format) || !has(self.renames)", "renames need format"),
         Rule(
             "!(has(self.text) && has(self.registry))",
             "set text or registry, not both: with registry, the schema comes from the registry",
@@ -190,6 +209,12 @@ class SchemaSpec(ApiModel):
         description="The columns, in order. Later you can add a field that is not required, widen a type, set required to false, and"
         " change doc and epoch.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    renames: Annotated[tuple[RenameSpec, ...], Field(max_length=100)] | None = Field(
+        default=None,
+        description="Columns that get another name, in the order of the changes. The table keeps its data files, and earlier rows have the"
+        " new name. Values may have either name. A rename that was made stays after you remove it from this list.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     unknown_fields: Literal["Ignore", "DeadLetter"] = Field(
         default="Ignore",
@@ -807,6 +832,7 @@ class IcebergTopic(ApiModel):
         With a registry, and in Protobuf, the schema has no columns yet: `with_columns` adds them.
         """
         schema = self.spec.record_schema
+        renames = _renames(schema)
         if schema is not None and schema.registry is not None:
             name = schema.registry.subject or f"{self.topic_name}-value"
             subject = Subject(registry=schema.registry.name, name=name)
@@ -817,45 +843,30 @@ class IcebergTopic(ApiModel):
                 subject=subject,
                 message=schema.message or "",
                 incompatible=incompatible,
+                renames=renames,
             )
         if schema is not None and schema.text is not None and schema.format == "Protobuf":
             return RecordSchema(
-                format=SchemaFormat.PROTOBUF, text=schema.text, framing=schema.framing, message=schema.message or ""
+                format=SchemaFormat.PROTOBUF,
+                text=schema.text,
+                framing=schema.framing,
+                message=schema.message or "",
+                renames=renames,
             )
         if schema is not None and schema.text is not None:
             return with_columns(
-                RecordSchema(format=SchemaFormat.AVRO, text=schema.text, framing=schema.framing), "spec.schema.text"
+                RecordSchema(format=SchemaFormat.AVRO, text=schema.text, framing=schema.framing, renames=renames),
+                "spec.schema.text",
             )
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
-        seen: dict[str, str] = {}
-        found = []
-        for field in schema.fields:
-            first_spelling = seen.setdefault(field.name.lower(), field.name)
-            if first_spelling != field.name:
-                raise _bad_schema(
-                    f"{first_spelling} and {field.name} differ only in case, which query engines ignore; rename one of them"
-                )
-            if field.name.startswith("_kafka"):
-                raise _bad_schema(
-                    f"{field.name}: names that start with _kafka are reserved for Kafka's columns; rename the field"
-                )
-            try:
-                kind = types.parse(field.type)
-            except InvalidSpecError as error:
-                raise _bad_schema(f"{field.name}: {error}") from error
-            if field.epoch is not None and "timestamp" not in str(kind):
-                raise _bad_schema(
-                    f"{field.name}: epoch is for timestamp and timestamptz, and the type is {kind}; remove epoch"
-                )
-            epoch = field.epoch or "ms"
-            found.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
-        if len(seen) < len(found):
-            raise _bad_schema("two fields have the same name; rename one of them")
+        found = _columns_of(schema.fields)
+        _check_renames(renames, found)
         return RecordSchema(
             format=SchemaFormat(schema.format or SchemaFormat.JSON),
-            fields=tuple(found),
+            fields=found,
             unknown_fields=schema.unknown_fields,
+            renames=renames,
         )
 
     def table_target(self, default_catalog: str) -> TableTarget:
@@ -886,7 +897,11 @@ class IcebergTopic(ApiModel):
 
 def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
     """Return a schema with the columns of its text. Raises InvalidSpecError (BadSchema) that names ``place`` and the field."""
-    whole = schema.model_copy(update={"fields": columns.columns_of(schema, place)})
+    found = columns.columns_of(schema, place)
+    if schema.subject is None:
+        _check_renames(schema.renames, found)
+    renames = (*schema.renames, *columns.aliases(schema))
+    whole = schema.model_copy(update={"fields": found, "renames": renames})
     size = len(whole.model_dump_json().encode())
     if size > MOST_CONTRACT_BYTES:
         raise InvalidSpecError(
@@ -895,6 +910,68 @@ def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
             reason=Reason.BAD_SCHEMA,
         )
     return whole
+
+
+def _columns_of(fields: Sequence[FieldSpec]) -> tuple[Column, ...]:
+    """Return the columns of fields in the spec. Raises InvalidSpecError (BadSchema) that names the field."""
+    seen: dict[str, str] = {}
+    found = []
+    for field in fields:
+        first_spelling = seen.setdefault(field.name.lower(), field.name)
+        if first_spelling != field.name:
+            raise _bad_schema(
+                f"{first_spelling} and {field.name} differ only in case, which query engines ignore; rename one of them"
+            )
+        if field.name.startswith("_kafka"):
+            raise _bad_schema(
+                f"{field.name}: names that start with _kafka are reserved for Kafka's columns; rename the field"
+            )
+        try:
+            kind = types.parse(field.type)
+        except InvalidSpecError as error:
+            raise _bad_schema(f"{field.name}: {error}") from error
+        if field.epoch is not None and "timestamp" not in str(kind):
+            raise _bad_schema(
+                f"{field.name}: epoch is for timestamp and timestamptz, and the type is {kind}; remove epoch"
+            )
+        epoch = field.epoch or "ms"
+        found.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
+    if len(seen) < len(found):
+        raise _bad_schema("two fields have the same name; rename one of them")
+    return tuple(found)
+
+
+def _renames(schema: SchemaSpec | None) -> tuple[Rename, ...]:
+    """Return the renames of a spec. Raises InvalidSpecError (BadSchema)."""
+    found = tuple(Rename(old=each.old, new=each.new) for each in (schema and schema.renames) or ())
+    for rename in found:
+        place, steps = f"spec.schema.renames: from {rename.old} to {rename.new}", (*rename.old.split("."), rename.name)
+        if rename.old == rename.new or rename.old.rpartition(".")[0] != rename.new.rpartition(".")[0]:
+            problem = (
+                f"{place}: a rename changes the last part of a path, and nothing else; write another name at the end"
+            )
+            raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
+        if not all(re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", step) for step in steps):
+            problem = f"{place}: a name has letters, digits and _, and does not begin with a digit; correct it"
+            raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
+        if steps[0].startswith("_kafka") or rename.name.startswith("_kafka"):
+            problem = f"{place}: names that start with _kafka are reserved for Kafka's columns; choose another name"
+            raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
+    return found
+
+
+def _check_renames(renames: Sequence[Rename], columns: Sequence[Column]) -> None:
+    """Check that the columns have the later names, and no earlier one. Raises InvalidSpecError (BadSchema)."""
+    for number, rename in enumerate(renames):
+        if rename.by_schema:
+            continue
+        later, place = renames[number + 1 :], f"spec.schema.renames: from {rename.old} to {rename.new}"
+        if not has_path(columns, destination(rename.new, later)):
+            problem = f"{place}: the schema has no field {destination(rename.new, later)}; add it, or remove the rename"
+            raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
+        if has_path(columns, rename.old) and all(each.new != rename.old for each in later):
+            problem = f"{place}: the schema has both fields; remove {rename.old} from it, or remove the rename"
+            raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
 
 
 def _bad_schema(problem: str) -> InvalidSpecError:

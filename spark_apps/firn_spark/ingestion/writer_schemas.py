@@ -9,8 +9,9 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 import structlog
 
@@ -23,12 +24,14 @@ from firn.model.jobs import (
     GroupSettings,
     RecordSchema,
     RegistryConnection,
+    Rename,
     SchemaFormat,
     WriterSchema,
 )
 from firn.schema_registry import TYPES, RegistryAwayError, SchemaRegistry
 from firn.schemas import columns, protobuf
 from firn.tables import evolution, types
+from firn.tables.renames import Fields, FormerNames, planned, renamed_columns
 from firn_spark.credentials import read_secret
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.worker.bad_records import Code
@@ -213,21 +216,28 @@ def learn(topic: Topic, registries: Registries) -> None:
         raise pending
 
 
-def adapted(topic: Topic, present: Mapping[str, str]) -> tuple[RecordSchema, dict[int, Refusal]]:
+def adapted(
+    topic: Topic, present: Mapping[str, str], table: Fields = (), former: FormerNames = MappingProxyType({})
+) -> tuple[RecordSchema, dict[int, Refusal]]:
     """Return the topic's schema with the columns of all known schemas, and the schemas that the table cannot hold.
 
-    ``present`` are the columns of the table with their types. Raises ConflictError (IncompatibleSchema) for a schema that the
+    ``present`` are the columns of the table with their types, ``table`` are the same in Iceberg's JSON, and ``former`` are
+    their earlier names. Raises ConflictError (IncompatibleSchema) for a schema that the
     table cannot hold, unless the contract has ``incompatible: DeadLetter``.
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    fields = _widened(schema.fields, present)
+    named = _renames(topic, table, former)
+    if named:
+        present = {each.name: each.type for each in renamed_columns(_as_columns(present), named)}
+    fields = _widened(renamed_columns(schema.fields, named), present)
+    named_schema = schema.model_copy(update={"renames": named})
     left_out: dict[int, Refusal] = {}
     for number, writer in topic.reading.schemas.items():
         if not isinstance(writer, WriterSchema):
             continue
         place = f"schema {number} of schema registry {subject.registry}"
-        of_writer = schema.of_writer(number, writer)
+        of_writer = named_schema.of_writer(number, writer)
         try:
             _check_text(of_writer, writer, place)
             if schema.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
@@ -243,7 +253,37 @@ def adapted(topic: Topic, present: Mapping[str, str]) -> tuple[RecordSchema, dic
                 " IcebergTopic again with another topicName and table.name",
                 reason=Reason.INCOMPATIBLE_SCHEMA,
             ) from error
-    return schema.model_copy(update={"fields": fields}), left_out
+    return schema.model_copy(update={"fields": fields, "renames": named}), left_out
+
+
+def _as_columns(present: Mapping[str, str]) -> list[Column]:
+    return [Column(name=name, type=kind) for name, kind in present.items()]
+
+
+def _renames(topic: Topic, table: Fields, former: FormerNames) -> tuple[Rename, ...]:
+    """Return the renames that schemas, the contract and the table name, without those that the table cannot follow."""
+    change = planned(table, former, topic.job.record_schema.renames, tuple(_implied(topic)))
+    return tuple(dict.fromkeys((*change.followed, *change.following)))
+
+
+def _implied(topic: Topic) -> Iterator[Rename]:
+    """Yield the renames that the known schemas name, in the order of their ids: by aliases, or by the numbers of fields."""
+    schema = topic.job.record_schema
+    explicit = tuple(each for each in schema.renames if not each.by_schema)
+    before: protobuf.Message | None = None
+    for number, writer in sorted(topic.reading.schemas.items(), key=lambda item: item[0]):
+        if not isinstance(writer, WriterSchema):
+            continue
+        try:
+            one = schema.model_copy(update={"renames": explicit}).of_writer(number, writer)
+            if schema.format is SchemaFormat.PROTOBUF:
+                message = protobuf.message_of(one)
+                yield from () if before is None else protobuf.renames(before, message)
+                before = message
+            else:
+                yield from columns.aliases(one)
+        except InvalidSpecError:
+            continue  # The columns of this schema have the same error.
 
 
 def _check_text(schema: RecordSchema, writer: WriterSchema, place: str) -> None:

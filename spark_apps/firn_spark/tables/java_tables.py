@@ -2,7 +2,7 @@
 
 The operator creates and evolves tables of format 1 and 2 before the driver needs them. The driver does the same for a
 table that is missing or behind its contract, and for tables of format 3, whose metadata only Java can write. Only
-changes without loss are made: new optional columns, wider types, required to optional, docs.
+changes without loss are made: renames, new optional columns, wider types, required to optional, docs.
 """
 
 import itertools
@@ -14,9 +14,10 @@ from py4j.protocol import Py4JJavaError
 
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError
-from firn.model.jobs import Column, IngestJob, TableTarget
-from firn.tables import evolution, rows, table_properties, transforms, types
+from firn.model.jobs import Column, IngestJob, Rename, TableTarget
+from firn.tables import evolution, renames, rows, table_properties, transforms, types
 from firn.tables.ownership import Claimant, Ownership
+from firn.tables.renames import Fields, FormerNames
 from firn_spark.jvm import elements, json_node, texts
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
@@ -175,7 +176,8 @@ class Tables:
         claimant = self.claimant(job)
         try:
             claimant.check(target.identifier, Ownership.of(texts(table.properties())))
-            self._evolve(table, target, columns, claimant)
+            following = self._rename(table, job.record_schema.renames)
+            self._evolve(table, target, renames.renamed_columns(columns, following), claimant)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
@@ -242,6 +244,17 @@ class Tables:
         fields = json.loads(self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
         return {field["name"]: shape(field["type"]) for field in fields}
 
+    def names(self, table: Any) -> tuple[Fields, FormerNames]:
+        """Return the columns of the table in Iceberg's JSON, and their earlier names by field id."""
+        fields: Fields = json.loads(self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
+        return fields, renames.read_former_names(texts(table.properties()))
+
+    def following(self, table: Any) -> tuple[Rename, ...]:
+        """Return the renames from all earlier names of the table's columns to the present ones."""
+        if renames.FORMER_NAMES not in texts(table.properties()):
+            return ()
+        return renames.planned(*self.names(table), ()).following
+
     def spec(self, table: Any) -> TableSpec:
         """Describe the current table for writers."""
         return table_spec(self.jvm, table)
@@ -249,6 +262,24 @@ class Tables:
     def data_file(self, table: Any, descriptor: str) -> Any:
         """Return the Java data file of a writer's descriptor."""
         return data_file(self.jvm, table, descriptor)
+
+    def _rename(self, table: Any, wanted: Sequence[Rename]) -> tuple[Rename, ...]:
+        """Rename columns in one commit with the property that keeps their earlier names. Return all names that records may have."""
+        if not wanted:
+            return self.following(table)
+        change = renames.planned(*self.names(table), wanted)
+        if change.steps:
+            transaction = table.newTransaction()
+            columns = transaction.updateSchema()
+            for path, name in change.steps:
+                columns.renameColumn(path, name)
+            columns.commit()
+            _set(transaction, change.properties)
+            transaction.commitTransaction()
+            table.refresh()
+        elif change.properties:
+            _set(table, change.properties)
+        return change.following
 
     def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant) -> None:
         iceberg = self.jvm.org.apache.iceberg
@@ -365,6 +396,14 @@ class Tables:
             array[0] = name
             self._namespaces[name] = self.jvm.org.apache.iceberg.catalog.Namespace.of(array)
         return self._namespaces[name]
+
+
+def _set(table: Any, properties: Mapping[str, str]) -> None:
+    """Set properties of a table or a transaction in one commit."""
+    update = table.updateProperties()
+    for key, value in properties.items():
+        update.set(key, value)
+    update.commit()
 
 
 def _partition(spec: Any, term: transforms.PartitionTerm) -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from py4j.clientserver import ClientServerConnection
 
-from firn.model.jobs import GroupSettings, IngestJob, TableTarget
+from firn.model.jobs import Column, GroupSettings, IngestJob, RecordSchema, Rename, TableTarget
 from firn_spark.tables.catalogs import Catalogs
-from firn_spark.tables.java_tables import Tables, partition_terms
+from firn_spark.tables.java_tables import Tables, partition_terms, shape
 from tests.contract.driver_tables import DriverTablesContract, commit_ahead
 from tests.unit.spark_driver.topic import job as job_of
 
@@ -44,6 +44,33 @@ class TestIceberg(DriverTablesContract):
         tables.ensure(job.model_copy(update={"table": old}))
         tables.ensure(job.model_copy(update={"table": target}))
         assert kept() == ([], 0, None)
+
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_columns_are_renamed_by_field_id(self, tables: Tables, job: IngestJob, version: int) -> None:
+        """A driver with the earlier contract finds the column under its later name, and adds none."""
+
+        def contract(*fields: tuple[str, str], **renames: str) -> IngestJob:
+            columns = tuple(Column(name=name, type=type_) for name, type_ in fields)
+            made = tuple(Rename(old=old, new=new) for old, new in renames.items())
+            schema = RecordSchema(format="Json", fields=columns, renames=made)
+            table = job.table.model_copy(update={"format_version": version})
+            return job.model_copy(update={"record_schema": schema, "table": table})
+
+        old = contract(("a", "int"), ("s", "struct<x: int>"))
+        before = tables.names(tables.ensure(old))[0]
+        struct = before[1]["type"]["fields"][0]["id"]
+        new = contract(("b", "long"), ("s", "struct<y: int, z: int>"), a="b")
+        renames = (*new.record_schema.renames, Rename(old="s.x", new="s.y"))
+        new = new.model_copy(update={"record_schema": new.record_schema.model_copy(update={"renames": renames})})
+        for _ in range(2):
+            fields, former = tables.names(tables.ensure(new))
+            assert [(each["id"], each["name"]) for each in fields[:2]] == [
+                (before[0]["id"], "b"),
+                (before[1]["id"], "s"),
+            ]
+            assert shape(fields[1]["type"]) == "struct<y: int, z: int>"
+            assert former == {before[0]["id"]: ("a",), struct: ("x",)}
+        assert tables.names(tables.ensure(old)) == (fields, former)
 
     def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
         commit_ahead(tables.jvm, table, time_ms)

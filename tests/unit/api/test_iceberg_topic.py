@@ -226,6 +226,44 @@ def test_a_bad_schema_names_the_field(fields: list[dict[str, Any]], problem: str
     assert wrong.table_target("lake").name == "my_topic", "a table is claimed under its name, whatever its columns"
 
 
+RENAMED = [{"name": "b", "type": "struct<c: int>"}, {"name": "d", "type": "int"}]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("a", "a", "a rename changes the last part of a path, and nothing else"),
+        ("x.a", "b.c", "a rename changes the last part of a path, and nothing else"),
+        ("a", "b-c", "a name has letters, digits and _"),
+        ("_kafka.key", "_kafka.k", "names that start with _kafka are reserved"),
+        ("a", "_kafka_a", "names that start with _kafka are reserved"),
+        ("a", "gone", "the schema has no field gone; add it, or remove the rename"),
+        ("b.a", "b.gone", "the schema has no field b.gone"),
+        ("d", "b", "the schema has both fields; remove d from it"),
+    ],
+)
+def test_a_bad_rename_names_the_path(old: str, new: str, problem: str) -> None:
+    renames = [{"from": old, "to": new}]
+    with pytest.raises(InvalidSpecError) as refused:
+        topic({"schema": {"format": "Json", "fields": RENAMED, "renames": renames}}).record_schema()
+    assert str(refused.value).startswith(f"spec.schema.renames: from {old} to {new}: {problem}")
+    assert refused.value.reason == Reason.BAD_SCHEMA
+
+
+def test_a_schema_has_the_renames_of_the_spec_and_of_aliases() -> None:
+    renames = [{"from": "a", "to": "b"}, {"from": "b.x", "to": "b.c"}]
+    found = topic({"schema": {"format": "Json", "fields": RENAMED, "renames": renames}}).record_schema()
+    assert [(each.old, each.new, each.by_schema) for each in found.renames] == [
+        ("a", "b", False),
+        ("b.x", "b.c", False),
+    ]
+    text = '{"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}, {"name": "c", "type": "int", "aliases": ["e"]}]}'
+    schema = {"format": "Avro", "text": text, "renames": [{"from": "a", "to": "b"}]}
+    avro = topic({"schema": schema}).record_schema()
+    assert [column.name for column in avro.fields] == ["b", "c"]
+    assert [(each.old, each.new, each.by_schema) for each in avro.renames] == [("a", "b", False), ("e", "c", True)]
+
+
 def test_a_table_name_may_not_end_like_a_dead_letter_table() -> None:
     with pytest.raises(
         InvalidSpecError, match=r"flights__dlq: .* create this IcebergTopic again with another table\.name"

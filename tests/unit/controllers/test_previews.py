@@ -80,6 +80,10 @@ CHANGES: list[tuple[Manifest, str]] = [
     ({"schema": field(0, required=False)}, "changed spec.schema.fields[id].required true false column id of table lake.demo.orders becomes optional"),
     ({"schema": field(0, doc="key")}, "changed spec.schema.fields[id].doc  key the comment of column id changes"),
     ({"schema": field(1, epoch="s")}, "changed spec.schema.fields[at].epoch ms s integers in at count in s"),
+    (
+        {"schema": field(0, name="number") | {"renames": [{"from": "id", "to": "number"}]}},
+        "changed spec.schema.renames id number column id of table lake.demo.orders is renamed to number",
+    ),
     ({"schema": json_schema(unknownFields="DeadLetter")}, "changed spec.schema.unknownFields Ignore DeadLetter later records with a member"),
     ({"table": {"partitionBy": ["day(at)"]}}, 'changed spec.table.partitionBy  ["day(at)"] new files of table lake.demo.orders get'),
     ({"table": {"sortBy": ["id"]}}, 'changed spec.table.sortBy  ["id"] new files of table lake.demo.orders get this sort order'),

@@ -10,7 +10,7 @@ from firn.schemas import protobuf
 from tests import gen
 from tests.fakes.world import World
 
-KILLED = "protoc ended with the code -9; the operator tries again. Give it more memory, or make the text smaller"
+KILLED = "protoc ended with the code -9; Firn tries again. Give it more memory, or make the text smaller"
 TWO = "message Line { int64 id = 1; } message Other { string name = 1; }"
 
 
@@ -75,7 +75,6 @@ async def test_an_unchanged_text_is_not_compiled_again() -> None:
         ({"text": "message"}, "BadSchema", "spec.schema.text: protoc rejects the text: schema.proto:1:8: "),
         (schema_of("int64 id = 1;", message="shop.Ordr"), "BadSchema", "the text has no message shop.Ordr; set schema.message to shop.Order"),
         (schema_of("Order id = 1;"), "BadSchema", "spec.schema.text: field id: type shop.Order contains itself"),
-        (schema_of("int64 key = 1;"), "IncompatibleSchema", "spec.schema: field id cannot be renamed to key"),
         (schema_of("int64 id = 2;"), "IncompatibleSchema", "field id cannot change its number from 1 to 2"),
         (schema_of("string id = 1;"), "IncompatibleSchema", "field id cannot change from long to string"),
     ],
@@ -93,6 +92,28 @@ async def test_a_text_that_does_not_fit_leaves_the_earlier_one_in_force(
     await change(live, schema=schema_of("int64 id = 1;"))
     assert live.conditions()["Ready"] == ("True", "AllReady")
     assert columns(live) == [("id", "long")]
+
+
+async def test_a_field_with_the_same_number_renames_its_column() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1; Part part = 2; message Part { int32 no = 1; }"))
+    later = schema_of("int64 key = 1; Part piece = 2; message Part { int32 number = 1; }")
+    await change(live, schema=later)
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    assert columns(live) == [("key", "long"), ("piece", "struct<number: int>")]
+    named = [(each.old, each.new, each.by_schema) for each in live.job().record_schema.renames]
+    assert named == [("id", "key", True), ("part", "piece", True), ("piece.no", "piece.number", True)]
+    await change(live, ingestion={"freshness": "2m"})
+    assert [(each.old, each.new, each.by_schema) for each in live.job().record_schema.renames] == named
+
+
+async def test_a_rename_of_the_spec_outlives_its_removal() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;"))
+    await change(live, schema={**schema_of("int64 id = 1;"), "renames": [{"from": "id", "to": "key"}]})
+    assert columns(live) == [("key", "long")]
+    await change(live, schema=schema_of("int64 id = 1;"))
+    assert live.job().record_schema.renames == ()
 
 
 async def test_a_compiler_that_does_not_answer_stops_no_topic_with_a_contract() -> None:

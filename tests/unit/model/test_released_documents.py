@@ -59,6 +59,7 @@ NEW: dict[str, dict[str, Any]] = {
             "incompatible": "DeadLetter",
             "message": "shop.v1.Order",
             "descriptors": "Cg==",
+            "renames": [{"old": "when", "new": "at"}, {"old": "then", "new": "at", "by_schema": True}],
         },
     },
     "ingest-job-raw": {},

@@ -270,7 +270,8 @@ def test_damaged_descriptors_of_a_contract_are_an_error_of_the_schema() -> None:
         ("int32 a = 1; int32 b = 2;", "int32 a = 1;", []),
         ("int32 a = 1;", "optional int64 a = 1;", []),
         ("uint32 a = 1;", "E a = 1; enum E { X = 0; }", ["field a cannot change from uint32 to shop.v1.Order.E, which has another encoding"]),
-        ("int32 a = 1;", "int32 b = 1;", ["field a cannot be renamed to b, because columns belong to fields by name: keep the name of number 1"]),
+        ("int32 a = 1;", "int32 b = 1;", []),
+        ("int32 a = 1; int32 b = 2;", "int32 b = 1; int32 c = 2;", ["field b cannot change its number from 2 to 1"]),
         ("int32 a = 1;", "int32 a = 2;", ["field a cannot change its number from 1 to 2"]),
         ("sfixed32 a = 1;", "fixed32 a = 1;", [scalars("a", "sfixed32", "fixed32")]),
         ("int32 a = 1;", "sint32 a = 1;", [scalars("a", "int32", "sint32")]),
@@ -308,7 +309,16 @@ def test_fields_of_inner_messages_keep_their_numbers() -> None:
 
     assert protobuf.changes(of("int32 x = 1; string y = 2;"), of("int32 x = 3; string z = 2;")) == [
         "field a.x cannot change its number from 1 to 3",
-        "field a.y cannot be renamed to z, because columns belong to fields by name: keep the name of number 2",
         "field b.x cannot change its number from 1 to 3",
-        "field b.y cannot be renamed to z, because columns belong to fields by name: keep the name of number 2",
     ]
+
+
+def test_a_number_with_another_name_renames_the_field() -> None:
+    def of(body: str, inner: str) -> Any:
+        return parsed(f"{HEAD} message Order {{ {body} }} message I {{ {inner} }}")
+
+    before = of("I a = 1; repeated I b = 2; map<int32, I> c = 3;", "int32 x = 1; int32 y = 2;")
+    after = of("I d = 1; repeated I b = 2; map<int32, I> c = 3;", "int32 z = 1; int32 y = 2;")
+    assert [(each.old, each.new) for each in protobuf.renames(before, after)] == [
+        ("a", "d"), ("d.x", "d.z"), ("b.element.x", "b.element.z"), ("c.value.x", "c.value.z"),
+    ]  # fmt: skip

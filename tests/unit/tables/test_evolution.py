@@ -2,7 +2,7 @@
 
 import pytest
 
-from firn.model.jobs import Column, RecordSchema
+from firn.model.jobs import Column, RecordSchema, Rename
 from firn.tables import evolution, types
 from firn.tables.evolution import can_become
 
@@ -50,8 +50,11 @@ def test_a_renamed_field_is_named_with_its_new_name() -> None:
         for name in ("total", "amount")
     )
     assert evolution.problems(before, after) == [
-        "field total is missing, and cannot be removed or renamed: keep it, and add amount beside it"
+        "field total is missing, and cannot be removed: keep it, and add amount beside it; or rename the column by"
+        " spec.schema.renames: [{from: total, to: amount}]"
     ]
+    renamed = after.model_copy(update={"renames": (Rename(old="total", new="amount"),)})
+    assert evolution.problems(before, renamed) == []
 
 
 def avro(*fields: tuple[str, str]) -> RecordSchema:

@@ -9,7 +9,7 @@ from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, SchemaFormat, Subject
 from firn.schema_registry import TYPES, Registered
 from firn.schemas import protobuf
-from firn.tables import evolution, types
+from firn.tables import evolution, renames, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
 
@@ -69,11 +69,11 @@ class TopicSchemas:
                 descriptors = in_force.descriptors
             else:
                 descriptors = await self._descriptors(schema.text, {}, _TEXT)
-            source = (schema, descriptors)
+            source = (schema, descriptors, in_force)
             known = self._found.get(uid)
             if known is None or known[0] != source:
                 whole = with_columns(schema.model_copy(update={"descriptors": descriptors}), _TEXT)
-                known = self._found[uid] = source, whole
+                known = self._found[uid] = source, _with_numbers(whole, in_force)
             return known[1]
         except FirnError as error:
             return error
@@ -107,6 +107,20 @@ class TopicSchemas:
             raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
 
 
+def _with_numbers(schema: RecordSchema, in_force: RecordSchema | None) -> RecordSchema:
+    """Return the schema with the renames that the numbers of fields name. The contract keeps them while the text is the same."""
+    if schema.format is not SchemaFormat.PROTOBUF or in_force is None or not _is_readable(in_force):
+        return schema
+    found = tuple(each for each in in_force.renames if each.by_schema)
+    if (in_force.text, in_force.message) != (schema.text, schema.message):
+        found = protobuf.renames(protobuf.message_of(in_force), protobuf.message_of(schema))
+    # A rename of the spec stays after its removal, as in the other formats.
+    named = {(each.old, each.new) for each in schema.renames} | {(each.new, each.old) for each in in_force.renames}
+    return schema.model_copy(
+        update={"renames": (*schema.renames, *(each for each in found if (each.old, each.new) not in named))}
+    )
+
+
 def _is_readable(schema: RecordSchema) -> bool:
     """Return whether a contract has descriptors that can be read."""
     try:
@@ -127,10 +141,12 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     found = with_columns(schema, _place(schema))
     if in_force is None:
         return found
-    fields = evolution.merged_columns(in_force.fields, found.fields)
+    found = _with_numbers(found, in_force)
+    before = renames.renamed_columns(in_force.fields, found.renames)
+    fields = evolution.merged_columns(before, found.fields)
     names = {field.name for field in fields}
     # Spark cannot read a column with a time of day. The contract names it, so that the operator plans no run for the table.
-    kept = (f for f in in_force.fields if f.name not in names and types.has_time(types.parse(f.type)))
+    kept = (f for f in before if f.name not in names and types.has_time(types.parse(f.type)))
     return found.model_copy(update={"fields": (*fields, *kept)})
 
 

@@ -178,7 +178,12 @@ class Agreement:
         state = _state(metadata)
         self._claimant.check(self._target.identifier, Ownership.of(metadata.properties))
         reason = Reason.INCOMPATIBLE_SCHEMA if state.owner == self._claimant.uid else Reason.SCHEMA_INCOMPATIBLE
-        steps = evolution.schema_steps(metadata.schema(), self._layout, reason)
+        names_change = evolution.planned_renames(
+            metadata.schema(), metadata.properties, metadata.specs().values(), self._layout, reason
+        )
+        named = evolution.layout_named(self._layout, names_change.following)
+        renamed = evolution.renamed_schema(metadata.schema(), names_change)
+        steps = evolution.schema_steps(renamed, named, reason, names_change.former)
         if metadata.format_version > 2 or self._target.format_version > 2:
             return state
         transaction = table.transaction()
@@ -186,13 +191,20 @@ class Agreement:
         if metadata.format_version < self._target.format_version:
             transaction.upgrade_table_version(self._target.format_version)
             changed.append(f"format version {self._target.format_version}")
+        if names_change.steps:
+            with transaction.update_schema() as update:
+                for path, name in names_change.steps:
+                    update.rename_column(path, name)
+            changed += names_change.texts
+        if names_change.properties:
+            transaction.set_properties(names_change.properties)
         if steps:
             with transaction.update_schema() as update:
                 for step in steps:
                     step.act(update)
             changed += [step.text for step in steps]
         ours = table_properties.set_for(self._claimant, metadata.properties)
-        layout = evolution.layout_over(self._layout, ours)
+        layout = evolution.layout_over(named, ours)
         changed += _repartition(transaction, layout)
         changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)

@@ -1,12 +1,14 @@
 """The layout of an Iceberg table that a spec describes, and the steps to it. Uses PyIceberg's types and does no I/O.
 
-Allowed changes: add an optional column, widen (int to long, float to double, decimal precision), required to optional,
+Allowed changes: rename a column, add an optional one, widen (int to long, float to double, decimal precision), required to optional,
 doc, partitioning, sort order, properties. The same rules apply to an adopted table.
 """
 
+import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from pyiceberg import types as iceberg
@@ -18,8 +20,9 @@ from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, TableTarget
-from firn.tables import rows, table_properties, transforms, types
+from firn.model.jobs import Column, RecordSchema, Rename, TableTarget
+from firn.tables import renames, rows, table_properties, transforms, types
+from firn.tables.renames import FormerNames, Renaming
 from firn.tables.transforms import PartitionTerm, SortTerm
 
 Parsed = TypeVar("Parsed")
@@ -51,6 +54,7 @@ class Layout:
     properties: Mapping[str, str]
     may_be_wider: bool = False
     """True if a column of the table may be wider than in the schema, because the driver may have widened it."""
+    renames: tuple[Rename, ...] = ()
 
 
 def layout(target: TableTarget, schema: RecordSchema) -> Layout:
@@ -62,11 +66,44 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,
         may_be_wider=schema.subject is not None,
+        renames=schema.renames,
     )
 
 
 def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tuple[Parsed, ...] | None:
     return None if terms is None else tuple(parse(term) for term in terms)
+
+
+def planned_renames(
+    metadata: Schema, properties: Mapping[str, str], specs: Iterable[PartitionSpec], layout: Layout, reason: Reason
+) -> Renaming:
+    """Return the changes of names in a table with this schema. Raises InvalidSpecError with ``reason`` that names table and column."""
+    fields = json.loads(metadata.model_dump_json())["fields"]
+    change = renames.planned(fields, renames.read_former_names(properties), layout.renames)
+    table = f"table {layout.identifier}"
+    both = next((each for each in change.collisions if not each.by_schema), None)
+    if both is not None:
+        raise InvalidSpecError(
+            f"{table}: column {both.old} cannot be renamed to {both.new}, because the table has both columns; remove the rename from"
+            " spec.schema.renames, or choose another name",
+            reason=reason,
+        )
+    if (unknown := change.missing) is not None and not unknown.by_schema:
+        raise InvalidSpecError(
+            f"{table}: there is no column {unknown.old} to rename to {unknown.new}; correct the path in spec.schema.renames",
+            reason=reason,
+        )
+    partitions = {field.name: field.source_id for spec in specs for field in spec.fields}
+    for path, name in change.steps:
+        if (
+            "." not in path
+            and partitions.get(name, metadata.find_field(path).field_id) != metadata.find_field(path).field_id
+        ):
+            raise InvalidSpecError(
+                f"{table}: column {path} cannot be renamed to {name}, because a partition field has this name; choose another name",
+                reason=reason,
+            )
+    return change
 
 
 def layout_over(layout: Layout, properties: Mapping[str, str]) -> Layout:
@@ -76,6 +113,28 @@ def layout_over(layout: Layout, properties: Mapping[str, str]) -> Layout:
         partition=table_properties.wanted_terms(table_properties.PARTITION_BY, layout.partition, properties),
         sort=table_properties.wanted_terms(table_properties.SORT_BY, layout.sort, properties),
     )
+
+
+def layout_named(layout: Layout, following: Sequence[Rename]) -> Layout:
+    """Return the layout with the names of a table. ``following`` are the renames from all earlier names to them."""
+    if not following:
+        return layout
+    partition, sort = layout.partition, layout.sort
+    return replace(
+        layout,
+        columns=renames.renamed_columns(layout.columns, following),
+        partition=None if partition is None else tuple(_term_named(term, following) for term in partition),
+        sort=None if sort is None else tuple(replace(each, term=_term_named(each.term, following)) for each in sort),
+    )
+
+
+def _term_named(term: PartitionTerm, following: Sequence[Rename]) -> PartitionTerm:
+    return replace(term, column=renames.destination(term.column, following))
+
+
+def renamed_schema(schema: Schema, change: Renaming) -> Schema:
+    """Return a schema with the names after a change."""
+    return Schema.model_validate({**json.loads(schema.model_dump_json()), "fields": change.fields})
 
 
 def iceberg_type(kind: types.Type, ids: Iterator[int]) -> iceberg.IcebergType:
@@ -282,18 +341,21 @@ class SchemaStep:
     act: Callable[[UpdateSchema], Any]
 
 
-def schema_steps(current: Schema, layout: Layout, reason: Reason) -> list[SchemaStep]:
-    """Return the changes after which the table has the wanted columns.
+def schema_steps(
+    current: Schema, layout: Layout, reason: Reason, former: FormerNames = MappingProxyType({})
+) -> list[SchemaStep]:
+    """Return the changes after which the table has the wanted columns. ``former`` has the earlier names of its columns.
 
     Raises InvalidSpecError with ``reason`` that names table and column if a change is not allowed.
     """
-    return list(_Comparison(layout, reason).schema(current))
+    return list(_Comparison(layout, reason, former).schema(current))
 
 
 class _Comparison:
-    def __init__(self, layout: Layout, reason: Reason) -> None:
+    def __init__(self, layout: Layout, reason: Reason, former: FormerNames) -> None:
         self._layout = layout
         self._reason = reason
+        self._former = former
 
     def schema(self, current: Schema) -> Iterator[SchemaStep]:
         present = {field.name: field for field in current.fields}
@@ -310,6 +372,7 @@ class _Comparison:
             kind = types.parse(column.type)
             field_found = present.get(column.name)
             if field_found is None:
+                self._check_name(path, current.fields)
                 other = folded.get(column.name.lower())
                 if other is not None:
                     raise self._refused(path, f"differs only in case from the table's column {other!r}; use that name")
@@ -370,11 +433,20 @@ class _Comparison:
         for name, kind in members:
             member = present.get(name)
             if member is None:
+                self._check_name((*path, name), current.fields)
                 yield self._addition((*path, name), kind, None)
                 continue
             yield from self._type((*path, name), member.field_type, kind)
             if member.required:
                 yield self._optional((*path, name))
+
+    def _check_name(self, path: tuple[str, ...], siblings: Iterable[iceberg.NestedField]) -> None:
+        """Refuse a new column with the earlier name of another one, because records with this name could belong to either."""
+        for field in siblings:
+            if path[-1] in self._former.get(field.field_id, ()):
+                raise self._refused(
+                    path, f"is new, but column {field.name!r} had this name before it was renamed; choose another name"
+                )
 
     @staticmethod
     def _addition(path: tuple[str, ...], kind: types.Type, doc: str | None) -> SchemaStep:

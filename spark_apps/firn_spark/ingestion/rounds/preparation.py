@@ -11,6 +11,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
+from firn.tables import renames
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.rounds import adoption
@@ -107,6 +108,7 @@ class Preparation:
         if landed is None and topic.reading.older is None:
             topic.reading.older = self._first_ends(topic, live)
         topic.table.spec, topic.table.ids = self._tables.spec(table), None
+        topic.table.following = self._tables.following(table)
         self.follow_table(topic)
         return True
 
@@ -121,7 +123,11 @@ class Preparation:
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
         if topic.job.record_schema.subject is None:
-            return self._read(topic, lambda: self._tables.ensure(topic.job))
+            found = self._read(topic, lambda: self._tables.ensure(topic.job))
+            # The table may have other names than the contract, because the operator renames columns before it writes the contract.
+            following = self._tables.following(found[0])
+            topic.reading.schema = renames.named(topic.job.record_schema, following) if following else None
+            return found
         topic.reading.schemas |= writer_schemas.schema_of_contract(topic.job.record_schema)
         writer_schemas.learn(topic, self._registries)
         return self._read(topic, lambda: self._ensure_adapted(topic))
@@ -131,7 +137,8 @@ class Preparation:
         reading, target = topic.reading, topic.job.table
         table = self._tables.load(target.catalog, target.namespace, target.name, rare=topic.table.uuid is None)
         present = {} if table is None else self._tables.columns(table)
-        reading.schema, reading.incompatible = writer_schemas.adapted(topic, present)
+        fields, former = ([], {}) if table is None else self._tables.names(table)
+        reading.schema, reading.incompatible = writer_schemas.adapted(topic, present, fields, former)
         return self._tables.ensure(topic.adapted_job)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:
@@ -321,6 +328,10 @@ class Preparation:
         metadata = table.operations().current()
         ids = (metadata.currentSchemaId(), metadata.defaultSpecId(), metadata.defaultSortOrderId())
         if topic.table.ids is not None and topic.table.ids != ids:
+            if self._tables.following(table) != topic.table.following:
+                raise NotReadyError(
+                    f"table {topic.job.table.identifier}: columns were renamed; the driver reloads the table"
+                )
             topic.table.spec = self._tables.spec(table)
         topic.table.ids = ids
 

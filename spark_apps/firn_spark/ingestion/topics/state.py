@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
-from firn.model.jobs import Epoch, RecordSchema, WriterSchema
+from firn.model.jobs import Epoch, RecordSchema, Rename, WriterSchema
 from firn.model.progress import LeaderEpochs, Losses, Offsets, RecentRecords, SuspiciousTimes
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
@@ -147,6 +147,8 @@ class Table:
     spec: TableSpec | None = None
     ids: tuple[int, int, int] | None = None
     """Ids of schema, partition spec and sort order that ``spec`` was made from."""
+    following: tuple[Rename, ...] = ()
+    """Renames from all earlier names of the table's columns."""
     landed: Landed | None = None
     losses: Losses | None = None
     """Losses that the table records; None until it was read."""

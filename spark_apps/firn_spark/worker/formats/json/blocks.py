@@ -19,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from firn.model.jobs import Column, Epoch
-from firn.tables import types
+from firn.tables import renames, types
+from firn.tables.renames import Former
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
@@ -67,14 +68,14 @@ _NAME_BYTES = 1024
 class BlockDecoder:
     """Decodes blocks of JSON records by one schema."""
 
-    def __init__(self, fields: Sequence[Column], *, refuse_unknown: bool) -> None:
-        """Set up readers for the fields. Raises InvalidSpecError for an invalid type."""
+    def __init__(self, fields: Sequence[Column], *, refuse_unknown: bool, former: Former = renames.NONE) -> None:
+        """Set up readers for the fields, which may also have their earlier names. Raises InvalidSpecError for an invalid type."""
         self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
         # JSON escapes such names, and the kernel compares bytes. Members of structs cannot have such names.
         usable = bool(fields) and not any(
             '"' in field.name or "\\" in field.name or min(field.name, default=" ") < " " for field in fields
         )
-        self._members = _Members(fields, refuse_unknown) if usable else None
+        self._members = _Members(fields, refuse_unknown, former) if usable else None
 
     def decode(self, records: Places) -> tuple[list[pa.Array], _Array]:
         """Return the columns, and for each record whether they hold for it. Other records have null."""
@@ -92,25 +93,25 @@ class _Reader(Protocol):
         ...
 
 
-def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch) -> _Reader:
+def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch, former: Former) -> _Reader:
     type_ = arrow_types.arrow_type(kind)
     match kind:
         case types.Struct(fields):
             columns = [Column(name=name, type=str(member), epoch=epoch) for name, member in fields]
-            return _Structs(type_, _Members(columns, refuse_unknown))
+            return _Structs(type_, _Members(columns, refuse_unknown, former))
         case types.ListOf(element):
-            return _Lists(type_, _reader(element, refuse_unknown, epoch))
+            return _Lists(type_, _reader(element, refuse_unknown, epoch, former.at("element")))
         case types.MapOf(types.Primitive("string"), value):
-            return _Maps(type_, _reader(value, refuse_unknown, epoch))
+            return _Maps(type_, _reader(value, refuse_unknown, epoch, former.at("value")))
     if _kind(kind) == kernel.OPAQUE:
-        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown, epoch=epoch))
+        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown, epoch=epoch, former=former))
     return _Scalars(type_, kind, epoch)
 
 
 class _Members:
     """The members of objects by name: fields of records, or of structs."""
 
-    def __init__(self, fields: Sequence[Column], refuse_unknown: bool) -> None:
+    def __init__(self, fields: Sequence[Column], refuse_unknown: bool, former: Former) -> None:
         kinds = [types.parse(field.type) for field in fields]
         self._types = [arrow_types.arrow_type(kind) for kind in kinds]
         self._kinds = np.array([_kind(kind) for kind in kinds], np.int64)
@@ -118,13 +119,15 @@ class _Members:
         self._precisions = np.array([precision for precision, _ in digits], np.int64)
         self._scales = np.array([scale for _, scale in digits], np.int64)
         self._required = np.array([field.required for field in fields], bool)
-        names = [field.name.encode() + b'":' for field in fields]
+        earlier = [(place, name) for place, field in enumerate(fields) for name in former.of(field.name)]
+        names = [name.encode() + b'":' for name in (*(field.name for field in fields), *(name for _, name in earlier))]
         self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
+        self._owners = np.array([*range(len(fields)), *(place for place, _ in earlier)], np.int64)
         self._refuse_unknown = refuse_unknown
         self._slots, self._widths = _slots(self._kinds)
         self._readers = {
-            place: _reader(kind, refuse_unknown, fields[place].epoch)
+            place: _reader(kind, refuse_unknown, fields[place].epoch, former.at(fields[place].name))
             for place, kind in enumerate(kinds)
             if self._kinds[place] == kernel.OPAQUE
         }
@@ -187,8 +190,8 @@ class _Members:
         for begin, end in arrays.portions(sizes, arrays.CALL_BYTES):
             pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
             kernel.read_records(
-                data, firsts, ends, present, begin, end, self._names, self._starts, self._kinds, self._precisions,
-                self._scales, self._required, self._refuse_unknown, _POWERS, following, seen, name, *scratch, self._slots,
+                data, firsts, ends, present, begin, end, self._names, self._starts, self._owners, self._kinds,
+                self._precisions, self._scales, self._required, self._refuse_unknown, _POWERS, following, seen, name, *scratch, self._slots,
                 block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.vouched,
             )  # fmt: skip
             arrays.gather(gathered, pieces, parts)

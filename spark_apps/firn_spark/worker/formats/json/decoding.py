@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from firn.model.jobs import RecordSchema
+from firn.tables.renames import former_names
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Stage
 from firn_spark.worker.fetched import Fetched, Places
@@ -28,10 +29,11 @@ class JsonFormat:
         refuse_unknown = schema.unknown_fields == "DeadLetter"
         self._fields = schema.fields
         self._columns = arrow_types.arrow_schema(schema.fields)
-        self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown)
+        former = former_names(schema.fields, schema.renames)
+        self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown, former=former)
+        self._reader = RecordReader.for_schema(schema.fields, refuse_unknown=refuse_unknown, former=former)
         # A value that names a JSON schema is not Avro.
         self._hints = schema.framing == "None"
-        self._reader = RecordReader.for_schema(schema.fields, refuse_unknown=refuse_unknown)
 
     def decode(self, records: Fetched) -> Columns:
         """Decode values into one column for each field."""

@@ -679,12 +679,12 @@ def _copied(data, first, length, out, to):
 
 
 @njit
-def _named(data, at, length, names, starts):
-    """Return the column whose name is at ``at``, or -1."""
+def _named(data, at, length, names, starts, owners):
+    """Return the column that has the name at ``at``, or -1."""
     for column in range(len(starts) - 1):
         start = starts[column]
         if starts[column + 1] - start == length + BEHIND_NAME and _same(data, at, names, start, length):
-            return column
+            return owners[column]
     return -1
 
 
@@ -706,7 +706,7 @@ def _same(data, at, names, start, length):
 
 @inlined
 def _record(  # noqa: C901, PLR0913
-    data, at, end, row, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
+    data, at, end, row, names, starts, owners, kinds, precisions, scales, required, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid,
 ):  # fmt: skip
     """Read one record. Return True if it is vouched for.
@@ -738,9 +738,9 @@ def _record(  # noqa: C901, PLR0913
                     return False
                 length = after - 1 - at
                 if not escaped:
-                    column = _named(data, at, length, names, starts)
+                    column = _named(data, at, length, names, starts, owners)
                 elif length <= len(scratch):
-                    column = _named(scratch, 0, _unescaped(data, at, after - 1, scratch, 0), names, starts)
+                    column = _named(scratch, 0, _unescaped(data, at, after - 1, scratch, 0), names, starts, owners)
                 else:
                     return False
                 at = _after_space(data, after, end)
@@ -821,8 +821,8 @@ def _store(  # noqa: PLR0913
 
 @njit
 def read_records(  # noqa: PLR0913
-    data, firsts, ends, present, begin, end, names, starts, kinds, precisions, scales, required, refuse_unknown, powers,
-    following, seen, scratch, values, lengths, valid, slots, numbers, small, texts, pieces, offsets, known, vouched,
+    data, firsts, ends, present, begin, end, names, starts, owners, kinds, precisions, scales, required, refuse_unknown,
+    powers, following, seen, scratch, values, lengths, valid, slots, numbers, small, texts, pieces, offsets, known, vouched,
 ):  # fmt: skip
     """Read the objects ``begin`` to ``end`` that are present, each from its place in ``firsts`` to that in ``ends``.
 
@@ -831,7 +831,8 @@ def read_records(  # noqa: PLR0913
     and a column for each object of a step. They hold a number, the bits of a double, or the start and length of a text.
     A negative length means that the text has escapes.
 
-    Each name in ``names`` has a quote and a colon behind it.
+    Each name in ``names`` has a quote and a colon behind it. The first ones are those of the members, in order. ``owners`` has
+    the member of each name.
 
     ``slots`` has the row of each member in the array for its kind: ``numbers`` for 64 bits, ``small`` for 32 bits, or
     ``offsets`` for texts. An opaque member has two rows in ``numbers``, for start and length. In each step,
@@ -854,7 +855,7 @@ def read_records(  # noqa: PLR0913
                 valid[column, row] = 0
             if present[base + row]:
                 sure = _record(
-                    data, firsts[base + row], ends[base + row], row, names, starts, kinds, precisions, scales, required,
+                    data, firsts[base + row], ends[base + row], row, names, starts, owners, kinds, precisions, scales, required,
                     refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
                 )  # fmt: skip
             else:
@@ -1029,7 +1030,7 @@ def warm() -> None:
     powers, scratch, vouched = np.zeros((1, 2), np.uint64), np.zeros(1, np.uint8), np.zeros(1, bool)
     slots, pieces, offsets = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 2), np.int32)
     read_records(
-        data, first, end, present, 0, 1, names, starts, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
+        data, first, end, present, 0, 1, names, starts, nothing, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
         np.full(1, -1), scratch, values, lengths, valid, slots, values, small, texts, pieces, offsets, known, vouched,
     )  # fmt: skip
     assert vouched[0]

@@ -22,7 +22,8 @@ map                   an object, its keys read as texts of the key type; if the 
 struct                an object; missing members are null, unnamed members are treated as unknown fields of the record
 ====================  ==================================================================================================
 
-``null`` and a missing field are null. A field, member or map key that occurs twice is refused. Ignored fields only have to be
+``null`` and a missing field are null. A field, member or map key that occurs twice is refused, also
+under its earlier name. Ignored fields only have to be
 JSON. Arrays and objects of all kinds may nest up to `MAX_DEPTH` levels.
 """
 
@@ -38,7 +39,8 @@ from decimal import Context, Decimal
 from typing import Any
 
 from firn.model.jobs import Column, Epoch
-from firn.tables import types
+from firn.tables import renames, types
+from firn.tables.renames import Former
 from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
 from firn_spark.worker.formats.json.limits import EPOCHS, MAX_DEPTH, MAX_MICROSECONDS, MAX_ZONE_MINUTES
 
@@ -371,8 +373,8 @@ def _uuid(kind: types.Type) -> Converter:
     return convert
 
 
-def _list(kind: types.ListOf, strict: bool, epoch: Epoch) -> Converter:
-    element = _converter(kind.element, strict, epoch)
+def _list(kind: types.ListOf, strict: bool, epoch: Epoch, former: Former) -> Converter:
+    element = _converter(kind.element, strict, epoch, former.at("element"))
 
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
@@ -388,10 +390,11 @@ def _list(kind: types.ListOf, strict: bool, epoch: Epoch) -> Converter:
     return convert
 
 
-def _map(kind: types.MapOf, strict: bool, epoch: Epoch) -> Converter:
+def _map(kind: types.MapOf, strict: bool, epoch: Epoch, former: Former) -> Converter:
     if isinstance(kind.key, types.ListOf | types.MapOf | types.Struct):
-        return _entries(kind, epoch)
-    to_key, to_value = _converter(kind.key, strict, epoch), _converter(kind.value, strict, epoch)
+        return _entries(kind, epoch, former)
+    to_key = _converter(kind.key, strict, epoch, renames.NONE)
+    to_value = _converter(kind.value, strict, epoch, former.at("value"))
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not _Object:
@@ -410,10 +413,10 @@ def _map(kind: types.MapOf, strict: bool, epoch: Epoch) -> Converter:
     return convert
 
 
-def _entries(kind: types.MapOf, epoch: Epoch) -> Converter:
+def _entries(kind: types.MapOf, epoch: Epoch, former: Former) -> Converter:
     """Return a converter for maps whose keys are not texts in JSON: an array of entries with key and value."""
     key = Column(name="key", type=str(kind.key), required=True, epoch=epoch)
-    entry = _members((key, Column(name="value", type=str(kind.value), epoch=epoch)), True)
+    entry = _members((key, Column(name="value", type=str(kind.value), epoch=epoch)), True, former)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not list:
@@ -451,10 +454,10 @@ def _scalar(kind: types.Type, text: str) -> Any:
     return text
 
 
-def _struct(kind: types.Struct, strict: bool, epoch: Epoch) -> Converter:
+def _struct(kind: types.Struct, strict: bool, epoch: Epoch, former: Former) -> Converter:
     names = [name for name, _ in kind.fields]
     columns = tuple(Column(name=name, type=str(member), epoch=epoch) for name, member in kind.fields)
-    members = _members(columns, strict)
+    members = _members(columns, strict, former)
 
     def convert(value: Any) -> dict[str, Any]:
         if type(value) is not _Object:
@@ -464,25 +467,30 @@ def _struct(kind: types.Struct, strict: bool, epoch: Epoch) -> Converter:
     return convert
 
 
-def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], list[Any]]:
+def _members(columns: Sequence[Column], strict: bool, former: Former) -> Callable[[_Object], list[Any]]:
     """Return a reader of an object's members in the order of ``columns``; ``strict`` refuses other members."""
-    places = {column.name: place for place, column in enumerate(columns)}
+    places = {name: place for place, column in enumerate(columns) for name in (column.name, *former.of(column.name))}
     plan = [
-        (column.name, column.required, _converter(types.parse(column.type), strict, column.epoch)) for column in columns
+        (
+            column.name,
+            column.required,
+            _converter(types.parse(column.type), strict, column.epoch, former.at(column.name)),
+        )
+        for column in columns
     ]
 
     def read(value: _Object) -> list[Any]:
         values: list[Any] = [None] * len(plan)
-        seen: set[str] = set()
+        seen: set[int] = set()
         unknown: str | None = None
         for name, item in value:
             place = places.get(name)
             if place is None:
                 unknown = name if unknown is None else unknown
                 continue
-            if name in seen:
+            if place in seen:
                 raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field occurs twice").within(f".{name}")
-            seen.add(name)
+            seen.add(place)
             values[place] = item
         if strict and unknown is not None:
             raise BadRecordError(Code.UNKNOWN_FIELD, Stage.SCHEMA, "the schema does not name this field").within(
@@ -496,7 +504,7 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
                 except BadRecordError as error:
                     raise error.within(f".{name}") from None
             elif required:
-                state = "is null" if name in seen else "is missing"
+                state = "is null" if place in seen else "is missing"
                 raise BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, f"a required field {state}").within(
                     f".{name}"
                 )
@@ -505,18 +513,18 @@ def _members(columns: Sequence[Column], strict: bool) -> Callable[[_Object], lis
     return read
 
 
-def _converter(kind: types.Type, strict: bool, epoch: Epoch) -> Converter:
+def _converter(kind: types.Type, strict: bool, epoch: Epoch, former: Former) -> Converter:
     match kind:
         case types.Decimal():
             return _decimal(kind)
         case types.Fixed():
             return _fixed(kind)
         case types.ListOf():
-            return _list(kind, strict, epoch)
+            return _list(kind, strict, epoch, former)
         case types.MapOf():
-            return _map(kind, strict, epoch)
+            return _map(kind, strict, epoch, former)
         case types.Struct():
-            return _struct(kind, strict, epoch)
+            return _struct(kind, strict, epoch, former)
     match kind.name:
         case "int":
             return _integer(kind, 32)
@@ -541,9 +549,11 @@ class RecordReader:
     _has_required: bool
 
     @classmethod
-    def for_schema(cls, fields: Sequence[Column], *, refuse_unknown: bool) -> "RecordReader":
-        """Make a reader of ``fields``. Raises InvalidSpecError for an invalid type."""
-        return cls(_members(fields, refuse_unknown), len(fields), any(field.required for field in fields))
+    def for_schema(
+        cls, fields: Sequence[Column], *, refuse_unknown: bool, former: Former = renames.NONE
+    ) -> "RecordReader":
+        """Make a reader of ``fields``, which may also have their earlier names. Raises InvalidSpecError for an invalid type."""
+        return cls(_members(fields, refuse_unknown, former), len(fields), any(field.required for field in fields))
 
     def read(self, value: bytes | None) -> list[Any]:
         """Return one value for each field, as Arrow stores it (times as integers). Raises BadRecordError."""
@@ -566,9 +576,11 @@ class ValueReader:
     _convert: Converter
 
     @classmethod
-    def for_type(cls, kind: types.Type, *, refuse_unknown: bool, epoch: Epoch) -> "ValueReader":
+    def for_type(
+        cls, kind: types.Type, *, refuse_unknown: bool, epoch: Epoch, former: Former = renames.NONE
+    ) -> "ValueReader":
         """Make a reader of ``kind``. ``epoch`` is the unit of integers in timestamps."""
-        return cls(_converter(kind, refuse_unknown, epoch))
+        return cls(_converter(kind, refuse_unknown, epoch, former))
 
     def read(self, value: bytes) -> Any:
         """Return a JSON value, not null, as Arrow stores it. Raises BadRecordError."""

@@ -1,0 +1,280 @@
+"""Renamed columns: the changes of a table, and the names under which records and contracts have a column.
+
+A column keeps its field id when Firn renames it, so no file is written again. The table property `FORMER_NAMES` keeps the
+earlier names by field id. So a record or a contract with an earlier name belongs to the same column.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from firn.model.jobs import Column, RecordSchema, Rename
+from firn.tables import types
+from firn.tables.types import ListOf, MapOf, Struct, Type
+
+FORMER_NAMES = "firn.former-names"
+"""Property with the earlier names of columns: a JSON object, field id -> names."""
+Fields = Sequence[dict[str, Any]]
+"""The fields of a struct in the JSON of Iceberg's specification (Appendix C)."""
+FormerNames = Mapping[int, tuple[str, ...]]
+
+
+def read_former_names(properties: Mapping[str, str]) -> FormerNames:
+    """Return the earlier names by field id. A value that is not valid counts as none."""
+    try:
+        found = json.loads(properties.get(FORMER_NAMES, "{}"))
+        return {int(number): tuple(map(str, names)) for number, names in found.items()}
+    except (ValueError, AttributeError, TypeError):
+        return {}
+
+
+# Names in schemas
+
+
+def renamed_columns(columns: Sequence[Column], renames: Sequence[Rename]) -> tuple[Column, ...]:
+    """Return columns with their later names. A column keeps its name if another one has the later name."""
+    if not renames:
+        return tuple(columns)
+    whole: Type = Struct(tuple((column.name, types.parse(column.type)) for column in columns))
+    for rename in renames:
+        whole = _renamed(whole, rename.old.split("."), rename.name)
+    assert isinstance(whole, Struct)
+    return tuple(
+        column.model_copy(update={"name": name, "type": str(kind)})
+        for column, (name, kind) in zip(columns, whole.fields, strict=True)
+    )
+
+
+def _renamed(kind: Type, path: Sequence[str], name: str) -> Type:
+    match kind:
+        case Struct(fields):
+            present = [each for each, _ in fields]
+            if path[0] not in present or (len(path) == 1 and name in present):
+                return kind
+            if len(path) == 1:
+                return Struct(tuple((name if each == path[0] else each, member) for each, member in fields))
+            return Struct(
+                tuple(
+                    (each, _renamed(member, path[1:], name) if each == path[0] else member) for each, member in fields
+                )
+            )
+        case ListOf(element) if path[0] == "element" and len(path) > 1:
+            return ListOf(_renamed(element, path[1:], name))
+        case MapOf(key, value) if path[0] == "value" and len(path) > 1:
+            return MapOf(key, _renamed(value, path[1:], name))
+    return kind
+
+
+def named(schema: RecordSchema, following: Sequence[Rename]) -> RecordSchema:
+    """Return a schema with the names of a table. ``following`` are the renames from all earlier names to them."""
+    if not following:
+        return schema
+    fields = renamed_columns(schema.fields, following)
+    return schema.model_copy(update={"fields": fields, "renames": (*schema.renames, *following)})
+
+
+def has_path(columns: Sequence[Column], path: str) -> bool:
+    """Return whether the columns have a column or a member of a struct at this path."""
+    first, *rest = path.split(".")
+    found = next((types.parse(column.type) for column in columns if column.name == first), None)
+    for step in rest:
+        match found:
+            case Struct(fields):
+                found = dict(fields).get(step)
+            case ListOf(element) if step == "element":
+                found = element
+            case MapOf(_, value) if step == "value":
+                found = value
+            case _:
+                return False
+    return found is not None
+
+
+def destination(path: str, renames: Sequence[Rename]) -> str:
+    """Return the path that a column has after the renames."""
+    for rename in renames:
+        if path == rename.old or path.startswith(f"{rename.old}."):
+            path = rename.new + path[len(rename.old) :]
+    return path
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """The earlier names of the fields of a struct, and of the fields inside them."""
+
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    inside: Mapping[str, "Former"] = field(default_factory=dict)
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """Return the earlier names of a field."""
+        return self.names.get(name, ())
+
+    def at(self, name: str) -> "Former":
+        """Return the earlier names inside a field. Those in a list are at ``element``, those in a map at ``value``."""
+        return self.inside.get(name, NONE)
+
+
+NONE = Former()
+
+
+def former_names(columns: Sequence[Column], renames: Sequence[Rename]) -> Former:
+    """Return the names that the columns had before the renames, unless another field of the struct has the name now."""
+    if not renames:
+        return NONE
+    return _former(Struct(tuple((column.name, types.parse(column.type)) for column in columns)), "", renames)
+
+
+def _former(kind: Type, path: str, renames: Sequence[Rename]) -> Former:
+    match kind:
+        case Struct(fields):
+            present = {name for name, _ in fields}
+            names = {name: _earlier(path + name, renames, present) for name, _ in fields}
+            parts = fields
+        case ListOf(element):
+            names, parts = {}, (("element", element),)
+        case MapOf(_, value):
+            names, parts = {}, (("value", value),)
+        case _:
+            return NONE
+    inside = {name: _former(part, f"{path}{name}.", renames) for name, part in parts}
+    return Former(
+        {name: found for name, found in names.items() if found},
+        {name: found for name, found in inside.items() if found != NONE},
+    )
+
+
+def _earlier(path: str, renames: Sequence[Rename], present: set[str]) -> tuple[str, ...]:
+    paths = {path: None}
+    for rename in reversed(renames):
+        for known in list(paths):
+            if known == rename.new or known.startswith(f"{rename.new}."):
+                paths[rename.old + known[len(rename.new) :]] = None
+    found = dict.fromkeys(known.rpartition(".")[2] for known in paths)
+    return tuple(name for name in found if name not in present)
+
+
+# Names in tables
+
+
+@dataclass(frozen=True, slots=True)
+class Renaming:
+    """Changes of a table's names. ``steps`` has the present path of each column that gets another name, and this name."""
+
+    steps: tuple[tuple[str, str], ...]
+    fields: Fields
+    """The fields of the table after the changes."""
+    former: FormerNames
+    """The earlier names by field id after the changes."""
+    before: FormerNames = field(default_factory=dict)
+    """The earlier names that the table has now."""
+    followed: tuple[Rename, ...] = ()
+    """The renames that the table follows, in order."""
+    collisions: tuple[Rename, ...] = ()
+    """Renames that the table cannot follow, because another column has the later name, or had it."""
+    missing: Rename | None = None
+    """A rename of a column that the table does not have under either name."""
+
+    @property
+    def following(self) -> tuple[Rename, ...]:
+        """Return the renames from all earlier names to those of the table, those of a struct before those of its members."""
+        return tuple(_following(self.fields, self.former, ""))
+
+    @property
+    def properties(self) -> dict[str, str]:
+        """Return `FORMER_NAMES` with its value, if it changes."""
+        if self.former == self.before:
+            return {}
+        names = {str(number): list(names) for number, names in sorted(self.former.items())}
+        return {FORMER_NAMES: json.dumps(names)}
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the changes for users."""
+        return [f"column {path} renamed to {name}" for path, name in self.steps]
+
+
+def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], aliases: Sequence[Rename] = ()) -> Renaming:
+    """Return the changes that give the columns of a table their later names. A rename that was made before changes nothing.
+
+    ``aliases`` are renames of other schemas of producers, of which any may be the older one. So they give no column an
+    earlier name back.
+    """
+    after = json.loads(json.dumps(list(fields)))
+    paths = {each["id"]: (path, each["name"]) for path, each in _all(fields, "")}
+    earlier = dict(former)
+    collisions, followed = [], []
+    for number, rename in enumerate((*aliases, *renames)):
+        siblings, found = _find(after, rename.old)
+        others = [each for each in siblings if each is not found]
+        if found is not None and any(rename.name in (each["name"], *earlier.get(each["id"], ())) for each in others):
+            collisions.append(rename)
+            continue
+        if found is not None and number < len(aliases) and rename.name in earlier.get(found["id"], ()):
+            continue
+        followed.append(rename)
+        if found is not None:
+            names = [name for name in earlier.get(found["id"], ()) if name != rename.name]
+            earlier[found["id"]] = tuple(dict.fromkeys((*names, found["name"])))
+            found["name"] = rename.name
+        elif rename.by_schema:
+            _learn(siblings, rename, earlier)
+    missing = None
+    for number, rename in enumerate(renames):
+        if missing is None and _find(after, destination(rename.new, renames[number + 1 :]))[1] is None:
+            missing = rename
+    steps = tuple(
+        (paths[each["id"]][0], each["name"]) for _, each in _all(after, "") if paths[each["id"]][1] != each["name"]
+    )
+    return Renaming(steps, after, earlier, former, tuple(followed), tuple(collisions), missing)
+
+
+def _learn(siblings: Fields, rename: Rename, earlier: dict[int, tuple[str, ...]]) -> None:
+    """Note an earlier name that the table never had. Records of producers that have not been renamed yet may have it."""
+    if any(rename.old_name in earlier.get(each["id"], ()) for each in siblings):
+        return
+    for each in siblings:
+        if each["name"] == rename.name:
+            earlier[each["id"]] = (*earlier.get(each["id"], ()), rename.old_name)
+
+
+def _parts(kind: Any) -> Fields:
+    """Return the fields directly inside a type. ``element`` and ``value`` are the names of those in lists and maps."""
+    match kind:
+        case {"type": "struct", "fields": fields}:
+            return list(fields)
+        case {"type": "list"}:
+            return [{"id": kind["element-id"], "name": "element", "type": kind["element"]}]
+        case {"type": "map"}:
+            return [{"id": kind["value-id"], "name": "value", "type": kind["value"]}]
+    return []
+
+
+def _all(fields: Fields, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    for each in fields:
+        yield path + each["name"], each
+        yield from _all(_parts(each["type"]), f"{path}{each['name']}.")
+
+
+def _find(fields: Fields, path: str) -> tuple[Fields, dict[str, Any] | None]:
+    """Return the fields of the struct at a path, and the field at its end."""
+    first, _, rest = path.partition(".")
+    found = next((each for each in fields if each["name"] == first), None)
+    return (fields, found) if found is None or not rest else _find(_parts(found["type"]), rest)
+
+
+def _following(fields: Fields, former: FormerNames, path: str) -> Iterator[Rename]:
+    present = {each["name"] for each in fields}
+    for each in fields:
+        for name in former.get(each["id"], ()):
+            if name not in present:
+                yield Rename(old=path + name, new=path + each["name"])
+        yield from _following(_parts(each["type"]), former, f"{path}{each['name']}.")
+
+
+def taken(fields: Fields, former: FormerNames, path: Sequence[str]) -> str | None:
+    """Return the present name of the column that had the name ``path`` before, or None."""
+    siblings, found = _find(fields, ".".join(path))
+    if found is not None:
+        return None
+    return next((each["name"] for each in siblings if path[-1] in former.get(each["id"], ())), None)

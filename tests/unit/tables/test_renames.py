@@ -1,0 +1,123 @@
+"""Renamed columns keep their field ids, and the table keeps their earlier names."""
+
+import json
+from typing import Any
+
+import pytest
+
+from firn.model.jobs import Column, Rename
+from firn.tables import renames
+from firn.tables.renames import FORMER_NAMES, former_names, planned, read_former_names, renamed_columns
+
+
+def renamed(*pairs: str) -> tuple[Rename, ...]:
+    """Return renames written as ``old>new``."""
+    return tuple(Rename(old=old, new=new) for old, new in (pair.split(">") for pair in pairs))
+
+
+def table(*fields: tuple[int, str, Any]) -> list[dict[str, Any]]:
+    return [{"id": number, "name": name, "required": False, "type": kind} for number, name, kind in fields]
+
+
+def struct(*fields: tuple[int, str, Any]) -> dict[str, Any]:
+    return {"type": "struct", "fields": table(*fields)}
+
+
+CUSTOMERS = table(
+    (1, "id", "long"),
+    (2, "customer", struct((3, "mail", "string"), (4, "name", "string"))),
+    (5, "items", {"type": "list", "element-id": 6, "element-required": False, "element": struct((7, "no", "int"))}),
+)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "kinds"),
+    [
+        (["id>number"], {"number": "long", "customer": "struct<mail: string>", "items": "list<struct<no: int>>"}),
+        (["customer.mail>customer.email"], {"id": "long", "customer": "struct<email: string>", "items": "list<struct<no: int>>"}),
+        (["items.element.no>items.element.sku"], {"id": "long", "customer": "struct<mail: string>", "items": "list<struct<sku: int>>"}),
+        (["customer>client", "client.mail>client.email"], {"id": "long", "client": "struct<email: string>", "items": "list<struct<no: int>>"}),
+        (["id>a", "a>b"], {"b": "long", "customer": "struct<mail: string>", "items": "list<struct<no: int>>"}),
+        (["id>items", "gone>other", "id.x>id.y"], {"id": "long", "customer": "struct<mail: string>", "items": "list<struct<no: int>>"}),
+    ],
+)  # fmt: skip
+def test_columns_get_their_later_names(pairs: list[str], kinds: dict[str, str]) -> None:
+    given = {"id": "long", "customer": "struct<mail: string>", "items": "list<struct<no: int>>"}
+    columns = [Column(name=name, type=kind, doc=name) for name, kind in given.items()]
+    later = renamed_columns(columns, renamed(*pairs))
+    assert {column.name: column.type for column in later} == kinds
+    assert [column.doc for column in later] == list(given)
+
+
+def test_a_table_plans_each_column_once_with_its_last_name() -> None:
+    change = planned(CUSTOMERS, {}, renamed("id>a", "a>b", "customer>client", "client.mail>client.email"))
+    assert change.steps == (("id", "b"), ("customer", "client"), ("customer.mail", "email"))
+    assert change.former == {1: ("id", "a"), 2: ("customer",), 3: ("mail",)}
+    assert json.loads(change.properties[FORMER_NAMES]) == {"1": ["id", "a"], "2": ["customer"], "3": ["mail"]}
+    assert [(each.old, each.new) for each in change.following] == [
+        ("id", "b"), ("a", "b"), ("customer", "client"), ("client.mail", "client.email"),
+    ]  # fmt: skip
+    assert (change.collisions, change.missing) == ((), None)
+
+
+def test_a_rename_that_was_made_changes_nothing() -> None:
+    first = planned(CUSTOMERS, {}, renamed("id>a", "a>b"))
+    again = planned(first.fields, first.former, renamed("id>a", "a>b"))
+    assert (again.steps, again.former, again.missing) == ((), first.former, None)
+
+
+def test_a_column_can_get_an_earlier_name_back() -> None:
+    first = planned(CUSTOMERS, {}, renamed("id>a"))
+    back = planned(first.fields, first.former, renamed("a>id"))
+    assert back.steps == (("a", "id"),)
+    assert [(each.old, each.new) for each in back.following] == [("a", "id")]
+
+
+def test_an_alias_of_an_older_schema_gives_no_column_its_earlier_name_back() -> None:
+    first = planned(CUSTOMERS, {}, renamed("id>a"))
+    older = tuple(each.model_copy(update={"by_schema": True}) for each in renamed("a>id", "a>b"))
+    change = planned(first.fields, first.former, (), older)
+    assert change.steps == (("a", "b"),)
+    assert change.followed == older[1:]
+    assert planned(change.fields, change.former, older[:1]).steps == ()
+
+
+def test_a_table_learns_aliases_that_it_never_had() -> None:
+    aliases = tuple(each.model_copy(update={"by_schema": True}) for each in renamed("no>id", "x>id", "no>customer"))
+    change = planned(CUSTOMERS, {}, aliases)
+    assert (change.steps, change.former) == ((), {1: ("no", "x")})
+    assert json.loads(change.properties[FORMER_NAMES]) == {"1": ["no", "x"]}
+    assert planned(change.fields, change.former, aliases).properties == {}
+
+
+def test_no_column_gets_the_earlier_name_of_another_one() -> None:
+    first = planned(CUSTOMERS, {}, renamed("id>a"))
+    assert planned(first.fields, first.former, renamed("customer>id")).collisions == renamed("customer>id")
+
+
+def test_a_column_of_each_name_and_a_column_of_neither_are_reported() -> None:
+    change = planned(CUSTOMERS, {}, renamed("customer.mail>customer.name", "gone>other"))
+    assert change.steps == ()
+    assert change.collisions == renamed("customer.mail>customer.name")
+    assert change.missing == Rename(old="gone", new="other")
+
+
+def test_former_names_belong_to_a_field_unless_another_one_has_the_name() -> None:
+    columns = [Column(name="b", type="long"), Column(name="client", type="struct<email: string, mail: int>")]
+    former = former_names(
+        columns, renamed("x>b", "customer>client", "client.mail>client.email", "client.m>client.email")
+    )
+    assert (former.of("b"), former.of("client")) == (("x",), ("customer",))
+    assert former.at("client").of("email") == ("m",)
+
+
+@pytest.mark.parametrize("value", ["", "no JSON", "[]", '{"x": ["a"]}', '{"1": 3}', "null"])
+def test_a_property_that_another_client_damaged_counts_as_none(value: str) -> None:
+    assert read_former_names({FORMER_NAMES: value}) == {}
+
+
+def test_a_new_column_cannot_have_the_earlier_name_of_another_one() -> None:
+    change = planned(CUSTOMERS, {}, renamed("customer.mail>customer.email"))
+    assert renames.taken(change.fields, change.former, ("customer", "mail")) == "email"
+    assert renames.taken(change.fields, change.former, ("customer", "new")) is None
+    assert renames.taken(change.fields, change.former, ("id",)) is None
