@@ -1,9 +1,9 @@
 """The loop: events wake keys, and each key has its reconciler.
 
-Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("fleet", profile)``, ``("catalog",
-name)``, ``("group", name)``, ``("audits",)``, ``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`,
-`child_seen` and so on) and calls `run`. No key is reconciled before `synced`: with an incomplete list of resources, the
-wrong resource could win a conflict, or a group could look unused.
+Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("replay", namespace, name)``, ``("fleet",
+profile)``, ``("catalog", name)``, ``("group", name)``, ``("audits",)``, ``("orphans",)``. The wiring reports what the watches show
+(`topic_seen`, `policy_seen`, `child_seen` and so on) and calls `run`. No key is reconciled before `synced`: with an incomplete list of
+resources, the wrong resource could win a conflict, or a group could look unused.
 """
 
 import asyncio
@@ -15,6 +15,8 @@ from firn.model.config import Config
 from firn_controllers.board import Board
 from firn_controllers.cache import policies as policy_index
 from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, PolicyEntry
+from firn_controllers.cache.replays import KIND as REPLAY_KIND
+from firn_controllers.cache.replays import ReplayCache, ReplayEntry, replay_entry
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry, topic_entry
 from firn_controllers.children import COMPONENT, Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
@@ -28,12 +30,13 @@ from firn_controllers.reconcilers.fleet import FleetReconciler
 from firn_controllers.reconcilers.ingestion_group import GroupReconciler
 from firn_controllers.reconcilers.orphans import OrphanReconciler
 from firn_controllers.reconcilers.policy.reconciler import PolicyReconciler
+from firn_controllers.reconcilers.replays import ReplayReconciler
 from firn_controllers.reconcilers.topic.reconciler import TopicReconciler
 
 log = logging.getLogger(__name__)
 
 TOPIC, POLICY, FLEET, CATALOG, GROUP = "topic", "policy", "fleet", "catalog", "group"
-AUDITS, ORPHANS = "audits", "orphans"
+AUDITS, ORPHANS, REPLAY = "audits", "orphans", "replay"
 TOGETHER = 2.0
 """Seconds for which changes of debt are collected before their policy is reconciled."""
 
@@ -55,6 +58,7 @@ class Controllers:
         self.topics = TopicCache()
         self.board = Board()
         self.policies = PolicyCache(self.board.schemas)
+        self.replays = ReplayCache()
         self._config = config
         self._synced = asyncio.Event()
         self._stopped = False
@@ -83,6 +87,7 @@ class Controllers:
         self._group_reconciler = GroupReconciler(context)
         self._orphan_reconciler = OrphanReconciler(context, self._policy_reconciler.runs)
         self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs, run_meter)
+        self._replay_reconciler = ReplayReconciler(context, self.replays, self._policy_reconciler.runs, run_meter)
 
     # What the watches show
 
@@ -146,6 +151,24 @@ class Controllers:
         self.policies.remove(manifest["kind"], name, metadata["uid"])
         self._policy_changed(manifest["kind"], name)
 
+    def replay_seen(self, manifest: Manifest) -> None:
+        """Process a DeadLetterReplay as a list or a watch shows it."""
+        new = replay_entry(manifest, self._config)
+        old = self.replays.get(new.name)
+        if old is not None and _older(new, old):
+            return
+        self.replays.put(new)
+        # The status does not matter, except that of a replay that is new to this process.
+        if old is None or (old.uid, old.generation, old.paused) != (new.uid, new.generation, new.paused):
+            self.queue.add((REPLAY, *new.name))
+
+    def replay_gone(self, manifest: Manifest) -> None:
+        """Process the deletion of a DeadLetterReplay."""
+        metadata = manifest["metadata"]
+        name = (metadata["namespace"], metadata["name"])
+        self.replays.remove(name, metadata["uid"])
+        self.queue.add((REPLAY, *name))
+
     def debt_changed(self, name: Name) -> None:
         """Wake the topic, and the policies that govern it, after the debt of its table changed."""
         entry = self.topics.get(name)
@@ -167,6 +190,8 @@ class Controllers:
             policy = (names.LABEL_POLICY_KIND, names.LABEL_POLICY_NAMESPACE, names.LABEL_POLICY)
             if labels.get(names.LABEL_POLICY_KIND) == "Audit":
                 self.queue.add((AUDITS,), Lane.DEPENDENCY)
+            elif labels.get(names.LABEL_POLICY_KIND) == REPLAY_KIND:
+                self.queue.add((REPLAY, *(labels.get(key, "") for key in policy[1:])), Lane.DEPENDENCY)
             elif labels.keys() >= set(policy):
                 self.queue.add((POLICY, *(labels[key] for key in policy)), Lane.DEPENDENCY)
             return
@@ -219,6 +244,11 @@ class Controllers:
                     outcome = self._context.resync()
                 else:
                     outcome = await self._policy_reconciler.reconcile(policy_kind, (namespace, name))
+            case (kind, namespace, name) if kind == REPLAY:
+                if await self._taken(namespace):
+                    outcome = self._context.resync()
+                else:
+                    outcome = await self._replay_reconciler.reconcile((namespace, name))
             case (kind, name) if kind == FLEET:
                 outcome = await self._fleet_reconciler.reconcile(name)
             case (kind, name) if kind == CATALOG:
@@ -294,7 +324,7 @@ class Controllers:
             self._wake(topic.name, Lane.DEPENDENCY)
 
 
-def _older(new: TopicEntry | PolicyEntry, old: TopicEntry | PolicyEntry) -> bool:
+def _older(new: TopicEntry | PolicyEntry | ReplayEntry, old: TopicEntry | PolicyEntry | ReplayEntry) -> bool:
     """Return whether ``new`` was read before ``old``.
 
     Resource versions are numbers in practice. If they are not, the newest message wins.

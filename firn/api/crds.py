@@ -8,9 +8,11 @@ from firn.api.model import ApiModel
 from firn.api.structural import Schema, structural
 from firn.api.v1alpha1 import (
     CompactionPolicy,
+    DeadLetterReplay,
     IcebergTopic,
     RetentionPolicy,
     compaction_policy,
+    dead_letter_replay,
     iceberg_topic,
     retention_policy,
 )
@@ -209,6 +211,23 @@ def retention_policies() -> Manifest:
     return _crd(RetentionPolicy, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
 
 
+def dead_letter_replays() -> Manifest:
+    """Return the CRD of DeadLetterReplay."""
+    columns = (
+        _column("Topic", ".spec.topicRef.name", "The topic."),
+        _column("Mode", ".spec.mode", "DryRun or Enforce."),
+        _column("Finished", _condition("Finished", "status"), "Condition Finished."),
+        _column("Reason", _condition("Finished", "reason"), "Reason of Finished."),
+        _column("Landed", ".status.landed", "Dead letters that became rows, or would.", kind="integer"),
+        _column("Failed", ".status.failed", "Dead letters that do not fit the current schema.", kind="integer"),
+        _AGE,
+        _column("Remaining", ".status.remaining", "Dead letters that stay.", kind="integer", wide=True),
+        _column("Message", _condition("Finished", "message"), "Message of Finished.", wide=True),
+    )
+    kind = dead_letter_replay
+    return _crd(DeadLetterReplay, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
+
+
 def all_crds() -> list[Manifest]:
     """Return every CRD of the API group."""
-    return [iceberg_topics(), compaction_policies(), retention_policies()]
+    return [iceberg_topics(), compaction_policies(), retention_policies(), dead_letter_replays()]

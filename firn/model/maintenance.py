@@ -14,7 +14,7 @@ from pydantic import Field
 
 from firn.model import names
 from firn.model.config import Executors
-from firn.model.jobs import CatalogConnection, Contract, KafkaConnection, TableTarget
+from firn.model.jobs import CatalogConnection, Contract, IngestJob, KafkaConnection, RegistryConnection, TableTarget
 
 MESSAGE_BYTES = 4096
 """Bytes of a termination message that Kubernetes stores."""
@@ -124,6 +124,25 @@ class AuditWork(Contract):
     topic: str
 
 
+class ReplayWork(Contract):
+    """Decode dead letters with the topic's current schema, and move those that fit into the table."""
+
+    uid: str
+    """UID of the DeadLetterReplay. It is in the snapshots of the replay."""
+    enforce: bool = False
+    """False: decode the letters, and commit nothing."""
+    job: IngestJob
+    """The topic's job contract, with the schema to decode with."""
+    codes: tuple[str, ...] = ()
+    """Only letters with these causes (``error_code``). Empty: all."""
+    since_ms: int | None = None
+    """Only letters that landed at this time or later, in milliseconds since 1970."""
+    generations: tuple[int, ...] = ()
+    """Only letters that landed under these generations of the IcebergTopic. Empty: all."""
+    records: int | None = None
+    """Largest number of letters to decode."""
+
+
 class TableWork(Contract):
     """A table of a run."""
 
@@ -139,6 +158,8 @@ class TableWork(Contract):
     compaction: CompactionWork | None = None
     retention: RetentionWork | None = None
     audit: AuditWork | None = None
+    # A run without a replay has the contract of the release before.
+    replay: ReplayWork | None = Field(default=None, exclude_if=lambda work: work is None)
 
 
 class MaintenanceRun(Contract):
@@ -155,6 +176,10 @@ class MaintenanceRun(Contract):
     catalogs: dict[str, CatalogConnection] = Field(default_factory=dict)
     kafka: dict[str, KafkaConnection] = Field(default_factory=dict)
     """Connections to the brokers of profiles, for audits."""
+    registries: dict[str, RegistryConnection] = Field(
+        default_factory=dict, exclude_if=lambda registries: not registries
+    )
+    """Connections to schema registries, for replays."""
     deadline_ms: int = 3_600_000
     until_ms: int | None = None
     """Deadline of all attempts of the run, in milliseconds since 1970. Kubernetes ends the Job soon after it, and a run that is ended
@@ -229,6 +254,23 @@ class AuditReport(Contract):
         return self.missing + self.doubled + self.stray
 
 
+class ReplayReport(Contract):
+    """Result of a replay, over all attempts of its run. In a dry run, ``landed`` and ``remaining`` are those of a replay."""
+
+    matched: int = 0
+    """Dead letters that the replay selects."""
+    landed: int = 0
+    """Dead letters that became rows."""
+    failed: int = 0
+    """Selected dead letters that do not fit the schema, and stay."""
+    remaining: int = 0
+    """Dead letters of the topic that stay, selected or not."""
+    codes: dict[str, int] = Field(default_factory=dict)
+    """Number of selected dead letters by their cause."""
+    failures: dict[str, int] = Field(default_factory=dict)
+    """Number of dead letters that stay by the cause that they have now."""
+
+
 class TableReport(Contract):
     """Result for a table. Counts include the dead-letter table."""
 
@@ -254,6 +296,7 @@ class TableReport(Contract):
     orphans: Removed | None = None
     metadata: Removed | None = None
     audit: AuditReport | None = None
+    replay: ReplayReport | None = None
 
 
 class RunReport(Contract):

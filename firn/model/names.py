@@ -62,6 +62,10 @@ TABLE_LEADER_EPOCHS = "firn.leader-epochs"
 """Table property: leader epochs of the Kafka log whose records have landed (`firn.model.progress`)."""
 TABLE_AUDIT_FROM = "firn.audit-from"
 """Table property: offsets from which every record has to be in the table (`firn.model.progress.AuditFrom`)."""
+REPLAY = "firn.replay"
+"""Summary key of the snapshots of a replay: the UID of the DeadLetterReplay and the part. As a property of the table, it says that
+letters of a replay may be rows already (`firn.model.progress.Replaying`). As a property of the dead-letter table, it changes each
+time that a replay removes letters."""
 TABLE_OWNER = "firn.owner"
 """Table property: UID of the IcebergTopic that created or adopted the table. Only that resource may drop the table."""
 TABLE_TENANT = "firn.tenant"

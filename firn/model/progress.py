@@ -313,6 +313,33 @@ _CAUSES = {
 }
 
 
+class Replaying(BaseModel):
+    """A replay of dead letters that is under way. The table's property `firn.model.names.REPLAY` has it as JSON.
+
+    The commit that lands rows of letters writes it, and the replay removes it after the letters are gone. In between, an
+    offset may have a row and a letter, which are the same record.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    replay: str
+    """UID of the DeadLetterReplay."""
+    part: int = 0
+    """Number of commits of rows that the replay has made."""
+    matched: dict[str, int] = Field(default_factory=dict)
+    """Number of letters that the replay selected at its beginning, by cause."""
+    landed: int = 0
+    """Number of letters that became rows."""
+
+    @classmethod
+    def read(cls, text: str | None) -> "Replaying | None":
+        """Read the value of the property; None if it is missing or not valid."""
+        try:
+            return cls.model_validate_json(text) if text else None
+        except ValidationError:
+            return None
+
+
 class AuditFrom(BaseModel):
     """The offsets from which every record of a topic has to be in its table or its dead letters.
 

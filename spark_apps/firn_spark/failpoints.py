@@ -30,7 +30,15 @@ Ingestion = Literal[
     "after-readback",
 ]
 Maintenance = Literal[
-    "before-rewrite", "after-rewrite", "in-commit", "after-commit", "after-readback", "before-deletion"
+    "before-rewrite",
+    "after-rewrite",
+    "in-commit",
+    "after-commit",
+    "after-readback",
+    "before-deletion",
+    "before-replay-append",
+    "after-replay-append",
+    "after-replay-deletion",
 ]
 Name = Literal[Ingestion, Maintenance]
 Action = Literal["kill", "stop", "raise"]

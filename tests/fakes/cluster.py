@@ -85,6 +85,9 @@ class FakeCluster:
             self.faults.log.append(f"delete {kind} {name}")
             if kind == "Job":
                 self.drop_job(live)
+            if api_version == names.API_VERSION:
+                for watch in self.watch:
+                    watch("gone", live)
             for state in [state for state in self.pod_states.values() if state.name.rsplit("-", 1)[0] == name]:
                 self.pod_states[state.name] = replace(state, deleting=True)
 

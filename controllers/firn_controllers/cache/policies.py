@@ -22,10 +22,10 @@ from firn_controllers.specs import terms as policy_terms
 from firn_controllers.specs.policy_fit import misfit
 from firn_controllers.specs.terms import Policy, PolicyTerms
 
-Kind = Literal["CompactionPolicy", "RetentionPolicy", "Audit"]
-"""Kinds of runs. An audit has no resource: the configuration makes its terms."""
+Kind = Literal["CompactionPolicy", "RetentionPolicy", "Audit", "DeadLetterReplay"]
+"""Kinds of runs. An audit has no resource: the configuration makes its terms. A DeadLetterReplay governs no topic: it runs once."""
 KINDS: tuple[Kind, ...] = ("CompactionPolicy", "RetentionPolicy")
-"""Kinds with resources."""
+"""Kinds of policies."""
 MODELS: Mapping[Kind, type[CompactionPolicy] | type[RetentionPolicy]] = {
     "CompactionPolicy": CompactionPolicy,
     "RetentionPolicy": RetentionPolicy,

@@ -66,6 +66,8 @@ class EventReason(StrEnum):
     """A run in mode DryRun reports what it would delete."""
     DELETED = "Deleted"
     """A run in mode Enforce deleted data of the table."""
+    REPLAYED = "Replayed"
+    """A DeadLetterReplay has ended. The message says how many dead letters became rows, or would with mode DryRun."""
     AVAILABLE = "Available"
     """The brokers, the driver or the catalog answer now."""
     UNAVAILABLE = "Unavailable"

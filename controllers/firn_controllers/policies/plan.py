@@ -14,12 +14,12 @@ from firn.model import durations, names, quantities
 from firn.model.config import Config, KafkaProfile, security_references
 from firn.model.errors import ExitCode
 from firn.model.jobs import TableTarget
-from firn.model.maintenance import AuditWork, MaintenanceRun, RetentionWork, TableWork
+from firn.model.maintenance import AuditWork, MaintenanceRun, ReplayWork, RetentionWork, TableWork
 from firn.tables import table_properties
 from firn_controllers import children
 from firn_controllers.cache.policies import LONGEST_REQUEST, PolicyEntry
 from firn_controllers.cache.topics import TopicEntry
-from firn_controllers.ingestion_group.settings import catalog_connection, kafka_connection
+from firn_controllers.ingestion_group.settings import catalog_connection, kafka_connection, registry_connection
 from firn_controllers.ingestion_group.stateful_set import UID
 from firn_controllers.policies.due import Due
 from firn_controllers.policies.runs import COMPONENT_RUN, MARK, MarkedTable, RunMark
@@ -45,6 +45,8 @@ class DueTable:
     due: Due
     last_run: str
     """Name of the table's last run; empty without one."""
+    replay: ReplayWork | None = None
+    """The work of a DeadLetterReplay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +137,7 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         )
     used = sorted({table.target.catalog for table in batch.tables})
     profiles = sorted({work.audit.profile for work in tables if work.audit is not None})
+    registries = _registries(batch, config)
     deadline_ms = round(terms.deadline.total_seconds() * 1000)
     return MaintenanceRun(
         name=run_name(policy, batch),
@@ -142,6 +145,7 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         tables=tuple(tables),
         catalogs={name: catalog_connection(config.catalogs[name]) for name in used},
         kafka={name: kafka_connection(name, config.profiles[name], config.namespace) for name in profiles},
+        registries={name: registry_connection(config.registries[name]) for name in registries},
         deadline_ms=deadline_ms,
         until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
@@ -155,8 +159,17 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
     )
 
 
+def _registries(batch: PlannedRun, config: Config) -> list[str]:
+    """Return the schema registries that the replays of a run need, as far as they are configured."""
+    subjects = [table.replay.job.record_schema.subject for table in batch.tables if table.replay is not None]
+    named = {subject.registry for subject in subjects if subject is not None}
+    return sorted(named & config.registries.keys())
+
+
 def _work(policy: PolicyEntry, table: DueTable) -> dict[str, Any]:
     """Return the work on one table, by its key in the contract."""
+    if table.replay is not None:
+        return {"replay": table.replay}
     match policy.resource:
         case CompactionPolicy() as compaction:
             return {"compaction": compaction.work(everything=table.due.everything)}
@@ -201,8 +214,11 @@ def config_map(policy: PolicyEntry, run: MaintenanceRun, owner: children.Owner) 
     return children.child_object("v1", "ConfigMap", run.name, owner, labels, data=data)
 
 
-def run_mode(policy: PolicyEntry) -> Literal["DryRun", "Enforce"] | None:
-    """Return the mode of the policy's runs; None for a CompactionPolicy, whose runs delete no data."""
+def run_mode(policy: PolicyEntry, batch: PlannedRun) -> Literal["DryRun", "Enforce"] | None:
+    """Return the mode of a run; None for a run that deletes no data, whatever its policy says."""
+    replays = [table.replay for table in batch.tables if table.replay is not None]
+    if replays:
+        return "Enforce" if replays[0].enforce else "DryRun"
     return policy.resource.spec.mode if isinstance(policy.resource, RetentionPolicy) else None
 
 
@@ -218,7 +234,7 @@ def run_mark(policy: PolicyEntry, batch: PlannedRun) -> RunMark:
     """Return the annotation by which the operator recognises the run later."""
     return RunMark(
         kind=policy.kind,
-        mode=run_mode(policy),
+        mode=run_mode(policy, batch),
         work=work_hash(policy),
         generation=policy.generation,
         tables=tuple(
@@ -269,6 +285,8 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
         profile = config.profiles[name]
         if isinstance(profile, KafkaProfile):
             secrets |= {reference.secret for reference in security_references(profile.security)}
+    for name in run.registries:
+        secrets |= {reference.secret for reference in config.registries[name].references()}
     volumes, mounts = children.secret_volumes(sorted(secrets))
     container = {
         "name": "run",

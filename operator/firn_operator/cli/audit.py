@@ -19,6 +19,10 @@ Dead letters are committed before the table. Those at or beyond the landed offse
 that was lost. A later audit finds them below the landed offsets. For the same reason the audit reads the table first and
 its dead letters later. In the other order, letters that land in between would look missing (`tables`).
 
+While the table property ``firn.replay`` says that a DeadLetterReplay moves letters into the table, an offset may have a row and
+a letter, which are the same record. Such a letter does not count. A replay that removes letters while the audit loads both
+tables would leave out records, so the audit loads them again (`tables`).
+
 The table's history shows the rows of an earlier topic of the same name: they are in the snapshot before the first one of
 this topic's id. After that snapshot has expired, they count as doubled or stray (`Audit.history`). They are unproved if
 ``firn.audit-from`` says that the table had rows before the topic.
@@ -49,6 +53,8 @@ from firn_operator.cli.lake import Lake, scan
 _READ_TIMEOUT = 30.0
 _OFFSETS = pa.schema([("partition", pa.int32()), ("offset", pa.int64())])
 _CHUNK = 50_000
+_LOADS = 10
+"""Attempts to load both tables without a removal of replayed letters in between."""
 _RETAIN = "retain"
 """Kind of the snapshots in which maintenance runs drop rows (`names.SUMMARY_KIND`)."""
 
@@ -360,6 +366,8 @@ class Rows:
     earlier_dead: Iterable[pa.Table] = ()
     lost: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Ranges by partition that the table records as lost. The log may have other records there than the rows."""
+    replaying: bool = False
+    """True if letters of a replay may be rows already."""
 
 
 def compare(
@@ -400,7 +408,10 @@ def compare(
             without = (
                 f"EXCEPT ALL FROM earlier_{name}" if any_earlier else ""
             )  # expensive: the view may have any number of rows
-            connection.execute(f"CREATE VIEW {name} AS FROM all_{name} {without}")
+            rest = f"FROM all_{name} {without}"
+            if name == "dead" and rows.replaying:
+                rest = f'SELECT d.* FROM ({rest}) d ANTI JOIN good g ON g.partition = d.partition AND g."offset" = d."offset"'
+            connection.execute(f"CREATE VIEW {name} AS {rest}")
         bounds = pa.table(
             {
                 "partition": pa.array(list(landed), pa.int32()),
@@ -519,10 +530,23 @@ def tables(lake: Lake, identifier: str) -> tuple[Table, Table | None]:
     """Return the topic's table, and its dead letters if there are any. Raises InvalidSpecError.
 
     The dead letters are loaded after the table, so that they have all letters below the landed offsets. They are found by
-    name, because the status names them only some time after the first letter.
+    name, because the status names them only some time after the first letter. Raises UnavailableError if replays remove
+    letters all the time.
     """
-    table = lake.find(identifier)
-    return table, lake.look_up(names.dead_letters(identifier))
+    dead = lake.look_up(names.dead_letters(identifier))
+    for _ in range(_LOADS):
+        before, table = _removal(dead), lake.find(identifier)
+        dead = lake.look_up(names.dead_letters(identifier))
+        if _removal(dead) == before:
+            return table, dead
+    raise UnavailableError(
+        f"table {identifier}: a DeadLetterReplay removes dead letters while the audit loads the tables; audit the topic after it"
+    )
+
+
+def _removal(dead: Table | None) -> str | None:
+    """Return the name of the last removal of replayed letters."""
+    return dead.properties.get(names.REPLAY) if dead is not None else None
 
 
 def audit_tables(
@@ -549,6 +573,7 @@ def audit_tables(
         row_offsets(table, earlier) if earlier is not None else (),
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
         losses.of_topic(live.topic_id),
+        names.REPLAY in table.properties,
     )
     drops = drops or any(rows_removed(each) for each in (table, dead) if each is not None)
     decided = decided_from(table, dead, live.topic_id, landed, has_history=history and dead_history)

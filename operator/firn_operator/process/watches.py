@@ -19,7 +19,9 @@ from kubernetes.aio.client import Configuration
 from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
-from firn_controllers.cache.policies import KINDS
+from firn_controllers.cache.policies import KINDS, PolicyEntry
+from firn_controllers.cache.replays import KIND as REPLAY
+from firn_controllers.cache.replays import ReplayEntry
 from firn_controllers.children import COMPONENT
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.reconcile import Controllers
@@ -168,7 +170,7 @@ class Watches:
         stop = asyncio.Event()
         resources, children = kopf.OperatorRegistry(), kopf.OperatorRegistry()
         kopf.on.event(names.GROUP, names.VERSION, "icebergtopics", registry=resources)(self._topic_event)
-        for kind in KINDS:
+        for kind in (*KINDS, REPLAY):
             plural = PLURALS[names.API_VERSION, kind]
             kopf.on.event(names.GROUP, names.VERSION, plural, registry=resources)(self._policy_event)
         for child in _CHILDREN:
@@ -287,20 +289,29 @@ class Watches:
             self._tally.seen(manifest)
 
     def _feed_policy(self, manifest: Manifest, *, gone: bool) -> None:
-        if gone:
-            self._controllers.policy_gone(manifest)
-        else:
-            self._controllers.policy_seen(manifest)
+        match manifest["kind"] == REPLAY, gone:
+            case True, True:
+                self._controllers.replay_gone(manifest)
+            case True, False:
+                self._controllers.replay_seen(manifest)
+            case _, True:
+                self._controllers.policy_gone(manifest)
+            case _:
+                self._controllers.policy_seen(manifest)
 
     async def _list_policies(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]
-        for kind, namespace in itertools.product(KINDS, spaces or [None]):
+        for kind, namespace in itertools.product((*KINDS, REPLAY), spaces or [None]):
             manifests, version = await lists.list_all(self._api, names.API_VERSION, kind, namespace, {})
             self.deliveries.listed(kind, namespace, _newest(manifests), version)
             present = {(manifest["metadata"]["namespace"], manifest["metadata"]["name"]) for manifest in manifests}
             for manifest in manifests:
                 self._feed_policy(trimmed(manifest), gone=False)
-            for policy in self._controllers.policies.all():
+            known: list[PolicyEntry | ReplayEntry] = [
+                *self._controllers.policies.all(),
+                *self._controllers.replays.all(),
+            ]
+            for policy in known:
                 listed = policy.kind == kind and namespace in (None, policy.name[0])
                 if listed and int(policy.resource_version) <= version and policy.name not in present:
                     log.warning("%s %s/%s %s", kind, *policy.name, UNREPORTED)

@@ -43,6 +43,8 @@ from firn.model.maintenance import (
     AuditWork,
     CompactionWork,
     MaintenanceRun,
+    ReplayReport,
+    ReplayWork,
     RetentionWork,
     RunReport,
     TableReport,
@@ -54,6 +56,7 @@ from firn_spark.credentials import without_secrets
 from firn_spark.failpoints import Failpoints
 from firn_spark.kafka.admin import Kafka
 from firn_spark.leases import Files, KubernetesLeases, Lease, Leases
+from firn_spark.maintenance.replaying.replay import Replay
 from firn_spark.maintenance.steps import audit, compaction, retention
 from firn_spark.maintenance.steps.changes import Guard
 from firn_spark.maintenance.steps.rewriting import Rewriter
@@ -165,6 +168,7 @@ class Run:
             manifests_before=done.manifests_before,
             manifests_after=done.manifests_after,
             audit=done.audit,
+            replay=done.replay,
             **done.removed,
         )
 
@@ -242,6 +246,8 @@ class Run:
             return ("Done", "") if done.audit is not None else ("Nothing", "no record of the topic has landed yet")
         guard = Guard(self._spark._jvm, table, work.table_uuid, may)
         subject = self._subject(guard, target, target.name, workers, done)
+        if work.replay is not None:
+            return self._replay(work.replay, subject, workers, may)
         parts = self._parts(subject, work.compaction, work.retention)
         dead = self._dead_letters(target) if work.dead_letters else None
         if dead is not None:
@@ -282,6 +288,25 @@ class Run:
 
         with closing(Kafka(work.profile, self.run.kafka[work.profile])) as kafka:
             return audit.audit(self._spark, source, dead, kafka, work.topic, may)
+
+    def _replay(
+        self, work: ReplayWork, subject: Subject, workers: ThreadPoolExecutor, may: Callable[[], None]
+    ) -> tuple[str, str]:
+        target, done = work.job.table, subject.done
+        schema = str(self._spark._jvm.org.apache.iceberg.SchemaParser.toJson(subject.table.schema()))
+        if (column := audit.time_column(schema)) is not None:
+            raise InvalidSpecError(
+                f"table {target.identifier}: column {column} has type time, which Spark cannot read; produce the records again instead"
+            )
+        dead = self._dead_letters(target)
+        if dead is None:
+            done.replay = ReplayReport()
+            return "Nothing", f"table {target.identifier} has no dead-letter table"
+        guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
+        letters = self._subject(guard, target, names.dead_letters(target.name), workers, done)
+        replay = Replay(subject, letters, work, self._tables, self._tasks, self.run.registries)
+        done.replay = replay.run()
+        return "Done", ""
 
     def _parts(
         self, subject: Subject, compact: CompactionWork | None, retain: RetentionWork | None

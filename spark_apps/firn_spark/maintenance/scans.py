@@ -6,6 +6,8 @@ A call through py4j takes about 0.1 ms, so that a table of 100,000 files would n
 from collections.abc import Mapping
 from typing import Any
 
+from pyspark.sql import DataFrame
+
 SEPARATOR = "\0"
 """Stands between values. Neither paths nor numbers contain it."""
 _ICEBERG = "org.apache.iceberg."
@@ -25,6 +27,13 @@ _FILE_VALUES = {
     "keyMetadata": "java.nio.ByteBuffer",
 }
 """Getter of ``ContentFile`` -> the class that it returns."""
+
+
+def read_snapshot(spark: Any, table: Any, snapshot: Any) -> DataFrame:
+    """Return the rows of a table (Java) in one of its snapshots."""
+    # Not by name: the catalog of Spark's session keeps a token that it could not renew.
+    utilities = spark._jvm.org.apache.iceberg.spark.SparkTableUtil
+    return DataFrame(utilities.loadTable(spark._jsparkSession, table, int(snapshot.snapshotId())), spark)
 
 
 class Columns:

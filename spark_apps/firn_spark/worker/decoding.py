@@ -4,6 +4,7 @@ The format of the topic's schema decodes the values (`firn_spark.worker.formats`
 as the contract says, and adds the columns that identify the Kafka record of a row.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -41,7 +42,8 @@ class Decoded:
 
     ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
     ``excluded`` count records without a row. ``halts`` are new halts. ``sample`` is the last of the errors that made a
-    dead letter or a skipped record. ``times`` are those of `Columns`. ``failed`` counts the records that failed each quality rule.
+    dead letter or a skipped record. ``codes`` counts these errors by cause. ``times`` are those of `Columns`. ``failed`` counts the
+    records that failed each quality rule.
     """
 
     rows: pa.Table
@@ -52,6 +54,7 @@ class Decoded:
     sample: BadRecordError | None
     times: Mapping[str, Times]
     failed: Mapping[str, int]
+    codes: Mapping[str, int]
 
 
 class Decoder:
@@ -65,8 +68,10 @@ class Decoder:
         exclude: Identities | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
         writer_schemas: WriterSchemas = MappingProxyType({}),
+        rows_only: bool = False,
     ) -> None:
         """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of the topic's registry.
+        ``rows_only`` skips bad records, whatever the contract says: they are dead letters already.
 
         Raises InvalidSpecError for an invalid schema or quality rule.
         """
@@ -74,6 +79,7 @@ class Decoder:
         self._ingested_at = ingested_at
         self._exclude = exclude or {}
         self._force_dead = force_dead or {}
+        self._rows_only = rows_only
         self._halted: dict[int, int] = {}
         columns = rows.table_columns(job.record_schema, job.table.metadata_columns)
         self.schema = arrow_types.arrow_schema(columns)
@@ -123,6 +129,7 @@ class Decoder:
             sample,
             columns.times,
             _counted(failures, records, sorted_out.halts),
+            sorted_out.codes,
         )
 
     def _judge(self, arrays: Sequence[pa.Array], errors: Mapping[int, BadRecordError]) -> list[Failures]:
@@ -139,12 +146,14 @@ class Decoder:
             sorted_out.good[index] = False
             error = errors[index]
             action = error.on_fail if isinstance(error, FailedRule) else self._job.on_bad_record
+            if self._rows_only:
+                action = "Skip"
             if action == "DeadLetter" or forced[index]:
                 sorted_out.dead.append(index)
-                sorted_out.rejected = index
+                sorted_out.reject(index, error.code)
             elif action == "Skip":
                 sorted_out.skipped += 1
-                sorted_out.rejected = index
+                sorted_out.reject(index, error.code)
             else:
                 partition, offset = int(records.partitions[index]), int(records.offsets[index])
                 self._halted[partition] = offset
@@ -190,13 +199,19 @@ DEAD_LETTER_SCHEMA = arrow_types.arrow_schema(rows.dead_letter_columns())
 @dataclass(slots=True)
 class _SortedOut:
     """The treatment of a batch's records: ``good`` marks rows, ``dead`` lists indices of dead letters. ``rejected`` is
-    the last index without a row, unless its partition halts there."""
+    the last index without a row, unless its partition halts there. ``codes`` counts such records by cause."""
 
     good: Numbers
     dead: list[int] = field(default_factory=list)
     halts: list[Halt] = field(default_factory=list)
     skipped: int = 0
     rejected: int | None = None
+    codes: Counter[str] = field(default_factory=Counter)
+
+    def reject(self, index: int, code: Code) -> None:
+        """Note a record without a row."""
+        self.rejected = index
+        self.codes[code.value] += 1
 
 
 def _counted(failures: Sequence[Failures], records: Fetched, halts: Sequence[Halt]) -> dict[str, int]:

@@ -67,8 +67,8 @@ class TaskStats(TypedDict):
 
     ``bytes`` counts keys and values read. ``partitions`` maps the partition's
     number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
-    record, empty if there is none; ``path`` has no text of the record. ``times`` maps fields to `Times`, and ``rules`` quality
-    rules to the records that failed them.
+    record, empty if there is none; ``path`` has no text of the record. ``codes`` counts dead and skipped records by code. ``times``
+    maps fields to `Times`, and ``rules`` quality rules to the records that failed them.
     """
 
     rows: int
@@ -79,6 +79,7 @@ class TaskStats(TypedDict):
     partitions: dict[str, list[int]]
     code: str
     path: str
+    codes: dict[str, int]
     times: dict[str, Times]
     rules: dict[str, int]
 
@@ -121,7 +122,8 @@ class TopicLanding:
 
     ``exclude`` lists records that are dead letters already, because a crash came between the two tables' commits. They
     make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead letters whatever they hold
-    (resume: skip). ``writer_schemas`` are the known schemas of the topic's registry.
+    (resume: skip). ``writer_schemas`` are the known schemas of the topic's registry. ``rows_only``: bad records are skipped, because
+    they are dead letters already.
     """
 
     job: IngestJob
@@ -130,6 +132,7 @@ class TopicLanding:
     exclude: Identities = field(default_factory=dict)
     force_dead: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writer_schemas: WriterSchemas = field(default_factory=dict)
+    rows_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +230,7 @@ class _Topic:
             "partitions": {},
             "code": "",
             "path": "",
+            "codes": {},
             "times": {},
             "rules": {},
         }
@@ -244,6 +248,7 @@ class _Topic:
                 exclude=landing.exclude,
                 force_dead=landing.force_dead,
                 writer_schemas=landing.writer_schemas,
+                rows_only=landing.rows_only,
             )
             self._writer = DataFileWriter(landing.table)
             self._writers.append(self._writer)
@@ -284,6 +289,8 @@ class _Topic:
         stats["excluded"] += decoded.excluded
         if decoded.sample is not None:
             stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
+        for code, count in decoded.codes.items():
+            stats["codes"][code] = stats["codes"].get(code, 0) + count
         for name, times in decoded.times.items():
             stats["times"][name] = stats["times"][name].plus(times) if name in stats["times"] else times
         for rule, failed in decoded.failed.items():

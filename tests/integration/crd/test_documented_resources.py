@@ -12,6 +12,7 @@ PLURALS = {
     "IcebergTopic": "icebergtopics",
     "CompactionPolicy": "compactionpolicies",
     "RetentionPolicy": "retentionpolicies",
+    "DeadLetterReplay": "deadletterreplays",
 }
 
 

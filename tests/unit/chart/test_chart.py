@@ -33,7 +33,7 @@ EVERYTHING_ON = {
     "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}},
 }
 DISKLESS = {"quickStart": {"diskless": {"enabled": True}}}
-KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies")
+KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays")
 
 
 def config_of(objects: list[Manifest]) -> Config:

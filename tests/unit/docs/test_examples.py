@@ -10,13 +10,13 @@ import yaml
 
 from firn.api import crds
 from firn.api.chart_values import Values
-from firn.api.v1alpha1 import CompactionPolicy, IcebergTopic, RetentionPolicy
+from firn.api.v1alpha1 import CompactionPolicy, DeadLetterReplay, IcebergTopic, RetentionPolicy
 from firn.model.config import Config
 from firn_broker.settings import BrokerSettings
 from tests import markdown
 from tests.markdown import ROOT, Example
 
-MODELS = {model.__name__: model for model in (IcebergTopic, CompactionPolicy, RetentionPolicy)}
+MODELS = {model.__name__: model for model in (IcebergTopic, CompactionPolicy, RetentionPolicy, DeadLetterReplay)}
 VALUES = yaml.safe_load((ROOT / "charts/firn/values.yaml").read_text())
 EXAMPLES = markdown.examples()
 API = "firn.dev/v1alpha1"

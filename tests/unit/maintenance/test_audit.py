@@ -207,7 +207,8 @@ def test_an_audit_reads_the_losses_of_the_live_topic_from_the_table(monkeypatch:
     )
 
     class FakeRows:
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, replaying: bool) -> None:
+            assert not replaying
             self.there = Tally({(0, offset): 1 for offset in (0, 1, 2, 3, 6)})
 
         def chunks(self, window: Bounds) -> pa.Table:

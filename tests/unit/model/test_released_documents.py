@@ -35,6 +35,15 @@ IGNORED = frozenset({"detail"})
 KAFKA: dict[str, Any] = json.loads((RELEASED / "0.1.0" / "group-settings.json").read_text())["kafka"]["classic"]
 TOKENS = {"url": "https://id/token", "scope": "kafka", "extensions": {"pool": "p"}, "ca_path": "/etc/firn/secrets/ca"}
 
+REPLAY: dict[str, Any] = {
+    "uid": "uid-9",
+    "enforce": True,
+    "codes": ["WrongKind"],
+    "since_ms": 1_770_000_000_000,
+    "generations": [3],
+    "records": 1000,
+}
+
 NEW: dict[str, dict[str, Any]] = {
     "ingest-job": {
         "adopt": {
@@ -91,10 +100,31 @@ NEW: dict[str, dict[str, Any]] = {
     "maintenance-run": {
         "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
-        "tables": [{"audit": {"profile": "diskless", "topic": "shop.orders"}}],
+        "tables": [{"audit": {"profile": "diskless", "topic": "shop.orders"}, "replay": REPLAY}],
+        "registries": {
+            "main": {
+                "url": "https://registry:8081",
+                "ca_path": "/ca",
+                "username": "firn",
+                "password_path": "/password",
+                "token_path": "/token",
+            }
+        },
     },
     "run-report": {
-        "tables": [{"audit": {"topic_id": "id-1", "offsets": 9, "missing": 1, "partition": 0, "offset": 3}}]
+        "tables": [
+            {
+                "audit": {"topic_id": "id-1", "offsets": 9, "missing": 1, "partition": 0, "offset": 3},
+                "replay": {
+                    "matched": 3,
+                    "landed": 2,
+                    "failed": 1,
+                    "remaining": 1,
+                    "codes": {"WrongKind": 3},
+                    "failures": {"Inexact": 1},
+                },
+            }
+        ]
     },
     "group-progress": {
         "topics": [
@@ -136,6 +166,9 @@ def merged(old: Any, new: Any) -> Any:
     if isinstance(old, list) and isinstance(new, list) and old and isinstance(new[0], dict):
         return [merged(old[0], new[0]), *old[1:]]
     return new
+
+
+REPLAY["job"] = merged(written(VERSIONS[-1], "ingest-job"), NEW["ingest-job"])
 
 
 def unset(document: Any) -> set[str]:

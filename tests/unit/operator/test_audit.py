@@ -323,6 +323,22 @@ class Live:
         )
         table.append(rows, snapshot_properties={"firn.topic-id": "t", "firn.offsets": f'{{"0":{end}}}'})
 
+    def replayed(self, offsets: list[int], *, marked: bool = True) -> None:
+        """Land dead letters again, as a replay does before it removes them."""
+        table = self._catalog.load_table(("demo", "orders"))
+        ends = max((offset for _, offset in self.log), default=-1) + 1
+        self._append(table, offsets, ends)
+        if marked:
+            with self._catalog.load_table(("demo", "orders")).transaction() as change:
+                change.set_properties({"firn.replay": '{"replay":"uid","part":1}'})
+
+    def remove_letters(self, offsets: list[int]) -> None:
+        """Remove dead letters, as a replay does."""
+        table = self._catalog.load_table(("demo", "orders__dlq"))
+        table.delete(f"_kafka.offset in ({', '.join(map(str, offsets))})", snapshot_properties={"firn.kind": "replay"})
+        with self._catalog.load_table(("demo", "orders__dlq")).transaction() as change:
+            change.set_properties({"firn.replay": "removal-1"})
+
     def retain(self, below: int) -> None:
         """Delete rows, as a maintenance run does."""
         table = self._catalog.load_table(("demo", "orders"))
@@ -417,4 +433,37 @@ def test_a_topic_that_lands_during_the_audit_is_exact(live: Live, monkeypatch: p
     monkeypatch.setattr(Lake, "look_up", while_it_lands)
     report = live.audit()
     assert report.exact, report
-    assert [(part.landed, part.rows, part.dead_letters) for part in report.partitions] == [(2, 1, 1)]
+    assert [(part.landed, part.rows, part.dead_letters) for part in report.partitions] == [(4, 2, 2)]
+
+
+def test_a_letter_that_a_replay_has_landed_and_not_yet_removed_is_its_row(live: Live) -> None:
+    live.round([0], [1, 2])
+    live.replayed([1])
+    (part,) = live.audit().partitions
+    assert (part.rows, part.dead_letters, part.doubled, part.exact) == (2, 1, 0, True)
+
+
+def test_without_the_mark_of_a_replay_such_a_letter_is_doubled(live: Live) -> None:
+    live.round([0], [1, 2])
+    live.replayed([1], marked=False)
+    (part,) = live.audit().partitions
+    assert (part.doubled, part.exact) == (1, False)
+
+
+def test_a_replay_that_ends_while_the_tables_are_loaded_is_exact(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The audit loads the table without the row of the letter, and then the dead letters without the letter."""
+    live.round([0], [1, 2])
+    look_up = Lake.look_up
+    loads: list[str] = []
+
+    def while_it_replays(lake: Lake, identifier: str) -> Table | None:
+        if len(loads) == 2:
+            live.replayed([1])
+            live.remove_letters([1])
+        loads.append(identifier)
+        return look_up(lake, identifier)
+
+    monkeypatch.setattr(Lake, "look_up", while_it_replays)
+    (part,) = live.audit().partitions
+    assert (part.rows, part.dead_letters, part.missing, part.exact) == (2, 1, 0, True)
+    assert len(loads) > 3

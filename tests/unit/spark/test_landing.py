@@ -59,6 +59,7 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "partitions": partitions,
             "code": "WrongKind",
             "path": "$.a",
+            "codes": {"WrongKind": 1},
             "times": {},
             "rules": {},
         }

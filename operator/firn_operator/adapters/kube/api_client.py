@@ -186,6 +186,7 @@ PLURALS = {
     ("firn.dev/v1alpha1", "IcebergTopic"): "icebergtopics",
     ("firn.dev/v1alpha1", "CompactionPolicy"): "compactionpolicies",
     ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",
+    ("firn.dev/v1alpha1", "DeadLetterReplay"): "deadletterreplays",
 }
 """Resource names of the kinds that the operator uses."""
 

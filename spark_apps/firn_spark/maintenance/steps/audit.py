@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 import numpy as np
-from pyspark.sql import DataFrame, functions
+from pyspark.sql import functions
 
 from firn.model import names
 from firn.model.errors import FirnError
@@ -23,6 +23,7 @@ from firn.model.progress import AuditFrom, Offsets, outside
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
+from firn_spark.maintenance.scans import read_snapshot
 from firn_spark.tables.commits import Landed, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 
@@ -99,7 +100,8 @@ def _audit(
         dead, dead_landed = None, None
     else:
         decided = decided.raised(_dropped(dead.table, landed.topic_id))
-    rows = Rows(spark, source, snapshot, dead, dead_landed.letters[0] if dead_landed is not None else 0)
+    since = dead_landed.letters[0] if dead_landed is not None else 0
+    rows = Rows(spark, source, snapshot, dead, since, replaying=_is_replaying(source.table))
     counted = Counted(decided.offsets, read_losses(source.table).of_topic(landed.topic_id))
     bounds = compared(starts, landed.offsets)
     for window in windows(bounds):
@@ -166,6 +168,11 @@ def _audit_from(table: Any, landed: Landed) -> AuditFrom:
     return AuditFrom(topic_id=landed.topic_id, offsets=landed.offsets, mixed=True)
 
 
+def _is_replaying(table: Any) -> bool:
+    """Return whether letters of a replay may be rows of the table already."""
+    return table.properties().get(names.REPLAY) is not None
+
+
 def _dropped(dead: Any, topic_id: str) -> Offsets:
     """Return the offsets up to which retention has removed dead letters."""
     known = AuditFrom.read(dead.properties().get(names.TABLE_AUDIT_FROM))
@@ -175,16 +182,21 @@ def _dropped(dead: Any, topic_id: str) -> Offsets:
 class Rows:
     """The places of a topic's rows and dead letters in snapshots of both tables: partition ``p`` and offset ``o``."""
 
-    def __init__(self, spark: Any, source: Source, snapshot: Any, dead: Source | None, since: int) -> None:
+    def __init__(
+        self, spark: Any, source: Source, snapshot: Any, dead: Source | None, since: int, *, replaying: bool = False
+    ) -> None:
         """Read ``snapshot`` of the table, and the newest of ``dead`` with its letters from ``since`` on.
 
-        Letters do not record the id of their topic. Those of an earlier topic are older.
+        Letters do not record the id of their topic. Those of an earlier topic are older. ``replaying``: letters whose
+        offset has a row do not count, because a replay has landed them and not yet removed them.
         """
         self._spark = spark
         self._good = _read(spark, source, snapshot)
         self._dead = None
         if dead is not None and (newest := dead.table.currentSnapshot()) is not None:
             self._dead = _read(spark, dead, newest, f"ingested_at >= timestamp_micros({since})")
+            if replaying:
+                self._dead = self._dead.join(self._good, ["p", "o"], "left_anti")
 
     def chunks(self, window: Bounds) -> Any:
         """Return the chunks of a window as Arrow: ``p``, ``c``, the bits of its ``whole`` words, and the ``odd`` words.
@@ -250,10 +262,9 @@ class Rows:
 
 def _read(spark: Any, source: Source, snapshot: Any, condition: str = "true") -> Any:
     partition, offset = source.columns
-    # Not by name: the catalog of Spark's session keeps a token that it could not renew.
-    utilities = spark._jvm.org.apache.iceberg.spark.SparkTableUtil
-    frame = DataFrame(utilities.loadTable(spark._jsparkSession, source.table, int(snapshot.snapshotId())), spark)
-    return frame.where(condition).selectExpr(f"{partition} AS p", f"{offset} AS o")
+    return (
+        read_snapshot(spark, source.table, snapshot).where(condition).selectExpr(f"{partition} AS p", f"{offset} AS o")
+    )
 
 
 def time_column(schema: str) -> str | None:

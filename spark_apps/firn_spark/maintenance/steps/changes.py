@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model import names
@@ -36,6 +37,23 @@ class Guard:
             )
 
 
+def _nothing(_: Any) -> None:
+    """Check nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """The marks of a snapshot besides those of every run: keys of its summary, and properties of the table that the same
+    commit sets.
+
+    ``check`` gets the table as last read, and raises FirnError if the snapshot must not be committed to it any more.
+    """
+
+    summary: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    check: Callable[[Any], None] = _nothing
+
+
 class NewSnapshot:
     """A snapshot made by ``produce``'s producer, built on the current table at each attempt.
 
@@ -51,8 +69,10 @@ class NewSnapshot:
         *,
         expect: Mapping[str, str] | None = None,
         drops_rows: bool = False,
+        marks: Marks | None = None,
     ) -> None:
         self._guard = guard
+        self._marks = marks or Marks()
         self._drops_rows = drops_rows
         self._kind = kind
         self._run = run
@@ -67,6 +87,7 @@ class NewSnapshot:
         self.snapshot = table.snapshot(self._id) if self._id is not None else None
         if self.snapshot is not None:
             return True
+        self._marks.check(table)
         self._guard.check()
         return False
 
@@ -79,6 +100,7 @@ class NewSnapshot:
             **carried(newest(table)),
             names.SUMMARY_KIND: self._kind,
             RUN: self._run,
+            **self._marks.summary,
         }.items():
             producer.set(key, value)
         seen = _snapshot_id(table.currentSnapshot())
@@ -93,11 +115,12 @@ class NewSnapshot:
                     f"table {table.name()}: the new snapshot has {key}={summary.get(key)}, but the run planned {value}, because other"
                     " commits changed the files; the run does not commit it"
                 )
+        self._marks.check(table)
         self._guard.check()
         self._id = int(snapshot.snapshotId())
         builder = builder_on(self._guard.jvm, base, int(time.time() * 1000))
         builder = builder.setBranchSnapshot(in_order(self._guard.jvm, base, snapshot), "main")
-        return base, builder.setProperties(self._audit_from(table)).build()
+        return base, builder.setProperties({**self._audit_from(table), **self._marks.properties}).build()
 
     def _audit_from(self, table: Any) -> dict[str, str]:
         """Return the property that keeps audits from missing the rows that the snapshot drops."""

@@ -230,21 +230,7 @@ def _drop(
         sample=tuple(str(file.location()) for file in files[:SAMPLE]),
     )
     if enforce:
-        added = subject.rewrite([(group, 1) for group in mixed], target, keep=keep) if mixed else []
-        gone = [*files, *(task.file() for group in mixed for task in group)]
-
-        def produce(fresh: Any) -> Any:
-            overwrite = fresh.newOverwrite().validateFromSnapshot(past.snapshot_id)
-            if added:
-                # Deletes of rows in a file that is dropped as a whole do not conflict.
-                overwrite.validateNoConflictingDeletes()
-            for file in gone:
-                overwrite.deleteFile(file)
-            for file in added:
-                overwrite.addFile(file)
-            return overwrite
-
-        subject.snapshot(RETAIN, produce, added, expect={"deleted-data-files": str(len(gone))}, drops_rows=True)
+        subject.drop(RETAIN, past.snapshot_id, whole, mixed, keep, target, drops_rows=True)
     subject.done.remove("rows", removed)
 
 

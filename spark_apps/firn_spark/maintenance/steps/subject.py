@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import CommitConflictError, FirnError, NotReadyError
-from firn.model.maintenance import AuditReport, Removed
+from firn.model.maintenance import AuditReport, Removed, ReplayReport
 from firn_spark.failpoints import Failpoints
-from firn_spark.maintenance.steps.changes import Guard, NewSnapshot
+from firn_spark.maintenance.steps.changes import Guard, Marks, NewSnapshot
 from firn_spark.maintenance.steps.rewriting import Arrangement, Rewriter
 from firn_spark.tables.swaps import PATIENT, certain, swap
 from firn_spark.tables.vended import io_properties, needs_renewal
@@ -33,6 +33,7 @@ class Done:
     removed: dict[str, Removed] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     audit: AuditReport | None = None
+    replay: ReplayReport | None = None
 
     def remove(self, part: str, removed: Removed) -> None:
         """Add what one part of retention removed, or would remove."""
@@ -136,13 +137,14 @@ class Subject:
         *,
         expect: Mapping[str, str] | None = None,
         drops_rows: bool = False,
+        marks: Marks | None = None,
     ) -> Any:
         """Commit a snapshot (`NewSnapshot`) and return it (Java).
 
         Raises the errors of `swap`. ``files``, which were written for the snapshot, are deleted then, unless the
         commit may still happen.
         """
-        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, drops_rows=drops_rows)
+        change = NewSnapshot(self.guard, kind, self.run, produce, expect=expect, drops_rows=drops_rows, marks=marks)
         try:
             self.guard.check()
             self.renew()
@@ -153,3 +155,36 @@ class Subject:
             raise
         self.done.commits += 1
         return change.snapshot
+
+    def drop(
+        self,
+        kind: str,
+        snapshot_id: int,
+        whole: Sequence[Any],
+        mixed: Sequence[Sequence[Any]],
+        keep: str = "",
+        target_bytes: int = 0,
+        *,
+        drops_rows: bool = False,
+        marks: Marks | None = None,
+    ) -> None:
+        """Commit once, without the files of the tasks ``whole``, and without the rows in ``mixed`` that do not match ``keep``.
+
+        The tasks were planned on the snapshot ``snapshot_id``. Raises the errors of `rewrite` and `snapshot`.
+        """
+        added = self.rewrite([(group, 1) for group in mixed], target_bytes, keep=keep) if mixed else []
+        gone = [task.file() for group in (whole, *mixed) for task in group]
+
+        def produce(fresh: Any) -> Any:
+            overwrite = fresh.newOverwrite().validateFromSnapshot(snapshot_id)
+            if added:
+                # Deletes of rows in a file that is dropped as a whole do not conflict.
+                overwrite.validateNoConflictingDeletes()
+            for file in gone:
+                overwrite.deleteFile(file)
+            for file in added:
+                overwrite.addFile(file)
+            return overwrite
+
+        expect = {"deleted-data-files": str(len(gone))}
+        self.snapshot(kind, produce, added, expect=expect, drops_rows=drops_rows, marks=marks)

@@ -1,0 +1,148 @@
+"""Cache of all DeadLetterReplays, as the watch last showed them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from firn.api.v1alpha1 import DeadLetterReplay
+from firn.model import durations, names
+from firn.model.conditions import ConditionType, Reason
+from firn.model.config import Config
+from firn.model.errors import InvalidSpecError
+from firn_controllers.cache.policies import PolicyEntry
+from firn_controllers.cache.topics import EPOCH, Name
+from firn_controllers.conditions.annotations import remarks
+from firn_controllers.ports import Manifest
+from firn_controllers.specs.calendar import Windows
+from firn_controllers.specs.terms import PolicyTerms
+
+KIND: Literal["DeadLetterReplay"] = "DeadLetterReplay"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayEntry:
+    """A DeadLetterReplay. ``resource`` is None if it cannot be read, and ``problem`` says why it cannot be followed."""
+
+    kind: Literal["DeadLetterReplay"]
+    name: Name
+    uid: str
+    generation: int
+    resource_version: str
+    status: Mapping[str, Any]
+    paused: bool
+    """True if an annotation pauses reconciliation."""
+    remarks: str
+    resource: DeadLetterReplay | None
+    terms: PolicyTerms | None
+    problem: InvalidSpecError | None
+
+    @property
+    def finished(self) -> bool:
+        """True if the status says that the replay has ended."""
+        conditions = self.status.get("conditions") or []
+        return any(item["type"] == ConditionType.FINISHED and item["status"] == "True" for item in conditions)
+
+    @property
+    def finish_time(self) -> datetime | None:
+        """The end of the replay."""
+        text = self.status.get("finishTime")
+        return datetime.fromisoformat(text) if text else None
+
+    @property
+    def policy(self) -> PolicyEntry:
+        """The replay as a policy: runs are planned and created in the same way for both."""
+        return PolicyEntry(
+            kind=KIND,
+            name=self.name,
+            uid=self.uid,
+            created=EPOCH,
+            generation=self.generation,
+            resource_version=self.resource_version,
+            status=self.status,
+            request=None,
+            paused=self.paused,
+            remarks="",
+            resource=None,
+            terms=self.terms,
+            problem=self.problem,
+            trigger=(),
+        )
+
+
+def replay_entry(manifest: Manifest, config: Config) -> ReplayEntry:
+    """Return the entry of a live object."""
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations") or {}
+    resource: DeadLetterReplay | None = None
+    terms, problem = None, None
+    try:
+        resource = DeadLetterReplay.model_validate(manifest)
+        terms = _terms(resource, config)
+    except ValidationError as error:
+        problem = InvalidSpecError(
+            "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        )
+    except InvalidSpecError as error:
+        problem = error
+    return ReplayEntry(
+        kind=KIND,
+        name=(metadata["namespace"], metadata["name"]),
+        uid=metadata.get("uid", ""),
+        generation=metadata.get("generation", 0),
+        resource_version=metadata.get("resourceVersion", ""),
+        status=manifest.get("status") or {},
+        paused=annotations.get(names.PAUSE) == "true",
+        remarks=remarks(annotations, (names.PAUSE,)),
+        resource=resource,
+        terms=terms,
+        problem=problem,
+    )
+
+
+def _terms(resource: DeadLetterReplay, config: Config) -> PolicyTerms:
+    run = resource.spec.run
+    if run.size not in config.maintenance.sizes:
+        sizes = ", ".join(sorted(config.maintenance.sizes))
+        raise InvalidSpecError(
+            f"spec.run.size: {run.size} is not in the operator's configuration; create the replay again with one of {sizes}",
+            reason=Reason.NOT_ALLOWED,
+        )
+    return PolicyTerms(
+        slots=None,
+        windows=Windows(),
+        triggers=None,
+        max_concurrent=1,
+        deadline=durations.parse(run.deadline),
+        retries=run.retries,
+        size=run.size,
+        suspended=False,
+        idle=False,
+    )
+
+
+class ReplayCache:
+    """DeadLetterReplays by namespace and name. Use it from one event loop."""
+
+    def __init__(self) -> None:
+        self._replays: dict[Name, ReplayEntry] = {}
+
+    def put(self, new: ReplayEntry) -> None:
+        """Store a replay as the watch or the answer to a write shows it."""
+        self._replays[new.name] = new
+
+    def remove(self, name: Name, uid: str) -> None:
+        """Remove a deleted replay."""
+        old = self._replays.get(name)
+        if old is not None and old.uid == uid:
+            del self._replays[name]
+
+    def get(self, name: Name) -> ReplayEntry | None:
+        """Return the replay of this name."""
+        return self._replays.get(name)
+
+    def all(self) -> Iterable[ReplayEntry]:
+        """Return all replays."""
+        return list(self._replays.values())

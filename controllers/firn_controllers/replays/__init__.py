@@ -1,0 +1,1 @@
+"""Decisions about DeadLetterReplays, without I/O."""

@@ -1,0 +1,173 @@
+"""Dead letters as Spark reads them: which letters a replay selects, and which of them are rows of the table already.
+
+A letter and a row are the same record if they have the same partition, offset, timestamp and key. A row with the offset of
+a letter may be another record, because an unclean election gives an offset again. Such a letter stays: its offset is taken.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql import functions
+
+from firn.model.maintenance import ReplayWork
+from firn.model.progress import Offsets
+from firn_spark.maintenance.scans import read_snapshot
+
+LETTERS_PER_PART = 1_000_000
+"""Letters from which a commit of rows has enough. A run that ends early loses the work of one commit."""
+LISTED = 64
+"""Number of partitions up to which a scan of rows names each one."""
+_IDENTITY = ("p", "o", "t", "k")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The letters that a replay selects.
+
+    ``since`` is the first ``ingested_at`` of the topic (microseconds since 1970): older letters are of an earlier topic.
+    ``landed`` are the landed offsets of the table. A letter beyond them is of a round whose rows are not committed yet.
+    """
+
+    work: ReplayWork
+    since: int
+    landed: Offsets
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Letters that are one commit: those with an ``ingested_at`` from ``first`` to ``last``, in microseconds since 1970."""
+
+    first: int
+    last: int
+    letters: int
+
+
+def of_topic(spark: Any, dead: Any, since: int) -> Any | None:
+    """Return the letters of the topic in the current snapshot of ``dead``; None without a snapshot."""
+    snapshot = dead.currentSnapshot()
+    if snapshot is None:
+        return None
+    return read_snapshot(spark, dead, snapshot).where(f"ingested_at >= timestamp_micros({since})")
+
+
+def selected(letters: Any, selection: Selection) -> Any:
+    """Return the letters of `of_topic` that the replay selects."""
+    work = selection.work
+    landed = ", ".join(f"{partition}, {offset}L" for partition, offset in sorted(selection.landed.items()))
+    frame = letters.where(f"_kafka.offset < map({landed})[_kafka.partition]" if landed else "false")
+    if work.codes:
+        frame = frame.where(functions.col("error_code").isin(*work.codes))
+    if work.since_ms is not None:
+        frame = frame.where(f"ingested_at >= timestamp_micros({work.since_ms * 1000})")
+    if work.generations:
+        frame = frame.where(functions.col("generation").isin(*work.generations))
+    return frame
+
+
+def by_code(frame: Any) -> dict[str, int]:
+    """Count letters by their cause."""
+    return {str(code): int(count) for code, count in frame.groupBy("error_code").count().collect()}
+
+
+def parts(frame: Any, most: int = LETTERS_PER_PART) -> list[Part]:
+    """Divide letters by the day of ``ingested_at``, by which their files are partitioned. Days with few letters share a part."""
+    days = (
+        frame.groupBy(functions.expr("unix_micros(ingested_at) div 86400000000").alias("day"))
+        .agg(
+            functions.expr("unix_micros(min(ingested_at))"),
+            functions.expr("unix_micros(max(ingested_at))"),
+            functions.expr("count(*)"),
+        )
+        .orderBy("day")
+        .collect()
+    )
+    found: list[Part] = []
+    for _, first, last, count in days:
+        if found and found[-1].letters + count <= most:
+            found[-1] = Part(found[-1].first, last, found[-1].letters + count)
+        else:
+            found.append(Part(first, last, count))
+    return found
+
+
+def within(frame: Any, part: Part) -> Any:
+    """Return the letters of a part."""
+    return frame.where(
+        f"ingested_at >= timestamp_micros({part.first}) and ingested_at <= timestamp_micros({part.last})"
+    )
+
+
+def as_records(frame: Any, topic: str) -> Any:
+    """Return letters in the columns of Spark's Kafka source, as the decoders read them."""
+    return frame.selectExpr(
+        "key",
+        "value",
+        f"'{topic}' AS topic",
+        "_kafka.partition AS partition",
+        "_kafka.offset AS offset",
+        "_kafka.timestamp_ms AS timestamp_ms",
+        "_kafka.timestamp_type AS timestampType",
+        "_kafka.headers AS headers",
+    )
+
+
+def identities(frame: Any, *, flat: bool = False) -> Any:
+    """Return what identifies the records of letters or rows: partition, offset, time, and a digest of the key."""
+    member = "_kafka_" if flat else "_kafka."
+    return frame.selectExpr(
+        f"{member}partition AS p",
+        f"{member}offset AS o",
+        f"coalesce({member}timestamp_ms, -1L) AS t",
+        f"xxhash64({member}key) AS k",
+    )
+
+
+def occupied(spark: Any, frame: Any, table: Any, *, flat: bool) -> Any | None:
+    """Return the letters whose offset has a row in the current snapshot of ``table``, computed once; None if there are none.
+
+    The columns are those of `identities`, and ``same``: whether the row is of the same record.
+    """
+    snapshot = table.currentSnapshot()
+    places = identities(frame)
+    bounds = places.groupBy("p").agg(functions.expr("min(o)"), functions.expr("max(o)")).collect()
+    if snapshot is None or not bounds:
+        return None
+    rows = identities(read_snapshot(spark, table, snapshot).where(_between(bounds, flat=flat)), flat=flat)
+    rows = rows.selectExpr("p", "o", "t AS row_t", "k AS row_k")
+    found = (
+        places.join(rows, ["p", "o"])
+        .groupBy(*_IDENTITY)
+        .agg(functions.expr("bool_or(t = row_t and k = row_k) AS same"))
+    )
+    found = found.localCheckpoint()
+    return found if found.head(1) else None
+
+
+def without(frame: Any, taken: Any) -> Any:
+    """Return the letters that are not in ``taken``, which `occupied` returns."""
+    named = taken.selectExpr("p AS taken_p", "o AS taken_o")
+    same = (functions.col("_kafka.partition") == functions.col("taken_p")) & (
+        functions.col("_kafka.offset") == functions.col("taken_o")
+    )
+    return frame.join(named, same, "left_anti")
+
+
+def _between(bounds: Sequence[Any], *, flat: bool) -> str:
+    """Return the condition that selects the files of rows with such offsets, by their statistics."""
+    member = "_kafka_" if flat else "_kafka."
+    if len(bounds) > LISTED:
+        low, high = min(row[1] for row in bounds), max(row[2] for row in bounds)
+        return f"{member}offset >= {low}L and {member}offset <= {high}L"
+    return " or ".join(
+        f"({member}partition = {partition} and {member}offset >= {low}L and {member}offset <= {high}L)"
+        for partition, low, high in bounds
+    )
+
+
+def is_one_of(view: str, since: int) -> str:
+    """Return the SQL condition that is true for letters of the topic whose identity is in a temporary view."""
+    return (
+        f"ingested_at >= timestamp_micros({since}) AND EXISTS (SELECT 1 FROM {view} WHERE {view}.p = _kafka.partition"
+        f" AND {view}.o = _kafka.offset AND {view}.t = coalesce(_kafka.timestamp_ms, -1L) AND {view}.k = xxhash64(_kafka.key))"
+    )

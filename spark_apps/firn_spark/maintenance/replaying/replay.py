@@ -1,0 +1,298 @@
+"""Moves dead letters that fit the current schema into the table, exactly once.
+
+For each part of the letters, the run
+
+1. decodes them with the topic's current schema, and writes data files;
+2. appends the files to the table, and sets the property `firn.model.names.REPLAY` in the same commit;
+3. removes the letters that are rows now, in a commit to the dead-letter table.
+
+At the end it removes the property. A crash in between leaves letters that are rows: the property says so to audits, and
+survives the expiry of snapshots. The next attempt finds these letters by comparing them with the rows, and removes them
+first. It decodes only letters whose offset has no row. So it lands no letter twice, whatever became of the snapshots.
+
+An append is refused if another replay has landed letters since this run read the table.
+"""
+
+import uuid
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+import structlog
+
+from firn.model import names
+from firn.model.errors import CommitConflictError
+from firn.model.jobs import RegistryConnection
+from firn.model.maintenance import ReplayReport, ReplayWork
+from firn.model.progress import Replaying
+from firn_spark.maintenance.replaying import letters
+from firn_spark.maintenance.replaying.decoding import Decoding, Result
+from firn_spark.maintenance.replaying.letters import Part, Selection
+from firn_spark.maintenance.steps.changes import Marks, NewMetadata
+from firn_spark.maintenance.steps.rewriting import planned
+from firn_spark.maintenance.steps.subject import Subject
+from firn_spark.tables.columns import replaced_column
+from firn_spark.tables.commits import Landed, newest
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_tables import Tables, data_file
+from firn_spark.tables.swaps import PATIENT, swap
+
+log = structlog.get_logger()
+
+REPLAY = "replay"
+"""``firn.kind`` of the snapshots of a replay, in both tables."""
+OFFSET_TAKEN = "OffsetTaken"
+"""The cause of letters that stay because the log gave their offset to another record, which is a row."""
+TARGET_BYTES = 512 * 1024 * 1024
+
+
+class Replay:
+    """A replay of one topic: its table, and its dead-letter table."""
+
+    def __init__(
+        self,
+        table: Subject,
+        dead: Subject,
+        work: ReplayWork,
+        tables: Tables,
+        tasks: int,
+        registries: Mapping[str, RegistryConnection],
+    ) -> None:
+        self._table = table
+        self._dead = dead
+        self._work = work
+        self._tables = tables
+        self._tasks = tasks
+        self._registries = registries
+        self._flat = work.job.table.metadata_columns == "Flat"
+        self._failures: Counter[str] = Counter()
+        self._expected: Replaying | None = None
+        """The property as this run knows it."""
+
+    def run(self) -> ReplayReport:
+        """Replay the letters. Raises FirnError."""
+        try:
+            return self._run()
+        except JAVA_ERRORS as error:
+            raise translate(error, f"table {self._table.name}, replay of dead letters") from error
+
+    def _run(self) -> ReplayReport:
+        selection = self._selection()
+        if selection is None:
+            return ReplayReport()
+        if self._work.enforce and self._marker() is not None:
+            self._remove_landed(selection, None)
+        self._expected = self._marker()
+        chosen = self._chosen(selection)
+        if chosen is None:
+            return ReplayReport()
+        before = self._own_marker()
+        matched = before.matched if before is not None else letters.by_code(chosen)
+        progress = before or Replaying(replay=self._work.uid, matched=matched)
+        left = None if self._work.records is None else max(0, self._work.records - progress.landed)
+        decoding = Decoding(self._table.spark, self._tables, self._table.table, self._work.job, self._tasks)
+        for part in letters.parts(chosen):
+            if left == 0:
+                break
+            count = part.letters if left is None else min(left, part.letters)
+            progress = self._part(selection, decoding, part, count, progress)
+            left = None if left is None else left - count
+        if self._work.enforce:
+            self._end()
+        everything = letters.of_topic(self._table.spark, self._dead.table, selection.since)
+        remaining = int(everything.count()) if everything is not None else 0
+        return ReplayReport(
+            matched=sum(matched.values()),
+            landed=progress.landed,
+            failed=self._failures.total(),
+            remaining=remaining if self._work.enforce else remaining - progress.landed,
+            codes=matched,
+            failures=dict(self._failures),
+        )
+
+    def _part(self, selection: Selection, decoding: Decoding, part: Part, count: int, progress: Replaying) -> Replaying:
+        """Decode the letters of a part, and move those that fit."""
+        self._table.guard.check()
+        self._table.renew()
+        self._dead.renew()
+        self._table.table.refresh()
+        base = self._table.table.currentSnapshot()
+        self._check_alone()
+        frame = self._free(selection, part).limit(count)
+        result = decoding.run(frame, count, self._table.table, self._registries)
+        self._failures.update(result.codes)
+        after = progress.model_copy(update={"part": progress.part + 1, "landed": progress.landed + result.rows})
+        if not self._work.enforce or not result.rows:
+            decoding.discard(self._table.table, result)
+            return after if result.rows else progress
+        self._table.failpoints.reach("before-replay-append")
+        self._append(result, after, base)
+        self._table.failpoints.reach("after-replay-append")
+        self._remove_landed(selection, part)
+        self._table.failpoints.reach("after-replay-deletion")
+        return after
+
+    def _free(self, selection: Selection, part: Part) -> Any:
+        """Return the letters of a part whose offset has no row. Remove those that are rows already."""
+        frame = letters.within(self._current(selection), part)
+        taken = letters.occupied(self._table.spark, frame, self._table.table, flat=self._flat)
+        if taken is None:
+            return frame
+        same = taken.where("same")
+        if self._work.enforce and same.head(1):
+            self._remove(same, selection, part)
+        others = int(taken.where("not same").count())
+        if others:
+            self._failures[OFFSET_TAKEN] += others
+        return letters.without(frame, taken)
+
+    def _selection(self) -> Selection | None:
+        """Return the letters to select, or None if the tables have no records of the topic."""
+        self._table.table.refresh()
+        landed, dead = newest(self._table.table), self._dead_landed()
+        topic_id = self._work.job.topic_id
+        if landed is None or dead is None or dead.topic_id != landed.topic_id:
+            return None
+        if topic_id is not None and landed.topic_id != topic_id:
+            return None
+        return Selection(self._work, dead.letters[0], landed.offsets)
+
+    def _dead_landed(self) -> Landed | None:
+        self._dead.table.refresh()
+        return newest(self._dead.table)
+
+    def _chosen(self, selection: Selection) -> Any | None:
+        self._dead.table.refresh()
+        everything = letters.of_topic(self._table.spark, self._dead.table, selection.since)
+        return letters.selected(everything, selection) if everything is not None else None
+
+    def _current(self, selection: Selection) -> Any:
+        chosen = self._chosen(selection)
+        assert chosen is not None
+        return chosen
+
+    def _marker(self) -> Replaying | None:
+        return Replaying.read(self._table.table.properties().get(names.REPLAY))
+
+    def _own_marker(self) -> Replaying | None:
+        """Return the state of an earlier attempt of this replay."""
+        marker = self._marker()
+        return marker if self._work.enforce and marker is not None and marker.replay == self._work.uid else None
+
+    def _append(self, result: Result, progress: Replaying, base: Any | None) -> None:
+        """Commit the files to the table."""
+        jvm, table = self._table.jvm, self._table.table
+        files = [data_file(jvm, table, text) for text in result.files]
+        base_id = int(base.snapshotId()) if base is not None else None
+        written = str(jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
+
+        def check(current: Any) -> None:
+            self._check_overtaken(current, base_id)
+            column = replaced_column(written, str(jvm.org.apache.iceberg.SchemaParser.toJson(current.schema())))
+            if column is not None:
+                raise CommitConflictError(
+                    f"table {current.name()}: column {column} was dropped and added again while the replay wrote its files; the next"
+                    " attempt decodes the dead letters again"
+                )
+
+        def produce(fresh: Any) -> Any:
+            append = fresh.newAppend()
+            for file in files:
+                append.appendFile(file)
+            return append
+
+        marks = Marks(self._summary(progress), {names.REPLAY: progress.model_dump_json()}, check)
+        self._table.snapshot(REPLAY, produce, files, marks=marks)
+        self._expected = progress
+        log.info("dead letters landed", table=self._table.name, rows=result.rows, part=progress.part)
+
+    def _check_alone(self) -> None:
+        """Raise CommitConflictError if another replay has landed letters, which it has perhaps not removed yet."""
+        if self._work.enforce and self._marker() != self._expected:
+            raise CommitConflictError(
+                f"table {self._table.name}: another replay works on the dead letters; the next attempt reads them again"
+            )
+
+    def _check_overtaken(self, table: Any, base_id: int | None) -> None:
+        """Raise CommitConflictError unless only commits that land no dead letters came after ``base_id``."""
+        snapshot = table.currentSnapshot()
+        while snapshot is not None and int(snapshot.snapshotId()) != base_id:
+            if snapshot.summary().get(names.SUMMARY_KIND) == REPLAY:
+                raise CommitConflictError(
+                    f"table {table.name()}: another replay landed dead letters first; the next attempt reads them again"
+                )
+            parent = snapshot.parentId()
+            snapshot = table.snapshot(parent) if parent is not None else None
+        if snapshot is None and base_id is not None:
+            raise CommitConflictError(
+                f"table {table.name()}: the snapshot that the replay began with is no longer in the history; the next attempt reads the"
+                " dead letters again"
+            )
+
+    def _summary(self, progress: Replaying) -> dict[str, str]:
+        return {names.REPLAY: f"{self._work.uid}:{progress.part}"}
+
+    def _remove_landed(self, selection: Selection, part: Part | None) -> None:
+        """Remove the letters that are rows of the table: those of a part, or of the whole topic."""
+        self._table.table.refresh()
+        self._dead.table.refresh()
+        spark = self._table.spark
+        frame = letters.of_topic(spark, self._dead.table, selection.since)
+        if frame is None:
+            return
+        frame = letters.within(frame, part) if part is not None else frame
+        taken = letters.occupied(spark, frame, self._table.table, flat=self._flat)
+        same = taken.where("same") if taken is not None else None
+        if same is not None and same.head(1):
+            self._remove(same, selection, part)
+
+    def _remove(self, places: Any, selection: Selection, part: Part | None) -> None:
+        """Remove the letters at ``places`` (`letters.identities`)."""
+        spark = self._table.spark
+        view = f"firn_replayed_{uuid.uuid4().hex}"
+        places.createOrReplaceTempView(view)
+        try:
+            self._drop(letters.is_one_of(view, selection.since), part)
+        finally:
+            spark.catalog.dropTempView(view)
+
+    def _drop(self, matching: str, part: Part | None) -> None:
+        """Commit the dead-letter table without the letters that match."""
+        table = self._dead.table
+        snapshot_id = int(table.currentSnapshot().snapshotId())
+        scan = table.newScan().useSnapshot(snapshot_id).includeColumnStats()
+        if part is not None:
+            expressions = self._dead.jvm.org.apache.iceberg.expressions.Expressions
+            scan = scan.filter(expressions.greaterThanOrEqual("ingested_at", part.first))
+            scan = scan.filter(expressions.lessThanOrEqual("ingested_at", part.last))
+        groups: dict[tuple[int, str], list[Any]] = {}
+        for task in planned(scan):
+            place = int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))
+            groups.setdefault(place, []).append(task)
+        whole: list[Any] = []
+        mixed: list[list[Any]] = []
+        for group in groups.values():
+            count = self._dead.rewriter.count(table, group, matching)
+            if count == sum(int(task.file().recordCount()) for task in group):
+                whole += group
+            elif count:
+                mixed.append(group)
+        marker = self._marker()
+        marks = Marks(
+            self._summary(marker) if marker is not None else {},
+            {names.REPLAY: uuid.uuid4().hex},
+        )
+        self._dead.drop(REPLAY, snapshot_id, whole, mixed, f"NOT ({matching})", TARGET_BYTES, marks=marks)
+
+    def _end(self) -> None:
+        """Remove the property: no letter is a row any more."""
+
+        def edit(builder: Any, _base: Any) -> None:
+            gone = self._table.jvm.java.util.HashSet()
+            gone.add(names.REPLAY)
+            builder.removeProperties(gone)
+
+        def done(metadata: Any) -> bool:
+            return metadata.properties().get(names.REPLAY) is None
+
+        swap(self._table.table, NewMetadata(self._table.guard, edit, done), self._table.failpoints, PATIENT)

@@ -1,0 +1,221 @@
+"""Dead letters come back: a replay decodes them with the current schema, and each record is a row or a letter, exactly once."""
+
+import json
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.errors import ExitCode
+from firn.model.jobs import Column
+from firn.model.maintenance import ReplayReport, ReplayWork
+from firn_spark.tables import dead_letters
+from firn_spark.tables.commits import Extras, read_landed
+from firn_spark.worker.landing import LandingPlan, TopicLanding, land
+from tests.integration.maintenance.lake import FIELDS, Lake, Topic
+from tests.unit.spark import records
+from tests.unit.spark.tables import results
+
+GOOD = {"id": 1, "name": "a", "at": "2024-05-05T12:00:00Z"}
+
+
+class Letters:
+    """A topic of which some records are dead letters, because the schema was wrong when they landed."""
+
+    def __init__(self, lake: Lake, **changes: Any) -> None:
+        self.topic = Topic(lake, **changes)
+        self.lake = lake
+        self.job = self.topic.job.model_copy(update={"topic_id": "topic-id"})
+        self.dead = dead_letters.create(lake.tables, self.job)
+        self.epoch_landed = dead_letters.claim(self.topic.committer, self.dead, "topic-id", 1)
+        self.values: dict[int, bytes] = {}
+
+    def ingest(self, *values: bytes) -> None:
+        """Land values as a round does: dead letters first, then the rows."""
+        topic = self.topic
+        start, topic.end = topic.end, topic.end + len(values)
+        batch = records.batch(list(values), offset=list(range(start, topic.end)))
+        moment = dead_letters.moment([self.epoch_landed], dead_letters.now())
+        landing = TopicLanding(self.job, topic.spec, self.lake.tables.spec(self.dead))
+        output = results(land(iter([batch]), LandingPlan({"t": landing}, ingested_at=moment)))["t"]
+        if "dead" in output:
+            files = [json.dumps(each) for each in output["dead"]]
+            self.epoch_landed = dead_letters.commit(
+                topic.committer, self.dead, files, self.epoch_landed, 1, {0: topic.end}, moment
+            )
+        files = [json.dumps(each) for each in output.get("data", ())]
+        topic.landed = topic.committer.commit(
+            topic.table, files, topic.landed, "topic-id", 1, {0: topic.end}, Extras(records=True)
+        )
+
+    def mend(self) -> None:
+        """Let the schema take texts as ids' names: numbers fit a column of text then."""
+        schema = self.job.record_schema.model_copy(update={"fields": (*FIELDS, Column(name="extra", type="string"))})
+        self.job = self.job.model_copy(update={"record_schema": schema, "generation": 2})
+        self.topic.table = self.lake.tables.ensure(self.job)
+        self.topic.spec = self.lake.tables.spec(self.topic.table)
+
+    def work(self, **changes: Any) -> ReplayWork:
+        return ReplayWork(uid="replay-1", job=self.job, **{"enforce": True, **changes})
+
+    def replay(self, **changes: Any) -> ReplayReport:
+        report = self.lake.run(self.topic.work(replay=self.work(**changes)))
+        assert report.replay is not None, report
+        return report.replay
+
+    def letters(self) -> list[int]:
+        frame = self.lake.spark.read.format("iceberg").load(f"{self.topic.identifier}__dlq")
+        return sorted(row[0] for row in frame.select("_kafka.offset").collect())
+
+    def offsets(self) -> list[int]:
+        return [row["_kafka"]["offset"] for row in self.topic.rows()]
+
+    def marker(self) -> str | None:
+        value = self.topic.fresh().properties().get(names.REPLAY)
+        return None if value is None else str(value)
+
+    def check(self, end: int) -> None:
+        """Check that each record is a row or a letter, once, and that ingestion continues where it was."""
+        assert sorted([*self.offsets(), *self.letters()]) == list(range(end))
+        landed = read_landed(self.topic.fresh())
+        assert landed is not None
+        assert dict(landed.offsets) == {0: end}
+
+
+def unknown(number: int) -> bytes:
+    return json.dumps({**GOOD, "id": number, "extra": f"e{number}"}).encode()
+
+
+def wrong(number: int) -> bytes:
+    return json.dumps({**GOOD, "id": f"not a number {number}"}).encode()
+
+
+def fitting(number: int) -> bytes:
+    return json.dumps({**GOOD, "id": number}).encode()
+
+
+@pytest.fixture
+def letters(lake: Lake) -> Letters:
+    """Offsets 0 and 5 are rows, 1, 2 and 4 are letters that the mended schema takes, and 3 is one that it does not take."""
+    made = Letters(lake)
+    strict = made.job.record_schema.model_copy(update={"unknown_fields": "DeadLetter"})
+    made.job = made.job.model_copy(update={"record_schema": strict})
+    made.ingest(fitting(0), unknown(1), unknown(2), wrong(3))
+    made.ingest(unknown(4), fitting(5))
+    assert made.letters() == [1, 2, 3, 4]
+    made.mend()
+    return made
+
+
+def test_letters_that_fit_the_current_schema_become_rows_at_their_own_offsets(letters: Letters) -> None:
+    report = letters.replay()
+    assert report == ReplayReport(
+        matched=4,
+        landed=3,
+        failed=1,
+        remaining=1,
+        codes={"UnknownField": 3, "WrongKind": 1},
+        failures={"WrongKind": 1},
+    )
+    assert letters.letters() == [3]
+    assert letters.offsets() == [0, 1, 2, 4, 5]
+    assert {row["id"]: row["extra"] for row in letters.topic.rows()} == {0: None, 1: "e1", 2: "e2", 4: "e4", 5: None}
+    assert letters.marker() is None
+    letters.check(6)
+
+
+def test_ingestion_goes_on_after_a_replay(letters: Letters) -> None:
+    letters.replay()
+    letters.topic.landed = read_landed(letters.topic.table)
+    letters.dead.refresh()
+    letters.ingest(fitting(6), wrong(7))
+    letters.check(8)
+
+
+def test_a_dry_run_changes_nothing(letters: Letters) -> None:
+    before = letters.topic.kinds()
+    report = letters.replay(enforce=False)
+    assert (report.matched, report.landed, report.failed, report.remaining) == (4, 3, 1, 1)
+    assert letters.topic.kinds() == before
+    assert letters.letters() == [1, 2, 3, 4]
+
+
+def test_a_replay_takes_only_the_letters_that_it_selects(letters: Letters) -> None:
+    assert letters.replay(codes=("WrongKind",)).matched == 1
+    assert letters.replay(generations=(9,)).matched == 0
+    assert letters.replay(records=1).landed <= 1
+    letters.check(6)
+
+
+@pytest.mark.parametrize(
+    ("failpoint", "rows_landed"),
+    [
+        ("before-replay-append=raise:1", False),
+        ("in-commit=raise:1", False),
+        ("after-commit=raise:1", True),
+        ("after-replay-append=raise:1", True),
+        ("in-commit=raise:2", True),
+        ("after-replay-deletion=raise:1", True),
+    ],
+)
+def test_the_next_attempt_completes_a_replay_that_ended_anywhere(
+    letters: Letters, failpoint: str, rows_landed: bool
+) -> None:
+    first = letters.lake.prepare(letters.topic.work(replay=letters.work()), failpoints=failpoint)
+    code = first.work()
+    assert code in (ExitCode.TEMPORARY, ExitCode.DONE)
+    if code == ExitCode.TEMPORARY:
+        assert (letters.marker() is not None) == rows_landed
+    # Snapshots expire, and with them the marks in their summaries.
+    letters.topic.sql("CALL tidy_lake.system.expire_snapshots(table => '{t}', older_than => now(), retain_last => 1)")
+    report = letters.replay()
+    assert letters.offsets() == [0, 1, 2, 4, 5]
+    assert letters.letters() == [3]
+    assert letters.marker() is None
+    if code == ExitCode.TEMPORARY:
+        assert (report.matched, report.landed, report.remaining) == (4, 3, 1)
+    letters.check(6)
+
+
+def test_commits_of_ingestion_and_of_a_replay_do_not_disturb_each_other(letters: Letters) -> None:
+    """The driver plans its round before the replay and commits it afterwards."""
+    base = letters.topic.landed
+    letters.replay()
+    letters.topic.landed = base
+    letters.ingest(fitting(6), wrong(7))
+    letters.check(8)
+
+
+def test_letters_of_a_round_whose_rows_are_not_committed_stay(lake: Lake) -> None:
+    made = Letters(lake)
+    made.ingest(fitting(0))
+    base, end = made.topic.landed, made.topic.end
+    made.ingest(wrong(1))
+    # The crash came between the two commits of the round.
+    assert base is not None
+    made.topic.sql(f"CALL tidy_lake.system.rollback_to_snapshot('{{t}}', {base.snapshot_id})")
+    assert made.replay().matched == 0
+    assert made.letters() == [end]
+
+
+def test_a_letter_whose_offset_the_log_gave_to_another_record_stays(letters: Letters) -> None:
+    """A row with the offset of a letter and another timestamp is another record."""
+    letters.topic.sql(
+        "INSERT INTO {t} SELECT id, name, at, named_struct('partition', _kafka.partition, 'offset', 1L, 'timestamp', _kafka.timestamp,"
+        " 'timestamp_ms', 7L, 'timestamp_type', _kafka.timestamp_type, 'key', _kafka.key, 'headers', _kafka.headers), extra"
+        " FROM {t} WHERE _kafka.offset = 0"
+    )
+    report = letters.replay()
+    assert report.failures == {"WrongKind": 1, "OffsetTaken": 1}
+    assert letters.letters() == [1, 3]
+    assert letters.offsets() == [0, 1, 2, 4, 5]
+
+
+def test_a_replay_does_not_land_letters_that_are_rows_already(letters: Letters) -> None:
+    """Even if a user has removed the mark of a replay that crashed."""
+    work = letters.topic.work(replay=letters.work())
+    letters.lake.prepare(work, failpoints="after-replay-append=raise:1").work()
+    letters.topic.sql("ALTER TABLE {t} UNSET TBLPROPERTIES ('firn.replay')")
+    letters.replay()
+    assert letters.offsets() == [0, 1, 2, 4, 5]
+    assert letters.letters() == [3]

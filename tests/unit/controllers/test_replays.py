@@ -1,0 +1,205 @@
+"""A DeadLetterReplay runs once, and its status says what it waits for and how it ended."""
+
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.fakes.world import World
+from tests.unit.controllers.policy_stage import ALL, COMPACTION, MANY, UID, active, jobs, pass_time
+
+REPLAY = "DeadLetterReplay"
+RESULT: dict[str, Any] = {
+    "matched": 3, "landed": 2, "failed": 1, "remaining": 4, "codes": {"WrongKind": 3}, "failures": {"Inexact": 1},
+}  # fmt: skip
+
+
+def replay(name: str = "mend", *modifiers: gen.Modifier, topic: str = "flights", **spec: Any) -> Manifest:
+    manifest = gen.policy(name, *modifiers, kind=REPLAY)
+    manifest["spec"] = {"topicRef": {"name": topic}, **spec}
+    return manifest
+
+
+async def world_with(*replays: Manifest, topics: tuple[Manifest, ...] | None = None) -> World:
+    world = World()
+    for topic in (gen.topic(),) if topics is None else topics:
+        world.cluster.create(topic)
+    await world.settle()
+    world.maintainer.report_fields[UID] = {"replay": RESULT}
+    for each in replays:
+        world.cluster.create(each)
+    await pass_time(world, 60)
+    return world
+
+
+def finished(world: World, name: str = "mend") -> tuple[str, str]:
+    return world.conditions(name, kind=REPLAY)["Finished"]
+
+
+def status(world: World, name: str = "mend") -> Manifest:
+    found: Manifest = world.cluster.resource(REPLAY, name)["status"]
+    return found
+
+
+async def test_a_replay_runs_once_with_the_current_schema_and_reports_its_numbers() -> None:
+    where = {"codes": ["WrongKind"], "since": "2026-03-01T00:00:00Z", "generations": [1]}
+    world = await world_with(replay(mode="Enforce", where=where, limit={"records": 7}))
+    (run,) = world.maintainer.done
+    work = run.tables[0].replay
+    assert work is not None
+    assert work.job == world.job()
+    assert (work.uid, work.enforce, work.codes, work.since_ms, work.generations, work.records) == (
+        "uid-DeadLetterReplay-mend", True, ("WrongKind",), 1_772_323_200_000, (1,), 7,
+    )  # fmt: skip
+    assert finished(world) == ("True", "Succeeded")
+    assert world.conditions("mend", kind=REPLAY)["Ready"] == ("True", "Succeeded")
+    text = "2 of 3 dead letters became rows; 1 do not fit the current schema (Inexact 1)"
+    assert world.message("Finished", "mend", of=REPLAY) == text
+    shown = status(world)
+    assert {key: shown[key] for key in RESULT} == RESULT
+    assert shown["run"] == run.name
+    assert ("mend", "Replayed", text) in world.cluster.events
+    await pass_time(world, 7200)
+    assert len(world.maintainer.done) == 1
+
+
+async def test_a_dry_run_is_the_default() -> None:
+    world = await world_with(replay())
+    work = world.maintainer.done[0].tables[0].replay
+    assert work is not None
+    assert not work.enforce
+    assert world.message("Finished", "mend", of=REPLAY).startswith("2 of 3 dead letters would become rows")
+
+
+async def test_a_replay_waits_for_its_topic() -> None:
+    world = await world_with(replay(), topics=())
+    assert finished(world) == ("False", "TopicNotFound")
+    assert world.conditions("mend", kind=REPLAY)["Stalled"] == ("True", "TopicNotFound")
+    world.cluster.create(gen.topic())
+    await pass_time(world, 120)
+    assert finished(world) == ("True", "Succeeded")
+    assert "Stalled" not in world.conditions("mend", kind=REPLAY)
+
+
+@pytest.mark.parametrize("on", ["topic", "replay"])
+async def test_a_pause_holds_the_replay_back(on: str) -> None:
+    paused = gen.annotated(names.PAUSE, "true")
+    topic, made = (gen.topic("flights"), replay("mend", paused)) if on == "replay" else (gen.topic(), replay())
+    world = World()
+    world.cluster.create(topic)
+    await world.settle()
+    kind, name = (REPLAY, "mend") if on == "replay" else ("IcebergTopic", "flights")
+    if on == "topic":
+        world.cluster.edit(name, paused, spec=False)
+    world.cluster.create(made)
+    await pass_time(world, 60)
+    assert not jobs(world)
+    world.maintainer.report_fields[UID] = {"replay": RESULT}
+    world.cluster.edit(name, lambda live: live["metadata"].pop("annotations"), spec=False, kind=kind)
+    await pass_time(world, 60)
+    assert finished(world) == ("True", "Succeeded")
+
+
+async def test_the_replay_of_a_suspended_topic_runs() -> None:
+    world = await world_with(replay(), topics=(gen.topic(suspend=True),))
+    assert finished(world) == ("True", "Succeeded")
+
+
+async def test_a_replay_and_a_policy_take_turns_on_a_table() -> None:
+    world = await world_with()
+    world.maintainer.hold = True
+    world.cluster.create(gen.policy(selector=ALL["selector"], triggers={"smallFiles": 100}))
+    await world.settle()
+    world.owes(**MANY)
+    await pass_time(world, 30)
+    (compaction,) = active(world)
+    assert compaction["metadata"]["labels"][names.LABEL_POLICY_KIND] == COMPACTION
+    world.cluster.create(replay())
+    await pass_time(world, 30)
+    assert len(active(world)) == 1
+    assert finished(world) == ("False", "Pending")
+    assert "another run works on its table" in world.message("Finished", "mend", of=REPLAY)
+    world.maintainer.hold = False
+    await pass_time(world, 60)
+    assert finished(world) == ("True", "Succeeded")
+
+
+async def test_a_replay_that_found_the_table_lease_held_runs_again() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    world.maintainer.report_fields[UID] = {"outcome": "Busy", "message": "another run holds the table lease"}
+    world.cluster.create(replay())
+    await pass_time(world, 30)
+    assert finished(world) == ("False", "Pending")
+    world.maintainer.report_fields[UID] = {"replay": RESULT}
+    await pass_time(world, 120)
+    assert finished(world) == ("True", "Succeeded")
+    assert len({run.name for run in world.maintainer.done}) >= 2
+
+
+async def test_a_failed_run_ends_the_replay_with_its_cause() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    world.maintainer.report_fields[UID] = {"outcome": "Failed", "reason": "AccessDenied", "message": "wrong password"}
+    world.cluster.create(replay(mode="Enforce"))
+    await pass_time(world, 60)
+    assert finished(world) == ("True", "RunFailed")
+    conditions = world.conditions("mend", kind=REPLAY)
+    assert (conditions["Ready"], conditions["Stalled"]) == (("False", "RunFailed"), ("True", "RunFailed"))
+    assert "AccessDenied: wrong password" in world.message("Finished", "mend", of=REPLAY)
+
+
+async def test_a_topic_without_dead_letters_has_nothing_to_replay() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    text = "table lake.demo.flights has no dead-letter table"
+    world.maintainer.report_fields[UID] = {"outcome": "Nothing", "message": text, "replay": {}}
+    world.cluster.create(replay())
+    await pass_time(world, 60)
+    assert finished(world) == ("True", "Succeeded")
+    assert world.message("Finished", "mend", of=REPLAY) == text
+
+
+async def test_a_spec_that_the_configuration_does_not_allow_is_a_condition() -> None:
+    world = await world_with(replay(run={"size": "huge"}))
+    assert world.conditions("mend", kind=REPLAY)["SpecValid"] == ("False", "NotAllowed")
+    assert finished(world) == ("False", "InvalidSpec")
+    assert not jobs(world)
+
+
+async def test_the_operator_deletes_a_finished_replay_after_its_time_to_live() -> None:
+    world = await world_with(replay(ttlAfterFinished="10m"), replay("kept"))
+    await pass_time(world, 900)
+    assert [live["metadata"]["name"] for live in world.cluster.all(REPLAY)] == ["kept"]
+
+
+async def test_deleting_a_replay_stops_its_run() -> None:
+    world = await world_with()
+    world.maintainer.hold = True
+    world.cluster.create(replay())
+    await pass_time(world, 30)
+    assert len(active(world)) == 1
+    world.cluster.remove("mend", kind=REPLAY)
+    await pass_time(world, 30)
+    assert not active(world)
+
+
+async def test_an_operator_that_restarts_does_not_run_a_replay_twice() -> None:
+    world = await world_with()
+    world.maintainer.hold = True
+    world.cluster.create(replay())
+    await pass_time(world, 30)
+    world.start()
+    await pass_time(world, 30)
+    world.maintainer.hold = False
+    await pass_time(world, 60)
+    assert len(world.maintainer.done) == 1
+    world.start()
+    await pass_time(world, 60)
+    assert len(world.maintainer.done) == 1
+    assert finished(world) == ("True", "Succeeded")
