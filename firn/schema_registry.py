@@ -80,15 +80,19 @@ class SchemaRegistry:
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", deadline)
         return None if answer is None else self._registered(answer, _number(answer, "id"), deadline)
 
-    def subjects(self, number: int) -> frozenset[str]:
-        """Return the subjects under which the schema with an id is registered; none if the registry has no such schema."""
-        answer = self._answer(f"/schemas/ids/{number}/versions", time.monotonic() + ANSWER_SECONDS)
+    def subjects(self, number: int, *, deleted: bool = False) -> frozenset[str]:
+        """Return the subjects under which the schema with an id is registered; none if the registry has no such schema.
+
+        ``deleted``: also those whose version with this schema was deleted.
+        """
+        path = f"/schemas/ids/{number}/versions{'?deleted=true' if deleted else ''}"
+        answer = self._answer(path, time.monotonic() + ANSWER_SECONDS)
         if answer is None:
             return frozenset()
         names = [_text(version, "subject") for version in answer] if isinstance(answer, list) else [None]
         if None in names:
             raise self._no_schema()
-        return frozenset(name for name in names if name is not None)
+        return frozenset(_without_context(name) for name in names if name is not None)
 
     def _registered(self, answer: dict[str, Any], number: int | None, deadline: float) -> Registered:
         text, kind = _text(answer, "schema"), answer.get("schemaType") or AVRO
@@ -252,6 +256,11 @@ def _text(answer: Any, key: str) -> str | None:
     except UnicodeEncodeError:
         return None
     return value
+
+
+def _without_context(subject: str) -> str:
+    """Return the name of a subject without the context that it may have in answers: ``:.CONTEXT:NAME``."""
+    return subject.split(":", 2)[2] if subject.startswith(":.") and subject.count(":") > 1 else subject
 
 
 def _number(answer: Any, key: str) -> int | None:

@@ -9,9 +9,10 @@ import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeVar
 
 import structlog
 
@@ -38,6 +39,7 @@ from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 
 log = structlog.get_logger()
+T = TypeVar("T")
 
 MOST_MISSING = 10_000
 """Ids that a registry does not have, in memory."""
@@ -54,10 +56,11 @@ QUIET_SECONDS = 5.0
 
 
 class _Kept(Contract):
-    """A schema of a registry with its type."""
+    """A schema of a registry with its type, and subjects that have it."""
 
     kind: str
     writer: WriterSchema
+    subjects: frozenset[str] = frozenset()
 
 
 class Registries:
@@ -82,13 +85,21 @@ class Registries:
         AccessDeniedError, and UnavailableError.
         """
         assert wanted.subject is not None
-        registry = wanted.subject.registry
+        registry, subject = wanted.subject.registry, wanted.subject.name
         if number > MOST_ID:
             return _refusal(registry, number)
         found = self._kept(registry, number)
         if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
             problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
             return Refusal(Code.UNKNOWN_SCHEMA, problem)
+        if isinstance(found, _Kept) and subject not in found.subjects:
+            subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
+            if subjects and subject not in subjects:
+                problem = f"schema {number} of schema registry {registry} belongs to {_listed(subjects)}, and the topic has subject {subject}"
+                return Refusal(Code.UNKNOWN_SCHEMA, problem)
+            # A registry that names no subject gives no reason to refuse a schema.
+            found = found.model_copy(update={"subjects": found.subjects | {subject}})
+            self._keep(registry, number, found)
         return found.writer if isinstance(found, _Kept) else found
 
     def _kept(self, registry: str, number: int) -> _Kept | Refusal:
@@ -102,27 +113,33 @@ class Registries:
                 f"schema registry {registry} is not in the settings of the driver; add it to registries in the operator's"
                 " configuration. If it is there, the driver restarts with it"
             )
-        file = self._file(registry, number)
-        found = _read(file) or self._ask(registry, number)
+        found = _read(self._file(registry, number)) or self._ask(registry, number)
         if isinstance(found, _Kept):
-            _write(file, found)
-            with self._lock:
-                self._known[key] = found
-                while len(self._known) > MOST_KEPT:
-                    self._known.popitem(last=False)
+            self._keep(registry, number, found)
         return found
 
-    def _ask(self, registry: str, number: int) -> _Kept | Refusal:
+    def _keep(self, registry: str, number: int, schema: _Kept) -> None:
+        _write(self._file(registry, number), schema)
+        with self._lock:
+            self._known[registry, number] = schema
+            while len(self._known) > MOST_KEPT:
+                self._known.popitem(last=False)
+
+    def _request(self, registry: str, request: Callable[[SchemaRegistry], T]) -> T:
+        """Return the answer of a registry, unless it failed a moment ago. Raises FirnError."""
         with self._lock:
             failed_at, failure = self._failures.get(registry, (0.0, None))
         if failure is not None and time.monotonic() - failed_at < QUIET_SECONDS:
             raise failure.with_traceback(None)
         try:
-            answer = self._clients[registry].by_id(number)
+            return request(self._clients[registry])
         except RegistryAwayError as error:
             with self._lock:
                 self._failures[registry] = time.monotonic(), error
             raise
+
+    def _ask(self, registry: str, number: int) -> _Kept | Refusal:
+        answer = self._request(registry, lambda client: client.by_id(number))
         if answer is None:
             return self._not_found(registry, number)
         writer = answer.schema
@@ -160,6 +177,11 @@ class Registries:
         return self._directory / url / f"{number}.json"
 
 
+def _listed(subjects: frozenset[str]) -> str:
+    first, more = min(subjects), len(subjects) - 1
+    return f"subject {first} and {more} more" if more else f"subject {first}"
+
+
 def _refusal(registry: str, number: int) -> Refusal:
     problem = f"the value names schema {number}, which schema registry {registry} does not have"
     return Refusal(Code.UNKNOWN_SCHEMA, problem)
@@ -180,12 +202,12 @@ def _read(file: Path | None) -> _Kept | None:
 
 def _write(file: Path | None, schema: _Kept) -> None:
     """Keep a schema on disk if there is room. The driver can request it again, so it only logs a failure."""
-    if file is None or file.exists():
+    if file is None:
         return
     unfinished = file.with_name(f".{file.name}.{threading.get_ident()}")
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        if len(os.listdir(file.parent)) >= MOST_KEPT:
+        if not file.exists() and len(os.listdir(file.parent)) >= MOST_KEPT:
             return
         unfinished.write_text(schema.model_dump_json())
         unfinished.replace(file)

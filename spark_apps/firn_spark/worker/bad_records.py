@@ -31,7 +31,7 @@ class Code(StrEnum):
     """Decode: the value is not a Protobuf message of the schema, because it is truncated, has a field with the wire type
     of another type, ..."""
     UNKNOWN_SCHEMA = "UnknownSchema"
-    """Decode: the value has no framing, or its id is not that of a schema of the topic's format in the schema registry."""
+    """Decode: the value has no framing, or its id is not that of a schema of the topic's format and subject in the schema registry."""
     INCOMPATIBLE_SCHEMA = "IncompatibleSchema"
     """Decode: the table cannot hold the values of the schema."""
     TOO_DEEP = "TooDeep"

@@ -76,13 +76,16 @@ def test_values_that_are_not_the_message_of_the_table_are_dead_letters(served: W
     refund = value(number, order(FIRST), b"\x02\x02", "shop.Refund", id=2)
     unknown = value(999_999, order(FIRST), id=3)
     other = value(avro, order(FIRST), id=4)
-    served.produce(topic, [good, refund, unknown, other, b"{}", good[:-1]])
+    foreign = register(registry, f"{topic}-foreign", order("int64 id = 1; string foreign = 7;"))
+    misled = value(foreign, order("int64 id = 1; string foreign = 7;"), id=5, foreign="f")
+    served.produce(topic, [good, refund, unknown, other, misled, b"{}", good[:-1]])
     served.apply(job)
     served.start()
-    served.await_rows(job, 1)
-    await_true("five dead letters", lambda: len(served.dead(job)) == 5)
+    rows = served.await_rows(job, 1)
+    assert "foreign" not in rows[0]
+    await_true("six dead letters", lambda: len(served.dead(job)) == 6)
     assert [row["error_code"] for row in served.dead(job)] == [
-        "InvalidProtobuf", "UnknownSchema", "UnknownSchema", "UnknownSchema", "InvalidProtobuf",
+        "InvalidProtobuf", *["UnknownSchema"] * 4, "InvalidProtobuf",
     ]  # fmt: skip
 
 

@@ -158,6 +158,22 @@ def test_an_answer_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     ended.set()
 
 
+@pytest.mark.parametrize(
+    ("status", "answer", "subjects"),
+    [
+        (200, [{"subject": "a-value", "version": 1}, {"subject": "b:c", "version": 2}], {"a-value", "b:c"}),
+        (200, [{"subject": ":.sales:a-value", "version": 1}, {"subject": ":.:b", "version": 1}], {"a-value", "b"}),
+        (200, [], set()),
+        (404, {"error_code": 40403, "message": "Schema not found"}, set()),
+    ],
+)
+def test_deleted_versions_and_contexts_have_subjects(
+    server: Server, status: int, answer: Any, subjects: set[str]
+) -> None:
+    server.answer_with("/schemas/ids/7/versions?deleted=true", answer, status)
+    assert client(server.url).subjects(7, deleted=True) == subjects
+
+
 def test_credentials_are_read_for_each_request(server: Server) -> None:
     server.answer_with("/schemas/ids/1", {"schema": "{}"})
     client(server.url).by_id(1)

@@ -34,6 +34,8 @@ class Answers:
         self.schemas: dict[int, Registered] = {}
         self.problem: UnavailableError | None = None
         self.asked: list[int] = []
+        self.subjects_of: dict[int, frozenset[str]] = {}
+        """The subjects of schemas. Others belong to the topic's subject."""
 
     def add(self, number: int, kind: str = "AVRO", **fields: Any) -> None:
         self.schemas[number] = Registered(number, kind, WriterSchema(text=text(**fields)))
@@ -43,6 +45,12 @@ class Answers:
         if self.problem is not None:
             raise self.problem
         return self.schemas.get(number)
+
+    def subjects(self, number: int, *, deleted: bool) -> frozenset[str]:
+        assert deleted, "the log may have records of deleted versions"
+        if self.problem is not None:
+            raise self.problem
+        return self.subjects_of.get(number, frozenset({"orders-value"}))
 
 
 MONEY = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
@@ -107,6 +115,32 @@ def test_a_schema_is_asked_for_once_and_survives_the_process(answers: Answers, t
     assert answers.asked == [7]
     with pytest.raises(UnavailableError):
         registries().schema(wanted(), 7)
+
+
+def test_a_schema_of_another_subject_is_refused_until_the_subject_has_it(answers: Answers, tmp_path: Path) -> None:
+    answers.add(7, id="int")
+    answers.subjects_of[7] = frozenset({"refunds-value", "audit-value"})
+    asking = registries(tmp_path)
+    found = asking.schema(wanted(), 7)
+    assert found == Refusal(
+        Code.UNKNOWN_SCHEMA,
+        "schema 7 of schema registry main belongs to subject audit-value and 1 more, and the topic has subject orders-value",
+    )
+    other = wanted(subject=Subject(registry="main", name="refunds-value"))
+    assert isinstance(asking.schema(other, 7), WriterSchema)
+    answers.subjects_of[7] = frozenset({"refunds-value", "orders-value"})
+    assert isinstance(asking.schema(wanted(), 7), WriterSchema)
+    answers.problem = UnavailableError("away")
+    for each in (wanted(), other):
+        assert isinstance(registries(tmp_path).schema(each, 7), WriterSchema), "both subjects are on disk"
+    with pytest.raises(UnavailableError):
+        asking.schema(wanted(subject=Subject(registry="main", name="third")), 7)
+
+
+def test_a_registry_that_names_no_subject_refuses_no_schema(answers: Answers) -> None:
+    answers.add(7, id="int")
+    answers.subjects_of[7] = frozenset()
+    assert isinstance(registries().schema(wanted(), 7), WriterSchema)
 
 
 def test_a_damaged_file_is_asked_for_again(answers: Answers, tmp_path: Path) -> None:
