@@ -339,8 +339,8 @@ class AdoptSpec(ApiModel):
     )
     connect: ConnectSinkSpec | None = Field(
         default=None,
-        description="Continue a table without landed offsets where a stopped connector of the Apache Iceberg sink ended. The driver reads"
-        " the place from the table, the connector's consumer group and its control topic.",
+        description="Continue the table where a stopped connector of the Apache Iceberg sink ended. The driver finds the place in the table,"
+        " the connector's consumer group and its control topic. Without effect if ingestion committed after the connector.",
     )
     offsets: Annotated[tuple[AdoptedOffset, ...], Field(max_length=10_000)] = Field(
         default=(),

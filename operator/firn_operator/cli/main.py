@@ -181,7 +181,10 @@ def adopt_connect(
         ),
     ] = "",
     registry: Annotated[
-        str, typer.Option(help="Schema registry of the operator's configuration, for a connector that reads Avro.")
+        str,
+        typer.Option(
+            help="Schema registry of the operator's configuration, for a connector whose values name their schemas."
+        ),
     ] = "",
     context: Context = None,
     dry_run: Annotated[

@@ -14,13 +14,15 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CorruptDataError, FirnError, NotReadyError
 from firn.model.jobs import IngestJob, SinkCommits
 from firn.model.progress import Offsets
+from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.kafka.sink_events import data_written
-from firn_spark.tables.commits import OtherWriter, newest_summary
+from firn_spark.tables.commits import INGEST, Landed, OtherWriter, history, newest_summary
 
 _WAITING = Reason.WAITING_FOR_CONNECTOR
 
@@ -33,13 +35,26 @@ class Takeover:
     sink: OtherWriter
 
 
-def find(job: IngestJob, sink: SinkCommits, table: Any, live: TopicInfo, kafka: Kafka) -> Takeover:
+def is_due(sink: SinkCommits, table: Any, landed: Landed | None, live: TopicInfo) -> bool:
+    """Return whether ``sink`` wrote the table last: no record has landed, or it continued the table after ingestion."""
+    if landed is None:
+        return True
+    key = _key(sink)
+    summaries = (texts(snapshot.summary()) for snapshot in history(table))
+    writers = (each for each in summaries if key in each or each.get(names.SUMMARY_KIND) == INGEST)
+    newest = next(writers, None)
+    return landed.topic_id == live.topic_id and newest is not None and newest.get(names.SUMMARY_KIND) != INGEST
+
+
+def find(
+    job: IngestJob, sink: SinkCommits, table: Any, landed: Landed | None, live: TopicInfo, kafka: Kafka
+) -> Takeover:
     """Return where ``sink``, which has to be stopped, ended in each partition of ``live``.
 
-    Raises NotReadyError (WaitingForConnector) if the connector runs or the place is not known exactly, and the errors of
-    `Kafka`.
+    If ``landed`` is further, records before it are in the table too. Raises NotReadyError (WaitingForConnector) if the
+    connector runs or the place is not known exactly, and the errors of `Kafka`.
     """
-    key = f"kafka.connect.offsets.{sink.control_topic}.{sink.group}"
+    key = _key(sink)
     recorded = newest_summary(table, key)
     if recorded is None:
         raise NotReadyError(
@@ -58,7 +73,15 @@ def find(job: IngestJob, sink: SinkCommits, table: Any, live: TopicInfo, kafka: 
         _check_committed(job, sink, table, begun, ends, kafka)
         offsets = _group_offsets(job, sink, live, kafka)
     value = json.dumps({str(part): max(end, done.get(part, 0)) for part, end in ends.items()})
-    return Takeover(_first(job, offsets, live, kafka), OtherWriter(key, recorded, value))
+    first = _first(job, offsets, live, kafka)
+    if landed is not None:
+        first = {part: max(offset, landed.offsets.get(part, 0)) for part, offset in first.items()}
+    return Takeover(first, OtherWriter(key, recorded, value))
+
+
+def _key(sink: SinkCommits) -> str:
+    """Return the key of the sink's state in the summaries of its snapshots (Coordinator)."""
+    return f"kafka.connect.offsets.{sink.control_topic}.{sink.group}"
 
 
 def _coordinator(sink: SinkCommits) -> str:
@@ -138,8 +161,8 @@ def _check_committed(
             files += event.files
     if files:
         raise NotReadyError(
-            f"table {target.identifier}: {files} files of the connector are written and wait for their commit; start the connector "
-            "again, wait until it has committed, and stop it",
+            f"table {target.identifier}: files that the connector has written wait for their commit ({files}); start the connector again, "
+            "wait until it has committed, and stop it",
             reason=_WAITING,
         )
 

@@ -128,7 +128,7 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
     the history behind it is not read again.
     """
     bearer: tuple[Any, Mapping[str, str]] | None = None
-    for snapshot in _history(table):
+    for snapshot in history(table):
         id = snapshot.snapshotId()
         if cached is not None and id == cached[0]:
             return cached[1]
@@ -150,7 +150,7 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
     return _parse(values, table, None, None, None)
 
 
-def _history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
+def history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
     """Yield ``snapshot``, by default the current one, and those before it, newest first."""
     snapshot = snapshot if snapshot is not None else table.currentSnapshot()
     while snapshot is not None:
@@ -161,7 +161,7 @@ def _history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
 
 def newest_summary(table: Any, key: str) -> str | None:
     """Return the newest value of ``key`` in the summaries of the current snapshot and those before it, without a refresh."""
-    summaries = (snapshot.summary() for snapshot in _history(table))
+    summaries = (snapshot.summary() for snapshot in history(table))
     return next((str(summary.get(key)) for summary in summaries if summary.get(key) is not None), None)
 
 
@@ -221,7 +221,7 @@ def _offsets(values: Mapping[str, str], table: Any, snapshot: Any | None) -> Off
     except ValueError:
         if snapshot is None:
             raise
-    older = (texts(each.summary()) for each in _history(table, snapshot))
+    older = (texts(each.summary()) for each in history(table, snapshot))
     return recorded_offsets(older, texts(table.properties())) or {}
 
 
@@ -491,6 +491,7 @@ class _Append:
                 f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
             )
         self._check_claim(table)
+        self._of_other_writer(table)
         column = replaced_column(self._extras.schema, self._committer.schema(table)) if self._extras.schema else None
         if column is not None:
             self.discard(table)
@@ -545,6 +546,7 @@ class _Append:
         return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms)
 
     def _of_other_writer(self, table: Any) -> dict[str, str]:
+        """Return the other writer's part of the summary. Raises CommitConflictError if it committed in between."""
         other = self._extras.other
         if other is None:
             return {}

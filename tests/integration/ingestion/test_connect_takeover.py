@@ -1,28 +1,37 @@
 """A topic takes its table over from the real Iceberg sink of Kafka Connect: every record lands exactly once."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, TopicPartition
+import yaml
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.table.sorting import SortField, SortOrder
 from pyiceberg.transforms import BucketTransform, IdentityTransform
 
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.jobs import Adoption, CatalogConnection, IngestJob, SinkCommits
+from firn.model.errors import CommitConflictError
+from firn.model.jobs import CatalogConnection, IngestJob
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.evolution import new_schema
+from firn_operator.cli.adoption import connect
+from firn_operator.cli.adoption.manifest import Choices
+from firn_spark.failpoints import Failpoints
+from firn_spark.kafka.sink_events import data_written
+from firn_spark.tables.commits import Committer, Extras, OtherWriter, newest_summary, read_landed
 from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.world import FIELDS, Record, World, audit_of, value
-from tests.servers.iceberg_sink import iceberg_sink
+from tests.servers.iceberg_sink import CONNECTOR, JSON, iceberg_sink
 from tests.servers.kafka import SMALL
 from tests.servers.postgres import Postgres
-from tests.servers.process import cache
+from tests.servers.process import await_true, cache
 
 OWN = {"write.parquet.compression-codec": "zstd", "owner.team": "shop"}
 
@@ -86,18 +95,26 @@ class Connector:
             properties={"format-version": "2", **OWN},
         )
 
-    def job(self, **changes: Any) -> IngestJob:
-        columns = tuple(field.model_copy(update={"required": False}) for field in FIELDS)
-        target = {"catalog": "local", "namespace": "shop", "name": self.topic}
-        job = self.world.job(self.topic, table=target, **changes)
-        adopt = Adoption(connect=SinkCommits(control_topic=self.control, group=self.group))
-        schema = job.record_schema.model_copy(update={"fields": columns})
-        return job.model_copy(update={"adopt": adopt, "record_schema": schema})
+    def job(self) -> IngestJob:
+        """Return the contract of the manifest that ``firn adopt connect`` writes."""
+        file = self.directory / "connector.json"
+        file.write_text(json.dumps({"connector.class": CONNECTOR, **JSON, **self.properties}))
+        text, _ = connect.run(str(file), Choices("tests", name=self.control, catalog="local"), dry_run=False)
+        topic = IcebergTopic.parse(yaml.safe_load(text))
+        target = topic.table_target("").model_dump()
+        return self.world.job(
+            self.topic, table=target, record_schema=topic.record_schema(), adopt=topic.adoption, name=self.control
+        )
 
     def ids(self) -> list[int]:
         """Return the column id of all rows."""
         rows = self.world.spark.read.format("iceberg").load(quoted("local", "shop", self.topic)).select("id").collect()
         return sorted(row[0] for row in rows)
+
+    def set_group_offsets(self, group: str, topic: str, offsets: Mapping[int, int]) -> None:
+        places = [TopicPartition(topic, part, offset) for part, offset in offsets.items()]
+        request = ConsumerGroupTopicPartitions(group, places)
+        self.world.admin.alter_consumer_group_offsets([request])[group].result(30)
 
     def events(self) -> Iterator[bytes]:
         """Yield the events on the control topic."""
@@ -128,47 +145,41 @@ def records(first: int, count: int) -> list[Record]:
     return [Record(value(n), partition=n % 2) for n in range(first, first + count)]
 
 
-def run_sink(connector: Connector, rows: int, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Run the sink until it has committed so many rows, and stop it."""
+@contextmanager
+def sink(connector: Connector, rows: int) -> Iterator[None]:
+    """Run the sink until it has committed so many rows, and for the with block."""
     world, jars = connector.world, cache() / "jars" / "sink"
-    with iceberg_sink(connector.directory / "sink", jars, world.broker.bootstrap, connector.properties, java=SMALL) as (
-        sink,
-        _,
-    ):
-        world.await_offsets(lambda: world.size(connector.job()) == rows, f"{rows} rows of the sink", connector.job())
-        assert sink.is_running()
-        meanwhile()
+    connection = world.broker.bootstrap
+    with iceberg_sink(connector.directory / "sink", jars, connection, connector.properties, java=SMALL) as (running, _):
+        table: Any = world.tables.load("local", "shop", connector.topic)
+
+        def committed() -> bool:
+            table.refresh()
+            snapshot = table.currentSnapshot()
+            return snapshot is not None and int(snapshot.summary().get("total-records")) == rows
+
+        await_true(f"{rows} rows of the sink", committed)
+        assert running.is_running()
+        yield
 
 
-def test_a_topic_continues_exactly_where_the_sink_ended(connector: Connector) -> None:
-    world, job = connector.world, connector.job()
+def test_a_topic_continues_where_the_sink_ended_and_the_sink_where_the_topic_ended(connector: Connector) -> None:
+    world = connector.world
     world.produce(connector.topic, records(0, 40))
     world.start()
-
-    def refused_while_the_sink_runs() -> None:
+    with sink(connector, 40):
+        job = connector.job()
+        before = world.table(job)
+        assert before.properties().get(names.TABLE_ADOPT) == f"tests/{connector.control}"
         world.apply(job)
         state = world.await_state(job, "BackingOff", reason=Reason.WAITING_FOR_CONNECTOR)
         assert "so the connector runs; stop the connector" in state.message
-
-    run_sink(connector, 40, refused_while_the_sink_runs)
-    before = world.table(job)
-    key = f"kafka.connect.offsets.{connector.control}.{connector.group}"
-    ended = json.loads(before.currentSnapshot().summary().get(key))
+    a_file_without_a_commit_is_awaited(connector, job)
     world.produce(connector.topic, records(40, 30))
     world.await_offsets(lambda: world.size(job) >= 70, "70 rows", job)
     assert connector.ids() == list(range(70))
     assert world.landed(job) == {0: 35, 1: 35}
-    table = world.table(job)
-    assert table.spec().toString() == before.spec().toString()
-    assert table.sortOrder().toString() == before.sortOrder().toString()
-    assert {key: table.properties().get(key) for key in OWN} == OWN
-    assert table.properties().get(names.TABLE_KAFKA_CLUSTER)
-    taken = next(
-        snapshot.summary()
-        for snapshot in world.snapshots(job)
-        if snapshot.summary().get(names.SUMMARY_KIND) == "ingest"
-    )
-    assert json.loads(taken.get(key))["0"] > ended["0"]
+    the_table_keeps_its_layout(before, world.table(job))
 
     # A restart does not take the table over again.
     world.stop()
@@ -178,5 +189,48 @@ def test_a_topic_continues_exactly_where_the_sink_ended(connector: Connector) ->
     assert connector.ids() == list(range(80))
     audited = audit_of(world, job)
     assert audited.exact
-    assert sum(part.rows for part in audited.partitions) == 40
-    assert sum(part.unproved for part in audited.partitions) == 40
+    assert [(part.rows, part.unproved) for part in audited.partitions] == [(20, 20), (20, 20)]
+
+    # The way back, and the way from there.
+    world.stop()
+    connector.set_group_offsets(connector.group, connector.topic, world.landed(job))
+    world.produce(connector.topic, records(80, 10))
+    with sink(connector, 90):
+        assert connector.ids() == list(range(90))
+    world.produce(connector.topic, records(90, 10))
+    world.start()
+    world.await_offsets(lambda: world.size(job) >= 100, "100 rows", job)
+    assert connector.ids() == list(range(100))
+    assert audit_of(world, job).exact
+
+
+def a_file_without_a_commit_is_awaited(connector: Connector, job: IngestJob) -> None:
+    """Check that the topic waits for a commit of the sink's coordinator, and continues after it."""
+    world = connector.world
+    written = [event for event in connector.events() if data_written(event) is not None]
+    world.produce(connector.control, [written[-1]])
+    waiting = f"table {job.table.identifier}: files that the connector has written wait for their commit"
+    await_true("the files wait", lambda: waiting in getattr(world.progress(job), "message", ""))
+    assert world.landed(job) == {}
+    connector.set_group_offsets(f"{connector.group}-coord", connector.control, {0: world.end(connector.control)})
+
+
+def the_table_keeps_its_layout(before: Any, after: Any) -> None:
+    """Check what a takeover does not change, and the places from which the audits and the sink continue."""
+    assert after.spec().toString() == before.spec().toString()
+    assert after.sortOrder().toString() == before.sortOrder().toString()
+    assert {key: after.properties().get(key) for key in OWN} == OWN
+    assert after.properties().get(names.TABLE_KAFKA_CLUSTER)
+
+
+def test_a_commit_of_the_sink_in_between_stops_a_takeover(world: World) -> None:
+    job = world.job(world.topic())
+    table = world.tables.ensure(job)
+    committer = Committer(world.tables, "driver", Failpoints())
+    table.newAppend().set("sink", "1").commit()
+    stale, present = OtherWriter("sink", "0", "9"), OtherWriter("sink", "1", "9")
+    with pytest.raises(CommitConflictError, match="the connector committed again"):
+        committer.commit(table, (), None, "id", 1, {0: 5}, Extras(other=stale))
+    assert read_landed(table) is None
+    committer.commit(table, (), None, "id", 1, {0: 5}, Extras(other=present))
+    assert newest_summary(table, "sink") == "9"

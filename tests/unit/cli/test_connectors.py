@@ -33,7 +33,7 @@ def test_a_connector_names_topic_table_and_where_it_keeps_its_state() -> None:
     found = read()
     assert (found.name, found.topic, found.namespace, found.table) == ("orders-sink", "orders", "shop", "orders")
     assert found.sink == SinkCommits(control_topic="control-iceberg", group="connect-orders-sink")
-    assert (found.is_avro, found.catalog, found.warnings) == (False, "lake", ())
+    assert (found.format, found.has_registry, found.catalog, found.warnings) == ("Json", False, "lake", ())
     assert found.connection == CatalogConnection(
         type="rest", uri="http://catalog:8181", warehouse="s3://lake/warehouse", properties={}
     )
@@ -69,10 +69,20 @@ def test_a_jdbc_catalog_is_one_of_type_sql() -> None:
 
 
 @pytest.mark.parametrize(
-    "converter", ["io.confluent.connect.avro.AvroConverter", "io.apicurio.registry.utils.converter.AvroConverter"]
+    ("converter", "format_name"),
+    [
+        ("io.confluent.connect.avro.AvroConverter", "Avro"),
+        ("io.confluent.connect.protobuf.ProtobufConverter", "Protobuf"),
+        ("io.confluent.connect.json.JsonSchemaConverter", "Json"),
+        ("io.apicurio.registry.utils.converter.AvroConverter", "Avro"),
+        ("io.apicurio.registry.utils.converter.ProtobufConverter", "Protobuf"),
+        ("io.apicurio.registry.utils.converter.ExtJsonConverter", "Json"),
+    ],
 )
-def test_avro_comes_from_a_schema_registry(converter: str) -> None:
-    assert read(value_converter=converter, value_converter_schemas_enable=None).is_avro
+def test_values_may_name_their_schemas(converter: str, format_name: str) -> None:
+    framing = {"value_converter_apicurio_registry_as__confluent": "true"}
+    found = read(value_converter=converter, value_converter_schemas_enable=None, **framing)
+    assert (found.format, found.has_registry, found.warnings) == (format_name, True, ())
 
 
 @pytest.mark.parametrize(
@@ -115,6 +125,7 @@ def test_a_file_without_a_connector_is_refused(text: str) -> None:
         ({"errors_tolerance": "all", "errors_deadletterqueue_topic_name": "bad"}, "bad records in topic bad"),
         ({"consumer_override_auto_offset_reset": "latest"}, "from the start of its log"),
         ({"iceberg_tables_write__props_write_format_default": "orc"}, "set them in spec.table.properties"),
+        ({"value_converter": "io.apicurio.registry.utils.converter.AvroConverter"}, "may have ids of eight bytes"),
         ({"iceberg_tables_schema__case__insensitive": "true"}, "exactly the same name"),
         (
             {"value_converter_value_subject_name_strategy": "io.confluent.RecordNameStrategy"},

@@ -15,7 +15,7 @@ from firn.model.progress import Offsets
 from firn_spark.ingestion import takeover
 from firn_spark.ingestion.takeover import Takeover
 from firn_spark.kafka.admin import TopicInfo
-from firn_spark.tables.commits import OtherWriter
+from firn_spark.tables.commits import Landed, OtherWriter
 from tests.unit.spark_driver import sink_events as events
 from tests.unit.spark_driver.topic import job
 
@@ -67,6 +67,7 @@ def find(
     recorded: str | None = '{"0":4}',
     offsets: Offsets | None = None,
     table_uuid: uuid.UUID = events.TABLE_UUID,
+    landed: Landed | None = None,
 ) -> Takeover:
     summary = {} if recorded is None else {KEY: recorded}
     # Maintenance of another engine came after the commit of the sink.
@@ -74,7 +75,19 @@ def find(
     last = SimpleNamespace(summary=lambda: {"operation": "replace"}, parentId=lambda: 1)
     table = SimpleNamespace(currentSnapshot=lambda: last, snapshot=lambda _: first, uuid=lambda: table_uuid)
     adopt = Adoption(connect=SINK, offsets=offsets or {})
-    return takeover.find(job(adopt=adopt), SINK, table, LIVE, cast(Any, brokers))
+    return takeover.find(job(adopt=adopt), SINK, table, landed, LIVE, cast(Any, brokers))
+
+
+def is_due(landed: Landed | None, *summaries: dict[str, str], topic_id: str = "id-1") -> bool:
+    """Return whether a takeover is due of a table with these summaries, oldest first."""
+    snapshots = [
+        SimpleNamespace(
+            summary=lambda summary=summary: summary, parentId=lambda parent=number: parent - 1 if parent else None
+        )
+        for number, summary in enumerate(summaries)
+    ]
+    table = SimpleNamespace(currentSnapshot=lambda: snapshots[-1], snapshot=snapshots.__getitem__)
+    return takeover.is_due(SINK, table, landed, LIVE)
 
 
 def refused(brokers: Brokers, recorded: str | None = '{"0":4}') -> str:
@@ -104,7 +117,7 @@ def test_a_connector_that_runs_keeps_its_table(group: str) -> None:
 
 def test_written_files_without_a_commit_are_not_passed_over() -> None:
     waiting = Brokers(log=[*WRITTEN, *WRITTEN, events.data_written(records=(3, 0, 2)), None])
-    assert "table lake.shop.orders: 2 files of the connector are written and wait" in refused(waiting)
+    assert "table lake.shop.orders: files that the connector has written wait for their commit (2)" in refused(waiting)
 
 
 def test_events_that_the_coordinator_has_done_without_a_snapshot_do_not_wait() -> None:
@@ -129,7 +142,7 @@ def test_files_of_other_tables_and_connectors_do_not_wait(other: bytes) -> None:
 
 def test_files_of_a_sink_of_version_1_10_wait_too() -> None:
     old = Brokers(log=[*WRITTEN, *WRITTEN, events.data_written(table_uuid=None)])
-    assert "1 files of the connector" in refused(old)
+    assert "wait for their commit (1)" in refused(old)
 
 
 def test_an_open_transaction_is_awaited() -> None:
@@ -164,6 +177,25 @@ def test_listed_offsets_replace_those_of_the_group() -> None:
     assert find(waiting, offsets={0: 12}).offsets == {0: 12, 1: 7}
     with pytest.raises(NotReadyError, match="so the connector runs"):
         find(Brokers(members={"connect-orders": 1}), offsets={0: 12})
+
+
+OF_SINK, OF_FIRN, OF_RUN = {KEY: "{}"}, {KEY: "{}", "firn.kind": "ingest"}, {"firn.kind": "compact"}
+
+
+def test_a_takeover_is_due_while_the_connector_wrote_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(takeover, "texts", dict)
+    landed = Landed("id-1", 3, {0: 40, 1: 5})
+    assert is_due(None, OF_SINK)
+    assert not is_due(landed, OF_SINK, OF_FIRN)
+    assert not is_due(landed, OF_SINK, OF_FIRN, OF_RUN)
+    assert is_due(landed, OF_FIRN, OF_SINK)
+    assert is_due(landed, OF_FIRN, OF_SINK, OF_RUN)
+    assert not is_due(landed, OF_RUN), "the history does not say who wrote last"
+    assert not is_due(Landed("id-0", 3, {}), OF_FIRN, OF_SINK), "the table continues another topic"
+
+
+def test_records_that_landed_before_the_connector_continued_do_not_land_again() -> None:
+    assert find(Brokers(), landed=Landed("id-1", 3, {0: 40, 1: 5})).offsets == {0: 40, 1: 20}
 
 
 def test_a_summary_without_offsets_is_corrupt() -> None:

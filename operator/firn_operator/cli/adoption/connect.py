@@ -74,11 +74,6 @@ def _last_commit(connector: Connector, table: Table) -> dict[str, str]:
 
 def _check_owner(place: str, table: Table, made: Adopting) -> None:
     owner = Ownership.of(table.properties)
-    if owner.owner:
-        raise ConflictError(
-            f"{place} belongs to an IcebergTopic of namespace {owner.tenant or '(unknown)'} already; delete that resource with"
-            " deletionPolicy Retain first"
-        )
     if owner.consent not in ("", made.consent):
         raise ConflictError(
             f"{place} consents to its adoption by {owner.consent}; remove its property {names.TABLE_ADOPT}, or name that topic with --topic"
@@ -114,6 +109,12 @@ def _report(
             f"{len([key for key in table.properties if not key.startswith('firn.')])} properties",
         ]
     )
+    owner = Ownership.of(table.properties)
+    if owner.owner:
+        yield (
+            f"Warning: the table was that of an IcebergTopic in namespace {owner.tenant or '(unknown)'}; if it exists, delete it first with"
+            " deletionPolicy Retain"
+        )
     for column in made.left_out:
         yield f"Warning: column {column} has no field in the manifest, and gets null"
     for warning in connector.warnings:

@@ -10,7 +10,16 @@ from firn.model.jobs import CatalogConnection, SinkCommits
 
 CLASS = "org.apache.iceberg.connect.IcebergSinkConnector"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
-_AVRO = ("io.confluent.connect.avro.AvroConverter", "io.apicurio.registry.utils.converter.AvroConverter")
+_APICURIO = "io.apicurio.registry.utils.converter."
+_OF_A_REGISTRY = {
+    "io.confluent.connect.avro.AvroConverter": "Avro",
+    "io.confluent.connect.protobuf.ProtobufConverter": "Protobuf",
+    "io.confluent.connect.json.JsonSchemaConverter": "Json",
+    f"{_APICURIO}AvroConverter": "Avro",
+    f"{_APICURIO}ProtobufConverter": "Protobuf",
+    f"{_APICURIO}ExtJsonConverter": "Json",
+}
+"""Converters of values whose schemas are in a schema registry, and the format of the values."""
 _CATALOG = "iceberg.catalog."
 _CATALOG_TYPES = {
     "rest": "rest",
@@ -19,6 +28,7 @@ _CATALOG_TYPES = {
     "org.apache.iceberg.jdbc.JdbcCatalog": "sql",
 }
 _TOPIC_STRATEGY = "TopicNameStrategy"
+_AS_CONFLUENT = "value.converter.apicurio.registry.as-confluent"
 _NOT_OF_CATALOGS = frozenset(
     {"type", "catalog-impl", "uri", "warehouse", "jdbc.user", "jdbc.password", "jdbc.schema-version"}
 )
@@ -34,8 +44,10 @@ class Connector:
     """Namespace of the table."""
     table: str
     sink: SinkCommits
-    is_avro: bool
-    """True if records are in Avro with a schema registry, false for JSON without schemas."""
+    format: str
+    """Encoding of record values: Avro, Json or Protobuf."""
+    has_registry: bool
+    """True if each value names its schema in a schema registry."""
     catalog: str
     """Name of the catalog in the connector. A JDBC catalog stores it with each table."""
     connection: CatalogConnection
@@ -50,6 +62,7 @@ def read(text: str) -> Connector:
     values = _values(text)
     _check(values)
     topic, (namespace, table) = _topic(values), _table(values)
+    converter = _converter(values)
     group = values.get("iceberg.connect.group-id") or f"connect-{values['name']}"
     return Connector(
         name=values["name"],
@@ -57,7 +70,8 @@ def read(text: str) -> Connector:
         namespace=namespace,
         table=table,
         sink=SinkCommits(control_topic=values.get("iceberg.control.topic") or "control-iceberg", group=group),
-        is_avro=_is_avro(values),
+        format=_OF_A_REGISTRY.get(converter, "Json"),
+        has_registry=converter in _OF_A_REGISTRY,
         catalog=values.get("iceberg.catalog") or "iceberg",
         connection=_connection(values),
         warnings=tuple(_warnings(values, f"{namespace}.{table}")),
@@ -139,26 +153,27 @@ def _table(values: Mapping[str, str]) -> tuple[str, str]:
     return parts[0], parts[1]
 
 
-def _is_avro(values: Mapping[str, str]) -> bool:
+def _converter(values: Mapping[str, str]) -> str:
+    """Return the class of the converter of values. Raises InvalidSpecError for other values than a topic reads."""
     converter = values.get("value.converter")
     if converter is None:
         raise InvalidSpecError(
             f"connector {values['name']} has no value.converter, so that of the worker applies; add value.converter and its properties to"
             " the file"
         )
-    if converter in _AVRO:
-        return True
+    if converter in _OF_A_REGISTRY:
+        return converter
     if converter != _JSON:
         raise InvalidSpecError(
-            f"connector {values['name']} reads values with {converter}, for which firn adopt connect writes no schema; use {_JSON} or"
-            f" {_AVRO[0]}, or write the manifest by hand: set spec.ingestion.adopt.connect"
+            f"connector {values['name']} reads values with {converter}, for which firn adopt connect writes no schema; write the"
+            " manifest by hand, with spec.ingestion.adopt.connect"
         )
     if values.get("value.converter.schemas.enable", "true").lower() != "false":
         raise InvalidSpecError(
             f"connector {values['name']} reads JSON with a schema in each record (value.converter.schemas.enable is true), and an"
             " IcebergTopic reads the fields at the top of the record; let the producers write plain JSON first"
         )
-    return False
+    return converter
 
 
 def _connection(values: Mapping[str, str]) -> CatalogConnection:
@@ -201,7 +216,7 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     if _is_true(values, "iceberg.tables.evolve-schema-enabled"):
         yield (
             "evolve-schema-enabled: the topic adds a column after the registry has a schema with its field"
-            if values.get("value.converter") in _AVRO
+            if values.get("value.converter") in _OF_A_REGISTRY
             else "evolve-schema-enabled: the topic adds a column after you have added its field to spec.schema.fields"
         )
     if _is_true(values, "iceberg.tables.schema-case-insensitive"):
@@ -218,6 +233,9 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     strategy = values.get("value.converter.value.subject.name.strategy", _TOPIC_STRATEGY)
     if not strategy.endswith(f".{_TOPIC_STRATEGY}") and strategy != _TOPIC_STRATEGY:
         yield f"subject name strategy {strategy}: set spec.schema.registry.subject to the subject of the records"
+
+    if values.get("value.converter", "").startswith(_APICURIO) and not _is_true(values, _AS_CONFLUENT):
+        yield f"{_AS_CONFLUENT} is not true: values may have ids of eight bytes, and the topic reads ids of four bytes"
 
 
 def _is_true(values: Mapping[str, str], key: str) -> bool:

@@ -44,7 +44,7 @@ class Choices:
     profile: str = ""
     """Profile of the operator's configuration; empty: its default."""
     registry: str = ""
-    """Schema registry of the operator's configuration, for Avro."""
+    """Schema registry of the operator's configuration, if records name their schemas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +67,13 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     spec: dict[str, Any] = {"topicName": connector.topic}
     if choices.profile:
         spec["profile"] = choices.profile
-    if connector.is_avro:
+    if connector.has_registry:
         if not choices.registry:
             raise InvalidSpecError(
-                f"connector {connector.name} reads Avro with a schema registry; name this registry in the operator's configuration with"
-                " --registry"
+                f"connector {connector.name} reads {connector.format} with a schema registry; name this registry in the operator's"
+                " configuration with --registry"
             )
-        spec["schema"] = {"format": "Avro", "registry": {"name": choices.registry}}
+        spec["schema"] = {"format": connector.format, "registry": {"name": choices.registry}}
     else:
         spec["schema"] = {"format": "Json", "fields": list(_fields(connector, schema, left_out))}
     spec["table"] = {
