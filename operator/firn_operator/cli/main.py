@@ -1,7 +1,7 @@
 """The command line tool ``firn``: inspect and plan topics, query tables, audit topics, check the configuration.
 
-``status`` and ``plan`` work on any machine with a kubeconfig, also as ``kubectl firn``, and ``adopt`` where the catalog
-is reachable. The other commands need the operator's configuration, and run in its pod.
+``status``, ``plan`` and ``dlq replay`` work on any machine with a kubeconfig, also as ``kubectl firn``, and ``adopt`` where
+the catalog is reachable. The other commands need the operator's configuration, and run in its pod.
 """
 
 import json
@@ -211,6 +211,91 @@ def adopt_connect(
     print(text, end="")
 
 
+dlq = typer.Typer(no_args_is_help=True, help="List, show and replay the dead letters of a topic.")
+app.add_typer(dlq, name="dlq")
+
+
+@dlq.command("list")
+def dlq_list(
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
+    config: Configuration = names.CONFIG_PATH,
+    output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
+) -> None:
+    """Count the dead letters of a topic by cause, with the times and generations of the first and the last one.
+
+    The command reads the dead-letter table, so it runs in the operator's pod. On your machine, firn dlq replay --dry-run counts them.
+    """
+    from firn_operator.cli import lake, letters
+
+    _print_result(letters.counts(lake.Lake(configuration.load(config, private=True)), _resource(topic)), output)
+
+
+@dlq.command("show")
+def dlq_show(
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
+    code: Annotated[
+        list[str] | None, typer.Option("--code", help="Only letters with this cause. Can be repeated.")
+    ] = None,
+    limit: Annotated[int, typer.Option(min=1, max=10_000, help="Largest number of letters.")] = 20,
+    values: Annotated[
+        bool,
+        typer.Option("--values", help="Show keys, values, headers, and details of errors, which may quote values."),
+    ] = False,
+    config: Configuration = names.CONFIG_PATH,
+    output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
+) -> None:
+    """Show the newest dead letters of a topic.
+
+    Without --values, the command shows places and causes only. Bytes are shown as text, or in hexadecimal digits after 0x if they are
+    not UTF-8. The command reads the dead-letter table, so it runs in the operator's pod.
+    """
+    from firn_operator.cli import lake, letters
+
+    opened = lake.Lake(configuration.load(config, private=True))
+    _print_result(letters.letters(opened, _resource(topic), code or (), limit, values=values), output)
+
+
+@dlq.command("replay", cls=_PlanCommand)
+def dlq_replay(
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAME or NAMESPACE/NAME.")],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Commit nothing, and count the letters that would become rows.")
+    ] = False,
+    code: Annotated[
+        list[str] | None, typer.Option("--code", help="Only letters with this cause. Can be repeated.")
+    ] = None,
+    since: Annotated[
+        str, typer.Option(help="Only letters that landed since a time, or since a duration before now, such as 2d.")
+    ] = "",
+    limit: Annotated[int | None, typer.Option(min=1, help="Largest number of letters to decode.")] = None,
+    namespace: Namespace = None,
+    context: Context = None,
+    output: Annotated[Format, typer.Option("--output", "-o", help="Format of the result: text or json.")] = Format.TEXT,
+) -> None:
+    """Decode the dead letters of a topic with its current schema, and move those that fit into its table.
+
+    The command creates a DeadLetterReplay with the rights of your kubeconfig, and follows it to its end. A maintenance run does the
+    work. If you stop the command, the replay goes on.
+
+    The exit code is 0 if the replay has ended, and 2 if --dry-run found letters that would become rows. It is 3 if the replay failed, or
+    cannot start until you act. Without a replay it is 78, for example because of wrong arguments or missing rights. It is 75 if the API
+    server does not answer, or the replay has not ended after 65 minutes.
+    """
+    from firn_operator.cli.resources import connection
+    from firn_operator.cli.resources import replay as replays
+
+    order = replays.Order(topic, dry_run, code or (), since, limit)
+    try:
+        with connection.Connection(connection.log_in(context, namespace)) as api:
+            result = replays.run(api, order, as_json=output is Format.JSON)
+    except UnavailableError:
+        raise
+    except FirnError as error:
+        print(f"firn: {error}", file=sys.stderr)
+        raise typer.Exit(replays.ReplayCode.NO_REPLAY) from None
+    raise typer.Exit(result)
+
+
 @app.command()
 def sql(
     statement: Annotated[
@@ -228,19 +313,7 @@ def sql(
     from firn_operator.cli import lake, query
 
     result = query.run(lake.Lake(configuration.load(config, private=True)), statement)
-    match output:
-        case Output.JSON:
-            print(json.dumps(result.to_pylist(), default=_plain))
-        case Output.CSV:
-            from pyarrow import csv
-
-            csv.write_csv(result, sys.stdout.buffer)
-        case Output.TABLE:
-            table = Table(*result.column_names)
-            for row in result.to_pylist():
-                table.add_row(*("" if value is None else readable(value) for value in row.values()))
-            _console().print(table)
-            print(f"{result.num_rows} row{'s' if result.num_rows != 1 else ''}")
+    _print_result(result, output)
 
 
 @app.command()
@@ -328,6 +401,23 @@ def quickstart_secrets(context: typer.Context) -> None:
     from firn_operator.cli import quickstart_secrets as generation
 
     raise typer.Exit(generation.main(context.args))
+
+
+def _print_result(result: Any, output: Output) -> None:
+    """Print an Arrow table."""
+    match output:
+        case Output.JSON:
+            print(json.dumps(result.to_pylist(), default=_plain))
+        case Output.CSV:
+            from pyarrow import csv
+
+            csv.write_csv(result, sys.stdout.buffer)
+        case Output.TABLE:
+            table = Table(*result.column_names)
+            for row in result.to_pylist():
+                table.add_row(*("" if value is None else readable(value) for value in row.values()))
+            _console().print(table)
+            print(f"{result.num_rows} row{'s' if result.num_rows != 1 else ''}")
 
 
 def exact_text(losses: Losses) -> str:
@@ -418,7 +508,7 @@ def main() -> int:
         return ExitCode.TEMPORARY if isinstance(error, UnavailableError) else ExitCode.CONFIGURATION
     except ModuleNotFoundError as error:
         print(
-            f"firn: this installation has no module {error.name}: its extra cli has the commands status and plan only; run this command"
+            f"firn: this installation has no module {error.name}: its extra cli has the commands status, plan and dlq replay only; run this command"
             " in the operator's pod, or install the extra operator",
             file=sys.stderr,
         )

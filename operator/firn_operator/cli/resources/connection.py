@@ -62,6 +62,11 @@ def topics(namespace: str | None) -> Collection:
     return Collection("icebergtopics", namespace)
 
 
+def replays(namespace: str) -> Collection:
+    """Return the DeadLetterReplays of a namespace."""
+    return Collection("deadletterreplays", namespace)
+
+
 def config_maps(namespace: str) -> Collection:
     """Return the ConfigMaps of a namespace."""
     return Collection("configmaps", namespace, "")
@@ -185,6 +190,13 @@ class Connection:
             token = (page.get("metadata") or {}).get("continue") or ""
             if not token:
                 return found
+
+    def create(self, collection: Collection, body: Manifest) -> Manifest:
+        """Create an object, and return it. Raises RefusedError with the causes, and the errors of `read`."""
+        code, answer = self._send("POST", collection.path(), {"fieldValidation": "Strict"}, body)
+        if code in (400, 409, 422) and answer.get("kind") == "Status":
+            raise RefusedError(code, answer)
+        return self._checked(code, answer, "create", collection)
 
     def dry_run(self, verb: str, collection: Collection, name: str, body: Manifest, **query: str) -> Manifest:
         """Return the object as the API server would store it, without storing it.

@@ -25,6 +25,7 @@ BY_GRAVITY = (
     ConditionType.FRESH,
     ConditionType.PAUSED,
     ConditionType.MAINTENANCE_HEALTHY,
+    ConditionType.FINISHED,
     ConditionType.POLICIES_RESOLVED,
     ConditionType.RECONCILING,
 )

@@ -15,7 +15,7 @@ from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, IngestJob, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
 from firn.schema_registry import TYPES, SchemaRegistry
 from firn.schemas.columns import columns_of
-from firn.tables import evolution, rows, types
+from firn.tables import evolution, renames, rows, types
 from firn_spark.credentials import read_secret
 from firn_spark.kafka.tasks import land_records
 from firn_spark.maintenance.replaying import letters
@@ -67,11 +67,13 @@ class Decoding:
         self._tables = tables
         self._tasks = tasks
         self._topic = job.topic
-        self._job = job
+        # The table may have other names than the contract, because the operator renames columns before it writes the contract.
+        following = tables.following(table)
+        schema = renames.named(job.record_schema, following) if following else job.record_schema
+        self._job = job.model_copy(update={"record_schema": schema})
         self._present = tables.columns(table)
         self._schemas: dict[int, WriterSchema | Refusal] = {}
         self._fit(str(table.name()))
-        schema = job.record_schema
         if schema.schema_id is not None:
             parts = {name: getattr(schema, name) for name in ("text", "references", "names", "descriptors")}
             self._learn(schema.schema_id, WriterSchema(**parts))

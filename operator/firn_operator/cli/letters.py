@@ -1,0 +1,57 @@
+"""``firn dlq list`` and ``firn dlq show``: the dead letters of a topic, read from its dead-letter table.
+
+Both read the catalog, so they run in the operator's pod, as ``firn sql`` does.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from firn.model import names
+from firn.model.errors import InvalidSpecError
+from firn_operator.cli import query
+from firn_operator.cli.lake import Lake
+
+_COUNTS = """
+SELECT error_code AS code, count(*) AS letters, min(ingested_at) AS first, max(ingested_at) AS last,
+  min(generation) AS "first generation", max(generation) AS "last generation"
+FROM {table} GROUP BY error_code ORDER BY letters DESC, code
+"""
+_LETTERS = """
+SELECT _kafka.partition AS partition, _kafka."offset" AS "offset", ingested_at, generation, error_code AS code, error_path AS path{values}
+FROM {table} {where} ORDER BY ingested_at DESC, partition, "offset" LIMIT {limit}
+"""
+_VALUES = ", error_detail AS detail, key, value, _kafka.headers AS headers"
+
+
+def counts(lake: Lake, topic: Mapping[str, Any]) -> pa.Table:
+    """Return the number of dead letters by cause, with the times of the first and the last one. Raises the errors of `query.run`."""
+    table = _table(lake, topic)
+    return (
+        query.run(lake, _COUNTS.format(table=table))
+        if table is not None
+        else pa.table({"code": pa.array([], pa.string())})
+    )
+
+
+def letters(lake: Lake, topic: Mapping[str, Any], codes: Sequence[str], limit: int, *, values: bool) -> pa.Table:
+    """Return the newest dead letters. Keys, values, headers and details of errors, which may quote values, only with ``values``."""
+    table = _table(lake, topic)
+    if table is None:
+        return pa.table({"code": pa.array([], pa.string())})
+    texts = ", ".join("'{}'".format(code.replace("'", "''")) for code in codes)
+    where = f"WHERE error_code IN ({texts})" if codes else ""
+    return query.run(lake, _LETTERS.format(table=table, where=where, limit=limit, values=_VALUES if values else ""))
+
+
+def _table(lake: Lake, topic: Mapping[str, Any]) -> str | None:
+    """Return the dead-letter table as SQL names it; None if the topic never had a dead letter."""
+    identifier = ((topic.get("status") or {}).get("table") or {}).get("identifier")
+    if not identifier:
+        name = f"{topic['metadata']['namespace']}/{topic['metadata']['name']}"
+        raise InvalidSpecError(f"IcebergTopic {name} has no table yet; read its conditions")
+    dead = names.dead_letters(identifier)
+    if lake.look_up(dead) is None:
+        return None
+    return ".".join(query.quoted(part) for part in dead.split("."))

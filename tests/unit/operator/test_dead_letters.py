@@ -1,0 +1,79 @@
+"""`firn dlq list` and `firn dlq show` on a real catalog. Bytes of records are shown on request only."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from firn.model.errors import InvalidSpecError
+from firn_operator.cli import letters
+from firn_operator.cli.lake import Lake
+from firn_spark.worker.decoding import DEAD_LETTER_SCHEMA
+from tests.unit.operator.test_sql import lake_of
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def topic(table: str = "lake.demo.orders") -> dict[str, Any]:
+    return {"metadata": {"namespace": "shop", "name": "orders"}, "status": {"table": {"identifier": table}}}
+
+
+def letter(offset: int, code: str, generation: int) -> dict[str, Any]:
+    place = {"partition": 0, "offset": offset, "timestamp_ms": 0, "timestamp_type": 0}
+    return {
+        "error_code": code,
+        "error_stage": "Schema",
+        "error_path": "$.id",
+        "error_detail": "quotes secret",
+        "value": b"secret",
+        "generation": generation,
+        "ingested_at": NOON + timedelta(hours=offset),
+        "_kafka": {**place, "timestamp": NOON, "key": None, "headers": None},
+    }
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    opened = lake_of(
+        {"type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db", "warehouse": f"file://{tmp_path}/warehouse"}
+    )
+    catalog = opened.catalog("lake")
+    catalog.create_namespace("demo")
+    rows = [letter(0, "WrongKind", 1), letter(1, "WrongKind", 2), letter(2, "it's", 2)]
+    table = pa.Table.from_pylist(rows, DEAD_LETTER_SCHEMA)
+    catalog.create_table(("demo", "orders__dlq"), table.schema).append(table)
+    return opened
+
+
+def test_letters_are_counted_by_cause(lake: Lake) -> None:
+    assert letters.counts(lake, topic()).to_pylist()[0] == {
+        "code": "WrongKind",
+        "letters": 2,
+        "first": NOON,
+        "last": NOON + timedelta(hours=1),
+        "first generation": 1,
+        "last generation": 2,
+    }
+
+
+def test_the_newest_letters_are_shown_without_any_byte_of_a_record(lake: Lake) -> None:
+    shown = letters.letters(lake, topic(), (), 2, values=False).to_pylist()
+    assert [row["offset"] for row in shown] == [2, 1]
+    assert "secret" not in str(shown)
+
+
+def test_bytes_are_shown_on_request(lake: Lake) -> None:
+    (row,) = letters.letters(lake, topic(), ("it's",), 20, values=True).to_pylist()
+    assert (row["offset"], row["value"], row["detail"]) == (2, b"secret", "quotes secret")
+
+
+def test_a_topic_without_dead_letters_has_an_empty_list(lake: Lake) -> None:
+    assert letters.counts(lake, topic("lake.demo.other")).num_rows == 0
+    assert letters.letters(lake, topic("lake.demo.other"), (), 1, values=True).num_rows == 0
+
+
+def test_a_topic_without_a_table_is_named(lake: Lake) -> None:
+    with pytest.raises(InvalidSpecError, match="IcebergTopic shop/orders has no table yet"):
+        letters.counts(lake, topic(""))
