@@ -27,6 +27,25 @@ resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 _FILE = "schema.proto"
+_META = """
+syntax = "proto3";
+package confluent;
+import "google/protobuf/descriptor.proto";
+message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; repeated Rule rules = 4; }
+message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
+extend google.protobuf.FileOptions { optional Meta file_meta = 1088; }
+extend google.protobuf.MessageOptions { optional Meta message_meta = 1088; }
+extend google.protobuf.FieldOptions { optional Meta field_meta = 1088; }
+extend google.protobuf.EnumOptions { optional Meta enum_meta = 1088; }
+extend google.protobuf.EnumValueOptions { optional Meta enum_value_meta = 1088; }
+"""
+_DECIMAL = """
+syntax = "proto3";
+package confluent.type;
+message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
+"""
+_KNOWN = (("confluent/meta.proto", _META), ("confluent/type/decimal.proto", _DECIMAL))
+"""Files that a text may import without a reference, because Confluent's registry and serializers have them."""
 _MOST_DETAIL = 400
 _ERROR = re.compile(r"\S+\.proto:(\d+:\d+:)? (?!warning: )")
 MOST_KEPT = 16
@@ -50,7 +69,7 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
     with tempfile.TemporaryDirectory(prefix="firn-protoc-") as directory:
         folder, out = Path(directory, "in"), Path(directory, "out")
         folder.mkdir()
-        for name, content in (*references, (_FILE, text)):
+        for name, content in (*_KNOWN, *references, (_FILE, text)):
             path = (folder / name).resolve()
             if not path.is_relative_to(folder.resolve()):
                 return _bad(f"the import {name} is outside the schema; choose another name")

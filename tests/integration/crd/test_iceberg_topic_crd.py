@@ -166,6 +166,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "a long message": ({"schema": {"format": "Protobuf", "text": "x", "message": "a" * 513}}, "Too long: may not be"),
     "raw with registry": ({"schema": {"raw": "String", "registry": {"name": "main"}}}, "registry needs a format"),
+    "renames without format": (
+        {"schema": {"raw": "String", "renames": [{"from": "a", "to": "b"}]}},
+        "renames need format",
+    ),
     "evolution without registry": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {}}},
         "evolution needs registry",

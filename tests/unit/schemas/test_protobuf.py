@@ -203,6 +203,13 @@ def test_a_compiler_that_does_not_answer_is_tried_again(
     assert protoc.descriptors(text, ())
 
 
+def test_a_text_may_import_the_files_of_confluent() -> None:
+    imports = 'import "confluent/meta.proto"; import "confluent/type/decimal.proto";'
+    option = '[(confluent.field_meta).doc = "the price", (confluent.field_meta).rules = {name: "r", expr: "e"}]'
+    found = columns(f"{HEAD} {imports} message Order {{ confluent.type.Decimal price = 1 {option}; }}")
+    assert found == [("price", "struct<value: binary, precision: long, scale: int>")]
+
+
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0a", b"\xff" * 11, b"\x0b"])
 def test_damaged_descriptors_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidSpecError, match="the descriptors of the schema are damaged"):
