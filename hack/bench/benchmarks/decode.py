@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from firn import protoc
-from firn.model.jobs import Column, IngestJob, RecordSchema, Subject, TableTarget, WriterSchema
+from firn.model.jobs import Column, IngestJob, QualityRule, RecordSchema, Subject, TableTarget, WriterSchema
 from firn.schemas import avro, protobuf
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError
@@ -33,6 +33,7 @@ from firn_spark.worker.formats.json.values import RecordReader
 from firn_spark.worker.formats.protobuf.rows import Rows
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
+from firn_spark.worker.quality.rules import Rules
 from hack.bench.measuring.figures import Figure
 from hack.bench.options import Options
 from hack.bench.records import avro as avro_records
@@ -185,6 +186,27 @@ def _protobuf(values: list[bytes]) -> Figure:
     return Figure("decode_protobuf", _cost(decode, _COUNT), _UNIT, "lower", version, _cost(peer, len(few)))
 
 
+_RULES = (
+    QualityRule(name="plausible", check="temperature between -90 and 60"),
+    QualityRule(name="region-known", check="region is not null and region matches '^[a-z]+(-[a-z0-9]+)*$'"),
+    QualityRule(name="recent", check="at >= timestamp '2020-01-01 00:00:00Z'"),
+    QualityRule(name="note-short", check="note is null or length(note) < 1000"),
+)
+
+
+def _judged(job: IngestJob, batches: list[pa.RecordBatch]) -> float:
+    """Return the cost of the rules alone."""
+    decoder, rules = Decoder(job, ingested_at=0), Rules(_RULES, job.record_schema.fields)
+    tables = [decoder.decode(Fetched.from_arrow("t", batch)).rows for batch in batches]
+    arrays = [{name: table[name].combine_chunks() for name in table.column_names} for table in tables]
+
+    def judge() -> None:
+        for part in arrays:
+            assert not rules.judge(part, ()), "a record of the benchmark fails a rule"
+
+    return _cost(judge, _COUNT)
+
+
 def measure(options: Options) -> Iterator[Figure]:
     """Measure decoding of flat records, strict decoding, records with nested fields, and a whole task."""
     values = records.Generator().generate(_COUNT)
@@ -224,5 +246,6 @@ def measure(options: Options) -> Iterator[Figure]:
         "lower",
     )
 
+    yield Figure("quality_rules", _judged(job, batches), _UNIT, "lower")
     plan = LandingPlan({"t": TopicLanding(job, table_of(job, options.directory / "decode"))}, ingested_at=0)
     yield Figure("land", _cost(lambda: list(land(iter(batches), plan)), _COUNT), _UNIT, "lower")
