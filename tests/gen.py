@@ -193,7 +193,7 @@ def observed(manifest: Manifest | None = None, configured: Config | None = None,
     schema: RecordSchema | InvalidSpecError
     target: TableTarget | InvalidSpecError
     try:
-        schema = resource.record_schema()
+        schema = resource.row_schema()
     except InvalidSpecError as error:
         schema = error
     try:

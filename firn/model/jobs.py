@@ -82,6 +82,16 @@ class WriterSchema(Contract):
     """A ``FileDescriptorSet`` of a Protobuf text with all that it imports, in base64."""
 
 
+class KeySchema(Contract):
+    """How record keys become columns, beside that of Kafka's columns.
+
+    Binary: the bytes. Struct and Flat: the ``fields`` of a JSON object, as one struct or as a column for each field.
+    """
+
+    columns: Literal["Binary", "Struct", "Flat"]
+    fields: tuple[Column, ...] = ()
+
+
 class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
@@ -112,6 +122,8 @@ class RecordSchema(Contract):
     renames: tuple[Rename, ...] = Field(default=(), exclude_if=lambda renames: not renames)
     """Fields and columns that have a later name in ``fields``, in the order of the changes."""
     raw_as: Literal["Binary", "String"] = "Binary"
+    key: KeySchema | None = Field(default=None, exclude_if=lambda key: key is None)
+    """Columns of the key. None: the key is in Kafka's columns only."""
 
     def of_writer(self, number: int, writer: WriterSchema) -> "RecordSchema":
         """Return the schema of the writer with the id ``number``, with the same columns."""

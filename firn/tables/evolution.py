@@ -6,7 +6,7 @@ Source: Iceberg specification, "Schema Evolution".
 from collections.abc import Collection, Iterable, Sequence
 
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
-from firn.tables import renames, types
+from firn.tables import renames, rows, types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
 _WIDER = {("int", "long"), ("float", "double")}
@@ -110,4 +110,21 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
         for name, field in fields.items()
         if field.required and name not in old_names
     ]
-    return reasons
+    return reasons + _problems_of_key(rows.key_columns(old.key), rows.key_columns(new.key))
+
+
+def _problems_of_key(old: Sequence[Column], new: Sequence[Column]) -> list[str]:
+    reasons, after = [], {column.name: column for column in new}
+    for column in old:
+        later = after.pop(column.name, None)
+        if later is None:
+            reasons.append(
+                f"column {column.name} of the key is missing, and cannot be removed: restore spec.schema.key"
+            )
+        elif not can_become(types.parse(column.type), types.parse(later.type)):
+            reasons.append(f"column {column.name} of the key cannot change from {column.type} to {later.type}")
+        elif later.required and not column.required:
+            reasons.append(f"column {column.name} of the key cannot become required")
+    return reasons + [
+        f"column {name} of the key is new and cannot be required" for name in after if after[name].required
+    ]

@@ -1,6 +1,6 @@
 """Columns of tables: those of Kafka beside those of the schema, and those of dead-letter tables."""
 
-from firn.model.jobs import Column, RecordSchema, SchemaFormat
+from firn.model.jobs import Column, KeySchema, RecordSchema, SchemaFormat
 from firn.tables import types
 from firn.tables.types import ListOf, Primitive, Struct
 
@@ -17,6 +17,8 @@ METADATA: tuple[tuple[str, types.Type], ...] = (
 SCHEMA_ID = ("schema_id", Primitive("int"))
 """The id of the schema in a schema registry that a value was written with. Null without one."""
 METADATA_COLUMN = "_kafka"
+KEY_COLUMN = "key"
+"""The column of the key, and the prefix of its columns."""
 
 
 def metadata_columns(shape: str, *, schema_ids: bool = False) -> tuple[Column, ...]:
@@ -38,9 +40,25 @@ def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
     return schema.fields
 
 
+def key_columns(key: KeySchema | None) -> tuple[Column, ...]:
+    """Return the columns for record keys."""
+    if key is None:
+        return ()
+    if key.columns == "Flat":
+        return tuple(field.model_copy(update={"name": f"{KEY_COLUMN}_{field.name}"}) for field in key.fields)
+    kind = "binary"
+    if key.columns == "Struct":
+        kind = str(Struct(tuple((field.name, types.parse(field.type)) for field in key.fields)))
+    return (Column(name=KEY_COLUMN, type=kind),)
+
+
 def table_columns(schema: RecordSchema, shape: str) -> tuple[Column, ...]:
-    """Return all columns of a topic's table, in order: those of the schema, then Kafka's."""
-    return schema_columns(schema) + metadata_columns(shape, schema_ids=schema.subject is not None)
+    """Return all columns of a topic's table, in order: those of the schema, of the key, then Kafka's."""
+    return (
+        schema_columns(schema)
+        + key_columns(schema.key)
+        + metadata_columns(shape, schema_ids=schema.subject is not None)
+    )
 
 
 def dead_letter_columns() -> tuple[Column, ...]:

@@ -221,6 +221,21 @@ def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]
     return protobuf.changes(earlier, protobuf.message_of(after))
 
 
+def key_fits(observed: ObservedTopic) -> Failure | None:
+    """Check that no field of the values has the name of a column of the key."""
+    if not isinstance(observed.schema, RecordSchema):
+        return None
+    names = {field.name.lower(): field.name for field in observed.schema.fields}
+    for column in rows.key_columns(observed.schema.key):
+        if column.name.lower() in names:
+            return Failure(
+                Reason.BAD_SCHEMA,
+                f"spec.schema.key: field {names[column.name.lower()]} of the values has the name of column {column.name} of the key;"
+                " choose another spec.schema.key.columns, or rename the field",
+            )
+    return None
+
+
 def partitioning_fits(observed: ObservedTopic) -> Failure | None:
     """Check that every partition term names a column, with a transform that fits its type, and a partition field of its own."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
@@ -306,6 +321,7 @@ CHECKS: tuple[Check, ...] = (
     tenancy.topic_configs_allowed,
     tenancy.table_properties_allowed,
     tenancy.partitions_allowed,
+    key_fits,
     schema_evolves,
     partitioning_fits,
     sorting_fits,

@@ -77,7 +77,7 @@ class LiveJob:
 def schema_of(resource: IcebergTopic) -> RecordSchema | InvalidSpecError:
     """Return the schema of the spec, or the error in it."""
     try:
-        return resource.record_schema()
+        return resource.row_schema()
     except InvalidSpecError as error:
         return error
 

@@ -71,11 +71,14 @@ def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, st
 def schema_effect(difference: Difference) -> Effect | None:
     """Return the effect of a field of the schema that changes no column; None for the fields of columns."""
     field = difference.path.removeprefix(f"{SCHEMA}.")
-    if field.startswith(("fields", "renames")):
+    if field.startswith(("fields", "renames", "key.format")):  # Keys have one format.
         return None
     if field == "text":
         text = "the driver decodes every record that lands later with this schema; let all records of the old schema land first"
         return changed(difference.path, text)
+    if field.startswith("key"):
+        text = "later rows have these columns of the key; columns that are new are null in earlier rows"
+        return changed(difference.path, text, *difference.texts)
     before, after = difference.texts
     text = _ADVICE.get(field, {}).get(after, "")
     return changed(difference.path, text, before, after)

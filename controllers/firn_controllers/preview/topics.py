@@ -167,7 +167,10 @@ def _differing_table(after: ObservedTopic, found: Sequence[Difference]) -> Itera
 def _columns(after: ObservedTopic) -> str:
     if not isinstance(after.schema, RecordSchema):
         return " with the columns of the latest schema in the registry, or of the Protobuf message"
-    columns = [f"{column.name} {column.type}" for column in rows.schema_columns(after.schema)]
+    columns = [
+        f"{column.name} {column.type}"
+        for column in (*rows.schema_columns(after.schema), *rows.key_columns(after.schema.key))
+    ]
     more = [f"{len(columns) - _LONGEST_LIST} more"] if len(columns) > _LONGEST_LIST else []
     by = after.resource.spec.table.partition_by
     layout = f", partitioned by {', '.join(by)}" if by else ""

@@ -18,7 +18,7 @@ def misfit(policy: Policy, topic: IcebergTopic, registered: RecordSchema | None 
     ``registered`` is the schema of a topic whose columns the operator has to find. None if it is not known yet.
     """
     try:
-        schema = topic.record_schema()
+        schema = topic.row_schema()
     except InvalidSpecError:
         return None  # the topic's own SpecValid says what is wrong
     if schema.has_found_columns:

@@ -20,6 +20,7 @@ from firn.model.jobs import (
     Adoption,
     Column,
     Epoch,
+    KeySchema,
     QualityRule,
     RecordSchema,
     Rename,
@@ -31,7 +32,7 @@ from firn.model.jobs import (
 )
 from firn.model.maintenance import MOST_RANGES
 from firn.schemas import columns
-from firn.tables import types
+from firn.tables import rows, types
 from firn.tables.renames import destination, has_path
 
 KIND = "IcebergTopic"
@@ -129,6 +130,31 @@ class RenameSpec(ApiModel):
     )
 
 
+class KeySpec(ApiModel):
+    """Conversion of record keys to columns."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "(self.columns in ['Flat', 'Struct']) == has(self.fields)",
+            "columns: Flat and columns: Struct need fields, and fields need one of them",
+        ),
+    )
+
+    columns: Literal["None", "Binary", "Flat", "Struct"] = Field(
+        default="None",
+        description="Columns of the key. None: only Kafka's columns have it. Binary: a column key with the bytes. Flat: a column key_NAME for"
+        " each field. Struct: a struct column key with the fields. It can change from None, and not later.",
+    )
+    format: Literal["Json"] = Field(
+        default="Json", description="Encoding of the keys of Flat and Struct: a JSON object."
+    )
+    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=100)] | None = Field(
+        default=None,
+        description="The fields of the key, with the rules of spec.schema.fields. The type time is not allowed.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+
+
 class SchemaSpec(ApiModel):
     """Conversion of record values to columns: JSON with named and typed fields, Avro or Protobuf with a schema, or raw."""
 
@@ -155,6 +181,10 @@ class SchemaSpec(ApiModel):
         Rule(
             "!(has(self.text) && has(self.registry))",
             "set text or registry, not both: with registry, the schema comes from the registry",
+        ),
+        Rule(
+            "!has(self.key) || self.key.columns == 'None' || (has(self.format) && !has(self.registry))",
+            "key needs format with fields or text: without format, column key has the key, and with registry it is not supported",
         ),
         Rule(
             "has(self.fields) || self.unknownFields == 'Ignore'",
@@ -216,6 +246,7 @@ class SchemaSpec(ApiModel):
         " new name. Values may have either name. A rename that was made stays after you remove it from this list.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
+    key: KeySpec | None = Field(default=None, description="Conversion of record keys to columns.")
     unknown_fields: Literal["Ignore", "DeadLetter"] = Field(
         default="Ignore",
         description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter.",
@@ -868,6 +899,28 @@ class IcebergTopic(ApiModel):
             unknown_fields=schema.unknown_fields,
             renames=renames,
         )
+
+    def row_schema(self) -> RecordSchema:
+        """Return `record_schema` with the conversion of keys. Raises InvalidSpecError (BadSchema) that names the field."""
+        schema, key = self.record_schema(), self._key_schema()
+        return schema if key is None else schema.model_copy(update={"key": key})
+
+    def _key_schema(self) -> KeySchema | None:
+        """Return the conversion of keys to columns; None without one. Raises InvalidSpecError (BadSchema) that names the field."""
+        key = self.spec.record_schema.key if self.spec.record_schema is not None else None
+        if key is None or key.columns == "None":
+            return None
+        try:
+            found = KeySchema(columns=key.columns, fields=_columns_of(key.fields or ()))
+            kinds = [types.parse(column.type) for column in rows.key_columns(found)]
+        except InvalidSpecError as error:
+            problem = str(error).removeprefix("spec.schema.fields: ")
+            raise InvalidSpecError(f"spec.schema.key.fields: {problem}", reason=error.reason) from None
+        if any(map(types.has_time, kinds)):
+            raise InvalidSpecError(
+                "spec.schema.key.fields: the type time is not allowed in a key; use string", reason=Reason.BAD_SCHEMA
+            )
+        return found
 
     def table_target(self, default_catalog: str) -> TableTarget:
         """Return the table. Without a catalog in the spec: the catalog in which it was created, or ``default_catalog`` for a new table.

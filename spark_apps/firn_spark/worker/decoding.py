@@ -19,6 +19,7 @@ from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Identities, Numbers
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Times
+from firn_spark.worker.formats.keys import KeyColumns
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
@@ -85,6 +86,7 @@ class Decoder:
         self.schema = arrow_types.arrow_schema(columns)
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
+        self._keys = KeyColumns(job.record_schema.key) if job.record_schema.key is not None else None
         self._rules = Rules(job.quality_rules, columns) if job.quality_rules else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
@@ -108,7 +110,12 @@ class Decoder:
         errors = columns.errors
         kafka = kafka_columns(records)
         members = kafka if self._job.record_schema.subject is None else [*kafka, id_column(records)]
-        arrays = [*columns.arrays, *shaped(members, self._job.table.metadata_columns)]
+        of_keys: list[pa.Array] = []
+        if self._keys is not None:
+            of_keys, bad_keys = self._keys.decode(records)
+            for index, error in bad_keys.items():
+                errors.setdefault(index, error)
+        arrays = [*columns.arrays, *of_keys, *shaped(members, self._job.table.metadata_columns)]
         failures = self._judge(arrays, errors)
         errors.update(first_errors(failures))
         for index in np.flatnonzero(forced).tolist():

@@ -35,6 +35,10 @@ def many_fields(count: int) -> Manifest:
     return fields(*({"name": f"f{number}", "type": "long"} for number in range(count)))
 
 
+def keyed(key: Manifest) -> Manifest:
+    return {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "key": key}}
+
+
 FULL: Manifest = {
     "profile": "classic",
     "topicName": "flights",
@@ -72,6 +76,12 @@ ACCEPTED: dict[str, Manifest] = {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
     "protobuf": {"schema": {"format": "Protobuf", "text": "x", "message": "shop.v1.Order", "framing": "Registry"}},
+    "a key as bytes": {"schema": {"format": "Avro", "text": "{}", "key": {"columns": "Binary"}}},
+    "a key as columns": keyed({"columns": "Flat", "fields": [{"name": "id", "type": "long"}]}),
+    "no columns of a key": {"schema": {"raw": "Binary", "key": {}}},
+    "quality rules": {
+        "quality": {"rules": [{"name": "a-1", "check": "a > 1"}, {"name": "b", "check": "b", "onFail": "Halt"}]}
+    },
     "protobuf with the first message": {"schema": {"format": "Protobuf", "text": "x"}},
     "a thousand fields": many_fields(1000),
     "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
@@ -239,6 +249,26 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "a long term": ({"table": {"sortBy": ["a" * 257]}}, "spec.table.sortBy[0]"),
     "suspend as text": ({"suspend": "true"}, "spec.suspend"),
     "table as text": ({"table": "flights"}, "spec.table"),
+    "key without fields": (keyed({"columns": "Struct"}), "columns: Flat and columns: Struct need fields"),
+    "fields of a key as bytes": (
+        keyed({"columns": "Binary", "fields": [{"name": "a", "type": "int"}]}),
+        "columns: Flat and columns: Struct need fields",
+    ),
+    "columns of a raw key": ({"schema": {"raw": "Binary", "key": {"columns": "Binary"}}}, "key needs format"),
+    "columns of a key with a registry": (
+        {"schema": {"format": "Avro", "registry": {"name": "main"}, "key": {"columns": "Binary"}}},
+        "key needs format",
+    ),
+    "two rules of one name": (
+        {"quality": {"rules": [{"name": "a", "check": "a"}, {"name": "a", "check": "b"}]}},
+        "Duplicate value",
+    ),
+    "rule without check": ({"quality": {"rules": [{"name": "a"}]}}, "spec.quality.rules[0].check"),
+    "rule with capitals": ({"quality": {"rules": [{"name": "A", "check": "a"}]}}, "spec.quality.rules[0].name"),
+    "rule that skips": (
+        {"quality": {"rules": [{"name": "a", "check": "a", "onFail": "Skip"}]}},
+        "spec.quality.rules[0].onFail",
+    ),
     # enums
     "unknown format": ({"schema": {"format": "Csv", "fields": [{"name": "a", "type": "int"}]}}, "spec.schema.format"),
     "unknown raw": ({"schema": {"raw": "Text"}}, "spec.schema.raw"),

@@ -1,17 +1,17 @@
 """Records of a real Kafka become rows with the same content, for records of any kind."""
 
 import json
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 
-from firn.model.jobs import Column, RecordSchema, StartFrom
+from firn.model.jobs import Column, KeySchema, RecordSchema, StartFrom
 from firn.tables import table_properties
 from firn_spark.ingestion.rounds import landing_job
 from firn_spark.tables.java_tables import partition_terms, sort_terms
-from tests.integration.ingestion.world import Record, World, exactly, places, value, varied_records
+from tests.integration.ingestion.world import FIELDS, Record, World, exactly, places, value, varied_records
 
 
 def test_records_written_before_and_after_the_driver_started_are_rows(world: World) -> None:
@@ -46,6 +46,28 @@ def test_keys_headers_and_payloads_keep_their_bytes(world: World) -> None:
     assert [row["_kafka"]["key"] for row in rows] == [record.key for record in records]
     headers = [[(header["key"], header["value"]) for header in row["_kafka"]["headers"] or ()] for row in rows]
     assert headers == [record.headers or [] for record in records]
+
+
+def test_the_fields_of_keys_are_columns(world: World) -> None:
+    topic = world.topic()
+    key = KeySchema(columns="Struct", fields=(Column(name="id", type="long"),))
+    job = world.job(topic, record_schema=RecordSchema(format="Json", fields=FIELDS, key=key))
+    world.produce(topic, [Record(value(1), key=b'{"id": 7}'), Record(value(2), key=None), Record(value(3), key=b"{")])
+    world.apply(job)
+    world.start()
+    rows = world.await_rows(job, 2)
+    assert [(row["id"], row["key"], row["_kafka"]["key"]) for row in rows] == [
+        (1, {"id": 7}, b'{"id": 7}'),
+        (2, None, None),
+    ]
+    assert [(row["error_path"], row["key"]) for row in world.dead(job)] == [("$key", b"{")]
+    flat = key.model_copy(update={"fields": (Column(name="id", type="long"), Column(name="at", type="date"))})
+    world.apply(
+        job.model_copy(update={"generation": 2, "record_schema": job.record_schema.model_copy(update={"key": flat})})
+    )
+    world.await_state(job, "CaughtUp", generation=2)
+    world.produce(topic, [Record(value(4), key=b'{"id": 8, "at": "2026-01-31"}')])
+    assert world.await_rows(job, 3)[-1]["key"] == {"id": 8, "at": date(2026, 1, 31)}
 
 
 @pytest.mark.parametrize("reader", ["fetch", "spark"])

@@ -1,6 +1,7 @@
 """Values that follow from an IcebergTopic: names, schema, table."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from firn.api.v1alpha1 import IcebergTopic
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Adoption, Column, SinkCommits, StartFrom
+from firn.tables import rows
 
 SAMPLES = sorted((Path(__file__).parents[3] / "crds/samples").glob("*.yaml"))
 
@@ -135,6 +137,38 @@ def test_a_schema_with_fields_is_json() -> None:
         Column(name="b", type="list<struct<x: int>>"),
         Column(name="c", type="map<string, timestamp>", epoch="s"),
     )
+
+
+def keyed(columns: str, *fields: dict[str, Any]) -> Any:
+    key: dict[str, Any] = {"columns": columns, **({"fields": fields} if fields else {})}
+    return topic({"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "key": key}})
+
+
+def test_a_key_has_columns_of_its_own() -> None:
+    field = {"name": "id", "type": "long", "required": True}
+    flat = keyed("Flat", field).row_schema().key
+    assert flat is not None
+    assert [(column.name, column.type, column.required) for column in rows.key_columns(flat)] == [
+        ("key_id", "long", True)
+    ]
+    struct = keyed("Struct", field, {"name": "at", "type": "timestamp", "epoch": "s"}).row_schema().key
+    assert [column.type for column in rows.key_columns(struct)] == ["struct<id: long, at: timestamp>"]
+    assert [column.type for column in rows.key_columns(keyed("Binary").row_schema().key)] == ["binary"]
+    assert keyed("None").row_schema().key is None
+
+
+@pytest.mark.parametrize(
+    ("columns", "fields", "problem"),
+    [
+        ("Flat", [("id", "strin")], "spec.schema.key.fields: id: type 'strin', character 1"),
+        ("Flat", [("id", "int"), ("ID", "int")], "spec.schema.key.fields: id and ID differ only in case"),
+        ("Struct", [("at", "list<time>")], "spec.schema.key.fields: the type time is not allowed in a key; use string"),
+        ("Struct", [("deep", "list<" * 15 + "int" + ">" * 15)], "has more than 16 levels"),
+    ],
+)
+def test_a_wrong_field_of_a_key_is_named(columns: str, fields: list[tuple[str, str]], problem: str) -> None:
+    with pytest.raises(InvalidSpecError, match=re.escape(problem)):
+        keyed(columns, *({"name": name, "type": kind} for name, kind in fields)).row_schema()
 
 
 AVRO = '{"type": "record", "name": "R", "fields": [{"name": "%s", "type": ["null", "long"], "doc": "d"}]}'

@@ -61,6 +61,12 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             id="the name of a dead-letter table",
         ),
         pytest.param(
+            {"schema": {**fields(("Key", "int")), "key": {"columns": "Binary"}}},
+            Reason.BAD_SCHEMA,
+            "spec.schema.key: field Key of the values has the name of column key of the key",
+            id="a field with the name of the key",
+        ),
+        pytest.param(
             {"config": {"Retention Ms": "1"}},
             Reason.BAD_TOPIC_CONFIG,
             "retention.ms",

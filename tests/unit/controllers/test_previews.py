@@ -85,6 +85,7 @@ CHANGES: list[tuple[Manifest, str]] = [
         "changed spec.schema.renames id number column id of table lake.demo.orders is renamed to number",
     ),
     ({"schema": json_schema(unknownFields="DeadLetter")}, "changed spec.schema.unknownFields Ignore DeadLetter later records with a member"),
+    ({"schema": json_schema(key={"columns": "Binary"})}, "changed spec.schema.key.columns  Binary later rows have"),
     ({"table": {"partitionBy": ["day(at)"]}}, 'changed spec.table.partitionBy  ["day(at)"] new files of table lake.demo.orders get'),
     ({"table": {"sortBy": ["id"]}}, 'changed spec.table.sortBy  ["id"] new files of table lake.demo.orders get this sort order'),
     ({"table": {"formatVersion": 3}}, "changed spec.table.formatVersion 2 3 table lake.demo.orders gets format version 3, which cannot be undone"),

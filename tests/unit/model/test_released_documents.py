@@ -67,6 +67,10 @@ NEW: dict[str, dict[str, Any]] = {
             "schema_id": 41,
             "incompatible": "DeadLetter",
             "message": "shop.v1.Order",
+            "key": {
+                "columns": "Struct",
+                "fields": [{"name": "at", "type": "date", "required": True, "doc": "d", "epoch": "s"}],
+            },
             "descriptors": "Cg==",
             "renames": [{"old": "when", "new": "at"}, {"old": "then", "new": "at", "by_schema": True}],
         },

@@ -57,6 +57,43 @@ def test_a_renamed_field_is_named_with_its_new_name() -> None:
     assert evolution.problems(before, renamed) == []
 
 
+def keyed(columns: str | None, **fields: str) -> RecordSchema:
+    key = columns and {"columns": columns, "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+    return RecordSchema.model_validate({"format": "Json", "fields": [{"name": "a", "type": "int"}], "key": key})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "problem"),
+    [
+        (keyed(None), keyed("Flat", id="int"), None),
+        (keyed("Flat", id="int"), keyed("Flat", id="long", at="date"), None),
+        (keyed("Struct", id="int"), keyed("Struct", id="long", at="date"), None),
+        (
+            keyed("Flat", id="int"),
+            keyed("Flat", at="int"),
+            "column key_id of the key is missing, and cannot be removed",
+        ),
+        (keyed("Flat", id="long"), keyed("Flat", id="int"), "column key_id of the key cannot change from long to int"),
+        (
+            keyed("Struct", id="int"),
+            keyed("Struct", at="int"),
+            "column key of the key cannot change from struct<id: int>",
+        ),
+        (
+            keyed("Binary"),
+            keyed("Struct", id="int"),
+            "column key of the key cannot change from binary to struct<id: int>",
+        ),
+        (keyed("Binary"), keyed(None), "column key of the key is missing, and cannot be removed"),
+    ],
+)
+def test_columns_of_keys_can_be_added_and_widened(
+    before: RecordSchema, after: RecordSchema, problem: str | None
+) -> None:
+    problems = evolution.problems(before, after)
+    assert problems == [] if problem is None else problem in problems[0]
+
+
 def avro(*fields: tuple[str, str]) -> RecordSchema:
     columns = [{"name": name, "type": kind} for name, kind in fields]
     return RecordSchema.model_validate({"format": "Avro", "text": "{}", "fields": columns})

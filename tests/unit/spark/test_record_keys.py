@@ -1,0 +1,69 @@
+"""Keys become columns: bytes, a struct, or a column for each field of a JSON object."""
+
+from typing import Any
+
+import pytest
+
+from firn.model.jobs import Column, KeySchema
+from firn.tables import rows
+from firn_spark.worker.decoding import Decoder
+from tests.unit.spark import records
+from tests.unit.spark.records import fetched
+
+FIELDS = (Column(name="id", type="long", required=True), Column(name="tags", type="list<string>"))
+KEYS = [b'{"id": 7, "tags": ["x"], "more": 1}', b'{"id": 8}', b"{}", b"\xff", None]
+
+
+def decode(key: KeySchema, keys: list[bytes | None], **changes: Any) -> Any:
+    job = records.job(("a", "int"), **changes)
+    job = job.model_copy(update={"record_schema": job.record_schema.model_copy(update={"key": key})})
+    return Decoder(job, ingested_at=1).decode(fetched([b'{"a": 1}'] * len(keys), key=keys))
+
+
+def test_the_bytes_of_keys_are_a_column() -> None:
+    decoded = decode(KeySchema(columns="Binary"), KEYS)
+    assert decoded.rows.column_names == ["a", "key", "_kafka"]
+    assert decoded.rows["key"].to_pylist() == KEYS
+    assert decoded.dead is None
+
+
+@pytest.mark.parametrize("shape", ["Struct", "Flat"])
+def test_fields_of_keys_are_columns_and_bad_keys_are_dead_letters(shape: Any) -> None:
+    decoded = decode(KeySchema(columns=shape, fields=FIELDS), KEYS)
+    if shape == "Flat":
+        assert decoded.rows.column_names == ["a", "key_id", "key_tags", "_kafka"]
+        found = [(row["key_id"], row["key_tags"]) for row in decoded.rows.to_pylist()]
+    else:
+        found = [(row["key"]["id"], row["key"]["tags"]) for row in decoded.rows.to_pylist()]
+    assert found == [(7, ["x"]), (8, None)]
+    letters = [(letter["error_code"], letter["error_path"], letter["key"]) for letter in decoded.dead.to_pylist()]
+    assert letters == [
+        ("MissingRequired", "$key.id", b"{}"), ("InvalidUtf8", "$key", b"\xff"), ("MissingRequired", "$key", None),
+    ]  # fmt: skip
+
+
+def test_a_null_key_without_required_fields_is_null() -> None:
+    optional = (Column(name="id", type="long"),)
+    struct = decode(KeySchema(columns="Struct", fields=optional), [None, b"{}"])
+    assert struct.rows["key"].to_pylist() == [None, {"id": None}]
+    flat = decode(KeySchema(columns="Flat", fields=optional), [None, b"{}"])
+    assert flat.rows["key_id"].to_pylist() == [None, None]
+
+
+def test_an_error_of_the_value_comes_before_that_of_the_key() -> None:
+    key = KeySchema(columns="Flat", fields=FIELDS)
+    job = records.job(("a", "int"))
+    job = job.model_copy(update={"record_schema": job.record_schema.model_copy(update={"key": key})})
+    dead = Decoder(job, ingested_at=1).decode(fetched([b"{"], key=[b"{"])).dead
+    assert dead is not None
+    (letter,) = dead.to_pylist()
+    assert letter["error_path"] == "$"
+
+
+def test_the_columns_of_keys_stand_before_those_of_kafka() -> None:
+    schema = records.job(("a", "int")).record_schema.model_copy(
+        update={"key": KeySchema(columns="Struct", fields=FIELDS)}
+    )
+    columns = rows.table_columns(schema, "Flat")
+    assert [column.name for column in columns[:3]] == ["a", "key", "_kafka_partition"]
+    assert columns[1].type == "struct<id: long, tags: list<string>>"
