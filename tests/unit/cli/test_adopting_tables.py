@@ -98,6 +98,15 @@ def test_the_manifest_names_table_columns_and_connector(lake: dict[str, Any], ru
     assert "partitioning (day(at)), sort order (none), 1 properties" in report
 
 
+def test_the_report_has_no_credentials(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    # Parameters of a JDBC address may be user and password.
+    lake["iceberg.catalog.uri"] += "?timeout=7"
+    _, report = run(dry_run=True)
+    assert "catalog.db" in report
+    assert "timeout" not in report
+
+
 def test_the_table_consents_to_its_adoption_by_this_topic_only(lake: dict[str, Any], run: Any) -> None:
     commit(lake, **{KEY: '{"0":7}'})
     _, report = run(dry_run=True)

@@ -102,6 +102,10 @@ def _report(
     if table.format_version < 2:
         yield "  format version 2, which cannot be undone"
     yield "  properties of Firn, whose names begin with firn."
+    yield (
+        "  old snapshots leave the metadata after keepSnapshots of the ingestion group, 1h by default; their files stay. A catalog of type"
+        " rest keeps them"
+    )
     yield "What stays: rows, files, " + ", ".join(
         [
             f"partitioning ({_terms(table, table.spec().fields)})",
@@ -121,12 +125,19 @@ def _report(
         yield f"Warning: {warning}"
     yield ""
     yield "Next steps:"
-    yield f"  1. Check the manifest: firn plan -f FILE. Catalog and profile have to be those of the connector: {connector.connection.uri}"
+    yield f"  1. Check the manifest: firn plan -f FILE. Catalog and profile have to be those of the connector: {_address(connector)}"
     yield f"  2. Stop the connector, and keep it for a way back: curl -X PUT CONNECT_URL/connectors/{connector.name}/stop"
     yield "  3. Apply the manifest: kubectl apply -f FILE. The driver waits until the connector has stopped"
     yield f"  4. Watch it: firn status {made.consent}"
     if dry_run:
         yield "This was a dry run: the table has not consented. Run the command without --dry-run before step 3."
+
+
+def _address(connector: Connector) -> str:
+    """Return the address of the catalog without credentials."""
+    address = connector.connection.uri.partition("?")[0]
+    scheme, separator, rest = address.partition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
 
 
 def _terms(table: Table, fields: Iterable[Any]) -> str:
