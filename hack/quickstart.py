@@ -58,6 +58,7 @@ APIS = {
     "retentionpolicy": "/apis/firn.dev/v1alpha1",
     "secret": "/api/v1",
     "statefulset": "/apis/apps/v1",
+    "topicset": "/apis/firn.dev/v1alpha1",
 }
 """Kind -> API that serves it, for the kinds that `get` reads often."""
 

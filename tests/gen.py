@@ -134,6 +134,18 @@ def policy(name: str = "policy", *modifiers: Modifier, kind: str = "CompactionPo
     return manifest
 
 
+def topic_set(name: str = "events", *modifiers: Modifier, **spec: Any) -> Manifest:
+    """Return a live TopicSet of profile classic. It makes IcebergTopics of the topics dev.TEAM.NAME unless ``spec`` says otherwise."""
+    template = {"metadata": {"name": "$team-$name"}, "spec": {"table": {"namespace": "$team", "name": "$name"}}}
+    pattern = r"^dev\.(?P<team>[a-z]+)\.(?P<name>.+)$"
+    manifest = topic(name)
+    manifest |= {"kind": "TopicSet", "spec": {"profile": "classic", "match": pattern, "template": template, **spec}}
+    manifest["metadata"]["uid"] = f"uid-set-{name}"
+    for modifier in modifiers:
+        modifier(manifest)
+    return manifest
+
+
 def annotated(key: str, value: str) -> Modifier:
     """Return a modifier that adds an annotation."""
     return lambda manifest: manifest["metadata"].setdefault("annotations", {}).update({key: value})

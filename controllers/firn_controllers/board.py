@@ -16,6 +16,7 @@ from firn_controllers.ingestion_group import health as group_health
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.policies.outcome import PolicyOutcome
 from firn_controllers.ports import TableDebt
+from firn_controllers.topic_sets.listing import Listing
 
 PATIENCE = 60.0
 """Seconds without an expected report of a group, or of its start, after which the operator stops expecting it."""
@@ -49,6 +50,8 @@ class Board:
     """Uid of a topic whose columns the operator has to find -> its schema with these columns."""
     outcomes: dict[tuple[str, Kind], PolicyOutcome] = field(default_factory=dict)
     """Uid of a topic and kind of policy -> the policy's effect on the topic."""
+    listings: dict[str, Listing] = field(default_factory=dict)
+    """Profile with TopicSets -> its topics."""
 
     def fleet(self, profile: str) -> FleetHealth:
         """Return the health of a profile's brokers."""

@@ -59,6 +59,10 @@ class Topics(Protocol):
         """Describe the topic; return None if it does not exist."""
         ...
 
+    async def list_names(self, profile: str) -> frozenset[str]:
+        """Return the names of all topics, also of those that Kafka uses itself."""
+        ...
+
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create the topic. Succeed if it exists already: describe it again. Raises InvalidSpecError (BadTopicConfig)."""
         ...
@@ -306,10 +310,22 @@ class Cluster(Protocol):
         """
         ...
 
+    async def apply_topic(self, manifest: Manifest, *, create: bool) -> Manifest:
+        """Apply an IcebergTopic server-side, with the field manager of TopicSets. Returns the live object.
+
+        ``create``: only if no object has the name. Otherwise only if the live object has the uid of the manifest, and
+        with force. Raises ConflictError, and InvalidSpecError if the API server refuses the object.
+        """
+        ...
+
+    async def delete_topic(self, namespace: str, name: str, uid: str) -> None:
+        """Delete an IcebergTopic if it still has this uid."""
+        ...
+
     async def set_finalizers(
-        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
+        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str, kind: str = "IcebergTopic"
     ) -> Manifest | None:
-        """Replace an IcebergTopic's finalizers, if it still has this resourceVersion.
+        """Replace the finalizers of a resource, if it still has this resourceVersion.
 
         Returns the object after the change, or None if it was deleted. Raises CommitConflictError if it has changed.
         """

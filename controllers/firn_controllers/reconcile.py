@@ -1,9 +1,10 @@
 """The loop: events wake keys, and each key has its reconciler.
 
-Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("replay", namespace, name)``, ``("fleet",
-profile)``, ``("catalog", name)``, ``("group", name)``, ``("audits",)``, ``("orphans",)``. The wiring reports what the watches show
-(`topic_seen`, `policy_seen`, `child_seen` and so on) and calls `run`. No key is reconciled before `synced`: with an incomplete list of
-resources, the wrong resource could win a conflict, or a group could look unused.
+Keys: ``("topic", namespace, name)``, ``("policy", kind, namespace, name)``, ``("topic-set", namespace, name)``, ``("replay",
+namespace, name)``, ``("fleet", profile)``, ``("listing", profile)``, ``("catalog", name)``, ``("group", name)``, ``("audits",)``,
+``("orphans",)``. The wiring reports what the watches show (`topic_seen`, `policy_seen`, `child_seen` and so on) and calls `run`. No
+key is reconciled before `synced`: with an incomplete list of resources, the wrong resource could win a conflict, or a group could
+look unused.
 """
 
 import asyncio
@@ -17,6 +18,7 @@ from firn_controllers.cache import policies as policy_index
 from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, PolicyEntry
 from firn_controllers.cache.replays import KIND as REPLAY_KIND
 from firn_controllers.cache.replays import ReplayCache, ReplayEntry, replay_entry
+from firn_controllers.cache.topic_sets import SetCache, SetEntry, set_entry
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry, topic_entry
 from firn_controllers.children import COMPONENT, Owner
 from firn_controllers.conditions.announcements import Announcement, EventReason
@@ -32,13 +34,17 @@ from firn_controllers.reconcilers.orphans import OrphanReconciler
 from firn_controllers.reconcilers.policy.reconciler import PolicyReconciler
 from firn_controllers.reconcilers.replays import ReplayReconciler
 from firn_controllers.reconcilers.topic.reconciler import TopicReconciler
+from firn_controllers.reconcilers.topic_set.listings import ListingReconciler
+from firn_controllers.reconcilers.topic_set.reconciler import TopicSetReconciler
 
 log = logging.getLogger(__name__)
+_Entry = TopicEntry | PolicyEntry | ReplayEntry | SetEntry
 
 TOPIC, POLICY, FLEET, CATALOG, GROUP = "topic", "policy", "fleet", "catalog", "group"
 AUDITS, ORPHANS, REPLAY = "audits", "orphans", "replay"
+TOPIC_SET, LISTING = "topic-set", "listing"
 TOGETHER = 2.0
-"""Seconds for which changes of debt are collected before their policy is reconciled."""
+"""Seconds for which changes of debt are collected before their policy is reconciled, and changes of topics before their TopicSet is."""
 
 
 class Controllers:
@@ -54,11 +60,12 @@ class Controllers:
         run_meter: RunMeter | None = None,
         cluster_uid: str = "",
     ) -> None:
-        self.queue = WorkQueue(ports.clock, jitter, meter, shared=frozenset((FLEET, CATALOG, GROUP)))
+        self.queue = WorkQueue(ports.clock, jitter, meter, shared=frozenset((FLEET, CATALOG, GROUP, LISTING)))
         self.topics = TopicCache()
         self.board = Board()
         self.policies = PolicyCache(self.board.schemas)
         self.replays = ReplayCache()
+        self.sets = SetCache()
         self._config = config
         self._synced = asyncio.Event()
         self._stopped = False
@@ -72,9 +79,12 @@ class Controllers:
             ports=ports,
             topics=self.topics,
             policies=self.policies,
+            sets=self.sets,
             board=self.board,
             wake_topic=self._wake,
             topic_written=self.topic_written,
+            topic_applied=self.topic_seen,
+            wake_set=lambda name, lane: self.queue.add((TOPIC_SET, *name), lane),
             wake_topic_after=lambda name, seconds: self.queue.add_after((TOPIC, *name), seconds),
             wake_group_after=lambda group, seconds: self.queue.add_after((GROUP, group), seconds),
             announce=self._announcements.append,
@@ -86,6 +96,8 @@ class Controllers:
         self._catalog_reconciler = CatalogReconciler(context)
         self._group_reconciler = GroupReconciler(context)
         self._orphan_reconciler = OrphanReconciler(context, self._policy_reconciler.runs)
+        self._set_reconciler = TopicSetReconciler(context)
+        self._listing_reconciler = ListingReconciler(context)
         self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs, run_meter)
         self._replay_reconciler = ReplayReconciler(context, self.replays, self._policy_reconciler.runs, run_meter)
 
@@ -113,6 +125,7 @@ class Controllers:
         if new.name in affected:
             for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
                 self.queue.add((GROUP, group))
+            self._wake_sets_of(new)
         return True
 
     def topic_written(self, new: TopicEntry) -> None:
@@ -134,6 +147,31 @@ class Controllers:
         self._wake_policies(name[0])
         if old is not None and old.group in self._config.groups:
             self.queue.add((GROUP, old.group))
+        for each in self.sets.all():
+            # The topic, its name or its table may be what a set waits for.
+            self.queue.add_after((TOPIC_SET, *each.name), TOGETHER, Lane.DEPENDENCY)
+
+    def set_seen(self, manifest: Manifest) -> None:
+        """Process a TopicSet as a list or a watch shows it."""
+        new = set_entry(manifest)
+        old = self.sets.get(new.name)
+        if old is not None and _older(new, old):
+            return
+        if self.sets.put(new):
+            edited = old is not None and old.uid == new.uid and not new.deleting
+            self.queue.add((TOPIC_SET, *new.name), Lane.EDIT if edited else Lane.CHANGE)
+            self._wake_younger_sets(new)
+            if new.profile in self._config.profiles:
+                self.queue.add((LISTING, str(new.profile)))
+
+    def set_gone(self, manifest: Manifest) -> None:
+        """Process the deletion of a TopicSet."""
+        metadata = manifest["metadata"]
+        name = (metadata["namespace"], metadata["name"])
+        old = self.sets.get(name)
+        if self.sets.remove(name, metadata["uid"]) and old is not None:
+            self.queue.add((TOPIC_SET, *name))
+            self._wake_younger_sets(old)
 
     def policy_seen(self, manifest: Manifest) -> None:
         """Process a policy as a list or a watch shows it."""
@@ -239,28 +277,41 @@ class Controllers:
                     outcome = await self._topic_reconciler.leave((namespace, name))
                 else:
                     outcome = await self._topic_reconciler.reconcile((namespace, name))
-            case (kind, policy_kind, namespace, name) if kind == POLICY and policy_kind in KINDS:
+            case (_, *_, namespace, name) if key[0] in (POLICY, REPLAY, TOPIC_SET):
                 if await self._taken(namespace):
                     outcome = self._context.resync()
                 else:
-                    outcome = await self._policy_reconciler.reconcile(policy_kind, (namespace, name))
-            case (kind, namespace, name) if kind == REPLAY:
-                if await self._taken(namespace):
-                    outcome = self._context.resync()
-                else:
-                    outcome = await self._replay_reconciler.reconcile((namespace, name))
-            case (kind, name) if kind == FLEET:
-                outcome = await self._fleet_reconciler.reconcile(name)
-            case (kind, name) if kind == CATALOG:
-                outcome = await self._catalog_reconciler.reconcile(name)
-            case (kind, name) if kind == GROUP:
-                outcome = await self._group_reconciler.reconcile(name)
-            case (kind,) if kind == AUDITS:
-                outcome = await self._audit_reconciler.reconcile()
+                    outcome = await self._reconcile_resource(key, (namespace, name))
             case _:
-                outcome = await self._orphan_reconciler.reconcile()
+                outcome = await self._reconcile_shared(key)
         await self._announce()
         return outcome
+
+    async def _reconcile_resource(self, key: Key, name: Name) -> Outcome:
+        """Reconcile a resource other than an IcebergTopic."""
+        match key:
+            case (_, policy_kind, _, _) if policy_kind in KINDS:
+                return await self._policy_reconciler.reconcile(policy_kind, name)
+            case (kind, _, _) if kind == REPLAY:
+                return await self._replay_reconciler.reconcile(name)
+            case _:
+                return await self._set_reconciler.reconcile(name)
+
+    async def _reconcile_shared(self, key: Key) -> Outcome:
+        """Reconcile what many resources share."""
+        match key:
+            case (kind, name) if kind == LISTING:
+                return await self._listing_reconciler.reconcile(name)
+            case (kind, name) if kind == FLEET:
+                return await self._fleet_reconciler.reconcile(name)
+            case (kind, name) if kind == CATALOG:
+                return await self._catalog_reconciler.reconcile(name)
+            case (kind, name) if kind == GROUP:
+                return await self._group_reconciler.reconcile(name)
+            case (kind,) if kind == AUDITS:
+                return await self._audit_reconciler.reconcile()
+            case _:
+                return await self._orphan_reconciler.reconcile()
 
     async def _taken(self, namespace: str) -> bool:
         """Return whether another release manages the resources of the namespace. Record an Event the first time."""
@@ -304,6 +355,18 @@ class Controllers:
                 return Lane.EDIT if entry is not None and entry.edited else Lane.ROUTINE
         return Lane.ROUTINE
 
+    def _wake_sets_of(self, topic: TopicEntry) -> None:
+        """Wake the TopicSet that made a topic, soon after the last of many changes."""
+        owner = topic.metadata.labels.get(names.LABEL_TOPIC_SET)
+        if owner is not None and self.sets.get((topic.name[0], owner)) is not None:
+            self.queue.add_after((TOPIC_SET, topic.name[0], owner), TOGETHER, Lane.DEPENDENCY)
+
+    def _wake_younger_sets(self, changed: SetEntry) -> None:
+        """Wake the sets that ``changed`` precedes: it may match other topics now."""
+        for each in self.sets.all():
+            if each.age > changed.age:
+                self.queue.add_after((TOPIC_SET, *each.name), TOGETHER, Lane.DEPENDENCY)
+
     def _wake_policies(self, namespace: str) -> None:
         """Wake the policies of a namespace, because the topics that they govern may have changed."""
         for kind in KINDS:
@@ -324,7 +387,7 @@ class Controllers:
             self._wake(topic.name, Lane.DEPENDENCY)
 
 
-def _older(new: TopicEntry | PolicyEntry | ReplayEntry, old: TopicEntry | PolicyEntry | ReplayEntry) -> bool:
+def _older(new: _Entry, old: _Entry) -> bool:
     """Return whether ``new`` was read before ``old``.
 
     Resource versions are numbers in practice. If they are not, the newest message wins.

@@ -11,10 +11,12 @@ from firn.api.v1alpha1 import (
     DeadLetterReplay,
     IcebergTopic,
     RetentionPolicy,
+    TopicSet,
     compaction_policy,
     dead_letter_replay,
     iceberg_topic,
     retention_policy,
+    topic_set,
 )
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
@@ -228,6 +230,26 @@ def dead_letter_replays() -> Manifest:
     return _crd(DeadLetterReplay, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
 
 
+def topic_sets() -> Manifest:
+    """Return the CRD of TopicSet."""
+    columns = (
+        _READY,
+        _column("Matched", ".status.matched", "Number of topics that match.", kind="integer"),
+        _column("Made", ".status.made", "Number of these topics that have an IcebergTopic.", kind="integer"),
+        _column("Refused", ".status.topicsRefused", "Number of refused topics.", kind="integer"),
+        _AGE,
+        _column("Reason", _condition("Ready", "reason"), "Reason of Ready.", wide=True),
+        _column("Profile", ".spec.profile", "Profile of the topics.", wide=True),
+        _column("Match", ".spec.match", "Expression that the names of topics match.", wide=True),
+        _column(
+            "Kept", ".status.kept", "Number of IcebergTopics whose topic no longer matches.", kind="integer", wide=True
+        ),
+        _MESSAGE,
+    )
+    kind = topic_set
+    return _crd(TopicSet, kind.KIND, kind.PLURAL, kind.SHORT_NAME, columns)
+
+
 def all_crds() -> list[Manifest]:
     """Return every CRD of the API group."""
-    return [iceberg_topics(), compaction_policies(), retention_policies(), dead_letter_replays()]
+    return [iceberg_topics(), compaction_policies(), retention_policies(), dead_letter_replays(), topic_sets()]

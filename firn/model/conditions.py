@@ -8,11 +8,11 @@ from enum import StrEnum
 
 
 class ConditionType(StrEnum):
-    """Condition types of IcebergTopics and policies, in the order in which status lists them."""
+    """Condition types of all kinds of resources, in the order in which status lists them."""
 
     READY = "Ready"
     """IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy. DeadLetterReplays: the replay has \
-ended well."""
+ended well. TopicSets: each matched topic has its IcebergTopic."""
     SPEC_VALID = "SpecValid"
     """The spec is valid together with the operator's configuration and the earlier spec."""
     TOPIC_READY = "TopicReady"
@@ -33,6 +33,10 @@ ended well."""
     """Maintenance runs start in time and succeed. This condition does not affect Ready."""
     FINISHED = "Finished"
     """DeadLetterReplays: the replay has ended, well or not. Until then, the message says what it waits for."""
+    TOPICS_LISTED = "TopicsListed"
+    """The operator has listed the topics of the profile."""
+    LIMIT_REACHED = "LimitReached"
+    """More topics match than `spec.limit` allows. Present only while True."""
     RECONCILING = "Reconciling"
     """The operator works on the resource, or waits for something it needs. Present only while True."""
     STALLED = "Stalled"
@@ -51,7 +55,8 @@ class Reason(StrEnum):
     """
 
     ALL_READY = "AllReady"
-    """Ready: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy."""
+    """Ready: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy. TopicSets: each matched \
+topic has its IcebergTopic."""
     SUSPENDED = "Suspended"
     """Ready, IngestionReady: `spec.suspend` is true. Set it to false to continue."""
     INVALID_SPEC = "InvalidSpec"
@@ -92,16 +97,23 @@ or create the resource again with another table.name."""
     """SpecValid: A check of `spec.quality.rules` cannot be read, or its types do not fit. Correct the check as the message says."""
     BAD_TOPIC_CONFIG = "BadTopicConfig"
     """SpecValid: The brokers reject a key or a value of `spec.config`. Correct it."""
+    BAD_PATTERN = "BadPattern"
+    """SpecValid: TopicSets: `match` or `exclude` is no RE2 expression, or the template uses a group that `match` does not have. \
+Correct the field in the message."""
     CREATED = "Created"
     """TopicReady, TableReady: Firn created the Kafka topic or the table."""
     ADOPTED = "Adopted"
     """TopicReady, TableReady: The Kafka topic or the table existed before, and Firn manages it now."""
     BROKER_STARTING = "BrokerStarting"
     """TopicReady: The brokers are starting. Wait."""
+    TOPIC_GONE = "TopicGone"
+    """TopicReady: The Kafka topic of an IcebergTopic that a TopicSet made does not exist. Create the Kafka topic again, or delete the \
+IcebergTopic."""
     BROKER_UNREACHABLE = "BrokerUnreachable"
-    """TopicReady, DeletionBlocked: The brokers do not answer, or a broker cannot run. Check the profile's pods, the address and the network."""
+    """TopicReady, TopicsListed, DeletionBlocked: The brokers do not answer, or a broker cannot run. \
+Check the profile's pods, the address and the network."""
     ACCESS_DENIED = "AccessDenied"
-    """TopicReady, TableReady: Brokers, catalog, object store or schema registry reject the credentials or the operation. \
+    """TopicReady, TableReady, TopicsListed: Brokers, catalog, object store or schema registry reject the credentials or the operation. \
 Correct the Secret or the grants."""
     PARTITION_DECREASE_REFUSED = "PartitionDecreaseRefused"
     """TopicReady: `spec.partitions` is lower than the topic's number of partitions. Raise it, or remove it."""
@@ -177,7 +189,14 @@ Set `epoch` of the field as the message says."""
     """PoliciesResolved: No policy names or selects the topic."""
     REFUSED_FOR_SOME = "RefusedForSome"
     """Ready, Stalled: Policies: the policy does not fit some of its topics, which the message names. \
-Correct the policy, its selector or the topics."""
+Correct the policy, its selector or the topics. TopicSets: some matched topics get no IcebergTopic, or their IcebergTopic cannot follow \
+the template. Follow the message, and `status.refused`."""
+    LISTED = "Listed"
+    """TopicsListed: The operator has listed the topics of the profile."""
+    LIMIT_REACHED = "LimitReached"
+    """Ready, LimitReached, Stalled: TopicSets: more topics match than `spec.limit` allows. Raise the limit, or narrow `match`."""
+    MAKING_TOPICS = "MakingTopics"
+    """Ready, Reconciling: TopicSets: the operator creates, updates or deletes IcebergTopics. Wait."""
     POLICY_NOT_FOUND = "PolicyNotFound"
     """PoliciesResolved: The topic names a policy that its namespace does not have. Create it, or correct the reference."""
     POLICY_INVALID = "PolicyInvalid"

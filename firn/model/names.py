@@ -6,6 +6,8 @@ GROUP = "firn.dev"
 VERSION = "v1alpha1"
 API_VERSION = f"{GROUP}/{VERSION}"
 FIELD_MANAGER = "firn-operator"
+TOPIC_SET_MANAGER = "firn-topic-set"
+"""Field manager of the fields that a TopicSet sets in its IcebergTopics."""
 MANAGED_BY = "firn"
 CONFIG_OBJECT = "firn-config"
 CLAIM = "firn-operator"
@@ -23,6 +25,8 @@ LABEL_POLICY_KIND = f"{GROUP}/policy-kind"
 LABEL_POLICY_NAMESPACE = f"{GROUP}/policy-namespace"
 LABEL_POLICY = f"{GROUP}/policy"
 LABEL_POLICY_UID = f"{GROUP}/policy-uid"
+LABEL_TOPIC_SET = f"{GROUP}/topic-set"
+"""Label of an IcebergTopic: the TopicSet of its namespace that made it."""
 
 EXECUTOR_ROLE = {"spark-role": "executor"}
 """Labels that Spark adds to executor pods. Executors also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""
@@ -38,6 +42,8 @@ ACKNOWLEDGE_AUDIT = f"{GROUP}/acknowledge-audit"
 RUN_NOW = f"{GROUP}/run-now"
 
 FINALIZER = f"{GROUP}/delete-data"
+TOPIC_SET_FINALIZER = f"{GROUP}/delete-iceberg-topics"
+"""Finalizer of a TopicSet with removal Delete."""
 
 # Snapshot summary keys and table properties
 SUMMARY_TOPIC_ID = "firn.topic-id"

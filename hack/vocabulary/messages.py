@@ -18,6 +18,7 @@ _ARGUMENTS = {
     "FleetHealth": (CONDITIONS, 1),
     "Form": (RULES, 1),
     "GroupHealth": (CONDITIONS, 1),
+    "Refusal": (CONDITIONS, 2),
     "Resolution": (CONDITIONS, 3),
     "Rule": (RULES, 1),
     "Trouble": (CONDITIONS, 1),

@@ -106,6 +106,15 @@ class TopicsContract:
         await topics.create(PROFILE, name, 1, {})
         assert (await self.await_visible(topics, name)).topic_id != first.topic_id
 
+    async def test_the_list_of_names_has_all_topics(self, topics: Topics, name: str) -> None:
+        assert name not in await topics.list_names(PROFILE)
+        await topics.create(PROFILE, name, 2, {})
+        while name not in await topics.list_names(PROFILE):
+            pass
+        await topics.delete(PROFILE, name)
+        while name in await topics.list_names(PROFILE):
+            pass
+
     async def test_the_fleet_state_counts_brokers(self, topics: Topics) -> None:
         for replicas in (False, True):
             fleet = await topics.fleet(PROFILE, replicas=replicas)

@@ -3,18 +3,20 @@ ends."""
 
 import copy
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from firn.model import names
-from firn.model.errors import CommitConflictError
+from firn.model.errors import CommitConflictError, ConflictError, InvalidSpecError
 from firn_controllers.ports import JobState, Manifest, PodState, StatefulSetState
 from firn_operator.adapters.kube.workloads import job_state
+from firn_operator.cli.resources.manifests import merged, three_way
 from tests.fakes.clock import FakeClock
 from tests.fakes.faults import Faults, effect
-from tests.gen import pod
+from tests.gen import pod, topic
 from tests.listed_messages import check_listed
 
 Place = tuple[str, str, str, str]
@@ -36,6 +38,11 @@ class FakeCluster:
         """Namespace of resources -> namespace of another release that has claimed it."""
         self.broken_images: set[str] = set()
         """Pods of a template with one of these images never become ready: their container fails repeatedly."""
+        self.refused_topics: dict[str, str] = {}
+        """Name of an IcebergTopic that the API server refuses -> its cause."""
+        self._set_applied: dict[Place, Manifest] = {}
+        """IcebergTopic -> fields that a TopicSet last applied."""
+        self._created: Counter[Place] = Counter()
         self._applied: dict[Place, Manifest] = {}
         """Content of each object after its last apply."""
         self._version = 100
@@ -141,10 +148,52 @@ class FakeCluster:
         return self._changed(live)
 
     @effect
+    async def apply_topic(self, manifest: Manifest, *, create: bool) -> Manifest:
+        place, metadata = _place(manifest), manifest["metadata"]
+        live = self.objects.get(place)
+        if (create and live is not None) or (
+            not create and (live or {"metadata": {}})["metadata"].get("uid") != metadata["uid"]
+        ):
+            raise ConflictError(f"IcebergTopic {place[3]} exists already")
+        if place[3] in self.refused_topics:
+            raise InvalidSpecError(f"the API server refuses IcebergTopic {place[3]}: {self.refused_topics[place[3]]}")
+        wanted = {"metadata": {key: metadata[key] for key in ("labels", "annotations")}, "spec": manifest["spec"]}
+        if live is None:
+            self._created[place] += 1
+            live = topic(place[3], namespace=place[2])
+            live["metadata"]["uid"] += f"-{self._created[place]}" if self._created[place] > 1 else ""
+            live["metadata"]["creationTimestamp"] = time_text(self.clock.now())
+            live["spec"] = {}
+            live["metadata"]["generation"] = 0
+        before = {"metadata": live["metadata"], "spec": live["spec"]}
+        changed = merged(before, three_way(self._set_applied.get(place, {}), wanted, before))
+        live["metadata"]["generation"] += changed["spec"] != live["spec"]
+        live["metadata"] |= {key: changed["metadata"][key] for key in ("labels", "annotations")}
+        live["spec"] = changed["spec"]
+        self._set_applied[place] = copy.deepcopy(wanted)
+        self.objects[place] = live
+        self.faults.log.append(f"apply IcebergTopic {place[3]}")
+        return self._changed(live)
+
+    @effect
+    async def delete_topic(self, namespace: str, name: str, uid: str) -> None:
+        place = (names.API_VERSION, KIND, namespace, name)
+        live = self.objects.get(place)
+        if live is None or live["metadata"]["uid"] != uid:
+            return
+        self._set_applied.pop(place, None)
+        self.faults.log.append(f"delete IcebergTopic {name}")
+        if live["metadata"].get("finalizers"):
+            live["metadata"]["deletionTimestamp"] = time_text(self.clock.now())
+            self._changed(live)
+        else:
+            self._remove(live)
+
+    @effect
     async def set_finalizers(
-        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
+        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str, kind: str = KIND
     ) -> Manifest | None:
-        live = self._checked(namespace, name, resource_version)
+        live = self._checked(namespace, name, resource_version, kind)
         if live is None:
             return None
         live["metadata"]["finalizers"] = list(finalizers)

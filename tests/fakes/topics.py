@@ -31,6 +31,10 @@ class FakeTopics:
             return None
         return replace(live, defaults={key: self.defaults[key] for key in self.defaults.keys() - live.configs.keys()})
 
+    async def list_names(self, profile: str) -> frozenset[str]:
+        self._answer(profile)
+        return frozenset(topic for owner, topic in self.topics if owner == profile)
+
     @effect
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         self._answer(profile)

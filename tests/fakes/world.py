@@ -47,7 +47,7 @@ class World:
         ports = Ports(self.topics, self.tables, self.cluster, self.progress, self.schemas, self.clock)
         self.operator = Controllers(self.config, "config-uid", ports, jitter=lambda: 0.5, cluster_uid=self.cluster_uid)
         self.cluster.watch = [self._watched]
-        for kind in ("Job", *KINDS, "DeadLetterReplay", "IcebergTopic"):
+        for kind in ("Job", *KINDS, "DeadLetterReplay", "TopicSet", "IcebergTopic"):
             for manifest in self.cluster.all(kind):
                 self._watched("seen", manifest)
         for namespace, name in self.debts:
@@ -149,6 +149,10 @@ class World:
                 self.operator.replay_seen(manifest)
             case "DeadLetterReplay", _:
                 self.operator.replay_gone(manifest)
+            case "TopicSet", "seen":
+                self.operator.set_seen(manifest)
+            case "TopicSet", _:
+                self.operator.set_gone(manifest)
             case _, "seen":
                 self.operator.policy_seen(manifest)
             case _:

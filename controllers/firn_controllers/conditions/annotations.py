@@ -8,6 +8,7 @@ from firn.model import names
 from firn.model.jobs import RESUME
 
 ON_POLICIES = (names.PAUSE, names.RUN_NOW)
+ON_TOPIC_SETS = (names.PAUSE,)
 ON_TOPICS = (
     *ON_POLICIES,
     names.FORCE_DELETION,
@@ -46,7 +47,9 @@ def remarks(annotations: Mapping[str, str], known: Collection[str]) -> str:
     notes += [
         f"annotation {key} has an invalid value: write {_FORMS[key][1]}" for key in known if misread(annotations, key)
     ]
-    notes += [f"annotation {key} has no effect; {_advice(key, known)}" for key in ours(annotations) if key not in known]
+    # The operator writes the hash of the template into the IcebergTopics of a TopicSet.
+    others = [key for key in ours(annotations) if key not in known and key != names.TEMPLATE_HASH]
+    notes += [f"annotation {key} has no effect; {_advice(key, known)}" for key in others]
     return "".join(f"; {note}" for note in sorted(notes))
 
 

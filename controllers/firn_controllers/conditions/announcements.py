@@ -83,6 +83,8 @@ class EventReason(StrEnum):
     """A broker does not run, or a change of the profile cannot take effect. The message names the cause."""
     RECOVERED = "Recovered"
     """All brokers of the profile run again."""
+    TOPICS_CHANGED = "TopicsChanged"
+    """The operator created, updated or deleted IcebergTopics of a TopicSet."""
     NAMESPACE_TAKEN = "NamespaceTaken"
     """Another release manages the resources of a namespace that this release watches, too."""
     FINALIZED = "MetadataVersionFinalised"

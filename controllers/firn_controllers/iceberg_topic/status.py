@@ -272,7 +272,8 @@ def _topic_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         case AccessDeniedError() as error:
             return Verdict("False", Reason.ACCESS_DENIED, steady(str(error)))
         case NotReadyError() as error:
-            return Verdict("False", Reason.BROKER_STARTING, steady(str(error)))
+            gone = error.reason == Reason.TOPIC_GONE
+            return Verdict("False", Reason.TOPIC_GONE if gone else Reason.BROKER_STARTING, steady(str(error)))
         case FirnError() as error if not isinstance(error, InvalidSpecError):
             return Verdict("False", Reason.BROKER_UNREACHABLE, steady(str(error)))
     return as_before(observed, ConditionType.TOPIC_READY) or _pending("waiting for a valid spec")

@@ -7,10 +7,11 @@ from firn.model import durations
 from firn.model.config import Config
 from firn_controllers.board import Board
 from firn_controllers.cache.policies import PolicyCache
+from firn_controllers.cache.topic_sets import SetCache
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
 from firn_controllers.children import Owner
 from firn_controllers.conditions.announcements import Announcement
-from firn_controllers.ports import Ports
+from firn_controllers.ports import Manifest, Ports
 from firn_controllers.queue import Lane, Outcome
 
 REFRESH = 60.0
@@ -42,11 +43,16 @@ class Context:
     ports: Ports
     topics: TopicCache
     policies: PolicyCache
+    sets: SetCache
     board: Board
     wake_topic: Callable[[Name, Lane], None]
     """Puts a topic into a lane of the queue."""
     topic_written: Callable[[TopicEntry], None]
     """Stores a topic as the API server answered to a write."""
+    topic_applied: Callable[[Manifest], object]
+    """Processes an IcebergTopic that a TopicSet created or changed, as the API server answered."""
+    wake_set: Callable[[Name, Lane], None]
+    """Puts a TopicSet into a lane of the queue."""
     wake_topic_after: Callable[[Name, float], None]
     """Puts a topic into the queue after so many seconds."""
     wake_group_after: Callable[[str, float], None]

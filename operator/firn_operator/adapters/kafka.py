@@ -103,6 +103,10 @@ class KafkaTopics:
         """Describe a topic; return None if it does not exist."""
         return await self._profiles[profile].describes.submit(topic)
 
+    async def list_names(self, profile: str) -> frozenset[str]:
+        """Return the names of all topics."""
+        return await self._profiles[profile].listings.submit(None)
+
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:
         """Create a topic."""
         await self._profiles[profile].creates.submit((topic, partitions, dict(configs)))
@@ -148,6 +152,7 @@ class ProfileClients:
         self.alters: Batch[tuple[str, dict[str, str], tuple[str, ...]], None] = Batch(self._alter, _BATCH)
         self.deletes: Batch[str, None] = Batch(self._delete, _BATCH)
         self.fleets: Batch[bool, FleetState] = Batch(self._fleet, _BATCH)
+        self.listings: Batch[None, frozenset[str]] = Batch(self._list, _BATCH)
 
     def admin(self) -> AdminClient:
         """Return the client, opened again after a secret file changed. Raises UnavailableError during `_REST`."""
@@ -295,6 +300,11 @@ class ProfileClients:
         ]
         lagging = tuple(sorted(set(short))[:LAGGING_SHOWN])
         return [FleetState(len(answer.brokers), len(short), lagging)] * len(calls)
+
+    async def _list(self, calls: Sequence[None]) -> Sequence[frozenset[str] | BaseException]:
+        listed = asyncio.to_thread(self.admin().list_topics, timeout=REQUEST_TIMEOUT)
+        answer = await self._answer("list topics", listed)
+        return [answer if isinstance(answer, BaseException) else frozenset(answer.topics)] * len(calls)
 
     async def _each(
         self, action: str, topics: Sequence[str], futures: Mapping[str, "Future[Any]"], fine: int | None

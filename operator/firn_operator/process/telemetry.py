@@ -20,13 +20,14 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from prometheus_client.metrics_core import Metric
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from firn.event_loop import follow_stalls
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn_controllers.board import Board
+from firn_controllers.cache.topic_sets import SetEntry
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.fleet.health import FleetHealth
 from firn_controllers.iceberg_topic.completeness import retention_bytes, retention_ms
@@ -360,6 +361,30 @@ class LogMetrics(Collector):
             if (limit := retention_bytes(configs)) is not None:
                 size.add(labels, limit)
         return [seconds, size]
+
+
+class TopicSetMetrics(Collector):
+    """Metrics of TopicSets, read from their statuses at each scrape."""
+
+    def __init__(self, sets: Callable[[], Iterable[SetEntry]]) -> None:
+        self._sets = sets
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric family of all sets."""
+        topics = GaugeMetricFamily(
+            "firn_topic_set_topics",
+            "Topics of a TopicSet by state: matched, made (they have an IcebergTopic), refused; kept: IcebergTopics whose topic does not match",
+            labels=["namespace", "topic_set", "state"],
+        )
+        for entry in self._sets():
+            for state, key in _SET_STATES.items():
+                if key in entry.status:
+                    topics.add_metric([*entry.name, state], entry.status[key])
+        return [topics]
+
+
+_SET_STATES = {"matched": "matched", "made": "made", "kept": "kept", "refused": "topicsRefused"}
+"""Value of the label ``state`` -> field of the status of a TopicSet."""
 
 
 class TopicTally:

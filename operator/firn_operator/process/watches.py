@@ -1,27 +1,29 @@
 """Changes in the cluster from kopf's watches and from lists. This module feeds keys and caches and decides nothing.
 
-kopf runs twice in this loop: for IcebergTopics and policies of all (or the watched) namespaces, and for Firn's own
+kopf runs twice in this loop: for IcebergTopics, policies and TopicSets of all (or the watched) namespaces, and for Firn's own
 objects, which the operator may read in its own namespace only. A list at each ``resync`` finds
 changes that a watch has missed, and detects a dead watch.
 """
 
 import asyncio
-import itertools
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import kopf
 from kubernetes.aio.client import Configuration
 
+from firn.api.v1alpha1 import topic_set
 from firn.model import durations, names
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn_controllers.cache.policies import KINDS, PolicyEntry
 from firn_controllers.cache.replays import KIND as REPLAY
 from firn_controllers.cache.replays import ReplayEntry
+from firn_controllers.cache.topic_sets import SetEntry
 from firn_controllers.children import COMPONENT
 from firn_controllers.policies.runs import COMPONENT_RUN
 from firn_controllers.reconcile import Controllers
@@ -145,6 +147,7 @@ class Watches:
         """Read all objects once, then start the controllers."""
         await self._list_children()
         await self._list_policies()
+        await self._list_sets()
         await self._list_topics()
         self._controllers.synced()
 
@@ -160,6 +163,7 @@ class Watches:
             try:
                 await self._list_children()
                 await self._list_policies()
+                await self._list_sets()
                 await self._list_topics()
             except (ApiError, UnavailableError, AccessDeniedError) as error:
                 log.warning("the resync failed and will be retried; the watches continue: %s", error)
@@ -173,6 +177,8 @@ class Watches:
         for kind in (*KINDS, REPLAY):
             plural = PLURALS[names.API_VERSION, kind]
             kopf.on.event(names.GROUP, names.VERSION, plural, registry=resources)(self._policy_event)
+        sets = PLURALS[names.API_VERSION, topic_set.KIND]
+        kopf.on.event(names.GROUP, names.VERSION, sets, registry=resources)(self._set_event)
         for child in _CHILDREN:
             kopf.on.event(*child, registry=children)(self._child_event)
         for child in _OBJECTS:
@@ -263,6 +269,11 @@ class Watches:
         self.deliveries.delivered(manifest)
         self._feed_policy(manifest, gone=event["type"] == "DELETED")
 
+    async def _set_event(self, event: Mapping[str, Any], **_: Any) -> None:
+        manifest = trimmed(event["object"])
+        self.deliveries.delivered(manifest)
+        self._feed_set(manifest, gone=event["type"] == "DELETED")
+
     async def _child_event(self, event: Mapping[str, Any], **_: Any) -> None:
         manifest = trimmed(event["object"])
         self.deliveries.delivered(manifest)
@@ -299,24 +310,37 @@ class Watches:
             case _:
                 self._controllers.policy_seen(manifest)
 
+    def _feed_set(self, manifest: Manifest, *, gone: bool) -> None:
+        if gone:
+            self._controllers.set_gone(manifest)
+        else:
+            self._controllers.set_seen(manifest)
+
     async def _list_policies(self) -> None:
+        for kind in KINDS:
+            await self._list_few(kind, self._feed_policy, partial(_of_kind, self._controllers.policies.all, kind))
+        await self._list_few(REPLAY, self._feed_policy, self._controllers.replays.all)
+
+    async def _list_sets(self) -> None:
+        await self._list_few(topic_set.KIND, self._feed_set, self._controllers.sets.all)
+
+    async def _list_few(
+        self, kind: str, feed: Callable[..., None], known: Callable[[], Iterable[PolicyEntry | ReplayEntry | SetEntry]]
+    ) -> None:
+        """List a kind with few objects. ``known`` returns those that the caches have after the list."""
         spaces: list[str | None] = [*self._config.watch_namespaces]
-        for kind, namespace in itertools.product((*KINDS, REPLAY), spaces or [None]):
+        for namespace in spaces or [None]:
             manifests, version = await lists.list_all(self._api, names.API_VERSION, kind, namespace, {})
             self.deliveries.listed(kind, namespace, _newest(manifests), version)
             present = {(manifest["metadata"]["namespace"], manifest["metadata"]["name"]) for manifest in manifests}
             for manifest in manifests:
-                self._feed_policy(trimmed(manifest), gone=False)
-            known: list[PolicyEntry | ReplayEntry] = [
-                *self._controllers.policies.all(),
-                *self._controllers.replays.all(),
-            ]
-            for policy in known:
-                listed = policy.kind == kind and namespace in (None, policy.name[0])
-                if listed and int(policy.resource_version) <= version and policy.name not in present:
-                    log.warning("%s %s/%s %s", kind, *policy.name, UNREPORTED)
-                    metadata = {"namespace": policy.name[0], "name": policy.name[1], "uid": policy.uid}
-                    self._feed_policy({"kind": kind, "metadata": metadata}, gone=True)
+                feed(trimmed(manifest), gone=False)
+            for entry in list(known()):
+                listed = namespace in (None, entry.name[0])
+                if listed and int(entry.resource_version) <= version and entry.name not in present:
+                    log.warning("%s %s/%s %s", kind, *entry.name, UNREPORTED)
+                    metadata = {"namespace": entry.name[0], "name": entry.name[1], "uid": entry.uid}
+                    feed({"kind": kind, "metadata": metadata}, gone=True)
 
     async def _list_topics(self) -> None:
         spaces: list[str | None] = [*self._config.watch_namespaces]
@@ -353,6 +377,10 @@ class Watches:
                 labels_to_wake += [{names.LABEL_GROUP: name} for name in self._config.groups]
             for labels in labels_to_wake:
                 self._controllers.child_seen(labels)
+
+
+def _of_kind(policies: Callable[[], Iterable[PolicyEntry]], kind: str) -> Iterable[PolicyEntry]:
+    return (policy for policy in policies() if policy.kind == kind)
 
 
 def trimmed(manifest: Mapping[str, Any]) -> Manifest:

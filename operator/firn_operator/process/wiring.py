@@ -194,6 +194,7 @@ def _figures(config: Config, controllers: Controllers, survey: Survey) -> list[C
     figures: list[Collector] = [
         telemetry.DebtMetrics(lambda: list(survey.findings.values())),
         telemetry.LogMetrics(topics, controllers.board.configs.get),
+        telemetry.TopicSetMetrics(controllers.sets.all),
     ]
     if config.maintenance.audit.schedule.strip():
         figures.append(telemetry.AuditMetrics(topics))

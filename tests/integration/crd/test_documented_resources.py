@@ -13,6 +13,7 @@ PLURALS = {
     "CompactionPolicy": "compactionpolicies",
     "RetentionPolicy": "retentionpolicies",
     "DeadLetterReplay": "deadletterreplays",
+    "TopicSet": "topicsets",
 }
 
 

@@ -33,7 +33,7 @@ EVERYTHING_ON = {
     "maintenance": {"sizes": {"large": {"executors": {"instances": 2}}}},
 }
 DISKLESS = {"quickStart": {"diskless": {"enabled": True}}}
-KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays")
+KINDS = ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays", "topicsets")
 
 
 def config_of(objects: list[Manifest]) -> Config:

@@ -5,6 +5,7 @@ A step that fails stops the steps that need it. `TopicFindings` records the resu
 
 from dataclasses import replace
 
+from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import TableTarget
@@ -137,6 +138,12 @@ class TopicAgreement:
         steps = plan.topic(
             live, spec.partitions, default, observed.log_retention.over(spec.config), observed.owned_config
         )
+        if live is None and names.LABEL_TOPIC_SET in observed.resource.metadata.labels:
+            raise NotReadyError(
+                f"Kafka topic {topic} does not exist, and a TopicSet made this IcebergTopic for an existing topic; create the Kafka topic again,"
+                f" delete this IcebergTopic, or remove its label {names.LABEL_TOPIC_SET} so that the operator creates the topic",
+                reason=Reason.TOPIC_GONE,
+            )
         for step in steps:
             match step:
                 case plan.CreateTopic(partitions, configs):

@@ -187,6 +187,7 @@ PLURALS = {
     ("firn.dev/v1alpha1", "CompactionPolicy"): "compactionpolicies",
     ("firn.dev/v1alpha1", "RetentionPolicy"): "retentionpolicies",
     ("firn.dev/v1alpha1", "DeadLetterReplay"): "deadletterreplays",
+    ("firn.dev/v1alpha1", "TopicSet"): "topicsets",
 }
 """Resource names of the kinds that the operator uses."""
 

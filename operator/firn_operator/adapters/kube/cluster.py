@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from firn.model import names
-from firn.model.errors import AccessDeniedError, CommitConflictError
+from firn.model.errors import AccessDeniedError, CommitConflictError, ConflictError, InvalidSpecError
 from firn_controllers.ports import JobState, PodState, StatefulSetState
 from firn_operator.adapters.kube import field_managers
 from firn_operator.adapters.kube.api_client import (
@@ -194,11 +194,38 @@ class KubeCluster:
         place = path(names.API_VERSION, kind, namespace, name, "status")
         return await self._patch(place, "/status", status, resource_version)
 
+    async def apply_topic(self, manifest: Manifest, *, create: bool) -> Manifest:
+        """Apply an IcebergTopic of a TopicSet server-side. Returns the live object."""
+        namespace, name = manifest["metadata"]["namespace"], manifest["metadata"]["name"]
+        if create and await self.get(names.API_VERSION, "IcebergTopic", namespace, name) is not None:
+            raise ConflictError(f"IcebergTopic {name} exists already")
+        # Without force, an object that another client creates at the same time keeps its fields.
+        query = {"fieldManager": names.TOPIC_SET_MANAGER, "force": "false" if create else "true"}
+        place = path(names.API_VERSION, "IcebergTopic", namespace, name)
+        try:
+            return await self._api.call("PATCH", place, query, manifest, APPLY)
+        except ApiError as error:
+            # An object with another uid is a conflict, or a change of an immutable field, depending on whether it exists.
+            if error.status == 409 or (error.status == 422 and "metadata.uid:" in error.message):
+                raise ConflictError(f"IcebergTopic {name} was created or replaced by another client") from error
+            if error.status in (400, 422):
+                raise InvalidSpecError(f"the API server refuses IcebergTopic {name}: {error.message}") from error
+            raise
+
+    async def delete_topic(self, namespace: str, name: str, uid: str) -> None:
+        """Delete an IcebergTopic if it still has this uid."""
+        body = {"propagationPolicy": "Background", "preconditions": {"uid": uid}}
+        try:
+            await self._api.call("DELETE", path(names.API_VERSION, "IcebergTopic", namespace, name), body=body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+
     async def set_finalizers(
-        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str
+        self, namespace: str, name: str, finalizers: Sequence[str], resource_version: str, kind: str = "IcebergTopic"
     ) -> Manifest | None:
         """Replace the finalizers of a resource, if its resource version is still the given one."""
-        place = path(names.API_VERSION, "IcebergTopic", namespace, name)
+        place = path(names.API_VERSION, kind, namespace, name)
         return await self._patch(place, "/metadata/finalizers", list(finalizers), resource_version)
 
     async def event(

@@ -16,6 +16,7 @@ PLURALS = {
     "IcebergTopic": "icebergtopics",
     "CompactionPolicy": "compactionpolicies",
     "RetentionPolicy": "retentionpolicies",
+    "TopicSet": "topicsets",
 }
 """Kinds of Firn, and their names in URLs."""
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')

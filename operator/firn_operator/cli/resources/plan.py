@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
+from firn.api.v1alpha1 import TopicSet
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema
 from firn_controllers.cache.policies import policy_entry
 from firn_controllers.conditions.annotations import ours
-from firn_controllers.preview import policies, topics
+from firn_controllers.preview import policies, topic_sets, topics
 from firn_controllers.preview.effects import Effect, EffectKind, changed, created, refused
 from firn_controllers.preview.fields import differences
 from firn_operator.cli.resources import manifests, screen
@@ -24,6 +25,7 @@ _EXISTING = (
     "whether the Kafka topic and the table exist already; existing ones are adopted, if the configuration allows it"
 )
 _ASKED = "the columns of the schema, because only the operator asks the schema registry and compiles Protobuf"
+_MATCHES = "the topics that match, and the IcebergTopics that the set makes, because only the operator lists topics"
 _BROKERS = "the values of topic configs, which only the brokers know"
 
 
@@ -86,7 +88,13 @@ def _planned(draft: Draft, around: Surroundings) -> Planned:
         return Planned(draft, tuple(draft.effects), tuple(draft.unchecked))
     unchecked = list(draft.unchecked)
     try:
-        effects = _topic(draft, around, unchecked) if draft.kind == "IcebergTopic" else _policy(draft, around)
+        match draft.kind:
+            case "IcebergTopic":
+                effects = _topic(draft, around, unchecked)
+            case "TopicSet":
+                effects = _topic_set(draft, around, unchecked)
+            case _:
+                effects = _policy(draft, around)
     except InvalidSpecError as error:
         effects = (refused("spec", str(error), error.reason),)
     if not any(effect.kind is EffectKind.REFUSED for effect in effects):
@@ -114,6 +122,13 @@ def _policy(draft: Draft, around: Surroundings) -> tuple[Effect, ...]:
     before = policy_entry(draft.live, around.config) if draft.live is not None else None
     governed = around.topics.in_namespace(draft.namespace)
     return policies.preview(before, after, governed, around.policies.live, around.policies.wanted)
+
+
+def _topic_set(draft: Draft, around: Surroundings, unchecked: list[str]) -> tuple[Effect, ...]:
+    assert draft.wanted is not None
+    unchecked.append(_MATCHES)
+    before = TopicSet.parse(draft.live) if draft.live is not None else None
+    return topic_sets.preview(before, TopicSet.parse(draft.wanted), around.config, configured=not around.without)
 
 
 def _rest(draft: Draft, effects: Sequence[Effect]) -> Iterator[Effect]:

@@ -10,13 +10,21 @@ from firn.model.jobs import SchemaFormat
 Manifest = Mapping[str, Any]
 EVENTS_SHOWN = 5
 BAD_WHEN_TRUE = frozenset(
-    {ConditionType.RECONCILING, ConditionType.STALLED, ConditionType.PAUSED, ConditionType.DELETION_BLOCKED}
+    {
+        ConditionType.LIMIT_REACHED,
+        ConditionType.RECONCILING,
+        ConditionType.STALLED,
+        ConditionType.PAUSED,
+        ConditionType.DELETION_BLOCKED,
+    }
 )
 BY_GRAVITY = (
     ConditionType.DELETION_BLOCKED,
     ConditionType.STALLED,
     ConditionType.READY,
     ConditionType.SPEC_VALID,
+    ConditionType.TOPICS_LISTED,
+    ConditionType.LIMIT_REACHED,
     ConditionType.TOPIC_READY,
     ConditionType.TABLE_READY,
     ConditionType.INGESTION_READY,

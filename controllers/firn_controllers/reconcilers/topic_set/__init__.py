@@ -1,0 +1,1 @@
+"""The reconcilers of TopicSets, and of the lists of topics that they share."""

@@ -1,0 +1,1 @@
+"""Decisions about TopicSets: which topics match, the IcebergTopic of each, and the status."""

@@ -1,0 +1,181 @@
+"""TopicSet: an IcebergTopic for each existing Kafka topic whose name matches a pattern."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+from pydantic import Field, ValidationError, WithJsonSchema
+
+from firn.api.model import ApiModel, Condition, Int64, ObjectMeta, Rule
+from firn.api.structural import VALIDATIONS, Schema, structural
+from firn.api.v1alpha1.iceberg_topic import IcebergTopicSpec
+from firn.api.v1alpha1.policy import NAME_RULE, ConfiguredName
+from firn.model.errors import InvalidSpecError
+
+KIND = "TopicSet"
+PLURAL = "topicsets"
+SHORT_NAME = "tset"
+MOST_TOPICS = 10_000
+MOST_REFUSED = 20
+"""Most refused topics that a status lists."""
+MOST_PATTERN = 1024
+
+_SET_BY_OPERATOR = ("profile", "topicName")
+"""Fields of an IcebergTopic's spec that the operator sets itself."""
+_OF_TEXTS = ("pattern", "format")
+"""Keywords that a text with placeholders does not meet."""
+
+PatternText = Annotated[str, Field(min_length=1, max_length=MOST_PATTERN)]
+MetadataText = Annotated[str, Field(max_length=4096)]
+Why = Literal["NameConflict", "InvalidName", "TableConflict", "TopicTaken", "MatchedByOlderSet", "InvalidSpec"]
+
+
+def with_placeholders(schema: Schema) -> Schema:
+    """Return a structural schema that also accepts texts with placeholders.
+
+    It has no rules and no defaults: the API server checks and completes the IcebergTopics.
+    """
+    if "type" not in schema:
+        return schema  # a union, whose texts are fixed words
+    dropped = {VALIDATIONS, "default", *(_OF_TEXTS if schema["type"] == "string" else ())}
+    result = {key: value for key, value in schema.items() if key not in dropped}
+    if "properties" in schema:
+        result["properties"] = {name: with_placeholders(each) for name, each in schema["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            result[key] = with_placeholders(schema[key])
+    return result
+
+
+def _template_spec() -> Schema:
+    schema = with_placeholders(structural(IcebergTopicSpec.model_json_schema(by_alias=True)))
+    members = {name: each for name, each in schema["properties"].items() if name not in _SET_BY_OPERATOR}
+    return {**schema, "properties": members}
+
+
+TemplateText = Annotated[
+    dict[str, MetadataText],
+    Field(max_length=64),
+    Rule(
+        "self.all(key, !key.startsWith('firn.dev/'))",
+        "labels and annotations of a template must not start with firn.dev/, which the operator reserves",
+    ),
+]
+
+
+class TemplateMetadata(ApiModel):
+    """Name, labels and annotations of each IcebergTopic."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=253,
+        description="Name of the IcebergTopic, such as $team-$name. In the values of placeholders, capital letters become small, and"
+        " characters that Kubernetes does not allow become -.",
+    )
+    labels: TemplateText = Field(default_factory=dict, description="Labels, such as team: $team.")
+    annotations: TemplateText = Field(default_factory=dict, description="Annotations.")
+
+
+class TopicTemplate(ApiModel):
+    """The IcebergTopic of a matched topic."""
+
+    metadata: TemplateMetadata = Field(description="Name, labels and annotations of each IcebergTopic.")
+    spec: Annotated[dict[str, Any], WithJsonSchema(_template_spec())] = Field(
+        default_factory=dict,
+        description="The spec of each IcebergTopic, without profile and topicName, which the operator sets. A text may have placeholders:"
+        " $NAME or ${NAME} for a named group of match, $topic for the name of the Kafka topic, $$ for $. In table.namespace and table.name,"
+        " characters of values that a table name cannot have become _.",
+    )
+
+
+class TopicSetSpec(ApiModel):
+    """Desired IcebergTopics."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.profile == oldSelf.profile",
+            "profile is immutable: create another TopicSet for another profile",
+        ),
+    )
+
+    profile: ConfiguredName = Field(
+        description="A profile of the operator's configuration whose existing topics the namespace may adopt (tenancy.adopt: Any). Immutable."
+    )
+    match: PatternText = Field(
+        description="An RE2 expression. A topic matches if the expression is found in its name; ^ and $ stand for its begin and end. Named"
+        " groups, such as (?P<team>[a-z]+), have the values of placeholders. Topics whose names start with _ match only if the expression"
+        " starts with _ or ^_. Topics whose names start with __ never match."
+    )
+    exclude: PatternText | None = Field(
+        default=None, description="An RE2 expression. A topic does not match if the expression is found in its name."
+    )
+    limit: int = Field(
+        default=1000,
+        ge=1,
+        le=MOST_TOPICS,
+        description="Most IcebergTopics of the set. If more topics match, the operator creates no IcebergTopics for the others, in the order of"
+        " their names.",
+    )
+    removal: Literal["Keep", "Delete"] = Field(
+        default="Keep",
+        description="Treatment of an IcebergTopic whose topic no longer matches or no longer exists, and of all of them when the set is deleted."
+        " Keep: it stays. Delete: it is deleted, and its deletionPolicy decides about the data.",
+    )
+    template: TopicTemplate = Field(description="The IcebergTopic of each matched topic.")
+
+
+class RefusedTopic(ApiModel):
+    """A matched topic that has no IcebergTopic, or whose IcebergTopic cannot follow the template."""
+
+    topic: str = Field(max_length=249, description="Name of the Kafka topic.")
+    why: Why = Field(
+        description="NameConflict: another object or topic has the name. InvalidName: the name is not valid in Kubernetes. TableConflict:"
+        " another IcebergTopic has the table, or a table whose name differs only in case. TopicTaken: another IcebergTopic serves the topic."
+        " MatchedByOlderSet: an older TopicSet matches the topic. InvalidSpec: the spec is refused."
+    )
+    message: str = Field(default="", max_length=1024, description="Cause and next step.")
+
+
+class TopicSetStatus(ApiModel):
+    """Observed state."""
+
+    observed_generation: Int64 | None = Field(
+        default=None, description="Generation of the spec that this status describes."
+    )
+    conditions: Annotated[tuple[Condition, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Conditions. Ready: each matched topic has its IcebergTopic, which follows the template. The conditions of an IcebergTopic"
+        " say whether its records land.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    matched: int | None = Field(default=None, description="Number of topics that match.")
+    made: int | None = Field(default=None, description="Number of these topics that have an IcebergTopic of this set.")
+    kept: int | None = Field(
+        default=None,
+        description="Number of IcebergTopics of this set whose topic no longer matches or no longer exists.",
+    )
+    topics_refused: int | None = Field(default=None, description="Number of refused topics.")
+    refused: Annotated[tuple[RefusedTopic, ...], Field(max_length=MOST_REFUSED)] = Field(
+        default=(),
+        description="The first twenty refused topics by name.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+
+
+class TopicSet(ApiModel):
+    """An IcebergTopic for each existing Kafka topic whose name matches a pattern."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
+
+    metadata: ObjectMeta
+    spec: TopicSetSpec
+    status: TopicSetStatus = Field(default_factory=TopicSetStatus)
+
+    @classmethod
+    def parse(cls, manifest: Mapping[str, Any]) -> Self:
+        """Read the resource from a manifest or a live object. Raises InvalidSpecError that names every wrong field."""
+        try:
+            return cls.model_validate(manifest)
+        except ValidationError as error:
+            problems = [f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()]
+            name = (manifest.get("metadata") or {}).get("name", "?")
+            raise InvalidSpecError(f"TopicSet {name}: " + "; ".join(problems)) from error
