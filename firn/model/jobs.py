@@ -92,6 +92,38 @@ class KeySchema(Contract):
     fields: tuple[Column, ...] = ()
 
 
+class ProjectedColumn(Contract):
+    """A column of the table that is computed from a record."""
+
+    name: str
+    type: str = ""
+    """Type of the column. Empty until the fields of the record are known (`firn.schemas.projections`)."""
+    source: str = Field(default="", exclude_if=lambda source: not source)
+    """``$.FIELD.MEMBER``, ``key``, ``value`` or ``header:NAME``. Empty for a constant."""
+    constant: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """The value of every row, as text."""
+    function: Literal["Mask", "Sha256"] | None = Field(default=None, exclude_if=lambda name: name is None)
+    cast: str = Field(default="", exclude_if=lambda kind: not kind)
+    """The type that the spec states. Without it, the column has the type of its source."""
+    required: bool = False
+    doc: str | None = None
+    epoch: Epoch | None = None
+    """Unit of integers that become times. None: ms."""
+
+    @property
+    def field(self) -> str:
+        """Return the field of the record that the column reads; empty if it reads none."""
+        return self.source.split(".")[1] if self.source.startswith("$.") else ""
+
+
+class Projection(Contract):
+    """The columns that a table has in place of the fields of its records."""
+
+    columns: tuple[ProjectedColumn, ...]
+    keeps_others: bool = False
+    """True if each field that no column reads is a column, too."""
+
+
 class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
@@ -124,6 +156,7 @@ class RecordSchema(Contract):
     raw_as: Literal["Binary", "String"] = "Binary"
     key: KeySchema | None = Field(default=None, exclude_if=lambda key: key is None)
     """Columns of the key. None: the key is in Kafka's columns only."""
+    projection: Projection | None = Field(default=None, exclude_if=lambda projection: projection is None)
 
     def of_writer(self, number: int, writer: WriterSchema) -> "RecordSchema":
         """Return the schema of the writer with the id ``number``, with the same columns."""

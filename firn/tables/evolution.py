@@ -85,8 +85,9 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
         )
         return [f"the format cannot change from {before} to {after}"]
     reasons = []
-    fields = {field.name: field for field in new.fields}
-    old_fields = renames.renamed_columns(old.fields, new.renames)
+    after_columns = rows.schema_columns(new)
+    fields = {field.name: field for field in after_columns}
+    old_fields = renames.renamed_columns(rows.schema_columns(old), rows.column_renames(new, new.renames))
     old_names = {field.name for field in old_fields}
     added = ", ".join(name for name in fields if name not in old_names)
     beside = f", and add {added} beside it" if added else ""
@@ -98,9 +99,8 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
             if types.has_time(types.parse(field.type)):
                 reasons.append(f"field {field.name} of type {field.type} cannot be removed: keep it{beside}")
         elif after_field is None:
-            reasons.append(
-                f"field {field.name} is missing, and cannot be removed: keep it{beside}{_rename_hint(field.name, fields, old_names)}"
-            )
+            hint = _rename_hint(field.name, fields, old_names) if new.projection is None else ""
+            reasons.append(f"field {field.name} is missing, and cannot be removed: keep it{beside}{hint}")
         elif not can_become(types.parse(field.type), types.parse(after_field.type)):
             reasons.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")
         elif after_field.required and not field.required:

@@ -1,7 +1,9 @@
 """Columns of tables: those of Kafka beside those of the schema, and those of dead-letter tables."""
 
-from firn.model.jobs import Column, KeySchema, RecordSchema, SchemaFormat
-from firn.tables import types
+from collections.abc import Sequence
+
+from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat
+from firn.tables import renames, types
 from firn.tables.types import ListOf, Primitive, Struct
 
 HEADERS = ListOf(Struct((("key", Primitive("string")), ("value", Primitive("binary")))))
@@ -32,12 +34,46 @@ def metadata_columns(shape: str, *, schema_ids: bool = False) -> tuple[Column, .
     return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in members)
 
 
-def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
-    """Return the columns for record values."""
+def decoded_columns(schema: RecordSchema) -> tuple[Column, ...]:
+    """Return the columns into which the format decodes records."""
     if schema.format is SchemaFormat.RAW:
         kind = "string" if schema.raw_as == "String" else "binary"
         return (Column(name="key", type=kind), Column(name="value", type=kind))
     return schema.fields
+
+
+def other_columns(schema: RecordSchema) -> tuple[Column, ...]:
+    """Return the decoded columns that a table has beside those of the projection: the ones that it does not read."""
+    projection = schema.projection
+    if projection is None or not projection.keeps_others:
+        return ()
+    raw = schema.format is SchemaFormat.RAW
+    read = {column.source if raw else column.field for column in projection.columns}
+    read |= {renames.destination(name, schema.renames) for name in read}
+    return tuple(column for column in decoded_columns(schema) if column.name not in read)
+
+
+def column_renames(schema: RecordSchema, wanted: Sequence[Rename]) -> tuple[Rename, ...]:
+    """Return those renames of fields that rename a column of the table. A computed column keeps its name."""
+    if schema.projection is None:
+        return tuple(wanted)
+    names = {column.name for column in other_columns(schema)}
+    return tuple(each for each in wanted if not names.isdisjoint((each.old.split(".")[0], each.new.split(".")[0])))
+
+
+def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:
+    """Return the columns for records: those of the projection if there is one, else the decoded ones.
+
+    A projected column whose type is not known yet is left out.
+    """
+    if schema.projection is None:
+        return decoded_columns(schema)
+    listed = (
+        Column(name=column.name, type=column.type, required=column.required, doc=column.doc)
+        for column in schema.projection.columns
+        if column.type
+    )
+    return (*listed, *other_columns(schema))
 
 
 def key_columns(key: KeySchema | None) -> tuple[Column, ...]:

@@ -225,7 +225,7 @@ def key_fits(observed: ObservedTopic) -> Failure | None:
     """Check that no field of the values has the name of a column of the key."""
     if not isinstance(observed.schema, RecordSchema):
         return None
-    names = {field.name.lower(): field.name for field in observed.schema.fields}
+    names = {column.name.lower(): column.name for column in rows.schema_columns(observed.schema)}
     for column in rows.key_columns(observed.schema.key):
         if column.name.lower() in names:
             return Failure(

@@ -15,6 +15,7 @@ from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.progress import HaltedAt, RecentRecords, SuspiciousTimes, TopicProgress
+from firn.tables import rows
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.annotations import ON_TOPICS, misread, remarks
@@ -691,7 +692,7 @@ def _quality(observed: ObservedTopic, previous: Mapping[str, Any]) -> list[Manif
 
 def _excluded(observed: ObservedTopic) -> Manifest:
     """Return why no run audits the topic, for ``status.audit``."""
-    column = time_column(observed.schema.fields) if isinstance(observed.schema, RecordSchema) else None
+    column = time_column(rows.schema_columns(observed.schema)) if isinstance(observed.schema, RecordSchema) else None
     if column is None:
         return {}
     namespace, name = observed.entry.name

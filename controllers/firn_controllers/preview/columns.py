@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from firn.model.jobs import Column, RecordSchema
-from firn.tables import renames
+from firn.model.jobs import Column, ProjectedColumn, RecordSchema
+from firn.tables import renames, rows
 from firn_controllers.preview.effects import Effect, changed
 from firn_controllers.preview.fields import Difference
 
@@ -19,6 +19,10 @@ _ADVICE = {
         "Registry": "later values begin with the five bytes of a schema registry",
         "None": "later values begin without the five bytes of a schema registry",
     },
+    "otherFields": {
+        "Keep": "the table has columns for fields that no entry of columns reads",
+        "Drop": "later rows have no values of fields that no entry of columns reads",
+    },
     "evolution.incompatible": {
         "Hold": "a record whose schema the table cannot hold makes the topic wait",
         "DeadLetter": "records whose schema the table cannot hold are bad records",
@@ -29,15 +33,17 @@ _ADVICE = {
 
 def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
     """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
-    present = renames.renamed_columns(before.fields, after.renames)
-    old, new = ({column.name: column for column in columns} for columns in (present, after.fields))
-    of_text = after.has_writers
-    for rename in after.renames:
+    changes = rows.column_renames(after, after.renames)
+    present = renames.renamed_columns(rows.schema_columns(before), changes)
+    old, new = ({column.name: column for column in columns} for columns in (present, rows.schema_columns(after)))
+    computed = _computed(after)
+    for rename in changes:
         if renames.has_path(before.fields, rename.old) and not renames.has_path(before.fields, rename.new):
             text = f"column {rename.old} of table {table} is renamed to {rename.new}; data files stay as they are, earlier rows have the new name"
             yield changed(TEXT if rename.by_schema else RENAMES, text, rename.old, rename.new)
     for name, column in new.items():
-        field = TEXT if of_text else f"{SCHEMA}.fields[{name}]"
+        of_text = after.has_writers and name not in computed
+        field = TEXT if of_text else f"{SCHEMA}.{'columns' if name in computed else 'fields'}[{name}]"
         if name not in old:
             yield changed(field, f"table {table} gets column {name} {column.type}, which is null in earlier rows")
         else:
@@ -46,7 +52,29 @@ def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Ite
     for name, column in old.items():
         if name not in new:
             text = f"column {name} of table {table} stays, and is null in later rows"
-            yield changed(TEXT, text, column.type)
+            yield changed(f"{SCHEMA}.columns" if after.projection is not None else TEXT, text, column.type)
+    origins, earlier = _origins(after), _origins(before)
+    for name in sorted(computed & new.keys() & old.keys()):
+        if origins[name] != earlier[name]:
+            text = f"column {name} of table {table} is computed in another way in records that land later"
+            yield changed(f"{SCHEMA}.columns[{name}]", text, earlier[name], origins[name])
+
+
+def _computed(schema: RecordSchema) -> set[str]:
+    return {column.name for column in schema.projection.columns} if schema.projection is not None else set()
+
+
+def _origins(schema: RecordSchema) -> dict[str, str]:
+    """Return what each column of a schema is computed from, by its name."""
+    computed = {column.name: _origin(column) for column in (schema.projection.columns if schema.projection else ())}
+    return {column.name: f"$.{column.name}" for column in rows.schema_columns(schema)} | computed
+
+
+def _origin(column: ProjectedColumn) -> str:
+    if column.constant is not None:
+        return repr(column.constant)
+    source = column.source if column.epoch is None else f"{column.source} in {column.epoch}"
+    return source if column.function is None else f"{column.function}({source})"
 
 
 def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, str, str, str]]:
@@ -71,7 +99,7 @@ def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, st
 def schema_effect(difference: Difference) -> Effect | None:
     """Return the effect of a field of the schema that changes no column; None for the fields of columns."""
     field = difference.path.removeprefix(f"{SCHEMA}.")
-    if field.startswith(("fields", "renames", "key.format")):  # Keys have one format.
+    if field.startswith(("fields", "renames", "columns", "key.format")):  # Keys have one format.
         return None
     if field == "text":
         text = "the driver decodes every record that lands later with this schema; let all records of the old schema land first"

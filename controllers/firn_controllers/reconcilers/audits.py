@@ -9,6 +9,7 @@ from datetime import datetime
 
 from firn.model.errors import FirnError
 from firn.model.jobs import RecordSchema
+from firn.tables import rows
 from firn_controllers.cache.policies import PolicyEntry
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic.observed import schema_of
@@ -105,7 +106,7 @@ class AuditReconciler:
         schema: object = self._context.board.schemas.get(entry.uid)
         if schema is None and entry.resource is not None:
             schema = schema_of(entry.resource)
-        return isinstance(schema, RecordSchema) and time_column(schema.fields) is not None
+        return isinstance(schema, RecordSchema) and time_column(rows.schema_columns(schema)) is not None
 
     async def _publish(self, decision: PolicyDecision) -> None:
         """Put the results on the board, and wake the topics whose results changed."""

@@ -21,6 +21,8 @@ from firn.model.jobs import (
     Column,
     Epoch,
     KeySchema,
+    ProjectedColumn,
+    Projection,
     QualityRule,
     RecordSchema,
     Rename,
@@ -31,7 +33,7 @@ from firn.model.jobs import (
     TableTarget,
 )
 from firn.model.maintenance import MOST_RANGES
-from firn.schemas import columns
+from firn.schemas import columns, projections
 from firn.tables import rows, types
 from firn.tables.renames import destination, has_path
 
@@ -93,6 +95,77 @@ class FieldSpec(ApiModel):
         description="Unit of integers in a timestamp or timestamptz, which count from 1970 in UTC: s, ms, us or ns. It also applies to times"
         " inside a list, map or struct. Default: ms. A change applies to records that land later.",
     )
+
+
+class ColumnSpec(ApiModel):
+    """A column of the table that is computed from each record."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "has(self.from) != has(self.constant)",
+            "set either from or constant",
+        ),
+        Rule(
+            "has(self.from) || !(has(self.with) || has(self.epoch))",
+            "with and epoch need from",
+        ),
+    )
+
+    name: str = Field(
+        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128, description="Name of the column in the table."
+    )
+    source: (
+        Annotated[
+            str,
+            Field(
+                pattern=r"^(key|value|header:.+|\$(\.[A-Za-z_][A-Za-z0-9_]*)+)$",
+                max_length=1024,
+            ),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        alias="from",
+        description="What the column reads: $.FIELD is a field of the record, $.FIELD.MEMBER a member of a struct. header:NAME is the last"
+        " header with this name. key and value are those of the Kafka record. Without a header or a key, the column is null.",
+    )
+    constant: BoundedText | None = Field(
+        default=None,
+        description="The same value for every row, as text. The type can be string, boolean, int, long, double or decimal(P,S).",
+    )
+    type: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
+        default=None,
+        description="Type of the column. Default: the type of the field, and string for a header, key, value or constant. A record whose"
+        " value cannot become this type becomes a dead letter. binary has the bytes of a header, key or value as they are.",
+    )
+    function: Literal["Mask", "Sha256"] | None = Field(
+        default=None,
+        alias="with",
+        description="Function of the value. Mask: a text with * for each character, except the last four of a text of eight or more."
+        " Sha256: the SHA-256 digest in hexadecimal of a text, bytes or an integer, without a salt.",
+    )
+    epoch: Epoch | None = Field(
+        default=None,
+        description="Unit of integers that become timestamp or timestamptz, and count from 1970 in UTC: s, ms, us or ns. Default: ms.",
+    )
+    required: bool = Field(
+        default=False,
+        description="If true, a record without this value becomes a dead letter. It can change to false later, and never back.",
+    )
+    doc: str | None = Field(default=None, max_length=1024, description="Comment of the column in the table.")
+
+    def projected(self) -> ProjectedColumn:
+        """Return the column of a contract. Its type is not known yet."""
+        return ProjectedColumn(
+            name=self.name,
+            source=self.source or "",
+            constant=self.constant,
+            function=self.function,
+            cast=self.type or "",
+            required=self.required,
+            doc=self.doc,
+            epoch=self.epoch,
+        )
 
 
 class RegistrySpec(ApiModel):
@@ -194,6 +267,7 @@ class SchemaSpec(ApiModel):
             "has(self.text) || self.framing == 'None'",
             "framing needs text; remove framing: values with a registry have these bytes",
         ),
+        Rule("has(self.columns) || self.otherFields == 'Drop'", "otherFields needs columns"),
     )
 
     raw: Literal["Binary", "String"] | None = Field(
@@ -251,6 +325,26 @@ class SchemaSpec(ApiModel):
         default="Ignore",
         description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter.",
     )
+    columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
+        default=None,
+        description="Columns that are computed from the record: renamed, nested, converted, hashed or masked fields, headers, keys and"
+        " constants. The table has these columns in place of the fields. Default: each field is a column.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    other_fields: Literal["Drop", "Keep"] = Field(
+        default="Drop",
+        description="Fields that no entry of columns reads. Drop: the table does not have them. Keep: they are columns, as without columns."
+        " A field that an entry reads in part is not kept.",
+    )
+
+    @property
+    def projection(self) -> Projection | None:
+        """Return the projection of a contract, without the types of its columns."""
+        if self.columns is None:
+            return None
+        return Projection(
+            columns=tuple(column.projected() for column in self.columns), keeps_others=self.other_fields == "Keep"
+        )
 
 
 class TableSpec(ApiModel):
@@ -858,7 +952,12 @@ class IcebergTopic(ApiModel):
         )
 
     def record_schema(self) -> RecordSchema:
-        """Return the conversion of values to columns. Raises InvalidSpecError (BadSchema) that names the field.
+        """Return the conversion of records to columns. Raises InvalidSpecError (BadSchema) that names the field or column."""
+        schema = self.spec.record_schema
+        return projections.applied(self._decoded_schema(), schema.projection if schema is not None else None)
+
+    def _decoded_schema(self) -> RecordSchema:
+        """Return the conversion of values to decoded columns. Raises InvalidSpecError (BadSchema) that names the field.
 
         With a registry, and in Protobuf, the schema has no columns yet: `with_columns` adds them.
         """

@@ -23,6 +23,7 @@ from firn.model.jobs import (
     Column,
     Contract,
     GroupSettings,
+    Projection,
     RecordSchema,
     RegistryConnection,
     Rename,
@@ -30,7 +31,7 @@ from firn.model.jobs import (
     WriterSchema,
 )
 from firn.schema_registry import TYPES, RegistryAwayError, SchemaRegistry
-from firn.schemas import columns, protobuf
+from firn.schemas import columns, projections, protobuf
 from firn.tables import evolution, types
 from firn.tables.renames import Fields, FormerNames, planned, renamed_columns
 from firn_spark.credentials import read_secret
@@ -249,10 +250,11 @@ def adapted(
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    named = _renames(topic, table, former)
+    named = _renames(topic, _of_renames(schema.projection, table), former)
+    own = _of_fields(schema, present)
     if named:
-        present = {each.name: each.type for each in renamed_columns(_as_columns(present), named)}
-    fields = _widened(renamed_columns(schema.fields, named), present)
+        own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
+    fields = _widened(renamed_columns(schema.fields, named), own)
     named_schema = schema.model_copy(update={"renames": named})
     left_out: dict[int, Refusal] = {}
     for number, writer in topic.reading.schemas.items():
@@ -265,7 +267,9 @@ def adapted(
             if schema.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
                 left_out[number] = Refusal(Code.UNKNOWN_SCHEMA, f"{place} has no message {schema.message}")
                 continue
-            fields = _with_schema(fields, present, place, columns.columns_of(of_writer, place))
+            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place))
+            _check_projection(named_schema.model_copy(update={"fields": more}), place)
+            fields = more
         except InvalidSpecError as error:
             if schema.incompatible == "DeadLetter":
                 left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
@@ -275,7 +279,7 @@ def adapted(
                 " IcebergTopic again with another topicName and table.name",
                 reason=Reason.INCOMPATIBLE_SCHEMA,
             ) from error
-    return schema.model_copy(update={"fields": fields, "renames": named}), left_out
+    return _projected(schema.model_copy(update={"fields": fields, "renames": named}), present), left_out
 
 
 def _as_columns(present: Mapping[str, str]) -> list[Column]:
@@ -306,6 +310,50 @@ def _implied(topic: Topic) -> Iterator[Rename]:
                 yield from columns.aliases(one)
         except InvalidSpecError:
             continue  # The columns of this schema have the same error.
+
+
+def _of_fields(schema: RecordSchema, present: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the types that columns of the table require of the fields with their names."""
+    if schema.projection is None:
+        return present
+    if not schema.projection.keeps_others:
+        return {}
+    # Other columns are computed. Their names and types are not those of fields.
+    computed = projections.reads(schema) | {column.name for column in schema.projection.columns}
+    return {name: kind for name, kind in present.items() if name not in computed}
+
+
+def _of_renames(projection: Projection | None, table: Fields) -> Fields:
+    """Return the columns of the table that a renamed field renames: those that are not computed."""
+    if projection is None:
+        return table
+    if not projection.keeps_others:
+        return ()
+    computed = {column.name for column in projection.columns}
+    return [field for field in table if field["name"] not in computed]
+
+
+def _check_projection(schema: RecordSchema, place: str) -> None:
+    """Check that the columns can be computed from these fields. Raises InvalidSpecError that names ``place`` and the column."""
+    try:
+        projections.resolved(schema)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+
+
+def _projected(schema: RecordSchema, present: Mapping[str, str]) -> RecordSchema:
+    """Return the schema with projected columns that are at least as wide as those of the table."""
+    whole = projections.resolved(schema)
+    if whole.projection is None:
+        return schema
+    wide = tuple(
+        column.model_copy(update={"type": str(both)})
+        if column.name in present
+        and (both := evolution.merged(types.parse(column.type), types.parse(present[column.name]))) is not None
+        else column
+        for column in whole.projection.columns
+    )
+    return whole.model_copy(update={"projection": whole.projection.model_copy(update={"columns": wide})})
 
 
 def _check_text(schema: RecordSchema, writer: WriterSchema, place: str) -> None:

@@ -176,7 +176,7 @@ class Tables:
         claimant = self.claimant(job)
         try:
             claimant.check(target.identifier, Ownership.of(texts(table.properties())))
-            following = self._rename(table, job.record_schema.renames)
+            following = self._rename(table, rows.column_renames(job.record_schema, job.record_schema.renames))
             self._evolve(table, target, renames.renamed_columns(columns, following), claimant)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error

@@ -23,6 +23,7 @@ from firn_spark.worker.formats.keys import KeyColumns
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
+from firn_spark.worker.projections.projector import Projector
 from firn_spark.worker.quality.rules import FailedRule, Failures, Rules, first_errors
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -86,6 +87,7 @@ class Decoder:
         self.schema = arrow_types.arrow_schema(columns)
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
+        self._projector = None if job.record_schema.projection is None else Projector(job.record_schema)
         self._keys = KeyColumns(job.record_schema.key) if job.record_schema.key is not None else None
         self._rules = Rules(job.quality_rules, columns) if job.quality_rules else None
 
@@ -107,6 +109,8 @@ class Decoder:
             records, forced = records.select(kept), forced[kept]
 
         columns = self._format.decode(records)
+        if self._projector is not None:
+            columns = self._projector.project(records, columns)
         errors = columns.errors
         kafka = kafka_columns(records)
         members = kafka if self._job.record_schema.subject is None else [*kafka, id_column(records)]

@@ -69,6 +69,18 @@ ACCEPTED: dict[str, Manifest] = {
     "everything": FULL,
     "raw binary": {"schema": {"raw": "Binary"}},
     "raw string": {"schema": {"raw": "String"}},
+    "computed columns": {
+        "schema": {
+            "raw": "Binary",
+            "columns": [
+                {"name": "a", "from": "header:trace id", "type": "int", "required": True, "doc": "d"},
+                {"name": "b", "from": "$.customer.email", "with": "Sha256"},
+                {"name": "c", "from": "value", "type": "timestamp", "epoch": "s"},
+                {"name": "d", "constant": "x"},
+            ],
+            "otherFields": "Keep",
+        }
+    },
     "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
     "protobuf of a registry": {"schema": {"format": "Protobuf", "registry": {"name": "main"}, "message": "shop.Order"}},
     "json of a registry": {"schema": {"format": "Json", "registry": {"name": "main"}}},
@@ -138,6 +150,30 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "avro with unknown fields": (
         {"schema": {"format": "Avro", "text": "{}", "unknownFields": "DeadLetter"}},
         "unknownFields needs fields",
+    ),
+    "other fields without columns": (
+        {"schema": {"raw": "Binary", "otherFields": "Keep"}},
+        "otherFields needs columns",
+    ),
+    "column with two sources": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "key", "constant": "x"}]}},
+        "set either from or constant",
+    ),
+    "column without a source": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a"}]}},
+        "set either from or constant",
+    ),
+    "hashed constant": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a", "constant": "x", "with": "Sha256"}]}},
+        "with and epoch need from",
+    ),
+    "column of a list": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "$.lines[0]"}]}},
+        "spec.schema.columns[0].from",
+    ),
+    "unknown function": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "key", "with": "Md5"}]}},
+        "spec.schema.columns[0].with",
     ),
     "json with framing": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "framing": "Registry"}},

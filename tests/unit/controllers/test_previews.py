@@ -159,6 +159,19 @@ def test_a_removed_quality_rule_and_the_rules_of_a_new_topic_are_shown() -> None
     assert "later records that fail rule positive go to table lake.demo.orders__dlq" in [each.text for each in effects]
 
 
+def test_computed_columns_have_their_effects() -> None:
+    same = [{"name": "id", "from": "$.id", "required": True}, {"name": "at", "from": "$.at"}]
+    before = live(schema=json_schema(columns=same))
+    assert preview(live(), wanted(schema=json_schema(columns=same))) == ()
+    later = [same[0], {"name": "at", "from": "$.id", "type": "timestamptz", "epoch": "s"}, {"name": "k", "from": "key"}]
+    after = replace(wanted(schema=json_schema(columns=later)), job=before.job)
+    assert [shown(effect) for effect in preview(before, after)] == [
+        "changed spec.schema.columns[k]   table lake.demo.orders gets column k string, which is null in earlier rows",
+        "changed spec.schema.columns[at] $.at $.id in s column at of table lake.demo.orders is computed in another way in"
+        " records that land later",
+    ]
+
+
 def shown(effect: Effect) -> str:
     return f"{effect.kind} {effect.field} {effect.before} {effect.after} {effect.text}"
 

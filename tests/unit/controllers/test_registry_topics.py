@@ -9,6 +9,7 @@ from firn.model import durations
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import Column
+from firn.tables import rows
 from tests import gen
 from tests.fakes.world import World
 
@@ -268,6 +269,32 @@ async def test_a_new_schema_is_compared_with_the_table_before_the_contract(monke
     live.schemas.register(SUBJECT, text(("id", "long"), ("x", "int")))
     await resynced(live)
     assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_columns_are_computed_from_the_latest_schema() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "int"), ("old", "string")))
+    await create(live, schema={"columns": [{"name": "number", "from": "$.id"}, {"name": "old", "from": "$.old"}]})
+
+    def columns() -> dict[str, str]:
+        return {column.name: column.type for column in rows.schema_columns(live.job().record_schema)}
+
+    assert columns() == {"number": "int", "old": "string"}
+    live.schemas.register(SUBJECT, text(("id", "long"), ("more", "string")))
+    await resynced(live)
+    assert columns() == {"number": "long", "old": "string"}, "producers no longer write the field old"
+    live.schemas.problem = UnavailableError("schema registry main: HTTP 503", reason="RegistryUnreachable")
+    live.cluster.edit(
+        "flights", lambda manifest: manifest["spec"]["schema"]["columns"].append({"name": "m", "from": "$.missing"})
+    )
+    await live.settle()
+    assert live.conditions()["SpecValid"] == ("False", Reason.BAD_SCHEMA)
+    assert "spec.schema.columns: m: $ has no field missing" in live.message("SpecValid")
+    live.cluster.edit(
+        "flights", lambda manifest: manifest["spec"]["schema"]["columns"][2].update({"from": "$.more", "with": "Mask"})
+    )
+    await live.settle()
+    assert columns() == {"number": "long", "old": "string", "m": "string"}
 
 
 async def test_a_change_of_the_policy_works_without_the_registry() -> None:

@@ -73,6 +73,22 @@ NEW: dict[str, dict[str, Any]] = {
             },
             "descriptors": "Cg==",
             "renames": [{"old": "when", "new": "at"}, {"old": "then", "new": "at", "by_schema": True}],
+            "projection": {
+                "columns": [
+                    {
+                        "name": "email_hash",
+                        "type": "string",
+                        "source": "$.customer.email",
+                        "constant": "x",
+                        "function": "Sha256",
+                        "cast": "string",
+                        "required": True,
+                        "doc": "d",
+                        "epoch": "s",
+                    }
+                ],
+                "keeps_others": True,
+            },
         },
     },
     "ingest-job-raw": {},

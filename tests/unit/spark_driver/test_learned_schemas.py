@@ -9,9 +9,10 @@ import pytest
 from firn import protoc
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
-from firn.model.jobs import Column, RecordSchema, RegistryConnection, Subject, WriterSchema
+from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.schema_registry import Registered, RegistryAwayError
 from firn.schemas.columns import columns_of
+from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
@@ -327,6 +328,41 @@ def test_columns_hold_the_values_of_all_schemas() -> None:
     assert left_out == {}
 
 
+def projected(orders: Topic, *columns: ProjectedColumn, keeps_others: bool = False) -> Topic:
+    projection = Projection(columns=columns, keeps_others=keeps_others)
+    schema = orders.job.record_schema.model_copy(update={"projection": projection})
+    orders.job = orders.job.model_copy(update={"record_schema": schema})
+    return orders
+
+
+def computed(schema: RecordSchema) -> dict[str, str]:
+    return {column.name: column.type for column in rows.schema_columns(schema)}
+
+
+@pytest.mark.parametrize("keeps_others", [False, True])
+def test_new_fields_become_columns_only_if_the_projection_keeps_others(keeps_others: bool) -> None:
+    columns = (ProjectedColumn(name="number", source="$.id"), ProjectedColumn(name="id", source="header:id"))
+    orders = projected(topic(("id", "int")), *columns, keeps_others=keeps_others)
+    orders.reading.schemas = {1: WriterSchema(text=text(id="long", more="double"))}
+    # The column id is a text. It has nothing to do with the field id.
+    schema, _ = adapted(orders, {"number": "int", "id": "string"})
+    assert computed(schema) == {"number": "long", "id": "string", **({"more": "double"} if keeps_others else {})}
+
+
+def test_a_wider_computed_column_of_the_table_stays_wide() -> None:
+    orders = projected(
+        topic(("id", "int"), ("gone", "int")), ProjectedColumn(name="number", source="$.id"), keeps_others=True
+    )
+    assert computed(adapted(orders, {"number": "long", "gone": "long"})[0]) == {"number": "long", "gone": "long"}
+
+
+def test_a_new_field_with_the_name_of_a_computed_column_waits() -> None:
+    orders = projected(topic(("id", "int")), ProjectedColumn(name="region", source="header:region"), keeps_others=True)
+    orders.reading.schemas = {1: WriterSchema(text=text(id="int", Region="string"))}
+    with pytest.raises(ConflictError, match="region: field Region becomes a column with this name"):
+        adapted(orders, {})
+
+
 def test_a_wider_column_of_the_table_stays_wide() -> None:
     orders = topic(("id", "int"))
     schema, _ = adapted(orders, {"id": "long"})
@@ -377,3 +413,37 @@ def test_another_subject_forgets_the_schemas() -> None:
     orders.accept(orders.job.model_copy(update={"record_schema": other}))
     assert orders.reading.schemas == {}
     assert orders.reading.needed_schemas == set()
+
+
+def test_a_renamed_field_keeps_its_computed_column_and_renames_no_other() -> None:
+    columns = (
+        ProjectedColumn(name="mail_hash", source="$.mail", function="Sha256"),
+        ProjectedColumn(name="old", source="key"),
+    )
+    orders = projected(topic(("mail", "string"), ("old", "int")), *columns, keeps_others=False)
+    aliased = {"type": "record", "name": "R", "fields": [
+        {"name": "email", "type": "string", "aliases": ["mail"]}, {"name": "new", "type": "int", "aliases": ["old"]},
+    ]}  # fmt: skip
+    orders.reading.schemas = {1: WriterSchema(text=json.dumps(aliased))}
+    table = [{"id": 1, "name": "mail_hash", "type": "string"}, {"id": 2, "name": "old", "type": "string"}]
+    present = {"mail_hash": "string", "old": "string"}
+    schema, left_out = adapted(orders, present, table, {})
+    assert (computed(schema), left_out) == (present, {})
+    assert rows.column_renames(schema, schema.renames) == ()
+    assert [field.name for field in schema.fields] == ["email", "new"]
+
+
+def test_a_renamed_private_field_is_not_kept() -> None:
+    orders = projected(
+        topic(("mail", "string"), ("note", "string")),
+        ProjectedColumn(name="mail_hash", source="$.mail", function="Sha256"),
+        keeps_others=True,
+    )
+    aliased = {"type": "record", "name": "R", "fields": [
+        {"name": "email", "type": "string", "aliases": ["mail"]}, {"name": "remark", "type": "string", "aliases": ["note"]},
+    ]}  # fmt: skip
+    orders.reading.schemas = {1: WriterSchema(text=json.dumps(aliased))}
+    table = [{"id": 1, "name": "mail_hash", "type": "string"}, {"id": 2, "name": "note", "type": "string"}]
+    schema, _ = adapted(orders, {"mail_hash": "string", "note": "string"}, table, {})
+    assert computed(schema) == {"mail_hash": "string", "remark": "string"}
+    assert {(each.old, each.new) for each in rows.column_renames(schema, schema.renames)} == {("note", "remark")}

@@ -8,7 +8,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, SchemaFormat, Subject
 from firn.schema_registry import TYPES, Registered
-from firn.schemas import protobuf
+from firn.schemas import projections, protobuf
 from firn.tables import evolution, renames, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
@@ -35,6 +35,17 @@ class TopicSchemas:
         the registry is not configured, the schema has no columns.
         """
         schema = schema_of(resource)
+        found = await self._find(uid, schema, job)
+        if not isinstance(schema, RecordSchema) or not isinstance(found, RecordSchema):
+            return found
+        try:
+            return projections.applied(found, schema.projection)
+        except InvalidSpecError as error:
+            return error
+
+    async def _find(
+        self, uid: str, schema: RecordSchema | InvalidSpecError, job: LiveJob | None
+    ) -> RecordSchema | FirnError:
         if not isinstance(schema, RecordSchema) or not schema.has_found_columns:
             return schema
         if schema.subject is None:
@@ -145,8 +156,10 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     before = renames.renamed_columns(in_force.fields, found.renames)
     fields = evolution.merged_columns(before, found.fields)
     names = {field.name for field in fields}
-    # Spark cannot read a column with a time of day. The contract names it, so that the operator plans no run for the table.
-    kept = (f for f in before if f.name not in names and types.has_time(types.parse(f.type)))
+    # Spark cannot read a column with a time of day. The contract names it, so that the operator plans no run for the table. A
+    # column of the projection is null if producers no longer write its field.
+    read = projections.reads(schema)
+    kept = (f for f in before if f.name not in names and (f.name in read or types.has_time(types.parse(f.type))))
     return found.model_copy(update={"fields": (*fields, *kept)})
 
 

@@ -66,7 +66,7 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,
         may_be_wider=schema.subject is not None,
-        renames=schema.renames,
+        renames=rows.column_renames(schema, schema.renames),
     )
 
 

@@ -17,6 +17,7 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn.schemas import projections
 from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, policy_entry
 from firn_controllers.cache.topics import TopicCache, TopicEntry, topic_entry
 from firn_controllers.conditions.health import DependencyHealth
@@ -226,11 +227,17 @@ def _schema(resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnE
         if in_force is None or in_force.text != schema.text or not in_force.descriptors:
             return NotReadyError("the Protobuf text was not compiled")
         try:
-            return with_columns(schema.model_copy(update={"descriptors": in_force.descriptors}), "spec.schema.text")
+            found = with_columns(schema.model_copy(update={"descriptors": in_force.descriptors}), "spec.schema.text")
+            return projections.applied(found, schema.projection)
         except InvalidSpecError as error:
             return error
     if in_force is not None and in_force.subject == schema.subject and in_force.fields:
-        return in_force.model_copy(update={"incompatible": schema.incompatible})
+        try:
+            return projections.applied(
+                in_force.model_copy(update={"incompatible": schema.incompatible}), schema.projection
+            )
+        except InvalidSpecError as error:
+            return error
     return NotReadyError(f"subject {schema.subject.name} of schema registry {schema.subject.registry} was not asked")
 
 

@@ -11,7 +11,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
-from firn.tables import renames
+from firn.tables import renames, rows
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.rounds import adoption
@@ -125,7 +125,7 @@ class Preparation:
         if topic.job.record_schema.subject is None:
             found = self._read(topic, lambda: self._tables.ensure(topic.job))
             # The table may have other names than the contract, because the operator renames columns before it writes the contract.
-            following = self._tables.following(found[0])
+            following = rows.column_renames(topic.job.record_schema, self._tables.following(found[0]))
             topic.reading.schema = renames.named(topic.job.record_schema, following) if following else None
             return found
         topic.reading.schemas |= writer_schemas.schema_of_contract(topic.job.record_schema)

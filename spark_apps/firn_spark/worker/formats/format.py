@@ -64,5 +64,5 @@ class Format(Protocol):
         ...
 
     def decode(self, records: Fetched) -> Columns:
-        """Decode records into the columns of `firn.tables.rows.schema_columns`, in the order of the records."""
+        """Decode records into the columns of `firn.tables.rows.decoded_columns`, in the order of the records."""
         ...

@@ -17,7 +17,7 @@ class RawFormat:
     row_bytes = 0
 
     def __init__(self, schema: RecordSchema) -> None:
-        self._type = arrow_types.arrow_schema(rows.schema_columns(schema)).field("value").type
+        self._type = arrow_types.arrow_schema(rows.decoded_columns(schema)).field("value").type
 
     def decode(self, records: Fetched) -> Columns:
         """Return keys and values. A record is bad if one of them has to be a text and is not UTF-8."""

@@ -1,0 +1,1 @@
+"""Columns of the table that are computed from decoded records."""

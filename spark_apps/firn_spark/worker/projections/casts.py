@@ -1,0 +1,133 @@
+"""Conversion of arrays to another type. A value becomes the same value of the new type, or its record is bad.
+
+Arrow converts whole arrays. If it refuses one, the halves are converted until the values that do not fit are found.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from uuid import UUID
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firn.model.jobs import Epoch
+from firn.schemas.projections import FORMS, word
+from firn.tables.types import Primitive, Type
+from firn_spark.worker import arrow_types
+from firn_spark.worker.bad_records import Code
+from firn_spark.worker.fetched import Numbers
+from firn_spark.worker.formats.json.limits import EPOCHS, MAX_MICROSECONDS
+
+_STRING, _BINARY = Primitive("string"), Primitive("binary")
+Bad = dict[int, Code]
+"""Index of a value that has no equal of the new type -> the cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion of values of ``before`` to ``after``. ``epoch`` is the unit of integers that become times."""
+
+    before: Type
+    after: Type
+    epoch: Epoch = "ms"
+
+    def apply(self, array: pa.Array) -> tuple[pa.Array, Bad]:
+        """Return the converted values, null where a value has no equal, and these places."""
+        if self.before == self.after:
+            return array, {}
+        if self.before == _BINARY:
+            texts, bad = _converted(array, lambda part: part.cast(pa.string()), pa.string(), Code.INVALID_UTF8)
+            return self._of_texts(texts, bad)
+        if self.before == _STRING:
+            return self._of_texts(array, {})
+        return self._of_values(array)
+
+    def _of_texts(self, array: pa.Array, bad: Bad) -> tuple[pa.Array, Bad]:
+        kind, name = arrow_types.arrow_type(self.after), word(self.after)
+        if self.after == _STRING:
+            return array, bad
+        if self.after == _BINARY:
+            return array.cast(pa.binary()), bad
+        form = pc.MatchSubstringOptions(rf"\A(?:{FORMS[name]})\z")
+        formed = pc.call_function("match_substring_regex", [array], form)
+        array = _without(array, pc.call_function("invert", [formed]), Code.INVALID_FORMAT, bad)
+        if name == "uuid":
+            return _uuids(array), bad
+        converted, beyond = _converted(array, lambda part: part.cast(kind), kind, Code.OUT_OF_RANGE)
+        bad |= beyond
+        if name in ("float", "double"):
+            converted = _without(converted, pc.call_function("is_inf", [converted]), Code.OUT_OF_RANGE, bad)
+        return converted, bad
+
+    def _of_values(self, array: pa.Array) -> tuple[pa.Array, Bad]:
+        kind, before, after = arrow_types.arrow_type(self.after), word(self.before), word(self.after)
+        if after == "string" and before in ("decimal", "uuid"):
+            return pa.array(map(_text, array.to_pylist()), pa.string(), size=len(array)), {}
+        if before in ("int", "long") and after in ("timestamp", "timestamptz"):
+            return _times(array, kind, self.epoch)
+        if before in ("int", "long") and pa.types.is_decimal(kind):
+            # Arrow refuses a precision that is too small for some integers, even if these fit.
+            wide = pa.decimal256(19 + kind.scale, kind.scale)
+            return _converted(array, lambda part: part.cast(wide).cast(kind), kind, Code.OUT_OF_RANGE)
+        if before == "decimal" and after == "double":
+            # Arrow divides two doubles, which is not always the nearest one.
+            return array.cast(pa.string()).cast(kind), {}
+        inexact = before in ("float", "double", "decimal")
+        return _converted(array, lambda part: part.cast(kind), kind, Code.INEXACT if inexact else Code.OUT_OF_RANGE)
+
+
+def _converted(
+    array: pa.Array, convert: Callable[[pa.Array], pa.Array], kind: pa.DataType, code: Code
+) -> tuple[pa.Array, Bad]:
+    """Convert an array, with null for each value that Arrow refuses to convert."""
+    bad: Bad = {}
+    parts: list[pa.Array] = []
+    waiting = [(0, len(array))]
+    while waiting:
+        begin, end = waiting.pop()
+        try:
+            parts.append(convert(array.slice(begin, end - begin)))
+        except pa.ArrowInvalid:
+            if end - begin == 1:
+                bad[begin] = code
+                parts.append(pa.nulls(1, kind))
+                continue
+            middle = (begin + end) // 2
+            waiting += [(middle, end), (begin, middle)]
+    return (parts[0] if len(parts) == 1 else pa.concat_arrays(parts)), bad
+
+
+def _without(array: pa.Array, wrong: pa.Array, code: Code, bad: Bad) -> pa.Array:
+    """Return the array with null for wrong values, and add these to ``bad``."""
+    wrong = wrong.fill_null(False)
+    places: Numbers = np.flatnonzero(wrong.to_numpy(zero_copy_only=False))
+    if not len(places):
+        return array
+    bad.update(dict.fromkeys(places.tolist(), code))
+    return pc.call_function("if_else", [wrong, pa.scalar(None, array.type), array])
+
+
+def _uuids(array: pa.Array) -> pa.Array:
+    values = (None if text is None else bytes.fromhex(text.replace("-", "")) for text in array.to_pylist())
+    return pa.array(values, pa.binary(16), size=len(array))
+
+
+def _text(value: bytes | Decimal | None) -> str | None:
+    # Arrow writes small decimals with an exponent.
+    return str(UUID(bytes=value)) if isinstance(value, bytes) else None if value is None else format(value, "f")
+
+
+def _times(array: pa.Array, kind: pa.DataType, epoch: Epoch) -> tuple[pa.Array, Bad]:
+    factor, divisor = EPOCHS[epoch]
+    bad: Bad = {}
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    limit = MAX_MICROSECONDS // factor
+    beyond, finer = (numbers > limit) | (numbers < -limit), numbers % divisor != 0
+    bad |= dict.fromkeys(np.flatnonzero(finer).tolist(), Code.INEXACT)
+    bad |= dict.fromkeys(np.flatnonzero(beyond).tolist(), Code.OUT_OF_RANGE)
+    wrong = beyond | finer
+    micros = np.where(wrong, 0, numbers) // divisor * factor
+    return pa.array(micros, pa.int64(), mask=wrong | ~valid).cast(kind), bad

@@ -1,0 +1,146 @@
+"""Computes the projected columns of a table from decoded records, with Arrow."""
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from firn.model.jobs import ProjectedColumn, RecordSchema
+from firn.schemas import projections
+from firn.tables import rows, types
+from firn.tables.types import Primitive, Type
+from firn_spark.worker.bad_records import BadRecordError, Code, Stage
+from firn_spark.worker.fetched import Fetched, HeaderPlaces
+from firn_spark.worker.formats.format import Columns
+from firn_spark.worker.projections.casts import Cast
+
+SHOWN = 4
+"""Characters at the end of a masked text that stay."""
+SHORTEST_SHOWN = 8
+"""Characters of the shortest text of which a mask shows the end. Shorter texts are masked whole."""
+_EXCERPT = 48
+
+
+class Projector:
+    """Computes the columns of `firn.tables.rows.schema_columns` from those that a format decodes."""
+
+    def __init__(self, schema: RecordSchema) -> None:
+        """Plan the columns. Raises InvalidSpecError for a source that the schema does not have."""
+        assert schema.projection is not None
+        places = {column.name: place for place, column in enumerate(rows.decoded_columns(schema))}
+        self._columns = [_Column.of(column, schema, places) for column in schema.projection.columns]
+        self._others = [places[column.name] for column in rows.other_columns(schema)]
+
+    def project(self, records: Fetched, decoded: Columns) -> Columns:
+        """Return the columns of the table. A record of which a value does not fit its column is bad."""
+        errors = dict(decoded.errors)
+        arrays = [column.compute(records, decoded, errors) for column in self._columns]
+        return Columns([*arrays, *(decoded.arrays[place] for place in self._others)], errors, decoded.times)
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A projected column: ``place`` and ``members`` lead to the decoded values, unless it reads Kafka's bytes."""
+
+    column: ProjectedColumn
+    place: int
+    members: tuple[str, ...]
+    cast: Cast
+    """The conversion to the type of the column, or to the type that its function takes."""
+    constant: pa.Scalar | None
+
+    @classmethod
+    def of(cls, column: ProjectedColumn, schema: RecordSchema, places: dict[str, int]) -> "_Column":
+        kind = projections.source_type(column, schema)
+        field, *members = projections.source_path(column, schema) if column.field else [""]
+        place = places[field] if field else -1
+        cast = Cast(kind, _taken(column, kind), column.epoch or "ms")
+        constant = cast.apply(pa.array([column.constant], pa.string()))[0][0] if column.constant is not None else None
+        return cls(column, place, tuple(members), cast, constant)
+
+    def compute(self, records: Fetched, decoded: Columns, errors: dict[int, BadRecordError]) -> pa.Array:
+        """Return the values of the column, and add the records whose value does not fit to ``errors``."""
+        if self.constant is not None:
+            return pa.repeat(self.constant, len(records))
+        values = self._values(records, decoded)
+        array, bad = self.cast.apply(values)
+        for index, code in bad.items():
+            errors.setdefault(index, self._error(code, values[index].as_py()))
+        if self.column.function == "Mask":
+            array = masked(array)
+        elif self.column.function == "Sha256":
+            array = hashed(array)
+        if self.column.required and array.null_count:
+            for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
+                problem = f"column {self.column.name} is required, and {self.column.source} has no value"
+                errors.setdefault(index, self._located(BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, problem)))
+        return array
+
+    def _values(self, records: Fetched, decoded: Columns) -> pa.Array:
+        column = self.column
+        if column.source == "key":
+            return records.keys.to_arrow()
+        if column.source == "value":
+            return records.values.to_arrow()
+        if column.source.startswith(projections.HEADER):
+            return header_values(records.headers, column.source.removeprefix(projections.HEADER))
+        array = decoded.arrays[self.place]
+        for member in self.members:
+            array = pc.call_function("struct_field", [array], pc.StructFieldOptions([member]))
+        return array
+
+    def _error(self, code: Code, value: object) -> BadRecordError:
+        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+        excerpt = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
+        problem = f"column {self.column.name}: {self.column.source} cannot become {self.cast.after}, found {excerpt}"
+        return self._located(BadRecordError(code, Stage.SCHEMA, problem))
+
+    def _located(self, error: BadRecordError) -> BadRecordError:
+        if not self.column.field:
+            return error
+        for member in reversed(self.members):
+            error = error.within(f".{member}")
+        return error.within(f".{self.column.field}")
+
+
+def _taken(column: ProjectedColumn, kind: Type) -> Type:
+    """Return the type to which values are converted first."""
+    if column.function == "Sha256" and kind == Primitive("binary"):
+        return kind  # the bytes themselves, which need not be text
+    return Primitive("string") if column.function is not None else types.parse(column.type)
+
+
+def masked(array: pa.Array) -> pa.Array:
+    """Return texts with ``*`` for each character, except the last `SHOWN` of a text that is long enough."""
+    lengths = pc.call_function("utf8_length", [array])
+    long = pc.call_function("greater_equal", [lengths, pa.scalar(SHORTEST_SHOWN)])
+    shown = pc.call_function("if_else", [long, pa.scalar(SHOWN), pa.scalar(0)])
+    stars = pc.call_function("binary_repeat", [pa.scalar("*"), pc.call_function("subtract", [lengths, shown])])
+    last = pc.call_function("utf8_slice_codeunits", [array], pc.SliceOptions(start=-SHOWN))
+    ends = pc.call_function("if_else", [long, last, pa.scalar("")])
+    return pc.call_function("binary_join_element_wise", [stars, ends, pa.scalar("")])
+
+
+def hashed(array: pa.Array) -> pa.Array:
+    """Return the SHA-256 digests of texts or bytes in hexadecimal. Equal values are computed once."""
+    encoded = array.dictionary_encode()
+    digests = [
+        hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()
+        for value in encoded.dictionary.to_pylist()
+    ]
+    return pa.array(digests, pa.string()).take(encoded.indices)
+
+
+def header_values(headers: HeaderPlaces, name: str) -> pa.Array:
+    """Return the value of each record's last header with this name, null without one, as Kafka's ``lastHeader`` does."""
+    count = len(headers.present)
+    named = pc.call_function("equal", [headers.names.to_arrow(), pa.scalar(name.encode())])
+    hits = np.flatnonzero(named.to_numpy(zero_copy_only=False))
+    last = np.full(count, -1, np.int64)
+    last[np.searchsorted(headers.starts, hits, side="right") - 1] = hits
+    found = last >= 0
+    values = headers.values.select(last[found]).to_arrow()
+    places = np.cumsum(found) - 1
+    return values.take(pa.array(places, pa.int64(), mask=~found))
