@@ -42,10 +42,10 @@ def test_a_sample_becomes_ready(release: None, name: str) -> None:
     apply_and_await(name)
 
 
-@pytest.mark.parametrize("name", OF_A_REGISTRY)
-def test_a_sample_with_a_schema_registry_becomes_ready(schemas: Apicurio, name: str) -> None:
-    schemas.register(*OF_A_REGISTRY[name])
-    apply_and_await(name)
+def test_samples_with_a_schema_registry_become_ready(schemas: Apicurio) -> None:
+    for name, registered in OF_A_REGISTRY.items():
+        schemas.register(*registered)
+        apply_and_await(name)
 
 
 def apply_and_await(name: str) -> None:
