@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from firn.model.clock import Clock
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.maintenance import CompactionWork
-from firn.model.progress import GroupProgress
+from firn.model.progress import GroupProgress, Proposal
 from firn.schema_registry import Registered
 from firn.tables.ownership import Claimant, Ownership
 
@@ -98,6 +98,8 @@ class TableState:
     """True if the call created the table."""
     changed: tuple[str, ...] = ()
     """Changes that the call made, as texts for users: added columns, partitioning, sort order, properties."""
+    proposed: Proposal | None = None
+    """Changes of columns that wait for an approval. The call changed nothing then."""
 
 
 @dataclass(frozen=True, slots=True)

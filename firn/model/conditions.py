@@ -27,6 +27,8 @@ ended well. TopicSets: each matched topic has its IcebergTopic."""
     """Most of the last 1,000 records fit the schema and are in the table. This condition does not affect Ready."""
     COMPLETE = "Complete"
     """No record was lost before it landed, and no audit failed. This condition does not affect Ready."""
+    SCHEMA_COMPATIBLE = "SchemaCompatible"
+    """The table has the columns of the schema. Present only with `spec.schema.evolution` or `spec.schema.renames`."""
     POLICIES_RESOLVED = "PoliciesResolved"
     """The operator knows which policies govern the topic. This condition does not affect Ready."""
     MAINTENANCE_HEALTHY = "MaintenanceHealthy"
@@ -87,8 +89,13 @@ Or it does not allow the adoption of an existing topic or table. Follow the mess
     BAD_SCHEMA = "BadSchema"
     """SpecValid: A column or a type cannot be read. Correct the field in the message."""
     INCOMPATIBLE_SCHEMA = "IncompatibleSchema"
-    """SpecValid: The table cannot change from the earlier schema to this one. Restore the field, \
+    """SpecValid, SchemaCompatible: The table cannot change from the earlier schema to this one. Restore the field, \
 or create the resource again with another table.name."""
+    COMPATIBLE = "Compatible"
+    """SchemaCompatible: The table has the columns of the schema."""
+    PROPOSED = "Proposed"
+    """SchemaCompatible, TableReady: Changes of the table wait for an approval, which `spec.schema.evolution` demands. \
+Approve them with the command in the message, or restore the schema."""
     BAD_TRANSFORM = "BadTransform"
     """SpecValid: A term of `partitionBy` or `sortBy` cannot be read or does not fit its column. Correct the term."""
     UNKNOWN_COLUMN = "UnknownColumn"

@@ -124,6 +124,19 @@ class Projection(Contract):
     """True if each field that no column reads is a column, too."""
 
 
+class Evolution(Contract):
+    """Which changes of a schema the table follows at once (``Auto``), after an approval (``Propose``), or not at all."""
+
+    add: Literal["Auto", "Propose", "Refuse"] = "Auto"
+    widen: Literal["Auto", "Propose", "Refuse"] = "Auto"
+    optional: Literal["Auto", "Propose", "Refuse"] = "Auto"
+    rename: Literal["ByIdentity", "Propose", "Refuse"] = "ByIdentity"
+    drop: Literal["KeepNull", "Refuse"] | None = None
+    """None: KeepNull if producers own the schema, else Refuse."""
+    approved: str = ""
+    """Value of the annotation that approves proposed changes."""
+
+
 class RecordSchema(Contract):
     """How record values become columns. Json has ``fields``; Raw has the columns ``key`` and ``value``.
 
@@ -153,6 +166,7 @@ class RecordSchema(Contract):
     """Treatment of records whose writer has a schema that the table cannot hold."""
     renames: tuple[Rename, ...] = Field(default=(), exclude_if=lambda renames: not renames)
     """Fields and columns that have a later name in ``fields``, in the order of the changes."""
+    evolution: Evolution = Field(default=Evolution(), exclude_if=lambda evolution: evolution == Evolution())
     raw_as: Literal["Binary", "String"] = "Binary"
     key: KeySchema | None = Field(default=None, exclude_if=lambda key: key is None)
     """Columns of the key. None: the key is in Kafka's columns only."""

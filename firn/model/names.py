@@ -39,6 +39,7 @@ RESUME = f"{GROUP}/resume"
 RESTART = f"{GROUP}/restart"
 ACKNOWLEDGE_LOSS = f"{GROUP}/acknowledge-loss"
 ACKNOWLEDGE_AUDIT = f"{GROUP}/acknowledge-audit"
+APPROVE = f"{GROUP}/approve"
 RUN_NOW = f"{GROUP}/run-now"
 
 FINALIZER = f"{GROUP}/delete-data"

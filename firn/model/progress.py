@@ -434,6 +434,15 @@ class RecentRecords(BaseModel):
     """True if the records are those since a change of the schema, False if they are those since the start of the driver."""
 
 
+class Proposal(BaseModel):
+    """Changes of a table that wait for an approval: the value ``approve``."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    changes: tuple[str, ...]
+    approve: str
+
+
 class TopicProgress(BaseModel):
     """The driver's report of a topic. Times are Unix seconds; lag is in records and in seconds."""
 
@@ -471,6 +480,8 @@ class TopicProgress(BaseModel):
     """None until a record lands after the start of the driver, or after a change of the schema."""
     losses: Losses | None = None
     """Offsets that did not land. None before the driver has read the table."""
+    proposed: Proposal | None = None
+    """Changes that the schemas of records need, and that the policy of the topic does not allow yet."""
     failed_rules: dict[str, int] = Field(default_factory=dict, exclude_if=lambda rules: not rules)
     """Name of each quality rule -> records that failed it since the driver started."""
 

@@ -70,7 +70,7 @@ def merged_columns(known: Sequence[Column], new: Sequence[Column]) -> tuple[Colu
     return tuple(fit(column) for column in new)
 
 
-def _rename_hint(name: str, fields: Iterable[str], known: Collection[str]) -> str:
+def _hint(name: str, fields: Iterable[str], known: Collection[str]) -> str:
     added = [each for each in fields if each not in known]
     return (
         f"; or rename the column by spec.schema.renames: [{{from: {name}, to: {added[0]}}}]" if len(added) == 1 else ""
@@ -89,17 +89,18 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     fields = {field.name: field for field in after_columns}
     old_fields = renames.renamed_columns(rows.schema_columns(old), rows.column_renames(new, new.renames))
     old_names = {field.name for field in old_fields}
+    keeps = new.evolution.drop == "KeepNull" or (new.evolution.drop is None and new.has_writers)
     added = ", ".join(name for name in fields if name not in old_names)
     beside = f", and add {added} beside it" if added else ""
     for field in old_fields:
         after_field = fields.get(field.name)
-        if after_field is None and new.has_writers:
-            # Producers no longer write the field; its column stays. Spark cannot read a column with a time of day. The
+        if after_field is None and keeps:
+            # The column stays. Spark cannot read a column with a time of day. The
             # operator plans no run for such a table only while the schema has the field.
             if types.has_time(types.parse(field.type)):
                 reasons.append(f"field {field.name} of type {field.type} cannot be removed: keep it{beside}")
         elif after_field is None:
-            hint = _rename_hint(field.name, fields, old_names) if new.projection is None else ""
+            hint = _hint(field.name, fields, old_names) if new.projection is None else ""
             reasons.append(f"field {field.name} is missing, and cannot be removed: keep it{beside}{hint}")
         elif not can_become(types.parse(field.type), types.parse(after_field.type)):
             reasons.append(f"field {field.name} cannot change from {field.type} to {after_field.type}")

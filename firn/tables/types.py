@@ -7,6 +7,7 @@ import difflib
 import functools
 import re
 from dataclasses import dataclass
+from typing import Any
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -203,6 +204,20 @@ class _Reader:
     def error(self, problem: str) -> InvalidSpecError:
         text = self.text if len(self.text) <= 100 else f"{self.text[:100]}..."
         return InvalidSpecError(f"type {text!r}, character {self.start + 1}: {problem}", reason=Reason.BAD_SCHEMA)
+
+
+def of_json(kind: Any) -> str:
+    """Return a type of the JSON of Iceberg's specification (Appendix C) as a text. An unknown type keeps its name."""
+    if isinstance(kind, str):
+        return str(parse(kind)) if kind in PRIMITIVES or kind.startswith(("decimal(", "fixed[")) else kind
+    match kind["type"]:
+        case "list":
+            return f"list<{of_json(kind['element'])}>"
+        case "map":
+            return f"map<{of_json(kind['key'])}, {of_json(kind['value'])}>"
+        case _:
+            members = (f"{field['name']}: {of_json(field['type'])}" for field in kind["fields"])
+            return f"struct<{', '.join(members)}>"
 
 
 def has_time(kind: Type) -> bool:

@@ -16,7 +16,7 @@ from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError, UnavailableError
-from firn.model.jobs import CatalogConnection, Column, RecordSchema, Rename, TableTarget
+from firn.model.jobs import CatalogConnection, Column, Evolution, RecordSchema, Rename, TableTarget
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable
@@ -273,6 +273,33 @@ async def test_columns_are_renamed_by_field_id(tables: CatalogTables, catalog: C
     both = changed(new, Column(name="carrier", type="string"))
     with pytest.raises(InvalidSpecError, match="column 'airline' had this name before it was renamed") as refused:
         await tables.ensure(later, both.model_copy(update={"renames": ()}), claimant)
+    assert refused.value.reason == Reason.INCOMPATIBLE_SCHEMA
+
+
+async def test_proposed_changes_wait_for_their_approval(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    claimant = Claimant("uid-1")
+    await tables.ensure(target, JSON, claimant)
+    new = changed(JSON, Column(name="delay", type="long"), Column(name="note", type="string"))
+    approve = ""
+    for _ in range(2):
+        policy = Evolution(add="Propose", approved="0123456789ab")
+        state = await tables.ensure(target, new.model_copy(update={"evolution": policy}), claimant)
+        assert state is not None
+        assert state.proposed is not None
+        assert (state.changed, state.proposed.changes) == ((), ("add column note: string",))
+        approve = state.proposed.approve
+    assert str(catalog.load_table((target.namespace, target.name)).schema().find_field("delay").field_type) == "int"
+    policy = Evolution(add="Propose", approved=approve)
+    state = await tables.ensure(target, new.model_copy(update={"evolution": policy}), claimant)
+    assert state is not None
+    assert (state.proposed, state.changed) == (None, ("column delay: int to long", "column note added: string"))
+    wider = changed(new, Column(name="price", type="decimal(12, 2)")).model_copy(
+        update={"evolution": Evolution(widen="Refuse")}
+    )
+    with pytest.raises(InvalidSpecError, match="widen column price: .*evolution.widen is Refuse") as refused:
+        await tables.ensure(target, wider, claimant)
     assert refused.value.reason == Reason.INCOMPATIBLE_SCHEMA
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.progress import Proposal
+from firn.schemas import changes
 from firn.tables import evolution, renames, types
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable, TableState
@@ -21,6 +23,7 @@ class Stored:
     schema: RecordSchema
     ownership: Ownership = dataclasses.field(default_factory=Ownership)
     topic_id: str = ""
+    schema_id: int = 0
 
     @property
     def owner(self) -> str:
@@ -61,6 +64,13 @@ class FakeTables:
             self.faults.log.append(f"create table {target.identifier}")
         else:
             claimant.check(target.identifier, live.ownership)
+            state = TableState(live.uuid, _location(target), live.target.format_version, found_owner)
+            found = changes.judged(changes.between(live.schema, schema), schema.evolution, live.uuid, live.schema_id)
+            if found.refused:
+                raise InvalidSpecError(changes.refusal(found.refused), reason=Reason.INCOMPATIBLE_SCHEMA)
+            if found.proposed:
+                texts = tuple(each.text for each in found.proposed)
+                return replace(state, proposed=Proposal(changes=texts, approve=found.approve))
             known = renames.renamed_columns(live.schema.fields, schema.renames)
             live.schema = live.schema.model_copy(update={"fields": known})
             if schema.subject is not None:
@@ -70,6 +80,7 @@ class FakeTables:
             wanted = _merged(live.schema, schema)
             if wanted != live.schema:
                 changed = ("columns",)
+                live.schema_id += 1
                 live.schema = wanted
                 self.faults.log.append(f"change table {target.identifier}")
             if live.owner != claimant.uid and live.target.format_version < 3:
@@ -80,7 +91,7 @@ class FakeTables:
             live.ownership = replace(owner, consent=consent)
         return TableState(
             uuid=live.uuid,
-            location=f"s3://firn/{target.namespace}/{target.name}",
+            location=_location(target),
             format_version=live.target.format_version,
             owner=found_owner,
             created=created,
@@ -123,6 +134,10 @@ class FakeTables:
                 reason = Reason.INCOMPATIBLE_SCHEMA if live.owner == owner else Reason.SCHEMA_INCOMPATIBLE
                 message = f"table {live.target.identifier}: column {field.name} cannot change from {field.type} to {wanted.type}"
                 raise InvalidSpecError(message, reason=reason)
+
+
+def _location(target: TableTarget) -> str:
+    return f"s3://firn/{target.namespace}/{target.name}"
 
 
 def _merged(old: RecordSchema, new: RecordSchema) -> RecordSchema:

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from firn.model import names
 from firn.model.jobs import RESUME
+from firn.schemas.changes import APPROVAL_DIGITS
 
 ON_POLICIES = (names.PAUSE, names.RUN_NOW)
 ON_TOPIC_SETS = (names.PAUSE,)
@@ -16,12 +17,14 @@ ON_TOPICS = (
     names.RESTART,
     names.ACKNOWLEDGE_LOSS,
     names.ACKNOWLEDGE_AUDIT,
+    names.APPROVE,
 )
 _SWITCH = (re.compile(r"true|false"), '"true", or remove it')
 _FORMS = {
     names.PAUSE: _SWITCH,
     names.FORCE_DELETION: _SWITCH,
     names.RESUME: (re.compile(f"skip|{RESUME}"), "skip or skip:PARTITION:OFFSET"),
+    names.APPROVE: (re.compile(f"[0-9a-f]{{{APPROVAL_DIGITS}}}"), "the value in the message of SchemaCompatible"),
     names.ACKNOWLEDGE_LOSS: (re.compile(r"[0-9]+-\S*"), "the name of a loss, which the message of Complete has"),
 }
 """Annotation -> the values that it takes, and their description. Others take any value."""

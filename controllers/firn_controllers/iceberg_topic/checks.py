@@ -11,7 +11,7 @@ from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
-from firn.schemas import protobuf
+from firn.schemas import changes, protobuf
 from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import tenancy
@@ -189,6 +189,8 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         return None
     before, after = observed.job.job.record_schema, observed.schema
     problems = evolution.problems(before, after)
+    if not problems:
+        problems = _refused_changes(before, after)
     # With a registry, each value is read with the schema of its own writer.
     if (
         after.subject is None
@@ -211,6 +213,11 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
         f"spec.schema: {'; '.join(problems)}. Ingestion continues with the previous schema. Restore that schema; or delete this"
         " resource with deletionPolicy Retain, and create it again with another table.name",
     )
+
+
+def _refused_changes(before: RecordSchema, after: RecordSchema) -> list[str]:
+    refused = changes.judged(changes.between(before, after), after.evolution, "", 0).refused
+    return [changes.refusal(refused)] if refused else []
 
 
 def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]:

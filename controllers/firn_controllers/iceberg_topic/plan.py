@@ -190,7 +190,7 @@ def contract(
     ):
         if live is None:
             return None
-        job = live.job.model_copy(update={"suspended": resource.spec.suspend, "resume": marked, "restart": restart})
+        job = live.job.model_copy(update=_obeyed(observed, live.job) | {"resume": marked, "restart": restart})
         return replace(live, job=job, seen_resume=seen, resume_halt=resume_halt(observed))
     if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
         marked = None  # the annotation named a record of the earlier topic
@@ -223,6 +223,17 @@ def contract(
     return LiveJob(
         job, frozenset(resource.spec.config), seen, topic_origin, table_origin, of_policy, resume_halt(observed)
     )
+
+
+def _obeyed(observed: ObservedTopic, job: IngestJob) -> dict[str, object]:
+    """Return the fields of the spec that a contract follows although topic or table do not follow the spec."""
+    fields: dict[str, object] = {"suspended": observed.resource.spec.suspend}
+    if isinstance(observed.schema, RecordSchema) and job.record_schema.subject is not None:
+        # The driver proposes changes too. Records may wait for an approval while the latest schema does.
+        update = {"approved": observed.schema.evolution.approved}
+        policy = job.record_schema.evolution.model_copy(update=update)
+        fields["record_schema"] = job.record_schema.model_copy(update={"evolution": policy})
+    return fields
 
 
 def _table_before(observed: ObservedTopic) -> str | None:

@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
+from firn.api.v1alpha1.iceberg_topic import MOST_PROPOSED, MOST_PROPOSED_TEXT
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, TableTarget
-from firn.model.progress import HaltedAt, RecentRecords, SuspiciousTimes, TopicProgress
+from firn.model.progress import HaltedAt, Proposal, RecentRecords, SuspiciousTimes, TopicProgress
 from firn.tables import rows
 from firn_controllers.cache.addresses import bootstrap_servers
 from firn_controllers.cache.topics import TopicEntry
@@ -55,7 +56,11 @@ DECISIVE = 100
 """Number of records after which the newest records alone say whether records are accepted."""
 _GRAVITY = (Reason.ALL_ACCEPTED, Reason.SOME_REJECTED, Reason.SUSPICIOUS_TIMES, Reason.MOST_REJECTED)
 
-_FOR_AUTHORS = frozenset({Reason.PARTITION_DECREASE_REFUSED, Reason.SCHEMA_INCOMPATIBLE, Reason.BAD_RECORD_HALT})
+MOST_SHOWN = 10
+"""Most proposed changes in a message. The status has all of them."""
+_FOR_AUTHORS = frozenset(
+    {Reason.PARTITION_DECREASE_REFUSED, Reason.SCHEMA_INCOMPATIBLE, Reason.BAD_RECORD_HALT, Reason.PROPOSED}
+)
 """Reasons that only the author of the resource can end."""
 
 PREPARED = frozenset({"Running", "CaughtUp", "Halted"})
@@ -93,6 +98,9 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     table = _table(observed, findings, previous)
     if table:
         status["table"] = table
+    proposal = _proposal(observed, findings)
+    if proposal is not None:
+        status["schema"] = {"proposed": _proposed(proposal)}
     status["ingestion"] = _ingestion(observed, findings, previous)
     maintenance = maintenance_section(observed.maintenance, previous.get("maintenance") or {})
     if maintenance:
@@ -127,6 +135,7 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.FRESH: _fresh(observed, findings),
         ConditionType.RECORDS_ACCEPTED: _records_accepted(observed),
         ConditionType.COMPLETE: complete(observed),
+        **_schema_compatible(observed, findings),
         **governed,
     }
     if stalled is not None:
@@ -230,6 +239,7 @@ def driver_digest(
         _acceptance(progress.recent),
         _is_decisive(progress.recent),
         None if progress.losses is None else progress.losses.newest,
+        progress.proposed,
         progress.lag_records is None,
         _empty(progress),
         progress.backfilling,
@@ -288,6 +298,8 @@ def _table_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
         before = ready_table(observed.entry) if observed.catalog.recent else None
         return before or Verdict("False", observed.catalog.problem, steady(observed.catalog.message))
     match findings.table:
+        case TableState(proposed=Proposal() as proposal):
+            return Verdict("False", Reason.PROPOSED, _proposal_text(observed, target, proposal))
         case TableState() as live if max(live.format_version, target.format_version) > 2:
             return _table_of_driver(observed, findings, target)
         case TableState():
@@ -328,6 +340,40 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
         Reason.WAITING_FOR_DRIVER,
         f"waiting for the ingestion driver to {verb} table {target.identifier} of format version 3",
     )
+
+
+def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
+    """Return the condition about changes of the schema, if the spec has a policy for them or names renames."""
+    schema, target = observed.resource.spec.record_schema, observed.target
+    if schema is None or not (schema.evolution or schema.renames) or not isinstance(target, TableTarget):
+        return {}
+    kind, proposal, failure = ConditionType.SCHEMA_COMPATIBLE, _proposal(observed, findings), findings.failure
+    progress = observed.progress if observed.group.heard else None
+    if proposal is not None:
+        return {kind: Verdict("False", Reason.PROPOSED, _proposal_text(observed, target, proposal))}
+    if failure is not None and failure.reason is Reason.INCOMPATIBLE_SCHEMA:
+        return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(failure.message))}
+    if progress is not None and progress.table_reason == Reason.INCOMPATIBLE_SCHEMA:
+        return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(progress.table_message))}
+    if not isinstance(findings.table, TableState):
+        return {kind: as_before(observed, kind) or _pending("waiting for the table")}
+    return {kind: Verdict("True", Reason.COMPATIBLE, f"table {target.identifier} has the columns of the schema")}
+
+
+def _proposal(observed: ObservedTopic, findings: TopicFindings) -> Proposal | None:
+    """Return the changes that wait for an approval: those of the spec or the latest schema, else those of records."""
+    if isinstance(findings.table, TableState) and findings.table.proposed is not None:
+        return findings.table.proposed
+    progress = observed.progress
+    return progress.proposed if progress is not None and observed.group.heard else None
+
+
+def _proposal_text(observed: ObservedTopic, target: TableTarget, proposal: Proposal) -> str:
+    namespace, name = observed.entry.name
+    shown = ", ".join(proposal.changes[:MOST_SHOWN])
+    more = f", and {len(proposal.changes) - MOST_SHOWN} more" if len(proposal.changes) > MOST_SHOWN else ""
+    command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.APPROVE}={proposal.approve}"
+    return f"table {target.identifier} waits for the approval of changes: {shown}{more}; approve them: {command}; or restore the schema"
 
 
 def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
@@ -688,6 +734,12 @@ def _quality(observed: ObservedTopic, previous: Mapping[str, Any]) -> list[Manif
     before = {item["rule"]: item["failed"] for item in previous.get("quality") or []}
     counts = before if observed.progress is None else observed.progress.failed_rules
     return [{"rule": rule.name, "failed": counts.get(rule.name, 0)} for rule in observed.resource.quality_rules]
+
+
+def _proposed(proposal: Proposal) -> list[Manifest]:
+    return [
+        {"change": text[:MOST_PROPOSED_TEXT], "approve": proposal.approve} for text in proposal.changes[:MOST_PROPOSED]
+    ]
 
 
 def _excluded(observed: ObservedTopic) -> Manifest:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from firn.model.jobs import Column, ProjectedColumn, RecordSchema
+from firn.schemas import changes
 from firn.tables import renames, rows
 from firn_controllers.preview.effects import Effect, changed
 from firn_controllers.preview.fields import Difference
@@ -23,24 +24,49 @@ _ADVICE = {
         "Keep": "the table has columns for fields that no entry of columns reads",
         "Drop": "later rows have no values of fields that no entry of columns reads",
     },
+    "evolution.drop": {
+        "KeepNull": "the columns of fields that a later schema lacks stay, and are null in later rows",
+        "Refuse": "a schema that lacks a field of the table is refused",
+    },
+    **{
+        f"evolution.{kind}": {
+            "Auto": f"{text} at once",
+            "ByIdentity": f"{text} at once",
+            "Propose": f"{text} after an approval by the annotation firn.dev/approve",
+            "Refuse": f"a schema that needs {noun} is refused",
+        }
+        for kind, text, noun in (
+            ("add", "the table gets later columns", "a new column"),
+            ("widen", "columns of the table get wider types", "a wider column"),
+            ("optional", "required columns become optional", "an optional column"),
+            ("rename", "columns of the table get other names", "another name of a column"),
+        )
+    },
     "evolution.incompatible": {
         "Hold": "a record whose schema the table cannot hold makes the topic wait",
         "DeadLetter": "records whose schema the table cannot hold are bad records",
     },
 }
 """Effects by field of the schema and its new value."""
+_UNSET = {"", "Auto", "ByIdentity", "Hold"}
+"""Values of the evolution policy that equal none."""
 
 
 def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
     """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
-    changes = rows.column_renames(after, after.renames)
-    present = renames.renamed_columns(rows.schema_columns(before), changes)
+    named = rows.column_renames(after, after.renames)
+    present = renames.renamed_columns(rows.schema_columns(before), named)
     old, new = ({column.name: column for column in columns} for columns in (present, rows.schema_columns(after)))
     computed = _computed(after)
-    for rename in changes:
+    for rename in named:
         if renames.has_path(before.fields, rename.old) and not renames.has_path(before.fields, rename.new):
             text = f"column {rename.old} of table {table} is renamed to {rename.new}; data files stay as they are, earlier rows have the new name"
             yield changed(TEXT if rename.by_schema else RENAMES, text, rename.old, rename.new)
+    waiting = changes.judged(changes.between(before, after), after.evolution, "", 0).proposed
+    if waiting:
+        texts = ", ".join(each.text for each in waiting)
+        text = f"the spec waits for an approval of: {texts}; the status gets its value, and ingestion continues under the spec in force"
+        yield changed("spec.schema.evolution", text)
     for name, column in new.items():
         of_text = after.has_writers and name not in computed
         field = TEXT if of_text else f"{SCHEMA}.{'columns' if name in computed else 'fields'}[{name}]"
@@ -108,5 +134,7 @@ def schema_effect(difference: Difference) -> Effect | None:
         text = "later rows have these columns of the key; columns that are new are null in earlier rows"
         return changed(difference.path, text, *difference.texts)
     before, after = difference.texts
+    if field.startswith("evolution") and {before, after} <= _UNSET:
+        return None
     text = _ADVICE.get(field, {}).get(after, "")
     return changed(difference.path, text, before, after)

@@ -155,6 +155,8 @@ def annotation_effect(key: str, before: str, after: str) -> Effect | None:
             return Effect(EffectKind.REWRITTEN, field, text, before, after)
         case ((names.ACKNOWLEDGE_LOSS | names.ACKNOWLEDGE_AUDIT), _):
             return changed(field, "Complete no longer reports what this value names", before, after)
+        case names.APPROVE, _:
+            return changed(field, "the table gets the proposed changes that this value names", before, after)
         case names.FORCE_DELETION, "true":
             return changed(field, "a deletion does not wait for brokers and catalog", before, after)
     return None

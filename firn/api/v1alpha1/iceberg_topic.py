@@ -20,6 +20,7 @@ from firn.model.jobs import (
     Adoption,
     Column,
     Epoch,
+    Evolution,
     KeySchema,
     ProjectedColumn,
     Projection,
@@ -65,6 +66,8 @@ MOST_SCHEMA_TEXT = 250_000
 """Longest Avro or Protobuf schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
 it keeps a copy of the resource in an annotation otherwise."""
 MOST_MESSAGE_NAME = 512
+MOST_PROPOSED, MOST_PROPOSED_TEXT = 100, 1024
+"""Most proposed changes in the status, and the longest text of one."""
 MOST_PATH = 1024
 """Longest path of a column, in characters."""
 MOST_CONTRACT_BYTES = 700_000
@@ -179,9 +182,29 @@ class RegistrySpec(ApiModel):
     )
 
 
-class EvolutionSpec(ApiModel):
-    """Treatment of records whose schema does not fit the table."""
+Way = Literal["Auto", "Propose", "Refuse"]
+_WAYS = "Auto: the table follows at once. Propose: the change waits in status.schema.proposed for an approval. Refuse: never."
 
+
+class EvolutionSpec(ApiModel):
+    """Changes of the schema that the table follows, and treatment of records whose schema does not fit the table."""
+
+    add: Way = Field(default="Auto", description=f"New columns, also inside structs. {_WAYS}")
+    widen: Way = Field(
+        default="Auto",
+        description=f"int to long, float to double, and higher precisions of decimals. {_WAYS}",
+    )
+    optional: Way = Field(default="Auto", description=f"Required columns that become optional. {_WAYS}")
+    rename: Literal["ByIdentity", "Propose", "Refuse"] = Field(
+        default="ByIdentity",
+        description="Columns that get another name by schema.renames, by aliases in Avro or by field numbers in Protobuf. ByIdentity: the"
+        " table follows at once. Propose: the change waits in status.schema.proposed for an approval. Refuse: never.",
+    )
+    drop: Literal["KeepNull", "Refuse"] | None = Field(
+        default=None,
+        description="Fields that the schema no longer has. KeepNull: the column stays, and is null in later rows. Refuse: the operator"
+        " refuses the schema. Default: KeepNull with text or registry, Refuse with fields.",
+    )
     incompatible: Literal["Hold", "DeadLetter"] = Field(
         default="Hold",
         description="Treatment of records whose schema the table cannot hold, for example because a field has another type than its"
@@ -249,7 +272,11 @@ class SchemaSpec(ApiModel):
             "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
             "message needs format: Protobuf",
         ),
-        Rule("has(self.registry) || !has(self.evolution)", "evolution needs registry"),
+        Rule("has(self.format) || !has(self.evolution)", "evolution needs format"),
+        Rule(
+            "has(self.registry) || !has(self.evolution) || self.evolution.incompatible == 'Hold'",
+            "evolution.incompatible: DeadLetter needs registry",
+        ),
         Rule("has(self.format) || !has(self.renames)", "renames need format"),
         Rule(
             "!(has(self.text) && has(self.registry))",
@@ -306,7 +333,8 @@ class SchemaSpec(ApiModel):
         " The driver adds columns to the table when a schema has new fields.",
     )
     evolution: EvolutionSpec | None = Field(
-        default=None, description="Treatment of records whose schema does not fit the table."
+        default=None,
+        description="Changes of the schema that the table follows, and treatment of records whose schema does not fit the table.",
     )
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,
@@ -644,6 +672,24 @@ class IcebergTopicSpec(ApiModel):
     )
 
 
+class ProposedChange(ApiModel):
+    """A change of the table that waits for an approval."""
+
+    change: str = Field(max_length=MOST_PROPOSED_TEXT, description="The change, such as add column note: string.")
+    approve: str = Field(
+        max_length=64, description="Value of the annotation firn.dev/approve that approves all changes of the list."
+    )
+
+
+class SchemaStatus(ApiModel):
+    """Changes of the table that the schema needs."""
+
+    proposed: Annotated[tuple[ProposedChange, ...], Field(max_length=MOST_PROPOSED)] = Field(
+        default=(),
+        description="Changes that wait for an approval. More than 100 are cut off, and an approval applies to all of them.",
+    )
+
+
 class TableStatus(ApiModel):
     """Observed state of the table."""
 
@@ -867,6 +913,9 @@ class IcebergTopicStatus(ApiModel):
     partitions: int | None = Field(default=None, description="Number of partitions of the topic.")
     bootstrap_servers: str | None = Field(default=None, max_length=2048, description="Address for Kafka clients.")
     table: TableStatus | None = Field(default=None, description="Observed state of the table.")
+    record_schema: SchemaStatus | None = Field(
+        default=None, alias="schema", description="Changes of the table that the schema needs."
+    )
     ingestion: IngestionStatus | None = Field(
         default=None, description="Coarse figures of ingestion. Metrics have live figures."
     )
@@ -962,7 +1011,7 @@ class IcebergTopic(ApiModel):
         With a registry, and in Protobuf, the schema has no columns yet: `with_columns` adds them.
         """
         schema = self.spec.record_schema
-        renames = _renames(schema)
+        renames, evolution = _renames(schema), self._evolution
         if schema is not None and schema.registry is not None:
             name = schema.registry.subject or f"{self.topic_name}-value"
             subject = Subject(registry=schema.registry.name, name=name)
@@ -974,6 +1023,7 @@ class IcebergTopic(ApiModel):
                 message=schema.message or "",
                 incompatible=incompatible,
                 renames=renames,
+                evolution=evolution,
             )
         if schema is not None and schema.text is not None and schema.format == "Protobuf":
             return RecordSchema(
@@ -982,12 +1032,17 @@ class IcebergTopic(ApiModel):
                 framing=schema.framing,
                 message=schema.message or "",
                 renames=renames,
+                evolution=evolution,
             )
         if schema is not None and schema.text is not None:
-            return with_columns(
-                RecordSchema(format=SchemaFormat.AVRO, text=schema.text, framing=schema.framing, renames=renames),
-                "spec.schema.text",
+            avro = RecordSchema(
+                format=SchemaFormat.AVRO,
+                text=schema.text,
+                framing=schema.framing,
+                renames=renames,
+                evolution=evolution,
             )
+            return with_columns(avro, "spec.schema.text")
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         found = _columns_of(schema.fields)
@@ -997,6 +1052,7 @@ class IcebergTopic(ApiModel):
             fields=found,
             unknown_fields=schema.unknown_fields,
             renames=renames,
+            evolution=evolution,
         )
 
     def row_schema(self) -> RecordSchema:
@@ -1020,6 +1076,16 @@ class IcebergTopic(ApiModel):
                 "spec.schema.key.fields: the type time is not allowed in a key; use string", reason=Reason.BAD_SCHEMA
             )
         return found
+
+    @property
+    def _evolution(self) -> Evolution:
+        """Return the policy for changes of the table, with the approval of the annotation if a change may need one."""
+        spec = self.spec.record_schema and self.spec.record_schema.evolution
+        if not spec:
+            return Evolution()
+        chosen = spec.model_dump(include={"add", "widen", "optional", "rename", "drop"})
+        proposes = "Propose" in chosen.values()
+        return Evolution(**chosen, approved=self.metadata.annotations.get(names.APPROVE, "") if proposes else "")
 
     def table_target(self, default_catalog: str) -> TableTarget:
         """Return the table. Without a catalog in the spec: the catalog in which it was created, or ``default_catalog`` for a new table.

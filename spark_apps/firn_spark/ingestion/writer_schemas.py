@@ -4,19 +4,21 @@ A schema id never gets another schema. So a driver can restart without the regis
 """
 
 import base64
+import dataclasses
 import hashlib
 import os
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import TypeVar
 
 import structlog
 
 from firn import protoc
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import (
@@ -30,9 +32,11 @@ from firn.model.jobs import (
     SchemaFormat,
     WriterSchema,
 )
+from firn.model.progress import Proposal
 from firn.schema_registry import TYPES, RegistryAwayError, SchemaRegistry
-from firn.schemas import columns, projections, protobuf
-from firn.tables import evolution, types
+from firn.schemas import changes, columns, projections, protobuf
+from firn.schemas.changes import Judgement
+from firn.tables import evolution, rows, types
 from firn.tables.renames import Fields, FormerNames, planned, renamed_columns
 from firn_spark.credentials import read_secret
 from firn_spark.ingestion.topics.topic import Topic
@@ -239,25 +243,88 @@ def learn(topic: Topic, registries: Registries) -> None:
         raise pending
 
 
+@dataclass(frozen=True, slots=True)
+class TableColumns:
+    """The columns of a table in Iceberg's JSON, their earlier names, and the identity of this version of them."""
+
+    fields: Fields = ()
+    former: FormerNames = dataclasses.field(default_factory=dict)
+    uuid: str = ""
+    schema_id: int = 0
+
+
+NO_TABLE = TableColumns()
+
+
+def allowed(topic: Topic, present: Mapping[str, str], table: TableColumns) -> tuple[RecordSchema, dict[int, Refusal]]:
+    """Return what `adapted` returns, as far as the policy of the topic allows the changes of the table.
+
+    The topic reports changes that wait for an approval. Raises ConflictError (Proposed, IncompatibleSchema) for changes that the
+    policy does not allow, unless the contract has ``incompatible: DeadLetter``, and as `adapted`.
+    """
+    schema, left_out = adapted(topic, present, table)
+    topic.table.proposed = None
+    judgement = _judgement(schema, table)
+    if not judgement.blocked:
+        return schema, left_out
+    if judgement.proposed:
+        texts = tuple(each.text for each in judgement.proposed)
+        topic.table.proposed = Proposal(changes=texts, approve=judgement.approve)
+    name = topic.job.table.identifier
+    if schema.incompatible != "DeadLetter":
+        raise _not_allowed(f"table {name}", judgement)
+    numbers = {number for number, writer in topic.reading.schemas.items() if isinstance(writer, WriterSchema)}
+    for number in numbers - left_out.keys():
+        own = _judgement(adapted(topic, present, table, only={number})[0], table)
+        if own.blocked:
+            left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(_not_allowed(f"table {name}", own)))
+    kept, _ = adapted(topic, present, table, only=numbers - left_out.keys())
+    return kept, left_out
+
+
+def _judgement(schema: RecordSchema, table: TableColumns) -> Judgement:
+    if not table.fields:
+        return Judgement()
+    renaming = planned(table.fields, table.former, rows.column_renames(schema, schema.renames))
+    return changes.judged(
+        changes.of_table(renaming, rows.schema_columns(schema)), schema.evolution, table.uuid, table.schema_id
+    )
+
+
+def _not_allowed(table: str, judgement: Judgement) -> ConflictError:
+    if judgement.refused:
+        return ConflictError(
+            f"{table}: schemas of records need a change: {changes.refusal(judgement.refused)}",
+            reason=Reason.INCOMPATIBLE_SCHEMA,
+        )
+    texts = ", ".join(each.text for each in judgement.proposed)
+    return ConflictError(
+        f"{table}: schemas of records need changes that wait for an approval: {texts}; set the annotation {names.APPROVE} to"
+        f" {judgement.approve}",
+        reason=Reason.PROPOSED,
+    )
+
+
 def adapted(
-    topic: Topic, present: Mapping[str, str], table: Fields = (), former: FormerNames = MappingProxyType({})
+    topic: Topic, present: Mapping[str, str], table: TableColumns = NO_TABLE, only: Collection[int] | None = None
 ) -> tuple[RecordSchema, dict[int, Refusal]]:
     """Return the topic's schema with the columns of all known schemas, and the schemas that the table cannot hold.
 
-    ``present`` are the columns of the table with their types, ``table`` are the same in Iceberg's JSON, and ``former`` are
-    their earlier names. Raises ConflictError (IncompatibleSchema) for a schema that the
+    ``present`` are the columns of the table with their types, in the notation of `firn.tables.types`. Schemas that are not in
+    ``only`` are left out, if it is set. Raises ConflictError (IncompatibleSchema) for a schema that the
     table cannot hold, unless the contract has ``incompatible: DeadLetter``.
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    named = _renames(topic, _of_renames(schema.projection, table), former)
+    known = {number: each for number, each in topic.reading.schemas.items() if only is None or number in only}
+    named = _renames(topic.job.record_schema, known, table)
     own = _of_fields(schema, present)
     if named:
         own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
     fields = _widened(renamed_columns(schema.fields, named), own)
     named_schema = schema.model_copy(update={"renames": named})
     left_out: dict[int, Refusal] = {}
-    for number, writer in topic.reading.schemas.items():
+    for number, writer in known.items():
         if not isinstance(writer, WriterSchema):
             continue
         place = f"schema {number} of schema registry {subject.registry}"
@@ -286,18 +353,22 @@ def _as_columns(present: Mapping[str, str]) -> list[Column]:
     return [Column(name=name, type=kind) for name, kind in present.items()]
 
 
-def _renames(topic: Topic, table: Fields, former: FormerNames) -> tuple[Rename, ...]:
+_Known = Mapping[int, WriterSchema | Refusal]
+
+
+def _renames(schema: RecordSchema, known: _Known, table: TableColumns) -> tuple[Rename, ...]:
     """Return the renames that schemas, the contract and the table name, without those that the table cannot follow."""
-    change = planned(table, former, topic.job.record_schema.renames, tuple(_implied(topic)))
-    return tuple(dict.fromkeys((*change.followed, *change.following)))
+    change = planned(
+        _of_renames(schema.projection, table.fields), table.former, schema.renames, tuple(_implied(schema, known))
+    )
+    return tuple({(each.old, each.new): each for each in (*change.followed, *change.following)}.values())
 
 
-def _implied(topic: Topic) -> Iterator[Rename]:
+def _implied(schema: RecordSchema, known: _Known) -> Iterator[Rename]:
     """Yield the renames that the known schemas name, in the order of their ids: by aliases, or by the numbers of fields."""
-    schema = topic.job.record_schema
     explicit = tuple(each for each in schema.renames if not each.by_schema)
     before: protobuf.Message | None = None
-    for number, writer in sorted(topic.reading.schemas.items(), key=lambda item: item[0]):
+    for number, writer in sorted(known.items(), key=lambda item: item[0]):
         if not isinstance(writer, WriterSchema):
             continue
         try:

@@ -74,19 +74,6 @@ def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
             return str(other)
 
 
-def shape(kind: Any) -> str:
-    """Return a type of Iceberg's JSON in the notation of `firn.tables.types`."""
-    if isinstance(kind, str):
-        return str(types.parse(kind)) if kind in types.PRIMITIVES or kind.startswith(("decimal(", "fixed[")) else kind
-    match kind["type"]:
-        case "list":
-            return f"list<{shape(kind['element'])}>"
-        case "map":
-            return f"map<{shape(kind['key'])}, {shape(kind['value'])}>"
-        case _:
-            return "struct<" + ", ".join(f"{field['name']}: {shape(field['type'])}" for field in kind["fields"]) + ">"
-
-
 def table_spec(jvm: Any, table: Any) -> TableSpec:
     """Describe the current table for writers."""
     iceberg = jvm.org.apache.iceberg
@@ -242,7 +229,7 @@ class Tables:
     def columns(self, table: Any) -> dict[str, str]:
         """Return the types of the table's columns, in the notation of `firn.tables.types`."""
         fields = json.loads(self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
-        return {field["name"]: shape(field["type"]) for field in fields}
+        return {field["name"]: types.of_json(field["type"]) for field in fields}
 
     def names(self, table: Any) -> tuple[Fields, FormerNames]:
         """Return the columns of the table in Iceberg's JSON, and their earlier names by field id."""
@@ -290,7 +277,7 @@ class Tables:
             if field is None:
                 changed.append(column)
                 continue
-            current, wanted = types.parse(shape(field["type"])), types.parse(column.type)
+            current, wanted = types.parse(types.of_json(field["type"])), types.parse(column.type)
             if not evolution.can_become(wanted, current):
                 if not evolution.can_become(current, wanted):
                     raise ConflictError(

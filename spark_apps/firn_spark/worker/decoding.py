@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from firn.model.jobs import IngestJob
 from firn.tables import rows
+from firn.tables.renames import former_names
 from firn_spark.worker import arrow_types
 from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Identities, Numbers
@@ -89,7 +90,13 @@ class Decoder:
         self._format = open_format(job.record_schema, writer_schemas)
         self._projector = None if job.record_schema.projection is None else Projector(job.record_schema)
         self._keys = KeyColumns(job.record_schema.key) if job.record_schema.key is not None else None
-        self._rules = Rules(job.quality_rules, columns) if job.quality_rules else None
+        # The rules of an earlier contract name a renamed column as it was before.
+        earlier = former_names(columns, job.record_schema.renames)
+        self._named = [
+            (name, place) for place, each in enumerate(columns) for name in (each.name, *earlier.of(each.name))
+        ]
+        known = [columns[place].model_copy(update={"name": name}) for name, place in self._named]
+        self._rules = Rules(job.quality_rules, known) if job.quality_rules else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
@@ -146,7 +153,7 @@ class Decoder:
     def _judge(self, arrays: Sequence[pa.Array], errors: Mapping[int, BadRecordError]) -> list[Failures]:
         if self._rules is None:
             return []
-        return self._rules.judge(dict(zip(self.schema.names, arrays, strict=True)), errors)
+        return self._rules.judge({name: arrays[place] for name, place in self._named}, errors)
 
     def _sort_out(self, records: Fetched, forced: Numbers, errors: Mapping[int, BadRecordError]) -> "_SortedOut":
         """Turn each bad record into a dead letter, a skipped record, or the place where its partition stops."""

@@ -17,7 +17,7 @@ from firn.model.jobs import Column, RecordSchema, TableTarget
 from firn.tables import evolution, rows, table_properties, types
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable, TableState
-from firn_spark.tables.java_tables import schema_json, shape
+from firn_spark.tables.java_tables import schema_json
 
 MAIN = "main"
 SKEW_MS = 60_000
@@ -270,7 +270,7 @@ class LakeTables:
         if schema.subject is not None:
             present = json.loads(live.schema)["fields"]
             columns = evolution.merged_columns(
-                [Column(name=item["name"], type=shape(item["type"])) for item in present], columns
+                [Column(name=item["name"], type=types.of_json(item["type"])) for item in present], columns
             )
         evolved = _evolved(live, columns, target, own=ownership.owner == claimant.uid)
         spent = claimant.spent(live.properties)
@@ -314,12 +314,12 @@ def _evolved(live: Metadata, columns: Iterable[Column], target: TableTarget, own
     wanted = {column.name: column for column in columns}
     for name, item in present.items():
         column = wanted.get(name)
-        if column is None or evolution.can_become(types.parse(shape(item["type"])), types.parse(column.type)):
+        if column is None or evolution.can_become(types.parse(types.of_json(item["type"])), types.parse(column.type)):
             continue
         reason = Reason.INCOMPATIBLE_SCHEMA if own else Reason.SCHEMA_INCOMPATIBLE
         raise InvalidSpecError(
             f"table {target.identifier}: column {name} cannot change to {column.type}", reason=reason
         )
-    kept = [wanted.pop(name, Column(name=name, type=shape(item["type"]))) for name, item in present.items()]
+    kept = [wanted.pop(name, Column(name=name, type=types.of_json(item["type"]))) for name, item in present.items()]
     text = schema_json([*kept, *wanted.values()])
     return live if text == live.schema else replace(live, schema=text, schema_id=live.schema_id + 1)

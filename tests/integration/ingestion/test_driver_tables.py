@@ -8,8 +8,9 @@ import pytest
 from py4j.clientserver import ClientServerConnection
 
 from firn.model.jobs import Column, GroupSettings, IngestJob, RecordSchema, Rename, TableTarget
+from firn.tables import types
 from firn_spark.tables.catalogs import Catalogs
-from firn_spark.tables.java_tables import Tables, partition_terms, shape
+from firn_spark.tables.java_tables import Tables, partition_terms
 from tests.contract.driver_tables import DriverTablesContract, commit_ahead
 from tests.unit.spark_driver.topic import job as job_of
 
@@ -68,7 +69,7 @@ class TestIceberg(DriverTablesContract):
                 (before[0]["id"], "b"),
                 (before[1]["id"], "s"),
             ]
-            assert shape(fields[1]["type"]) == "struct<y: int, z: int>"
+            assert types.of_json(fields[1]["type"]) == "struct<y: int, z: int>"
             assert former == {before[0]["id"]: ("a",), struct: ("x",)}
         assert tables.names(tables.ensure(old)) == (fields, former)
 

@@ -89,6 +89,14 @@ NEW: dict[str, dict[str, Any]] = {
                 ],
                 "keeps_others": True,
             },
+            "evolution": {
+                "add": "Propose",
+                "widen": "Refuse",
+                "optional": "Propose",
+                "rename": "Refuse",
+                "drop": "KeepNull",
+                "approved": "0123456789ab",
+            },
         },
     },
     "ingest-job-raw": {},
@@ -158,6 +166,7 @@ NEW: dict[str, dict[str, Any]] = {
                 .model_dump(mode="json")
                 | {"cut_topic": "id-1", "cuts": [[0, 1, 4]]},
                 "has_landed": True,
+                "proposed": {"changes": ["add column note: string"], "approve": "0123456789ab"},
             }
         ]
     },

@@ -21,7 +21,7 @@ def preparing(monkeypatch: pytest.MonkeyPatch, end: int = 0, landed: Landed | No
         uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
         operations=lambda: SimpleNamespace(current=lambda: metadata),
     )  # fmt: skip
-    tables = SimpleNamespace(ensure=lambda _: table, spec=lambda _: None)
+    tables = SimpleNamespace(ensure=lambda _: table, spec=lambda _: None, following=lambda _: ())
     kafka = SimpleNamespace(ends=lambda topics: {"orders": {0: end}})
     nothing: Any = None
     return Preparation(nothing, cast(Any, tables), cast(Any, lambda _: kafka), nothing, Failpoints())

@@ -9,14 +9,23 @@ import pytest
 from firn import protoc
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
-from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
+from firn.model.jobs import (
+    Column,
+    Evolution,
+    ProjectedColumn,
+    Projection,
+    RecordSchema,
+    RegistryConnection,
+    Subject,
+    WriterSchema,
+)
 from firn.schema_registry import Registered, RegistryAwayError
 from firn.schemas.columns import columns_of
 from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writer_schemas import Registries, adapted, learn
+from firn_spark.ingestion.writer_schemas import Registries, TableColumns, adapted, allowed, learn
 from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 from tests.unit.spark_driver.topic import job
@@ -427,7 +436,7 @@ def test_a_renamed_field_keeps_its_computed_column_and_renames_no_other() -> Non
     orders.reading.schemas = {1: WriterSchema(text=json.dumps(aliased))}
     table = [{"id": 1, "name": "mail_hash", "type": "string"}, {"id": 2, "name": "old", "type": "string"}]
     present = {"mail_hash": "string", "old": "string"}
-    schema, left_out = adapted(orders, present, table, {})
+    schema, left_out = adapted(orders, present, TableColumns(table))
     assert (computed(schema), left_out) == (present, {})
     assert rows.column_renames(schema, schema.renames) == ()
     assert [field.name for field in schema.fields] == ["email", "new"]
@@ -444,6 +453,61 @@ def test_a_renamed_private_field_is_not_kept() -> None:
     ]}  # fmt: skip
     orders.reading.schemas = {1: WriterSchema(text=json.dumps(aliased))}
     table = [{"id": 1, "name": "mail_hash", "type": "string"}, {"id": 2, "name": "note", "type": "string"}]
-    schema, _ = adapted(orders, {"mail_hash": "string", "note": "string"}, table, {})
+    schema, _ = adapted(orders, {"mail_hash": "string", "note": "string"}, TableColumns(table))
     assert computed(schema) == {"mail_hash": "string", "remark": "string"}
     assert {(each.old, each.new) for each in rows.column_renames(schema, schema.renames)} == {("note", "remark")}
+
+
+TABLE = TableColumns(({"id": 1, "name": "id", "required": False, "type": "int"},), {}, "uuid", 3)
+
+
+def proposing(**changes: Any) -> Topic:
+    """Return a topic whose records have a schema that fits, and one that needs another column."""
+    orders = topic(("id", "int"), **{"evolution": Evolution(add="Propose"), **changes})
+    orders.reading.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=text(id="int", note="string"))}
+    return orders
+
+
+def test_records_wait_for_the_approval_of_a_column() -> None:
+    orders = proposing()
+    with pytest.raises(
+        ConflictError, match="wait for an approval: add column note: string; set the annotation"
+    ) as held:
+        allowed(orders, {"id": "int"}, TABLE)
+    assert held.value.reason == Reason.PROPOSED
+    proposed = orders.table.proposed
+    assert proposed is not None
+    assert (proposed.changes, proposed.approve in str(held.value)) == (("add column note: string",), True)
+    approved = proposing(evolution=Evolution(add="Propose", approved=proposed.approve))
+    schema, left_out = allowed(approved, {"id": "int"}, TABLE)
+    assert (fields(schema), left_out, approved.table.proposed) == ({"id": "int", "note": "string"}, {}, None)
+
+
+def test_records_that_need_a_column_without_approval_can_be_dead_letters() -> None:
+    orders = proposing(incompatible="DeadLetter")
+    schema, left_out = allowed(orders, {"id": "int"}, TABLE)
+    assert fields(schema) == {"id": "int"}
+    assert [(number, each.code) for number, each in left_out.items()] == [(2, Code.INCOMPATIBLE_SCHEMA)]
+    assert orders.table.proposed is not None, "the status shows the change all the same"
+
+
+def test_a_refused_change_is_not_proposed() -> None:
+    orders = proposing(evolution=Evolution(add="Refuse"))
+    with pytest.raises(ConflictError, match="add column note: string: spec.schema.evolution.add is Refuse") as held:
+        allowed(orders, {"id": "int"}, TABLE)
+    assert held.value.reason == Reason.INCOMPATIBLE_SCHEMA
+    assert orders.table.proposed is None
+
+
+def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
+    aliased = {"type": "record", "name": "R", "fields": [{"name": "number", "type": "long", "aliases": ["id"]}]}
+    orders = topic(("id", "int"))
+    orders.reading.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=json.dumps(aliased))}
+    schema, _ = allowed(orders, {"id": "int"}, TABLE)
+    assert fields(schema) == {"number": "long"}
+    assert [(each.old, each.new) for each in schema.renames] == [("id", "number")]
+    policy = Evolution(rename="Propose")
+    waiting = topic(("id", "int"), evolution=policy)
+    waiting.reading.schemas = orders.reading.schemas
+    with pytest.raises(ConflictError, match="rename column id to number"):
+        allowed(waiting, {"id": "int"}, TABLE)

@@ -212,7 +212,7 @@ class TopicAgreement:
             if observed.job is not None:
                 await self._contracts.remove(observed.entry.uid)
             return replace(findings, job=None)
-        agreed = isinstance(findings.table, TableState) or findings.table_missing
+        agreed = findings.table_missing or (isinstance(findings.table, TableState) and findings.table.proposed is None)
         live = findings.topic if isinstance(findings.topic, TopicState) else None
         wanted = plan.contract(
             observed,

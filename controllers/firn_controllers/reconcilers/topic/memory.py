@@ -84,7 +84,7 @@ class TopicMemory:
     def remember(self, observed: ObservedTopic, recalled: Recollection, findings: TopicFindings) -> None:
         """Keep the findings of a complete visit. After an incomplete visit the next reconcile checks everything."""
         name = observed.entry.name
-        agreed = isinstance(findings.table, TableState) or findings.table_missing
+        agreed = findings.table_missing or (isinstance(findings.table, TableState) and findings.table.proposed is None)
         if findings.failure is not None or not isinstance(findings.topic, TopicState) or not agreed:
             self._visits.pop(name, None)
         elif recalled.topic is None:

@@ -56,7 +56,7 @@ class TopicSchemas:
         if in_force is not None and in_force.subject != schema.subject:
             in_force = None
         if in_force is not None:
-            in_force = in_force.model_copy(update={"incompatible": schema.incompatible})
+            in_force = in_force.model_copy(update={"incompatible": schema.incompatible, "evolution": schema.evolution})
         try:
             latest = await self._context.ports.schemas.latest(schema.subject.registry, schema.subject.name)
             if latest is None:

@@ -27,6 +27,8 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError, UnavailableError, table_is_ahead
 from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.progress import Proposal
+from firn.schemas import changes
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import TableState
@@ -77,6 +79,7 @@ class Agreement:
         self._target = target
         self._key = (target.namespace, target.name)
         self._layout = evolution.layout(target, schema)
+        self._policy = schema.evolution
         self._claimant = claimant
         self._request = request
         for key in self._layout.properties:
@@ -184,6 +187,14 @@ class Agreement:
         named = evolution.layout_named(self._layout, names_change.following)
         renamed = evolution.renamed_schema(metadata.schema(), names_change)
         steps = evolution.schema_steps(renamed, named, reason, names_change.former)
+        found = changes.of_table(names_change, named.columns)
+        judgement = changes.judged(found, self._policy, state.uuid, metadata.current_schema_id)
+        if judgement.refused:
+            refusal = changes.refusal(judgement.refused)
+            raise InvalidSpecError(f"table {self._target.identifier}: {refusal}", reason=reason)
+        if judgement.proposed:
+            texts = tuple(each.text for each in judgement.proposed)
+            return replace(state, proposed=Proposal(changes=texts, approve=judgement.approve))
         if metadata.format_version > 2 or self._target.format_version > 2:
             return state
         transaction = table.transaction()

@@ -27,6 +27,7 @@ BY_GRAVITY = (
     ConditionType.LIMIT_REACHED,
     ConditionType.TOPIC_READY,
     ConditionType.TABLE_READY,
+    ConditionType.SCHEMA_COMPATIBLE,
     ConditionType.INGESTION_READY,
     ConditionType.COMPLETE,
     ConditionType.RECORDS_ACCEPTED,

@@ -18,7 +18,7 @@ from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writer_schemas import Registries
+from firn_spark.ingestion.writer_schemas import Registries, TableColumns
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, read_claim, read_landed, read_losses
@@ -137,8 +137,11 @@ class Preparation:
         reading, target = topic.reading, topic.job.table
         table = self._tables.load(target.catalog, target.namespace, target.name, rare=topic.table.uuid is None)
         present = {} if table is None else self._tables.columns(table)
-        fields, former = ([], {}) if table is None else self._tables.names(table)
-        reading.schema, reading.incompatible = writer_schemas.adapted(topic, present, fields, former)
+        columns = writer_schemas.NO_TABLE
+        if table is not None:
+            schema_id = table.operations().current().currentSchemaId()
+            columns = TableColumns(*self._tables.names(table), str(table.uuid()), schema_id)
+        reading.schema, reading.incompatible = writer_schemas.allowed(topic, present, columns)
         return self._tables.ensure(topic.adapted_job)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:

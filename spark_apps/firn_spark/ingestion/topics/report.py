@@ -51,7 +51,7 @@ def _idle_values(topic: Topic, now: float) -> tuple[object, ...] | None:
     return (
         topic.job, log.live, bool(log.ends), reading.topic, topic.backfilling, topic.prepared,
         topic.halted, attempts.failures, attempts.error, topic.letters.landed is None,
-        table.uuid, table.location, table.error, table.landed, table.losses,
+        table.uuid, table.location, table.error, table.landed, table.losses, table.proposed,
         totals.last_commit, totals.rows, totals.dead, totals.skipped, totals.failed_rules, topic.recent, topic.recent.changes,
     )  # fmt: skip
 
@@ -91,6 +91,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         halted_at=topic.halted,
         recent=topic.recent.report(),
         losses=table.losses,
+        proposed=table.proposed,
         failed_rules={rule.name: totals.failed_rules.get(rule.name, 0) for rule in topic.job.quality_rules},
     )
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import Epoch, RecordSchema, Rename, WriterSchema
-from firn.model.progress import LeaderEpochs, Losses, Offsets, RecentRecords, SuspiciousTimes
+from firn.model.progress import LeaderEpochs, Losses, Offsets, Proposal, RecentRecords, SuspiciousTimes
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
@@ -152,6 +152,8 @@ class Table:
     landed: Landed | None = None
     losses: Losses | None = None
     """Losses that the table records; None until it was read."""
+    proposed: Proposal | None = None
+    """Changes that the schemas of records need, and that wait for an approval."""
 
 
 @dataclass(slots=True)

@@ -1,0 +1,136 @@
+"""The changes from the columns of a table to those of a schema, and which of them the evolution policy of a topic allows.
+
+Operator, driver and ``firn plan`` use the same changes and the same judgement.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, Evolution, RecordSchema
+from firn.tables import renames, rows, types
+from firn.tables.evolution import can_become
+from firn.tables.renames import Renaming
+from firn.tables.types import ListOf, MapOf, Struct, Type
+
+APPROVAL_DIGITS = 12
+
+
+class ChangeKind(StrEnum):
+    """Kinds of changes. Each kind has a field of the evolution policy."""
+
+    ADD = "add"
+    WIDEN = "widen"
+    OPTIONAL = "optional"
+    RENAME = "rename"
+    DROP = "drop"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A change of a table, and its text for users."""
+
+    kind: ChangeKind
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """The changes that the policy does not allow. ``approve`` is the value that approves the proposed ones."""
+
+    refused: tuple[Change, ...] = ()
+    proposed: tuple[Change, ...] = ()
+    approve: str = ""
+
+    @property
+    def blocked(self) -> bool:
+        """Return whether the table must stay as it is."""
+        return bool(self.refused or self.proposed)
+
+
+def of_table(renaming: Renaming, columns: Sequence[Column]) -> tuple[Change, ...]:
+    """Return the changes of a table. ``columns`` are the wanted ones, under the names that the table gets."""
+    named = (Change(ChangeKind.RENAME, f"rename column {path} to {name}") for path, name in renaming.steps)
+    present = [
+        Column(name=field["name"], type=types.of_json(field["type"]), required=field["required"])
+        for field in renaming.fields
+    ]
+    return (*named, *_compared(present, columns))
+
+
+def between(before: RecordSchema, after: RecordSchema) -> tuple[Change, ...]:
+    """Return the changes of a table from the schema in force to another one."""
+    named = rows.column_renames(after, after.renames)
+    earlier, later = rows.schema_columns(before), rows.schema_columns(after)
+    moved = [
+        Change(ChangeKind.RENAME, f"rename column {each.old} to {each.name}")
+        for each in named
+        if renames.has_path(earlier, each.old) and not renames.has_path(earlier, each.new)
+    ]
+    known = renames.renamed_columns(earlier, named)
+    wanted = {column.name for column in later}
+    gone = [Change(ChangeKind.DROP, f"drop column {each.name}") for each in known if each.name not in wanted]
+    return (*moved, *_compared(known, later), *gone)
+
+
+def _compared(before: Sequence[Column], after: Sequence[Column]) -> Iterator[Change]:
+    """Yield the changes of columns, except those of Kafka's. Types that cannot change are left out."""
+    known = {column.name: column for column in before}
+    for column in after:
+        if column.name.startswith(rows.METADATA_COLUMN):
+            continue
+        earlier = known.get(column.name)
+        if earlier is None:
+            yield Change(ChangeKind.ADD, f"add column {column.name}: {column.type}")
+            continue
+        if earlier.required and not column.required:
+            yield Change(ChangeKind.OPTIONAL, f"make column {column.name} optional")
+        try:
+            yield from _types(column.name, types.parse(earlier.type), types.parse(column.type))
+        except InvalidSpecError:
+            continue  # Another engine gave the column a type that no schema has.
+
+
+def _types(path: str, before: Type, after: Type) -> Iterator[Change]:
+    match before, after:
+        case Struct(old), Struct(new):
+            known = dict(old)
+            for name, kind in new:
+                if name in known:
+                    yield from _types(f"{path}.{name}", known[name], kind)
+                else:
+                    yield Change(ChangeKind.ADD, f"add column {path}.{name}: {kind}")
+        case ListOf(old_element), ListOf(element):
+            yield from _types(f"{path}.element", old_element, element)
+        case MapOf(_, old_value), MapOf(_, value):
+            yield from _types(f"{path}.value", old_value, value)
+        case _ if before != after and can_become(before, after):
+            yield Change(ChangeKind.WIDEN, f"widen column {path}: {before} to {after}")
+
+
+def judged(changes: Sequence[Change], policy: Evolution, table_uuid: str, schema_id: int) -> Judgement:
+    """Return the changes that the policy does not allow in the table with this UUID and this id of its schema."""
+    ways = {
+        ChangeKind.ADD: policy.add,
+        ChangeKind.WIDEN: policy.widen,
+        ChangeKind.OPTIONAL: policy.optional,
+        ChangeKind.RENAME: policy.rename,
+        ChangeKind.DROP: policy.drop or "KeepNull",
+    }
+    refused = tuple(each for each in changes if ways[each.kind] == "Refuse")
+    proposed = tuple(each for each in changes if ways[each.kind] == "Propose")
+    if not proposed:
+        return Judgement(refused)
+    # Another set of changes, and the same set after another change of the table, needs another approval.
+    content = "\n".join([table_uuid, str(schema_id), *(each.text for each in proposed)])
+    approve = hashlib.sha256(content.encode()).hexdigest()[:APPROVAL_DIGITS]
+    return Judgement(refused) if approve == policy.approved else Judgement(refused, proposed, approve)
+
+
+def refusal(changes: Sequence[Change]) -> str:
+    """Return why changes are refused, and the next step."""
+    fields = ", ".join(dict.fromkeys(f"spec.schema.evolution.{each.kind}" for each in changes))
+    texts = ", ".join(each.text for each in changes)
+    return f"{texts}: {fields} is Refuse; restore the schema, or set another value there"

@@ -1,0 +1,91 @@
+"""The changes of a table that a schema needs, and which of them the evolution policy allows."""
+
+from typing import Any
+
+import pytest
+
+from firn.model.jobs import Column, Evolution, RecordSchema, Rename
+from firn.schemas import changes
+from firn.tables import renames
+
+FIELDS: list[dict[str, Any]] = [
+    {"id": 1, "name": "id", "required": True, "type": "int"},
+    {"id": 2, "name": "customer", "required": False, "type": {"type": "struct", "fields": [
+        {"id": 3, "name": "mail", "required": False, "type": "string"},
+    ]}},
+    {"id": 4, "name": "legs", "required": False, "type": {
+        "type": "list", "element-id": 5, "element-required": False, "element": {"type": "struct", "fields": [
+            {"id": 6, "name": "miles", "required": False, "type": "float"},
+        ]}}},
+    {"id": 7, "name": "foreign", "required": False, "type": "variant"},
+    {"id": 8, "name": "_kafka", "required": False, "type": {"type": "struct", "fields": []}},
+]  # fmt: skip
+SCHEMA = [
+    Column(name="id", type="long"),
+    Column(name="client", type="struct<mail: string, age: int>"),
+    Column(name="legs", type="list<struct<miles: double>>"),
+    Column(name="note", type="string"),
+    Column(name="_kafka", type="struct<partition: int, schema_id: int>"),
+]
+RENAMES = (Rename(old="customer", new="client"),)
+WANTED = [
+    ("rename", "rename column customer to client"),
+    ("optional", "make column id optional"),
+    ("widen", "widen column id: int to long"),
+    ("add", "add column client.age: int"),
+    ("widen", "widen column legs.element.miles: float to double"),
+    ("add", "add column note: string"),
+]
+
+
+def test_a_table_has_the_changes_of_every_depth() -> None:
+    renaming = renames.planned(FIELDS, {}, RENAMES)
+    assert [(each.kind, each.text) for each in changes.of_table(renaming, SCHEMA)] == WANTED
+
+
+def test_a_schema_in_force_has_the_same_changes() -> None:
+    before = [
+        Column(name="id", type="int", required=True),
+        Column(name="customer", type="struct<mail: string>"),
+        Column(name="legs", type="list<struct<miles: float>>"),
+        Column(name="gone", type="int"),
+    ]
+    old, new = RecordSchema(format="Json", fields=before), RecordSchema(format="Json", fields=SCHEMA, renames=RENAMES)
+    found = [(each.kind, each.text) for each in changes.between(old, new)]
+    assert found == [*WANTED, ("drop", "drop column gone")]
+
+
+def test_a_table_that_fits_has_no_changes() -> None:
+    fitting = [Column(name="id", type="int", required=True), Column(name="customer", type="struct<mail: string>")]
+    assert changes.of_table(renames.planned(FIELDS, {}, ()), fitting) == ()
+
+
+CHANGES = tuple(changes.Change(changes.ChangeKind(kind), text) for kind, text in WANTED)
+
+
+@pytest.mark.parametrize(
+    ("policy", "refused", "proposed"),
+    [
+        ({}, [], []),
+        ({"add": "Propose"}, [], ["add", "add"]),
+        ({"widen": "Refuse", "rename": "Propose"}, ["widen", "widen"], ["rename"]),
+        ({"optional": "Refuse"}, ["optional"], []),
+    ],
+)
+def test_the_policy_judges_each_kind(policy: dict[str, Any], refused: list[str], proposed: list[str]) -> None:
+    found = changes.judged(CHANGES, Evolution(**policy), "uuid", 3)
+    assert [each.kind for each in found.refused] == refused
+    assert [each.kind for each in found.proposed] == proposed
+    assert found.blocked is bool(refused or proposed)
+    assert bool(found.approve) is bool(proposed)
+
+
+def test_an_approval_is_for_these_changes_of_this_table_only() -> None:
+    policy = Evolution(add="Propose")
+    approve = changes.judged(CHANGES, policy, "uuid", 3).approve
+    approved = policy.model_copy(update={"approved": approve})
+    assert not changes.judged(CHANGES, approved, "uuid", 3).blocked
+    for given, uuid, schema_id in ((CHANGES[:-1], "uuid", 3), (CHANGES, "other", 3), (CHANGES, "uuid", 4)):
+        assert changes.judged(given, approved, uuid, schema_id).approve != approve
+    stricter = approved.model_copy(update={"rename": "Refuse"})
+    assert [each.kind for each in changes.judged(CHANGES, stricter, "uuid", 3).refused] == ["rename"]
