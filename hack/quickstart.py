@@ -52,6 +52,7 @@ def kubectl(*arguments: str, stdin: str | bytes | None = None, check: bool = Tru
 APIS = {
     "compactionpolicy": "/apis/firn.dev/v1alpha1",
     "configmap": "/api/v1",
+    "deadletterreplay": "/apis/firn.dev/v1alpha1",
     "icebergtopic": "/apis/firn.dev/v1alpha1",
     "pod": "/api/v1",
     "poddisruptionbudget": "/apis/policy/v1",
@@ -65,7 +66,7 @@ APIS = {
 
 def get(kind: str, name: str, namespace: str = SYSTEM) -> Manifest | None:
     """Return a live object, None if it does not exist."""
-    plural = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
+    plural = f"{kind[:-1]}ies" if kind.endswith("cy") else f"{kind}s"
     path = f"{APIS[kind]}/namespaces/{namespace}/{plural}/{name}"
     code, body = read(path)
     if code not in (200, 404):

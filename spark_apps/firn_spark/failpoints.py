@@ -36,7 +36,6 @@ Maintenance = Literal[
     "after-commit",
     "after-readback",
     "before-deletion",
-    "before-replay-append",
     "after-replay-append",
     "after-replay-deletion",
 ]

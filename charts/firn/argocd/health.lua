@@ -1,4 +1,4 @@
--- Health of IcebergTopics, CompactionPolicies, RetentionPolicies and TopicSets for Argo CD (keys resource.customizations.health.firn.dev_KIND of the
+-- Health of IcebergTopics, policies, TopicSets and DeadLetterReplays for Argo CD (keys resource.customizations.health.firn.dev_KIND of the
 -- ConfigMap argocd-cm).
 -- Argo CD runs it in Lua 5.1 with `obj`, the live resource, and takes the table that it returns.
 

@@ -125,7 +125,6 @@ class Replay:
         if not self._work.enforce or not result.rows:
             decoding.discard(self._table.table, result)
             return after if result.rows else progress
-        self._table.failpoints.reach("before-replay-append")
         self._append(result, after, base)
         self._table.failpoints.reach("after-replay-append")
         self._remove_landed(selection, part)

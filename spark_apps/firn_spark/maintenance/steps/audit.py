@@ -101,7 +101,7 @@ def _audit(
     else:
         decided = decided.raised(_dropped(dead.table, landed.topic_id))
     since = dead_landed.letters[0] if dead_landed is not None else 0
-    rows = Rows(spark, source, snapshot, dead, since, replaying=_is_replaying(source.table))
+    rows = Rows(spark, source, snapshot, dead, since, replaying=is_replaying(source.table))
     counted = Counted(decided.offsets, read_losses(source.table).of_topic(landed.topic_id))
     bounds = compared(starts, landed.offsets)
     for window in windows(bounds):
@@ -168,7 +168,7 @@ def _audit_from(table: Any, landed: Landed) -> AuditFrom:
     return AuditFrom(topic_id=landed.topic_id, offsets=landed.offsets, mixed=True)
 
 
-def _is_replaying(table: Any) -> bool:
+def is_replaying(table: Any) -> bool:
     """Return whether letters of a replay may be rows of the table already."""
     return table.properties().get(names.REPLAY) is not None
 
