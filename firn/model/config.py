@@ -118,7 +118,7 @@ def _of_a_broker(properties: dict[str, str], info: ValidationInfo) -> dict[str, 
 
 
 BROKER_SETTINGS_OWN = frozenset(
-    {"coordinator", "objects", "listener", "external", "internal", "nodeId", "zone", "metricsListen"}
+    {"coordinator", "objects", "listener", "external", "internal", "nodeId", "zone", "metricsListen", "registries"}
 )
 """Settings of a diskless broker that a profile's ``config`` must not set, for the same reason."""
 
@@ -496,6 +496,9 @@ class DisklessProfile(Profile):
     """ServiceAccount of the brokers' pods."""
     config: BrokerSettings = {}
     """Other settings of the brokers, such as ``writer`` and ``reader``. They take precedence over the settings that the operator makes."""
+    registries: list[Name] = []
+    """Schema registries of the configuration that the brokers ask, for topics with `schema.gate`. The brokers get their
+    credentials. A change replaces the brokers one by one."""
     direct_reads: DirectReads | None = None
     """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
 
@@ -761,6 +764,18 @@ class Config(Settings):
     def watches(self, namespace: str) -> bool:
         """Return whether the operator manages the resources of a namespace."""
         return not self.watch_namespaces or namespace in self.watch_namespaces
+
+    @model_validator(mode="after")
+    def _brokers_ask_configured_registries(self) -> Self:
+        for name, profile in self.profiles.items():
+            unknown = (
+                [] if not isinstance(profile, DisklessProfile) else set(profile.registries) - self.registries.keys()
+            )
+            if unknown:
+                raise ValueError(
+                    f"profiles.{name}.registries: {', '.join(sorted(unknown))} is not in registries; add it there, or remove it"
+                )
+        return self
 
     @model_validator(mode="after")
     def _brokers_have_an_image(self) -> Self:

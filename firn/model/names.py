@@ -82,6 +82,11 @@ TABLE_KUBERNETES_CLUSTER = "firn.kubernetes-cluster"
 TABLE_ADOPT = "firn.adopt"
 """Table property that a user sets: ``NAMESPACE/NAME`` of the IcebergTopic that may adopt the table."""
 
+# Topic configs that only diskless brokers have
+OWN_CONFIG = "firn."
+"""Prefix of the topic configs that Kafka does not have."""
+SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT = "firn.schema.gate", "firn.schema.registry", "firn.schema.subject"
+
 DEAD_LETTER_SUFFIX = "__dlq"
 
 CONFIG_PATH = "/etc/firn/config.yaml"

@@ -28,6 +28,7 @@ RETURN = (
 )
 OF_A_REGISTRY: dict[str, tuple[str, Any, str]] = {
     "registry": ("shipments-value", SHIPMENT, "AVRO"),
+    "gate": ("vouchers-value", {**SHIPMENT, "name": "Voucher"}, "AVRO"),
     "registry-json": ("reviews-value", REVIEW, "JSON"),
     "registry-protobuf": ("returns-value", RETURN, "PROTOBUF"),
 }

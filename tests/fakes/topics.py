@@ -9,7 +9,7 @@ from firn.model.errors import FirnError, InvalidSpecError
 from firn_controllers.ports import FleetState, TopicState
 from tests.fakes.faults import Faults, effect
 
-KNOWN_CONFIGS = re.compile(r"(retention|cleanup|segment|max|min|compression|delete)\..*")
+KNOWN_CONFIGS = re.compile(r"(retention|cleanup|segment|max|min|compression|delete|firn)\..*")
 
 
 class FakeTopics:

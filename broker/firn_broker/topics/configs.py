@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from firn.model.names import SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT
 from firn_broker.log_types import Topic
 
 
@@ -113,7 +114,6 @@ TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
 MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 DELETE_RETENTION_MS = "delete.retention.ms"
-SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT = "firn.schema.gate", "firn.schema.registry", "firn.schema.subject"
 GATES = NO_GATE, GATE_ID = "None", "Id"
 
 DEFINITIONS: Mapping[str, Definition] = {

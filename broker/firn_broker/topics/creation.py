@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
 
+from firn.model.names import SCHEMA_GATE, SCHEMA_REGISTRY
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Topic
 from firn_broker.ports import TopicStore
@@ -122,15 +123,14 @@ class TopicCreator:
     def check_gate(self, own: Mapping[str, str | None]) -> None:
         """Raise TopicError for a gate whose schema registry this broker does not have."""
         gate, registry = (
-            own.get(name) or self.settings.configs.get(name) or ""
-            for name in (configs.SCHEMA_GATE, configs.SCHEMA_REGISTRY)
+            own.get(name) or self.settings.configs.get(name) or "" for name in (SCHEMA_GATE, SCHEMA_REGISTRY)
         )
         if gate in ("", configs.NO_GATE) or registry in self._registries:
             return
         choice = ", ".join(sorted(self._registries)) or "none"
         raise TopicError(
             ErrorCode.invalid_config,
-            f"{configs.SCHEMA_GATE}={gate} with {configs.SCHEMA_REGISTRY}={registry}: it has to be one of the broker's registries, which"
+            f"{SCHEMA_GATE}={gate} with {SCHEMA_REGISTRY}={registry}: it has to be one of the broker's registries, which"
             f" are: {choice}; name one of them, or add it to registries in the broker's settings",
         )
 

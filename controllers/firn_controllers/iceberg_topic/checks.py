@@ -9,8 +9,10 @@ from typing import Protocol
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.conditions import Reason
+from firn.model.config import DisklessProfile
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
+from firn.model.names import OWN_CONFIG
 from firn.schemas import changes, protobuf
 from firn.tables import evolution, rows, transforms
 from firn_controllers.cache.topics import TopicEntry
@@ -86,6 +88,28 @@ def registry_exists(observed: ObservedTopic) -> Failure | None:
         Reason.REGISTRY_NOT_FOUND,
         f"spec.schema.registry.name: {name} is not in the operator's configuration; add it to registries there{choice}",
     )
+
+
+def gate_served(observed: ObservedTopic) -> Failure | None:
+    """Check that the brokers of the profile can check records at produce, if spec.schema.gate asks for it."""
+    name = observed.entry.profile
+    profile, registry = observed.config.profiles[name], registry_name(observed.resource)
+    schema = observed.resource.spec.record_schema
+    if schema is None or schema.gate == "None":
+        return None
+    if not isinstance(profile, DisklessProfile):
+        return Failure(
+            Reason.BAD_SCHEMA,
+            f"spec.schema.gate: only diskless brokers can check records at produce, and profile {name} has Kafka brokers; remove gate,"
+            " or create this IcebergTopic again with a profile of kind Diskless",
+        )
+    if registry not in profile.registries:
+        return Failure(
+            Reason.BAD_SCHEMA,
+            f"spec.schema.gate: the brokers of profile {name} do not ask schema registry {registry}; add it to"
+            f" profiles.{name}.registries in the operator's configuration, or remove gate",
+        )
+    return None
 
 
 def namespace_allowed(observed: ObservedTopic) -> Failure | None:
@@ -174,6 +198,11 @@ def config_keys_valid(observed: ObservedTopic) -> Failure | None:
             return Failure(
                 Reason.BAD_TOPIC_CONFIG,
                 f"spec.config: {key!r} is not a valid name of a topic config; use one such as retention.ms",
+            )
+        if key.startswith(OWN_CONFIG):
+            return Failure(
+                Reason.BAD_TOPIC_CONFIG,
+                f"spec.config: the operator sets {key} itself, from spec.schema; remove it, and set spec.schema.gate",
             )
         if not value.strip():
             return Failure(
@@ -317,6 +346,7 @@ CHECKS: tuple[Check, ...] = (
     group_exists,
     catalog_exists,
     registry_exists,
+    gate_served,
     namespace_allowed,
     schema_valid,
     table_name_valid,
@@ -342,6 +372,7 @@ OF_CONFIGURATION: frozenset[Check] = frozenset(
         group_exists,
         catalog_exists,
         registry_exists,
+        gate_served,
         namespace_allowed,
         tenancy.topic_name_allowed,
         tenancy.table_namespace_allowed,

@@ -575,7 +575,7 @@ def _governed(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditio
     resolved = policies_resolved(observed.maintenance)
     if resolved is not None:
         if isinstance(findings.topic, TopicState):
-            proposal = observed.log_retention.proposal(observed.resource.spec.config, findings.topic.configs)
+            proposal = observed.log_retention.proposal(observed.resource.topic_configs, findings.topic.configs)
             suffix = (
                 f"; with mode Enforce, the RetentionPolicy would set {proposal} on the Kafka topic" if proposal else ""
             )

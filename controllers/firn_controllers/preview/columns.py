@@ -12,6 +12,10 @@ SCHEMA = "spec.schema"
 TEXT = "spec.schema.text"
 RENAMES = "spec.schema.renames"
 _ADVICE = {
+    "gate": {
+        "Id": "the brokers reject later batches with a record that has no schema id of the subject",
+        "None": "the brokers accept any record",
+    },
     "unknownFields": {
         "Ignore": "members that are not in fields are left out of later records",
         "DeadLetter": "later records with a member that is not in fields become dead letters",

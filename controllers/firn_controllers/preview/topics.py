@@ -7,6 +7,7 @@ from typing import Any
 from firn.api.v1alpha1 import RetentionPolicy
 from firn.model.conditions import Reason
 from firn.model.jobs import RecordSchema
+from firn.model.names import OWN_CONFIG
 from firn.tables import rows
 from firn_controllers.cache.policies import KINDS, Kind, Resolution
 from firn_controllers.conditions.annotations import ON_TOPICS, ours, remarks
@@ -86,8 +87,8 @@ def _topic(
     profile = after.config.profiles.get(after.entry.profile)
     default = profile.default_partitions if profile is not None else 1
     live = _live(before)
-    configs = after.log_retention.over(spec.config)
-    owned = before.owned_config | frozenset(before.resource.spec.config) if before is not None else frozenset()
+    configs = after.log_retention.over(after.resource.topic_configs)
+    owned = before.owned_config | frozenset(before.resource.topic_configs) if before is not None else frozenset()
     steps = plan.topic(live, spec.partitions, default, configs, owned | after.owned_config)
     for step in steps:
         match step:
@@ -101,9 +102,10 @@ def _topic(
                 yield changed("spec.partitions", text, str(live.partitions if live else ""), str(partitions))
             case plan.AlterConfigs(put, remove):
                 old = live.configs if live is not None else {}
-                for key, value in sorted(put.items()):
+                # The effect of spec.schema.gate describes the configs of the gate.
+                for key, value in sorted((key, value) for key, value in put.items() if not key.startswith(OWN_CONFIG)):
                     yield _config(after, key, old.get(key, ""), value)
-                for key in remove:
+                for key in (key for key in remove if not key.startswith(OWN_CONFIG)):
                     yield _config(after, key, old.get(key, ""), "")
     done = {effect for step in steps for effect in _fields(step)}
     for difference in found:
@@ -122,7 +124,7 @@ def _fields(step: plan.TopicStep) -> Iterator[str]:
 
 
 def _config(after: ObservedTopic, key: str, before: str, value: str) -> Effect:
-    by_policy = key in after.log_retention.configs and key not in after.resource.spec.config
+    by_policy = key in after.log_retention.configs and key not in after.resource.topic_configs
     change = f"{key} {before} -> {value}" if before and value else f"{key} is set to {value}"
     if not value:
         change = f"{key} {before} is removed, and the brokers' default applies"
@@ -134,7 +136,7 @@ def _live(before: ObservedTopic | None) -> TopicState | None:
     """Return the Kafka topic as the resource shows it; None before it exists. Other configs of the topic are not known."""
     if before is None or "topicId" not in before.entry.status:
         return None
-    configs = before.log_retention.over(before.resource.spec.config)
+    configs = before.log_retention.over(before.resource.topic_configs)
     status = before.entry.status
     return TopicState(before.resource.topic_name, status["topicId"], before.entry.live_partitions, configs)
 

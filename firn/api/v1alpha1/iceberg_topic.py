@@ -272,6 +272,7 @@ class SchemaSpec(ApiModel):
             "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
             "message needs format: Protobuf",
         ),
+        Rule("has(self.registry) || self.gate == 'None'", "gate needs registry"),
         Rule("has(self.format) || !has(self.evolution)", "evolution needs format"),
         Rule(
             "has(self.registry) || !has(self.evolution) || self.evolution.incompatible == 'Hold'",
@@ -331,6 +332,11 @@ class SchemaSpec(ApiModel):
         default=None,
         description="The schema registry in which producers register their schemas. Each value begins with a byte 0 and the id of its schema."
         " The driver adds columns to the table when a schema has new fields.",
+    )
+    gate: Literal["None", "Id"] = Field(
+        default="None",
+        description="Check of records when producers send them. Id: the brokers reject a batch (INVALID_RECORD) unless each value begins with"
+        " the id of a schema of the subject. This needs a profile of kind Diskless whose registries have this registry.",
     )
     evolution: EvolutionSpec | None = Field(
         default=None,
@@ -965,6 +971,20 @@ class IcebergTopic(ApiModel):
     def group_name(self, default: str) -> str:
         """Return the ingestion group of the spec, else ``default`` (the configuration's)."""
         return self.spec.ingestion.group or default
+
+    @property
+    def topic_configs(self) -> dict[str, str]:
+        """Return the topic configs of the spec, with those that its gate needs."""
+        schema = self.spec.record_schema
+        if schema is None or schema.registry is None or schema.gate == "None":
+            return self.spec.config
+        subject = schema.registry.subject or f"{self.topic_name}-value"
+        return {
+            **self.spec.config,
+            names.SCHEMA_GATE: schema.gate,
+            names.SCHEMA_REGISTRY: schema.registry.name,
+            names.SCHEMA_SUBJECT: subject,
+        }
 
     @property
     def freshness_ms(self) -> int:

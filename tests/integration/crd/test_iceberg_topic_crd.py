@@ -84,6 +84,7 @@ ACCEPTED: dict[str, Manifest] = {
     "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
     "protobuf of a registry": {"schema": {"format": "Protobuf", "registry": {"name": "main"}, "message": "shop.Order"}},
     "json of a registry": {"schema": {"format": "Json", "registry": {"name": "main"}}},
+    "gate": {"schema": {"format": "Avro", "registry": {"name": "main"}, "gate": "Id"}},
     "avro of a registry": {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
@@ -215,6 +216,11 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "renames without format": (
         {"schema": {"raw": "String", "renames": [{"from": "a", "to": "b"}]}},
         "renames need format",
+    ),
+    "gate without registry": ({"schema": {"format": "Avro", "text": "{}", "gate": "Id"}}, "gate needs registry"),
+    "another gate": (
+        {"schema": {"format": "Avro", "registry": {"name": "main"}, "gate": "Decode"}},
+        "spec.schema.gate",
     ),
     "evolution without registry": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {}}},

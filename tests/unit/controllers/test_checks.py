@@ -73,6 +73,12 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             id="an invalid config name",
         ),
         pytest.param(
+            {"config": {"firn.schema.gate": "Id"}},
+            Reason.BAD_TOPIC_CONFIG,
+            "set spec.schema.gate",
+            id="a config of the operator",
+        ),
+        pytest.param(
             {"config": {"retention.ms": " "}}, Reason.BAD_TOPIC_CONFIG, "retention.ms", id="a config without a value"
         ),
         pytest.param(

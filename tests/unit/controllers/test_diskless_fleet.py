@@ -286,9 +286,47 @@ def test_the_broker_reads_its_external_listener(tmp_path: Path) -> None:
     assert external.advertised == "kafka.example:31002"
 
 
+def test_brokers_ask_only_the_registries_of_their_profile(tmp_path: Path) -> None:
+    registries = {
+        "main": {
+            "url": "https://registry:8081",
+            "ca": {"secret": "registry-ca", "key": "ca.crt"},
+            "username": "firn",
+            "password": {"secret": "registry", "key": "password"},
+        },
+        "sales": {"url": "http://sales", "token": {"secret": "sales-registry", "key": "token"}},
+    }
+
+    def of(*named: str) -> DisklessFleet:
+        profiles = {"classic": {}, "waves": gen.diskless(registries=list(named))}
+        managed = kinds.managed_fleet(gen.config(registries=registries, profiles=profiles), "waves", OWNER, None)
+        assert isinstance(managed, DisklessFleet)
+        return managed
+
+    secrets = {volume["secret"]["secretName"] for volume in pod_spec(of("main"))["volumes"] if "secret" in volume}
+    assert secrets == {"firn-postgres", "firn-s3", "registry", "registry-ca"}
+    document = tmp_path / "broker.yaml"
+    document.write_text(config_map.build(of("main", "sales"))["data"]["broker.yaml"])
+    assert broker_settings.load(document, {}).registries == {
+        "main": broker_settings.RegistrySettings(
+            url="https://registry:8081",
+            ca_file="/etc/firn/secrets/registry-ca/ca.crt",
+            username="firn",
+            password_file="/etc/firn/secrets/registry/password",
+        ),
+        "sales": broker_settings.RegistrySettings(
+            url="http://sales", token_file="/etc/firn/secrets/sales-registry/token"
+        ),
+    }
+    # A profile without registries has the same settings as before, so an upgrade replaces no broker because of them.
+    assert "registries" not in config_map.settings(of())
+    assert config_map.name(of()) == config_map.name(fleet())
+    assert config_map.name(of()) != config_map.name(of("main"))
+
+
 def test_a_profile_may_not_set_the_settings_of_the_operator() -> None:
     ours = config_map.settings(fleet(external={"host": "h"}, directReads={})).keys() - {"topics", "writer"}
-    assert ours | {"nodeId", "zone"} == BROKER_SETTINGS_OWN
+    assert ours | {"nodeId", "zone", "registries"} == BROKER_SETTINGS_OWN
 
 
 # Life of a fleet

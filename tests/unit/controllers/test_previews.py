@@ -72,6 +72,8 @@ def governed(observed: ObservedTopic, policy: Manifest | None) -> ObservedTopic:
 
 RULE = {"name": "positive", "check": "id > 0"}
 
+AVRO = {"format": "Avro", "registry": {"name": "main"}}
+
 CHANGES: list[tuple[Manifest, str]] = [
     ({"partitions": 6}, "changed spec.partitions 3 6 Kafka topic orders grows"),
     ({"config": {"retention.ms": "2"}}, "changed spec.config.retention.ms  2 Kafka topic orders: retention.ms is set to 2"),
@@ -219,6 +221,28 @@ def test_the_treatment_of_incompatible_schemas_is_explained() -> None:
     )
     (effect,) = preview(before, after)
     assert shown(effect).startswith("changed spec.schema.evolution.incompatible  DeadLetter records whose schema")
+
+
+def test_a_gate_is_explained_once() -> None:
+    config = gen.config(
+        registries={"main": {"url": "http://registry"}},
+        profiles={"classic": {}, "waves": gen.diskless(registries=["main"])},
+    )
+    schemas = registry(), registry(gate="Id")
+    before, after = (
+        replace(
+            gen.observed(
+                gen.topic("orders", gen.with_status({**STATUS, "profile": "waves"}), profile="waves", schema=schema),
+                config,
+            ),
+            schema=NotReadyError("x"),
+        )
+        for schema in schemas
+    )
+    (effect,) = preview(before, after)
+    assert shown(effect).startswith("changed spec.schema.gate None Id the brokers reject later batches with a record")
+    (effect,) = preview(after, before)
+    assert shown(effect).startswith("changed spec.schema.gate Id None the brokers accept any record")
 
 
 def test_a_number_of_partitions_that_the_topic_has_is_no_effect() -> None:

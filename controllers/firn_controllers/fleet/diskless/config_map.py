@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from firn.model import durations, quantities
-from firn.model.config import SecretKey
+from firn.model.config import Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT
 from firn_controllers.fleet import builders, outside
 from firn_controllers.fleet.diskless.layout import CONFIG_PATH, METRICS_PORT, DisklessFleet
@@ -69,7 +69,16 @@ def settings(fleet: DisklessFleet) -> dict[str, Any]:
         ours["external"] = {"name": "EXTERNAL", "bind": f"0.0.0.0:{EXTERNAL_PORT}"}
     if fleet.token is not None:
         ours["internal"] = {"bind": f"0.0.0.0:{INTERNAL_PORT}", "tokenFile": fleet.token.path}
+    if fleet.registries:
+        ours["registries"] = {name: _registry(configured) for name, configured in fleet.registries.items()}
     return _merged(ours, profile.config)
+
+
+def _registry(configured: Registry) -> dict[str, str]:
+    files = {"caFile": configured.ca, "passwordFile": configured.password, "tokenFile": configured.token}
+    given = {"url": configured.url, "username": configured.username}
+    given |= {key: reference.path for key, reference in files.items() if reference is not None}
+    return {key: value for key, value in given.items() if value}
 
 
 def _merged(ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:

@@ -4,11 +4,11 @@ Nothing here depends on live objects, because brokers come and go without moving
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Self
 
 from firn.model import names
-from firn.model.config import Config, DisklessProfile, SecretKey
+from firn.model.config import Config, DisklessProfile, Registry, SecretKey
 from firn_controllers.cache.addresses import CLIENT_PORT, INTERNAL_PORT
 from firn_controllers.children import Owner
 from firn_controllers.fleet.layout import Fleet
@@ -28,6 +28,8 @@ class DisklessFleet(Fleet):
     """A fleet with as many brokers as the profile says."""
 
     profile: DisklessProfile
+    registries: Mapping[str, Registry] = field(default_factory=dict)
+    """Schema registries that the brokers ask."""
 
     @classmethod
     def from_profile(cls, config: Config, name: str, profile: DisklessProfile, owner: Owner) -> Self:
@@ -44,6 +46,7 @@ class DisklessFleet(Fleet):
             image=image,
             pull_secrets=tuple(config.images.pull_secrets),
             replicas=profile.replicas,
+            registries={registry: config.registries[registry] for registry in profile.registries},
         )
 
     @property
@@ -65,7 +68,8 @@ class DisklessFleet(Fleet):
     def secret_names(self) -> list[str]:
         """Names of the Secrets that the brokers need, sorted."""
         token = [] if self.token is None else [self.token.secret]
-        return sorted({*self.profile.secret_names(), *token})
+        registries = [reference.secret for each in self.registries.values() for reference in each.references()]
+        return sorted({*self.profile.secret_names(), *token, *registries})
 
     @property
     def schema(self) -> str:

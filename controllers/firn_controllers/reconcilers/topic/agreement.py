@@ -136,7 +136,11 @@ class TopicAgreement:
         profile, topic = observed.entry.profile, observed.resource.topic_name
         default = self._context.config.profiles[profile].default_partitions
         steps = plan.topic(
-            live, spec.partitions, default, observed.log_retention.over(spec.config), observed.owned_config
+            live,
+            spec.partitions,
+            default,
+            observed.log_retention.over(observed.resource.topic_configs),
+            observed.owned_config,
         )
         if live is None and names.LABEL_TOPIC_SET in observed.resource.metadata.labels:
             raise NotReadyError(
@@ -305,7 +309,7 @@ def _step_announcements(topic: str, steps: tuple[TopicStep, ...], *, repaired: b
 
 def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[Announcement]:
     """Return the Event of configs that a RetentionPolicy would set, unless the condition has shown them before."""
-    proposal = observed.log_retention.proposal(observed.resource.spec.config, live.configs)
+    proposal = observed.log_retention.proposal(observed.resource.topic_configs, live.configs)
     if not proposal or proposal in _message_before(observed.entry, ConditionType.POLICIES_RESOLVED):
         return []
     topic = observed.resource.topic_name

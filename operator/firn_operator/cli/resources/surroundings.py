@@ -214,7 +214,7 @@ def live_contract(entry: TopicEntry, config: Config) -> LiveJob | None:
         table=target,
         freshness_ms=resource.freshness_ms,
     )
-    return LiveJob(job, frozenset(resource.spec.config))
+    return LiveJob(job, frozenset(resource.topic_configs))
 
 
 def _schema(resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
