@@ -81,6 +81,8 @@ class _Parser:
     """Types by document and place. A type may be used many times, and so may the types in it."""
     open: list[tuple[str, str]] = field(default_factory=list)
     """The places whose types are being found."""
+    known_ids: dict[str, tuple[int, str, str]] | None = None
+    """The result of `_ids`. None before the first reference by id."""
 
     def root(self) -> Type | None:
         """Return the type of the whole schema."""
@@ -136,13 +138,12 @@ class _Parser:
         target = document if not name else self._document(name, document)
         if target is not None and (not fragment or fragment.startswith("/")):
             return self._placed(target, unquote(fragment), path, level + 1)
-        for other, place, ids in self._identified():
-            base = _id(self.documents[other])
-            if {reference, urljoin(_id(self.documents[document]), reference)} & {
-                *ids,
-                *(urljoin(base, each) for each in ids),
-            }:
-                return self._placed(other, place, path, level + 1)
+        if self.known_ids is None:
+            self.known_ids = self._ids()
+        wanted = (reference, urljoin(_id(self.documents[document]), reference))
+        if places := [self.known_ids[each] for each in wanted if each in self.known_ids]:
+            _, other, place = min(places)
+            return self._placed(other, place, path, level + 1)
         raise _bad(
             path,
             f"the schema {reference} is not known; declare it in $defs, or as a reference in the schema registry",
@@ -159,18 +160,21 @@ class _Parser:
                 return each
         return None
 
-    def _identified(self) -> Iterable[tuple[str, str, list[str]]]:
-        """Yield the definitions that have ids of their own, each with its document, its place and its ids."""
+    def _ids(self) -> dict[str, tuple[int, str, str]]:
+        """Return the ids of definitions that have ids of their own, each with the rank, the document and the place of the first one."""
+        found: dict[str, tuple[int, str, str]] = {}
         for document, content in self.documents.items():
+            base = _id(content)
             for key in _DEFINITIONS:
                 definitions = content.get(key) if isinstance(content, dict) else None
                 for name, schema in definitions.items() if isinstance(definitions, dict) else ():
-                    ids = [
-                        _id(schema),
-                        f"#{schema['$anchor']}" if isinstance(schema, dict) and "$anchor" in schema else "",
-                    ]
+                    anchor = schema.get("$anchor") if isinstance(schema, dict) else None
                     escaped = name.replace("~", "~0").replace("/", "~1")
-                    yield document, f"/{key}/{escaped}", [each for each in ids if each]
+                    for each in filter(None, (_id(schema), f"#{anchor}" if anchor is not None else "")):
+                        target = len(found), document, f"/{key}/{escaped}"
+                        found.setdefault(each, target)
+                        found.setdefault(urljoin(base, each), target)
+        return found
 
     def _declared(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
         """Return the type that a schema declares itself, without `allOf`, `anyOf` and `oneOf`."""
@@ -255,7 +259,8 @@ def _types(schema: Mapping[str, Any]) -> list[str] | None:
     if isinstance(declared, str):
         return [declared]
     if isinstance(declared, list):
-        return [each if isinstance(each, str) else str(each) for each in declared]
+        # A name that is repeated would double the work at each level.
+        return list(dict.fromkeys(each if isinstance(each, str) else str(each) for each in declared))
     if "const" in schema or isinstance(schema.get("enum"), list):
         values = [schema["const"]] if "const" in schema else schema["enum"]
         return list(dict.fromkeys(_type_of(value) for value in values)) or None
@@ -296,8 +301,8 @@ def _merged(found: list[_Found], path: str) -> _Found:
                 f"the value is {_shown(whole.type)} or {_shown(other.type)}, and a column has one type; declare one type",
             )
         whole = _Found(both, max(whole.levels, other.levels), whole.types + other.types)
-    if whole.types > MOST_TYPES:
-        raise _bad(path, f"the schema has more than {MOST_TYPES} types, if each use of a type counts")
+        if whole.types > MOST_TYPES:
+            raise _bad(path, f"the schema has more than {MOST_TYPES} types, if each use of a type counts")
     return whole
 
 
@@ -328,7 +333,7 @@ def _at(content: Any, document: str, place: str, path: str) -> Any:
         name = step.replace("~1", "/").replace("~0", "~")
         if isinstance(content, dict) and name in content:
             content = content[name]
-        elif isinstance(content, list) and name.isdecimal() and len(name) < 6 and int(name) < len(content):
+        elif isinstance(content, list) and re.fullmatch("0|[1-9][0-9]{0,4}", name) and int(name) < len(content):
             content = content[int(name)]
         else:
             raise _bad(path, f"the schema {_excerpt(document + '#' + place)} does not exist; correct the reference")

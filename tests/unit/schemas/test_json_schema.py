@@ -185,3 +185,27 @@ def test_large_and_deep_schemas_are_refused_in_time() -> None:
         nested = {"allOf": [nested]}
     with pytest.raises(InvalidSpecError, match="nests more than 64 levels deep"):
         columns(with_member(nested))
+
+
+def test_repeated_parts_do_not_multiply_the_work() -> None:
+    nested: Any = False
+    for _ in range(25):
+        nested = {"type": ["object", "object"], "properties": {"a": nested}}
+    assert columns(with_member(nested)) == [("b", "string")]
+    wide = {"properties": {f"m{place}": INTEGER for place in range(2000)}}
+    repeated = {"allOf": [{"$ref": "#/$defs/wide"}] * 20_000}
+    with pytest.raises(InvalidSpecError, match="more than 10000 types"):
+        columns(with_member(repeated, **{"$defs": {"wide": wide}}))
+
+
+def test_many_references_by_anchor_are_found_at_once() -> None:
+    definitions = {f"d{number}": {"$anchor": f"at{number}", "type": "integer"} for number in range(3000)}
+    members = {f"m{number}": {"$ref": f"#at{number}"} for number in range(3000)}
+    found = columns({"type": "object", "properties": members, "$defs": definitions})
+    assert found == [(f"m{number}", "long") for number in range(3000)]
+
+
+def test_the_place_of_a_reference_has_one_spelling() -> None:
+    schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/list/01"}}, "$defs": {"list": [TEXT, INTEGER]}}
+    with pytest.raises(InvalidSpecError, match="does not exist"):
+        columns(schema)
