@@ -6,7 +6,7 @@ The words are those of SQL. A name that is a word of the language, or that has o
 import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import get_args
 
 from firn.model.conditions import Reason
@@ -259,15 +259,21 @@ class _Reader:
         return Arithmetic("-", Constant(0, minus.position), self._operand(depth + 1), minus.position)
 
     def _number(self, token: _Token) -> int | Decimal:
-        value = Decimal(token.text)
+        try:
+            value = Decimal(token.text)
+        except InvalidOperation:  # an exponent beyond that of all decimals
+            raise self._too_long(token) from None
         whole = token.text.isdigit()
         if whole and value < 2**63:
             return int(value)
         digits, exponent = len(value.as_tuple().digits), value.as_tuple().exponent
         assert isinstance(exponent, int)
         if digits > MAX_DIGITS or not -MAX_DIGITS <= exponent <= MAX_DIGITS - digits:
-            raise error(self._text, token.position, f"a number has at most {MAX_DIGITS} digits; write a smaller one")
+            raise self._too_long(token)
         return Decimal(f"{value:f}")  # without an exponent
+
+    def _too_long(self, token: _Token) -> InvalidSpecError:
+        return error(self._text, token.position, f"a number has at most {MAX_DIGITS} digits; write a smaller one")
 
     def _time(self, word: _Token) -> Constant | None:
         """Return ``date '...'`` or ``timestamp '...'``, None if the word is a name."""

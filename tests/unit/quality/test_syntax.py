@@ -112,6 +112,7 @@ def test_a_check_has_its_tree(text: str, tree: Any) -> None:
         ("a. = 1", 4, "expected the name of a member"),
         ("a > 1" + "0" * 40, 5, "at most 38 digits"),
         ("a > 1e400", 5, "at most 38 digits"),
+        ("a > 1e99999999999999999999", 5, "at most 38 digits"),
         ("select > 1 where", 12, "did not expect 'where'"),
         ("between > 1", 1, "words of the language in double quotes"),
         ("(" * 200 + "a" + ")" * 200, 33, "more than 32 levels"),
