@@ -19,8 +19,6 @@ class ObservedSet:
     entry: SetEntry
     rendered: Mapping[str, Rendered]
     """Matched topic -> its IcebergTopic, sorted by topic."""
-    listed: frozenset[str]
-    """All topics of the profile."""
     topics: TopicCache
     claim: Callable[[str], Claim]
     """Returns the claim of a topic."""
@@ -28,6 +26,8 @@ class ObservedSet:
     """Returns the older set that matches a topic."""
     refused: Mapping[str, Refusal] = field(default_factory=dict)
     """Digest of a rendered IcebergTopic that the API server refused -> the refusal."""
+    agreed: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Uid of an IcebergTopic whose spec agreed -> digest of the template, and its generation."""
     deleted: frozenset[str] = frozenset()
     """Uids of IcebergTopics that this process deleted, and that the watch may still show."""
 
@@ -112,7 +112,7 @@ def _updates(
         # The name of an IcebergTopic never changes, so a name that is not valid is no reason to refuse it.
         if rendered.refusal is not None and rendered.refusal.why == "InvalidSpec":
             refused.append(rendered.refusal)
-        elif rendered.resource is not None and not rendered.agrees(live):
+        elif rendered.resource is not None and not rendered.agrees(live, observed.agreed):
             refusal = observed.refused.get(rendered.digest)
             if refusal is not None:
                 refused.append(refusal)

@@ -40,6 +40,8 @@ class SetMemory:
     """The topics that ``rendered`` belongs to."""
     refused: dict[str, tuple[Refusal, float]] = field(default_factory=dict)
     """Digest of a rendered IcebergTopic -> why the API server refused it, and the monotonic time of the next attempt."""
+    agreed: dict[str, tuple[str, int]] = field(default_factory=dict)
+    """Uid of an IcebergTopic whose spec agreed -> digest of the template, and its generation."""
     deleted: set[str] = field(default_factory=set)
     """Uids of IcebergTopics that this process deleted, and that the watch may still show."""
 
@@ -95,11 +97,11 @@ class TopicSetReconciler:
     ) -> Outcome:
         await self._render(memory, ready, topics)
         older = self._older_sets(entry)
-        plan = plan_set(self._observe(entry, memory, topics, older))
+        plan = plan_set(self._observe(entry, memory, older))
         changes = Changes()
         if not plan.settled:
             changes = await self._change(entry, memory, plan, topics)
-            plan = plan_set(self._observe(entry, memory, topics, older))
+            plan = plan_set(self._observe(entry, memory, older))
         problem = _refused_template(plan, changes)
         await self._report(entry, listing, plan, problem, changes)
         if plan.settled or problem is not None:
@@ -133,10 +135,11 @@ class TopicSetReconciler:
             rendered |= ready.render(ordered[first : first + RENDERED_AT_A_TIME], memory.rendered)
             await asyncio.sleep(0)
         memory.rendered, memory.listing = rendered, topics
+        memory.agreed = {
+            uid: each for uid, each in memory.agreed.items() if self._context.topics.by_uid(uid) is not None
+        }
 
-    def _observe(
-        self, entry: SetEntry, memory: SetMemory, topics: frozenset[str], older: Callable[[str], Name | None]
-    ) -> ObservedSet:
+    def _observe(self, entry: SetEntry, memory: SetMemory, older: Callable[[str], Name | None]) -> ObservedSet:
         now = self._context.ports.clock.monotonic()
         memory.refused = {digest: each for digest, each in memory.refused.items() if each[1] > now}
         memory.deleted = {uid for uid in memory.deleted if self._context.topics.by_uid(uid) is not None}
@@ -144,11 +147,11 @@ class TopicSetReconciler:
         return ObservedSet(
             entry=entry,
             rendered=memory.rendered,
-            listed=topics,
             topics=self._context.topics,
             claim=lambda topic: topic_claim(self._context.config, profile, topic),
             older=older,
             refused={digest: refusal for digest, (refusal, _) in memory.refused.items()},
+            agreed=memory.agreed,
             deleted=frozenset(memory.deleted),
         )
 
