@@ -1,5 +1,6 @@
 """protoc, the compiler of .proto texts, as a process of its own. So a hostile text cannot stop the operator or a driver."""
 
+import errno
 import functools
 import re
 import subprocess
@@ -47,6 +48,9 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 _KNOWN = (("confluent/meta.proto", _META), ("confluent/type/decimal.proto", _DECIMAL))
 """Files that a text may import without a reference, because Confluent's registry and serializers have them."""
 _MOST_DETAIL = 400
+_LONGEST_NAME = 100
+_OF_NAMES = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST})
+"""Errors of the file system for names that are too long, or that are also a folder of another name."""
 _ERROR = re.compile(r"\S+\.proto:(\d+:\d+:)? (?!warning: )")
 MOST_KEPT = 16
 """Texts whose results are kept, because topics may share a text."""
@@ -70,11 +74,9 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
         folder, out = Path(directory, "in"), Path(directory, "out")
         folder.mkdir()
         for name, content in (*_KNOWN, *references, (_FILE, text)):
-            path = (folder / name).resolve()
-            if not path.is_relative_to(folder.resolve()):
-                return _bad(f"the import {name} is outside the schema; choose another name")
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content, "utf-8")
+            problem = _write(folder, name, content)
+            if problem is not None:
+                return problem
         command = [
             *(sys.executable, "-P", "-c", _RUN, _MODULE, str(_MOST_MEMORY), str(MOST_BYTES), f"-I{folder}"),
             *("--include_imports", f"--descriptor_set_out={out}", _FILE),
@@ -101,6 +103,21 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
                 f"protoc ended with the code {done.returncode}; Firn tries again. Give it more memory, or make the text smaller"
             )
         return _bad(f"protoc rejects the text: {error}")
+
+
+def _write(folder: Path, name: str, content: str) -> InvalidSpecError | None:
+    """Write a text to the file of its name. Return the error in the name."""
+    try:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            return _bad(f"the import {name} is outside the schema; choose another name")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content, "utf-8")
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno not in _OF_NAMES:
+            raise
+        return _bad(f"the import {name[:_LONGEST_NAME]!r} cannot be the name of a file; choose another name")
+    return None
 
 
 def _first_error(output: bytes, folder: Path) -> str | None:
