@@ -77,8 +77,8 @@ class Registries:
         self._directory = Path(directory) if directory is not None else None
         self._clients = {name: SchemaRegistry(name, each, read_secret) for name, each in connections.items()}
         self._known: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
-        self._missing: OrderedDict[tuple[str, int], float] = OrderedDict()
-        """When a registry first answered that it does not have a schema (monotonic seconds)."""
+        self._missing: OrderedDict[tuple[str, int, str], float] = OrderedDict()
+        """When a registry first answered that it does not have a schema, or not under a subject (monotonic seconds)."""
         self._failures: dict[str, tuple[float, FirnError]] = {}
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
@@ -100,6 +100,7 @@ class Registries:
         if isinstance(found, _Kept) and subject not in found.subjects:
             subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
             if subjects and subject not in subjects:
+                self._check_again(registry, number, subject)
                 problem = f"schema {number} of schema registry {registry} belongs to {_listed(subjects)}, and the topic has subject {subject}"
                 return Refusal(Code.UNKNOWN_SCHEMA, problem)
             # A registry that names no subject gives no reason to refuse a schema.
@@ -146,7 +147,8 @@ class Registries:
     def _ask(self, registry: str, number: int) -> _Kept | Refusal:
         answer = self._request(registry, lambda client: client.by_id(number))
         if answer is None:
-            return self._not_found(registry, number)
+            self._check_again(registry, number)
+            return _refusal(registry, number)
         writer = answer.schema
         if answer.kind == TYPES[SchemaFormat.PROTOBUF]:
             writer = self._compiled(writer)
@@ -161,18 +163,19 @@ class Registries:
             return writer
         return writer.model_copy(update={"descriptors": base64.b64encode(content).decode()})
 
-    def _not_found(self, registry: str, number: int) -> Refusal:
+    def _check_again(self, registry: str, number: int, subject: str = "") -> None:
+        """Raise NotReadyError for a schema that is missing, or missing under a subject, unless it was missing some seconds ago."""
         now = time.monotonic()
         with self._lock:
-            first = self._missing.setdefault((registry, number), now)
+            first = self._missing.setdefault((registry, number, subject), now)
             while len(self._missing) > MOST_MISSING:
                 self._missing.popitem(last=False)
-        if now - first >= MISSING_SECONDS:
-            return _refusal(registry, number)
-        raise NotReadyError(
-            f"schema registry {registry} does not have schema {number}, which a value names; the driver asks again, because the"
-            " schema may be new"
-        )
+        if now - first < MISSING_SECONDS:
+            place = f"schema {number} under subject {subject}" if subject else f"schema {number}"
+            raise NotReadyError(
+                f"schema registry {registry} does not have {place}, which a value names; the driver asks again, because the"
+                " schema may be new"
+            )
 
     def _file(self, registry: str, number: int) -> Path | None:
         if self._directory is None:

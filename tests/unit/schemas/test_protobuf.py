@@ -185,7 +185,9 @@ def test_a_reference_cannot_leave_its_folder() -> None:
         protoc.descriptors(HEAD, (("../evil.proto", HEAD),))
 
 
-@pytest.mark.parametrize("names", [("a\0.proto",), ("",), ("x" * 300,), ("a", "a/b"), ("a/b", "a"), ("a/" * 3000 + "b",)])
+@pytest.mark.parametrize(
+    "names", [("a\0.proto",), ("",), ("x" * 300,), ("a", "a/b"), ("a/b", "a"), ("a/" * 3000 + "b",)]
+)
 def test_a_reference_has_the_name_of_a_file(names: tuple[str, ...]) -> None:
     with pytest.raises(InvalidSpecError, match="cannot be the name of a file; choose another name"):
         protoc.descriptors(HEAD, tuple((name, HEAD) for name in names))

@@ -127,10 +127,15 @@ def test_a_schema_is_asked_for_once_and_survives_the_process(answers: Answers, t
         registries().schema(wanted(), 7)
 
 
-def test_a_schema_of_another_subject_is_refused_until_the_subject_has_it(answers: Answers, tmp_path: Path) -> None:
+def test_a_schema_of_another_subject_is_refused_until_the_subject_has_it(
+    answers: Answers, tmp_path: Path, clock: Clock
+) -> None:
     answers.add(7, id="int")
     answers.subjects_of[7] = frozenset({"refunds-value", "audit-value"})
     asking = registries(tmp_path)
+    with pytest.raises(NotReadyError, match="does not have schema 7 under subject orders-value"):
+        asking.schema(wanted(), 7)
+    clock.now += writer_schemas.MISSING_SECONDS
     found = asking.schema(wanted(), 7)
     assert found == Refusal(
         Code.UNKNOWN_SCHEMA,
@@ -145,6 +150,16 @@ def test_a_schema_of_another_subject_is_refused_until_the_subject_has_it(answers
         assert isinstance(registries(tmp_path).schema(each, 7), WriterSchema), "both subjects are on disk"
     with pytest.raises(UnavailableError):
         asking.schema(wanted(subject=Subject(registry="main", name="third")), 7)
+
+
+def test_a_subject_may_get_a_known_schema_late(answers: Answers, clock: Clock) -> None:
+    answers.add(7, id="int")
+    answers.subjects_of[7] = frozenset({"refunds-value"})
+    asking = registries()
+    with pytest.raises(NotReadyError):
+        asking.schema(wanted(), 7)
+    answers.subjects_of[7] = frozenset({"refunds-value", "orders-value"})
+    assert isinstance(asking.schema(wanted(), 7), WriterSchema)
 
 
 def test_a_registry_that_names_no_subject_refuses_no_schema(answers: Answers) -> None:
