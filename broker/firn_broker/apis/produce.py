@@ -36,7 +36,7 @@ from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Topic
 from firn_broker.network.budget import Share
 from firn_broker.network.router import Call, Client
-from firn_broker.topics.gate import RefusedRecordsError
+from firn_broker.topics.gate import MOST_NAMED, RefusedRecordsError
 from firn_broker.wire import produce
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
 
@@ -202,18 +202,22 @@ async def _check(
     compacted = topic is not None and broker.configs.compacted(topic)
     gated_by = None if topic is None else broker.configs.gated_by(topic)
     checked: list[tuple[int, Batch | Rejection]] = []
+    nameable = MOST_NAMED
     for number, partition in enumerate(partitions, 1):
         batch = None
         try:
             batch = _parse(partition, max_bytes, times)
             if compacted:
                 await broker.checks.require(batch, address)
-            if gated_by is not None:
+            # The answer for a partition that does not exist is the same for any batch.
+            if topic is not None and gated_by is not None and topic.partition(partition.index) is not None:
                 await broker.gate.require(name, *gated_by, batch, address)
             checked.append((partition.index, batch))
         except InvalidBatchError as error:
             # The error itself would keep the frames of its traceback in memory.
-            records = error.records if isinstance(error, RefusedRecordsError) else ()
+            # A small request may have thousands of batches with wrong records, and each name takes memory.
+            records = error.records[:nameable] if isinstance(error, RefusedRecordsError) else ()
+            nameable -= len(records)
             awaited = batch if error.code in _AGAIN else None
             checked.append((partition.index, Rejection(error.code, str(error), records, awaited)))
         if not number % _AT_A_TIME:

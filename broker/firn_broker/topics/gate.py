@@ -33,6 +33,8 @@ LOOKUPS = 4
 """Requests to a registry at the same time, each for another address of clients."""
 HOLD_SECONDS = 2.0
 """Most seconds for which a produce request waits for the registry. Later requests of its connection wait, too."""
+LATE_SECONDS = 0.5
+"""Seconds between two answers after which a subject does not have an id. A registry may learn of a new schema with a delay."""
 AGAIN_SECONDS, RETRY_SECONDS = 10.0, 1.0
 """Seconds for which the broker keeps that a subject does not have an id, and that a registry does not answer."""
 MOST_LOOKUPS = 16
@@ -40,7 +42,7 @@ MOST_LOOKUPS = 16
 MOST_PENDING, MOST_ABSENT = 1_000, 10_000
 """Most lookups that wait or run, and most ids that subjects do not have in memory."""
 MOST_NAMED = 1_000
-"""Most records of a batch that an answer names."""
+"""Most records of a topic that an answer names."""
 INLINE_RECORDS, INLINE_BYTES = 500, 256 << 10
 """Records and decompressed bytes of a batch that the event loop reads itself, in about half a millisecond."""
 SERIES = 1_000
@@ -186,8 +188,10 @@ class SchemaGate:
         registry, subject, value = id
         time = asyncio.get_running_loop().time
         try:
-            async with self._turns[registry].turn(address):
-                subjects = await self._registries.subjects(registry, _number(value))
+            belongs = await self._belongs(id, address)
+            if not belongs:
+                await asyncio.sleep(LATE_SECONDS)
+                belongs = await self._belongs(id, address)
         except Exception as error:
             metrics.GATE_LOOKUPS.labels("failed").inc()
             of_registry = isinstance(error, RegistryAwayError | AccessDeniedError)
@@ -204,12 +208,19 @@ class SchemaGate:
             return
         self._failures.pop(registry, None)
         self._failures.pop(id, None)
-        metrics.GATE_LOOKUPS.labels("found" if subject in subjects else "absent").inc()
-        if subject in subjects:
+        if belongs:
             self._known[registry, subject].add(value)
             self._absent.pop(id, None)
         else:
             _keep(self._absent, id, time() + AGAIN_SECONDS)
+
+    async def _belongs(self, id: _Id, address: str) -> bool:
+        """Ask the registry whether the subject has an id."""
+        registry, subject, value = id
+        async with self._turns[registry].turn(address):
+            subjects = await self._registries.subjects(registry, _number(value))
+        metrics.GATE_LOOKUPS.labels("found" if subject in subjects else "absent").inc()
+        return subject in subjects
 
     def _label(self, topic: str) -> str:
         if topic not in self._named and len(self._named) < SERIES:

@@ -151,10 +151,19 @@ async def test_a_known_id_is_asked_for_once_and_needs_no_registry_later(asked: A
 async def test_an_absent_id_is_asked_for_again_after_ten_seconds(asked: Asked, registry: FakeSubjects) -> None:
     for _ in range(3):
         assert (await produce(asked, "orders", 0, values(LATER))).error_code is ErrorCode.invalid_record
-    assert registry.asked == [LATER]
+    assert registry.asked == [LATER, LATER]
     registry.registered[LATER] = {"orders-value"}
     await asyncio.sleep(gate.AGAIN_SECONDS + 0.1)
     assert not (await produce(asked, "orders", 0, values(LATER))).error_code
+
+
+@at_a_gate
+async def test_a_registry_may_learn_of_a_new_id_with_a_delay(asked: Asked, registry: FakeSubjects) -> None:
+    waiting = asyncio.create_task(produce(asked, "orders", 0, values(LATER)))
+    await asyncio.sleep(gate.LATE_SECONDS / 2)
+    assert registry.asked == [LATER]
+    registry.registered[LATER] = {"orders-value"}
+    assert not (await waiting).error_code
 
 
 @pytest.mark.parametrize(
@@ -339,3 +348,18 @@ async def test_an_answer_names_at_most_a_thousand_records(asked: Asked, registry
     answer = await produce(asked, "orders", 0, values(*[b""] * (gate.MOST_NAMED + 50)))
     assert len(answer.record_errors) == gate.MOST_NAMED
     assert answer.error_message.startswith("1050 of 1050 records")
+
+
+@at_a_gate
+async def test_the_batches_of_a_request_share_the_names_of_records(asked: Asked, registry: FakeSubjects) -> None:
+    await create(asked, "wide", 3, firn_schema_gate="Id", firn_schema_registry="main")
+    batch = bytes(values(*[b""] * (gate.MOST_NAMED // 2 + 10)))
+    data = [{"name": "wide", "partition_data": [{"index": index, "records": batch} for index in range(4)]}]
+    answer = await asked.ask(0, 9, acks=-1, timeout=zero(), topic_data=data)
+    found = answer.responses[0].partition_responses
+    assert [len(each.record_errors) for each in found] == [510, 490, 0, 0]
+    assert [each.error_code for each in found] == [
+        *[ErrorCode.invalid_record] * 3,
+        ErrorCode.unknown_topic_or_partition,
+    ]
+    assert found[2].error_message.startswith("510 of 510 records")
