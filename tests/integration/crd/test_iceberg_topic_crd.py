@@ -88,6 +88,13 @@ ACCEPTED: dict[str, Manifest] = {
     "avro of a registry": {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
+    "an evolution policy": {
+        "schema": {
+            "format": "Avro",
+            "text": "{}",
+            "evolution": {"add": "Propose", "rename": "Refuse", "drop": "KeepNull"},
+        }
+    },
     "protobuf": {"schema": {"format": "Protobuf", "text": "x", "message": "shop.v1.Order", "framing": "Registry"}},
     "a key as bytes": {"schema": {"format": "Avro", "text": "{}", "key": {"columns": "Binary"}}},
     "a key as columns": keyed({"columns": "Flat", "fields": [{"name": "id", "type": "long"}]}),
@@ -222,9 +229,14 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"format": "Avro", "registry": {"name": "main"}, "gate": "Decode"}},
         "spec.schema.gate",
     ),
-    "evolution without registry": (
-        {"schema": {"format": "Avro", "text": "{}", "evolution": {}}},
-        "evolution needs registry",
+    "evolution without format": ({"schema": {"raw": "String", "evolution": {}}}, "evolution needs format"),
+    "dead letters of schemas without registry": (
+        {"schema": {"format": "Avro", "text": "{}", "evolution": {"incompatible": "DeadLetter"}}},
+        "evolution.incompatible: DeadLetter needs registry",
+    ),
+    "another way to drop": (
+        {"schema": {"format": "Avro", "text": "{}", "evolution": {"drop": "DropColumn"}}},
+        "spec.schema.evolution.drop",
     ),
     "table deleted, topic kept": (
         {"deletionPolicy": {"table": "Delete"}},
