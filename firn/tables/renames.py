@@ -272,9 +272,32 @@ def _following(fields: Fields, former: FormerNames, path: str) -> Iterator[Renam
         yield from _following(_parts(each["type"]), former, f"{path}{each['name']}.")
 
 
-def taken(fields: Fields, former: FormerNames, path: Sequence[str]) -> str | None:
-    """Return the present name of the column that had the name ``path`` before, or None."""
-    siblings, found = _find(fields, ".".join(path))
-    if found is not None:
-        return None
-    return next((each["name"] for each in siblings if path[-1] in former.get(each["id"], ())), None)
+def reused(fields: Fields, former: FormerNames, columns: Sequence[Column]) -> tuple[str, str] | None:
+    """Return a new column with the earlier name of another one, as its path, and the present name of the other one."""
+    return _reused(fields, former, tuple((each.name, types.parse(each.type)) for each in columns), "")
+
+
+def _reused(
+    fields: Fields, former: FormerNames, members: Sequence[tuple[str, Type]], path: str
+) -> tuple[str, str] | None:
+    known = {each["name"]: each for each in fields}
+    for name, kind in members:
+        if name in known:
+            found = _reused(_parts(known[name]["type"]), former, _members(kind), f"{path}{name}.")
+        else:
+            other = next((each["name"] for each in fields if name in former.get(each["id"], ())), None)
+            found = None if other is None else (path + name, other)
+        if found is not None:
+            return found
+    return None
+
+
+def _members(kind: Type) -> Sequence[tuple[str, Type]]:
+    match kind:
+        case Struct(fields):
+            return fields
+        case ListOf(element):
+            return (("element", element),)
+        case MapOf(_, value):
+            return (("value", value),)
+    return ()

@@ -306,7 +306,7 @@ async def test_proposed_changes_wait_for_their_approval(
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("delay", "price", "column delay cannot be renamed to price, because the table has both columns"),
+        ("delay", "price", "column delay cannot be renamed to price, because another column has or had this name"),
         ("gone", "other", "there is no column gone to rename to other"),
         ("delay", "at_month", "column delay cannot be renamed to at_month, because a partition field has this name"),
     ],

@@ -37,7 +37,7 @@ from firn.schema_registry import TYPES, RegistryAwayError, SchemaRegistry
 from firn.schemas import changes, columns, projections, protobuf
 from firn.schemas.changes import Judgement
 from firn.tables import evolution, rows, types
-from firn.tables.renames import Fields, FormerNames, planned, renamed_columns
+from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_columns, reused
 from firn_spark.credentials import read_secret
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.worker.bad_records import Code
@@ -320,7 +320,8 @@ def adapted(
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
     known = {number: each for number, each in topic.reading.schemas.items() if only is None or number in only}
-    named = _renames(topic.job.record_schema, known, table)
+    renaming = _renaming(topic.job.record_schema, known, table)
+    named = _named(renaming)
     own = _of_fields(schema, present)
     if named:
         own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
@@ -337,7 +338,9 @@ def adapted(
             if schema.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
                 left_out[number] = Refusal(Code.UNKNOWN_SCHEMA, f"{place} has no message {schema.message}")
                 continue
-            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place))
+            found = columns.columns_of(of_writer, place)
+            _check_former(renaming, found, place)
+            more = _with_schema(fields, own, place, found)
             _check_projection(named_schema.model_copy(update={"fields": more}), place)
             fields = more
         except InvalidSpecError as error:
@@ -359,11 +362,14 @@ def _as_columns(present: Mapping[str, str]) -> list[Column]:
 _Known = Mapping[int, WriterSchema | Refusal]
 
 
-def _renames(schema: RecordSchema, known: _Known, table: TableColumns) -> tuple[Rename, ...]:
-    """Return the renames that schemas, the contract and the table name, without those that the table cannot follow."""
-    change = planned(
-        _of_renames(schema.projection, table.fields), table.former, schema.renames, tuple(_implied(schema, known))
-    )
+def _renaming(schema: RecordSchema, known: _Known, table: TableColumns) -> Renaming:
+    """Return the changes of names that schemas, the contract and the table name."""
+    fields = _of_renames(schema.projection, table.fields)
+    return planned(fields, table.former, schema.renames, tuple(_implied(schema, known)))
+
+
+def _named(change: Renaming) -> tuple[Rename, ...]:
+    """Return the renames from all earlier names, without those that the table cannot follow."""
     return tuple({(each.old, each.new): each for each in (*change.followed, *change.following)}.values())
 
 
@@ -405,6 +411,18 @@ def _of_renames(projection: Projection | None, table: Fields) -> Fields:
         return ()
     computed = {column.name for column in projection.columns}
     return [field for field in table if field["name"] not in computed]
+
+
+def _check_former(table: Renaming, found: Sequence[Column], place: str) -> None:
+    """Refuse a new column with the earlier name of another one. Values of earlier schemas with this name belong to the other one.
+
+    Raises InvalidSpecError that names ``place`` and the columns.
+    """
+    both = reused(table.fields, table.former, found)
+    if both is not None:
+        raise InvalidSpecError(
+            f"{place}: field {both[0]} is new, but column {both[1]} had this name before it was renamed; let producers choose another name"
+        )
 
 
 def _check_projection(schema: RecordSchema, place: str) -> None:

@@ -110,6 +110,9 @@ def test_hashes_and_masks() -> None:
     assert column(of("id", 12), **{"from": "$.id", "with": "Sha256"}) == [hashlib.sha256(b"12").hexdigest()]
     assert column([{}], key=[b"\xff"], **{"from": "key", "with": "Sha256"}) == [hashlib.sha256(b"\xff").hexdigest()]
     assert column([{}], key=[b"\xff"], **{"from": "key", "with": "Mask"}) == ["<InvalidUtf8>"]
+    letters = decoded([{"name": "c", "from": "key", "with": "Mask"}], [{}], key=[b"card 4111\xff"]).dead
+    assert letters is not None
+    assert "4111" not in letters["error_detail"][0].as_py(), "the column masks the value"
 
 
 CASTS: list[tuple[str, str, dict[str, Any], list[tuple[Any, Any]]]] = [

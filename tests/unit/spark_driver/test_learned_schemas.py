@@ -526,3 +526,14 @@ def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
     waiting.reading.schemas = orders.reading.schemas
     with pytest.raises(ConflictError, match="rename column id to number"):
         allowed(waiting, {"id": "int"}, TABLE)
+
+
+def test_a_new_field_with_the_earlier_name_of_a_column_waits() -> None:
+    table = [{"id": 1, "name": "number", "required": False, "type": "int"}]
+    orders = topic(("number", "int"))
+    orders.reading.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=text(id="int", number="int"))}
+    with pytest.raises(ConflictError, match="schema 2 of .* field id is new, but column number had this name before"):
+        adapted(orders, {"number": "int"}, TableColumns(table, {1: ("id",)}))
+    del orders.reading.schemas[2]
+    schema, _ = adapted(orders, {"number": "int"}, TableColumns(table, {1: ("id",)}))
+    assert fields(schema) == {"number": "int"}

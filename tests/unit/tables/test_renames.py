@@ -118,6 +118,10 @@ def test_a_property_that_another_client_damaged_counts_as_none(value: str) -> No
 
 def test_a_new_column_cannot_have_the_earlier_name_of_another_one() -> None:
     change = planned(CUSTOMERS, {}, renamed("customer.mail>customer.email"))
-    assert renames.taken(change.fields, change.former, ("customer", "mail")) == "email"
-    assert renames.taken(change.fields, change.former, ("customer", "new")) is None
-    assert renames.taken(change.fields, change.former, ("id",)) is None
+
+    def reused(kind: str, name: str = "customer") -> tuple[str, str] | None:
+        return renames.reused(change.fields, change.former, [Column(name=name, type=kind)])
+
+    assert reused("struct<email: string, mail: string>") == ("customer.mail", "email")
+    assert reused("struct<email: string, new: string>") is None
+    assert reused("struct<mail: string>", "other") is None

@@ -84,7 +84,7 @@ def planned_renames(
     both = next((each for each in change.collisions if not each.by_schema), None)
     if both is not None:
         raise InvalidSpecError(
-            f"{table}: column {both.old} cannot be renamed to {both.new}, because the table has both columns; remove the rename from"
+            f"{table}: column {both.old} cannot be renamed to {both.new}, because another column has or had this name; remove the rename from"
             " spec.schema.renames, or choose another name",
             reason=reason,
         )

@@ -92,9 +92,10 @@ class _Column:
         return array
 
     def _error(self, code: Code, value: object) -> BadRecordError:
-        text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        excerpt = text if len(text) <= _EXCERPT else f"{text[: _EXCERPT - 1]}…"
-        problem = f"column {self.column.name}: {self.column.source} cannot become {self.cast.after}, found {excerpt}"
+        problem = f"column {self.column.name}: {self.column.source} cannot become {self.cast.after}"
+        if self.column.function is None:  # A value that a column masks or hashes must not be in a message.
+            text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+            problem += f", found {text if len(text) <= _EXCERPT else f'{text[: _EXCERPT - 1]}…'}"
         return self._located(BadRecordError(code, Stage.SCHEMA, problem))
 
     def _located(self, error: BadRecordError) -> BadRecordError:
