@@ -33,6 +33,8 @@ MOST_ANSWER = 8 << 20
 """Most bytes of an answer. JSON escapes make a schema at most six times longer, so schemas of 1 MiB fit."""
 MOST_REFERENCES, MOST_TEXTS = 100, 2 << 20
 """Most references of a schema, and most characters of a schema with its references."""
+MOST_ID = 2**31 - 1
+"""Largest id of a schema."""
 _MISSING = frozenset({40401, 40402, 40403})
 """Error codes of a registry that answers that it has no such subject, version or schema. A status 404 alone may come from
 another server at this address."""
@@ -48,6 +50,20 @@ class Registered:
     id: int
     kind: str
     schema: WriterSchema
+
+
+def of_others(registry: str, number: int, subjects: frozenset[str], subject: str) -> str | None:
+    """Return the problem if a schema belongs to other subjects only: ``subjects``.
+
+    None if it is one of ``subject``, and if the registry names no subject, which is no reason to refuse the schema.
+    """
+    if not subjects or subject in subjects:
+        return None
+    more = f" and {len(subjects) - 1} more" if len(subjects) > 1 else ""
+    return (
+        f"schema {number} of schema registry {registry} belongs to subject {min(subjects)}{more}, and the topic has subject"
+        f" {subject}"
+    )
 
 
 class RegistryAwayError(UnavailableError):

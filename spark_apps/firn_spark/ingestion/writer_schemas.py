@@ -33,7 +33,7 @@ from firn.model.jobs import (
     WriterSchema,
 )
 from firn.model.progress import Proposal
-from firn.schema_registry import TYPES, RegistryAwayError, SchemaRegistry
+from firn.schema_registry import MOST_ID, TYPES, RegistryAwayError, SchemaRegistry, of_others
 from firn.schemas import changes, columns, projections, protobuf
 from firn.schemas.changes import Judgement
 from firn.tables import evolution, rows, types
@@ -55,7 +55,6 @@ MOST_OF_TOPIC = 64
 and repeats the round."""
 MISSING_SECONDS = 5.0
 """Seconds between two answers after which a schema counts as missing. A registry may learn of a new schema with a delay."""
-MOST_ID = 2**31 - 1
 QUIET_SECONDS = 5.0
 """Seconds after a failure in which the driver sends no request to the registry."""
 
@@ -99,11 +98,10 @@ class Registries:
             return Refusal(Code.UNKNOWN_SCHEMA, problem)
         if isinstance(found, _Kept) and subject not in found.subjects:
             subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
-            if subjects and subject not in subjects:
+            foreign = of_others(registry, number, subjects, subject)
+            if foreign is not None:
                 self._check_again(registry, number, subject)
-                problem = f"schema {number} of schema registry {registry} belongs to {_listed(subjects)}, and the topic has subject {subject}"
-                return Refusal(Code.UNKNOWN_SCHEMA, problem)
-            # A registry that names no subject gives no reason to refuse a schema.
+                return Refusal(Code.UNKNOWN_SCHEMA, foreign)
             found = found.model_copy(update={"subjects": found.subjects | {subject}})
             self._keep(registry, number, found)
         return found.writer if isinstance(found, _Kept) else found
@@ -183,11 +181,6 @@ class Registries:
         # A name may refer to another registry after a change of the settings.
         url = hashlib.sha256(self._connections[registry].url.encode()).hexdigest()[:16]
         return self._directory / url / f"{number}.json"
-
-
-def _listed(subjects: frozenset[str]) -> str:
-    first, more = min(subjects), len(subjects) - 1
-    return f"subject {first} and {more} more" if more else f"subject {first}"
 
 
 def _refusal(registry: str, number: int) -> Refusal:

@@ -13,7 +13,7 @@ import structlog
 from firn import protoc
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, IngestJob, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
-from firn.schema_registry import TYPES, SchemaRegistry
+from firn.schema_registry import MOST_ID, TYPES, SchemaRegistry, of_others
 from firn.schemas.columns import columns_of
 from firn.tables import evolution, renames, rows, types
 from firn_spark.credentials import read_secret
@@ -100,8 +100,9 @@ class Decoding:
                     " the run and report a bug"
                 )
             self._ask(result.needed, registries)
-        raise NotReadyError(
-            f"table {table.name()}: the dead letters name more schemas than one attempt requests; the next attempt continues"
+        raise InvalidSpecError(
+            f"table {table.name()}: the dead letters name more ids of schemas than one replay requests, so most of them are not ids;"
+            " select other dead letters with where, for example all codes but UnknownSchema"
         )
 
     def discard(self, table: Any, result: Result) -> None:
@@ -141,15 +142,12 @@ class Decoding:
                 "the run does not have the schema registry of the topic; add it to registries in the operator's configuration"
             )
         client = SchemaRegistry(subject.registry, registries[subject.registry], read_secret)
-        wanted = TYPES[self._job.record_schema.format]
         for number in sorted(numbers):
-            answer = client.by_id(number)
-            if answer is not None and answer.kind == wanted:
-                self._learn(number, answer.schema)
-                continue
-            kind = f"has the type {answer.kind}, not {wanted}" if answer is not None else "does not exist"
-            problem = f"schema {number} of schema registry {subject.registry} {kind}"
-            self._schemas[number] = Refusal(Code.UNKNOWN_SCHEMA, problem)
+            found = requested(client, self._job.record_schema, number)
+            if isinstance(found, Refusal):
+                self._schemas[number] = found
+            else:
+                self._learn(number, found)
 
     def _learn(self, number: int, writer: WriterSchema) -> None:
         """Add a schema. Its values are bad records if it cannot be read, or if the table lacks a column or has a narrower one."""
@@ -169,6 +167,27 @@ class Decoding:
             fields.setdefault(column.name, column.model_copy(update={"type": present}))
         self._schemas[number] = writer
         self._set_fields(tuple(fields.values()))
+
+
+def requested(client: SchemaRegistry, wanted: RecordSchema, number: int) -> WriterSchema | Refusal:
+    """Return the schema with an id, or why letters with this id stay, by the rules of ingestion. Raises the errors of the client.
+
+    ``wanted`` is the topic's schema, which has a subject.
+    """
+    subject = wanted.subject
+    assert subject is not None
+    # Registries answer a request for a larger id as if they had failed.
+    answer = client.by_id(number) if number <= MOST_ID else None
+    problem: str | None = None
+    if answer is None:
+        problem = f"schema {number} of schema registry {subject.registry} does not exist"
+    elif answer.kind != TYPES[wanted.format]:
+        problem = f"schema {number} of schema registry {subject.registry} has the type {answer.kind}, not {TYPES[wanted.format]}"
+    else:
+        problem = of_others(subject.registry, number, client.subjects(number, deleted=True), subject.name)
+    if problem is not None or answer is None:
+        return Refusal(Code.UNKNOWN_SCHEMA, problem or "")
+    return answer.schema
 
 
 def _compiled(kind: SchemaFormat, writer: WriterSchema) -> WriterSchema:
