@@ -35,7 +35,7 @@ class Takeover:
     sink: OtherWriter
 
 
-def is_due(sink: SinkCommits, table: Any, landed: Landed | None, live: TopicInfo) -> bool:
+def is_due(sink: SinkCommits, table: Any, landed: Landed | None) -> bool:
     """Return whether ``sink`` wrote the table last: no record has landed, or it continued the table after ingestion."""
     if landed is None:
         return True
@@ -43,7 +43,7 @@ def is_due(sink: SinkCommits, table: Any, landed: Landed | None, live: TopicInfo
     summaries = (texts(snapshot.summary()) for snapshot in history(table))
     writers = (each for each in summaries if key in each or each.get(names.SUMMARY_KIND) == INGEST)
     newest = next(writers, None)
-    return landed.topic_id == live.topic_id and newest is not None and newest.get(names.SUMMARY_KIND) != INGEST
+    return newest is not None and newest.get(names.SUMMARY_KIND) != INGEST
 
 
 def find(
@@ -51,7 +51,7 @@ def find(
 ) -> Takeover:
     """Return where ``sink``, which has to be stopped, ended in each partition of ``live``.
 
-    If ``landed`` is further, records before it are in the table too. Raises NotReadyError (WaitingForConnector) if the
+    If ``landed`` is of the same topic and further, records before it are in the table too. Raises NotReadyError (WaitingForConnector) if the
     connector runs or the place is not known exactly, and the errors of `Kafka`.
     """
     key = _key(sink)
@@ -74,7 +74,7 @@ def find(
         offsets = _group_offsets(job, sink, live, kafka)
     value = json.dumps({str(part): max(end, done.get(part, 0)) for part, end in ends.items()})
     first = _first(job, offsets, live, kafka)
-    if landed is not None:
+    if landed is not None and landed.topic_id == live.topic_id:
         first = {part: max(offset, landed.offsets.get(part, 0)) for part, offset in first.items()}
     return Takeover(first, OtherWriter(key, recorded, value))
 
@@ -154,7 +154,13 @@ def _check_committed(
     target, uuid = job.table, str(table.uuid()).replace("-", "")
     files = 0
     for value in kafka.committed(sink.control_topic, firsts, ends):
-        event = data_written(value)
+        try:
+            event = data_written(value)
+        except CorruptDataError as error:
+            raise CorruptDataError(
+                f"control topic {sink.control_topic}: {error}; correct spec.ingestion.adopt.connect.controlTopic, or list the first offsets"
+                " in spec.ingestion.adopt.offsets"
+            ) from error
         if event is None or event.group != sink.group:
             continue
         if (event.namespace, event.table) == ((target.namespace,), target.name) and event.table_uuid in ("", uuid):

@@ -578,8 +578,8 @@ class _Append:
                 landed,
                 decode_offsets(self._values[names.SUMMARY_OFFSETS]),
                 has_files=bool(self._files),
-                # Rows of another writer have no offsets.
-                has_rows=has_rows and self._extras.other is None,
+                # Rows of another writer have no offsets. Those of an earlier topic have.
+                has_rows=has_rows and (self._extras.other is None or self._base is not None),
             )
         new = new.raised(dict(self._extras.skipped)).model_copy(update={"commit": self._values[COMMIT_ID]})
         return {names.TABLE_AUDIT_FROM: new.model_dump_json()}

@@ -78,7 +78,7 @@ def find(
     return takeover.find(job(adopt=adopt), SINK, table, landed, LIVE, cast(Any, brokers))
 
 
-def is_due(landed: Landed | None, *summaries: dict[str, str], topic_id: str = "id-1") -> bool:
+def is_due(landed: Landed | None, *summaries: dict[str, str]) -> bool:
     """Return whether a takeover is due of a table with these summaries, oldest first."""
     snapshots = [
         SimpleNamespace(
@@ -87,7 +87,7 @@ def is_due(landed: Landed | None, *summaries: dict[str, str], topic_id: str = "i
         for number, summary in enumerate(summaries)
     ]
     table = SimpleNamespace(currentSnapshot=lambda: snapshots[-1], snapshot=snapshots.__getitem__)
-    return takeover.is_due(SINK, table, landed, LIVE)
+    return takeover.is_due(SINK, table, landed)
 
 
 def refused(brokers: Brokers, recorded: str | None = '{"0":4}') -> str:
@@ -191,11 +191,22 @@ def test_a_takeover_is_due_while_the_connector_wrote_last(monkeypatch: pytest.Mo
     assert is_due(landed, OF_FIRN, OF_SINK)
     assert is_due(landed, OF_FIRN, OF_SINK, OF_RUN)
     assert not is_due(landed, OF_RUN), "the history does not say who wrote last"
-    assert not is_due(Landed("id-0", 3, {}), OF_FIRN, OF_SINK), "the table continues another topic"
+    assert is_due(Landed("id-0", 3, {}), OF_FIRN, OF_SINK), (
+        "the connector continued with the topic that was created again"
+    )
 
 
 def test_records_that_landed_before_the_connector_continued_do_not_land_again() -> None:
     assert find(Brokers(), landed=Landed("id-1", 3, {0: 40, 1: 5})).offsets == {0: 40, 1: 20}
+
+
+def test_offsets_that_landed_of_an_earlier_topic_say_nothing_about_the_topic() -> None:
+    assert find(Brokers(), landed=Landed("id-0", 3, {0: 40, 1: 5})).offsets == {0: 30, 1: 20}
+
+
+def test_a_record_that_is_no_event_names_the_control_topic() -> None:
+    with pytest.raises(CorruptDataError, match="control topic control: a record is no event .* list the first offsets"):
+        find(Brokers(log=[*WRITTEN, *WRITTEN, b"text"]))
 
 
 def test_a_summary_without_offsets_is_corrupt() -> None:

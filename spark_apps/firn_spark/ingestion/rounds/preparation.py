@@ -95,7 +95,7 @@ class Preparation:
         live = _live(topic)
         topic.table.landed = landed
         connector = topic.job.adopt.connect if topic.job.adopt is not None else None
-        if connector is not None and not topic.replaced_table and takeover.is_due(connector, table, landed, live):
+        if connector is not None and not topic.replaced_table and takeover.is_due(connector, table, landed):
             self._take_over(topic, connector, live)
         elif landed is None and topic.job.start_from.kind != "Earliest":
             self.begin_table(topic, live)
@@ -249,10 +249,12 @@ class Preparation:
     def _take_over(self, topic: Topic, connector: SinkCommits, live: TopicInfo) -> None:
         """Commit the offsets at which the topic continues a table of Kafka Connect."""
         table, landed = topic.table.java, topic.table.landed
-        found = takeover.find(topic.job, connector, table, landed, live, self._kafkas(topic.job.profile))
+        kafka = self._kafkas(topic.job.profile)
+        found = takeover.find(topic.job, connector, table, landed, live, kafka)
         epoch = self._claim(topic, live.topic_id)
-        # An audit cannot find rows of the connector, which have no offsets.
-        extras = Extras(other=found.sink, skipped=found.offsets)
+        # An audit cannot find rows of the connector, which have no offsets. The records before may be of another topic: it and its
+        # cluster change in one commit.
+        extras = Extras(other=found.sink, skipped=found.offsets, cluster=kafka.cluster_id())
         topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, found.offsets, extras)
         log.info(
             "took the table over from Kafka Connect",
