@@ -115,7 +115,7 @@ Correct the field in the message."""
     """TopicReady: The brokers are starting. Wait."""
     TOPIC_GONE = "TopicGone"
     """TopicReady: The Kafka topic of an IcebergTopic that a TopicSet made does not exist. Create the Kafka topic again, or delete the \
-IcebergTopic."""
+IcebergTopic. Ready, Stalled: no topic of the TopicSet exists any more, so it deletes nothing. Check the brokers of the profile."""
     BROKER_UNREACHABLE = "BrokerUnreachable"
     """TopicReady, TopicsListed, DeletionBlocked: The brokers do not answer, or a broker cannot run. \
 Check the profile's pods, the address and the network."""

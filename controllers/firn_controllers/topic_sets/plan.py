@@ -19,6 +19,8 @@ class ObservedSet:
     entry: SetEntry
     rendered: Mapping[str, Rendered]
     """Matched topic -> its IcebergTopic, sorted by topic."""
+    listed: frozenset[str]
+    """All topics of the profile."""
     topics: TopicCache
     claim: Callable[[str], Claim]
     """Returns the claim of a topic."""
@@ -47,6 +49,8 @@ class SetPlan:
     refused: tuple[Refusal, ...]
     excess: int
     """Number of matched topics beyond the limit."""
+    lost: int = 0
+    """Number of IcebergTopics that the plan does not delete although their topics do not exist, because no topic of the set exists."""
 
     @property
     def settled(self) -> bool:
@@ -79,7 +83,11 @@ def plan_set(observed: ObservedSet) -> SetPlan:
     others = [rendered for topic, rendered in observed.rendered.items() if topic not in by_topic]
     update, refused = _updates(observed, by_topic)
     create, not_created = _creations(observed, others[:room])
-    delete = tuple(_superfluous(entry, strangers))
+    # Another cluster behind the same address, or one without its data, must not delete what the set made.
+    lost = (
+        entry.deletes and not by_topic and len(strangers) > 1 and not any(_exists(observed, each) for each in strangers)
+    )
+    delete = () if lost else tuple(_superfluous(entry, strangers))
     return SetPlan(
         matched=len(observed.rendered),
         create=tuple(create),
@@ -89,7 +97,12 @@ def plan_set(observed: ObservedSet) -> SetPlan:
         kept=len(strangers) - len(delete),
         refused=tuple(sorted([*refused, *not_created], key=lambda refusal: refusal.topic)),
         excess=max(0, len(others) - room),
+        lost=len(strangers) if lost else 0,
     )
+
+
+def _exists(observed: ObservedSet, live: TopicEntry) -> bool:
+    return live.resource is not None and live.resource.topic_name in observed.listed
 
 
 def _superfluous(entry: SetEntry, strangers: Sequence[TopicEntry]) -> Iterator[TopicEntry]:

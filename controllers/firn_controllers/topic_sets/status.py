@@ -114,6 +114,12 @@ def _ready(report: SetReport, plan: SetPlan, verdicts: dict[ConditionType, Verdi
             ConditionType.READY: making,
             ConditionType.RECONCILING: Verdict("True", Reason.MAKING_TOPICS, work),
         }
+    if plan.lost:
+        lost = _lost(report, plan)
+        return {
+            ConditionType.READY: lost,
+            ConditionType.STALLED: Verdict("True", Reason.TOPIC_GONE, lost.message),
+        }
     if plan.refused:
         message = _refused(plan.refused, plan)
         return {
@@ -141,6 +147,15 @@ def _ready(report: SetReport, plan: SetPlan, verdicts: dict[ConditionType, Verdi
             "True", Reason.ALL_READY, f"each of {plan.matched} matched topics has its IcebergTopic"
         )
     }
+
+
+def _lost(report: SetReport, plan: SetPlan) -> Verdict:
+    return Verdict(
+        "False",
+        Reason.TOPIC_GONE,
+        f"no topic of the set exists in profile {report.entry.profile}, so the operator deletes none of its {plan.lost} IcebergTopics: the brokers"
+        " may be those of another cluster; check the brokers of the profile, or delete the IcebergTopics yourself",
+    )
 
 
 def _work(plan: SetPlan) -> str:

@@ -115,6 +115,14 @@ def test_hashes_and_masks() -> None:
     assert "4111" not in letters["error_detail"][0].as_py(), "the column masks the value"
 
 
+@pytest.mark.parametrize(("source", "shown"), [("$.customer.email", False), ("$.note", True)])
+def test_the_message_of_a_bad_record_has_no_value_that_a_column_hashes(source: str, shown: bool) -> None:
+    letters = decoded([{"name": "c", "from": source, "with": "Sha256"}], of("customer", {"email": 4111})).dead
+    assert letters is not None
+    assert letters["error_path"][0].as_py() == "$.customer.email"
+    assert ("4111" in letters["error_detail"][0].as_py()) is shown
+
+
 CASTS: list[tuple[str, str, dict[str, Any], list[tuple[Any, Any]]]] = [
     ("id", "int", {}, [(5, 5), (2**31 - 1, 2**31 - 1), (2**31, "<OutOfRange>"), (None, None)]),
     ("id", "double", {}, [(2**53, 2.0**53), (2**53 + 1, "<OutOfRange>")]),

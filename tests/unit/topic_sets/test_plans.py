@@ -40,6 +40,7 @@ def observed(
     return ObservedSet(
         entry=set_entry(manifest),
         rendered=ready_set(TopicSet.parse(manifest), CONFIG).render(sorted(topics), {}),
+        listed=frozenset(topics),
         topics=cache,
         claim=lambda topic: topic_claim(CONFIG, "classic", topic),
         older=lambda topic: (older or {}).get(topic),

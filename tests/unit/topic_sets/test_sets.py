@@ -159,6 +159,48 @@ async def test_removal_decides_about_topics_that_are_gone(world: World, removal:
     assert ("classic", "dev.shop.orders") not in world.topics.topics, "the operator does not create the topic again"
 
 
+async def test_brokers_without_any_topic_of_the_set_delete_nothing(world: World) -> None:
+    await created(world, removal="Delete")
+    world.topics.topics.clear()
+    add(world, "other.cluster")
+    world.clock.advance(31)
+    await world.settle()
+    assert len(made(world)) == 3
+    assert ready(world) == ("False", "TopicGone")
+    for topic in TOPICS[1:]:
+        add(world, topic)
+    world.clock.advance(31)
+    await world.settle()
+    assert set(made(world).values()) == set(TOPICS[1:])
+    assert ready(world) == ("True", "AllReady")
+
+
+async def test_a_change_that_another_client_reverts_at_once_is_refused_and_not_repeated(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = world.cluster.apply_topic
+
+    async def reverted(manifest: Manifest, *, create: bool) -> Manifest:
+        live = await apply(manifest, create=create)
+        world.cluster.edit(live["metadata"]["name"], lambda each: each["spec"].update(suspend=False))
+        return world.cluster.topic(live["metadata"]["name"])
+
+    monkeypatch.setattr(world.cluster, "apply_topic", reverted)
+    await created(world, template={"metadata": {"name": "$name"}, "spec": {"suspend": True}})
+    assert refused(world) == dict.fromkeys(TOPICS, "InvalidSpec")
+    assert ready(world) == ("False", "RefusedForSome")
+    assert len([line for line in world.faults.log if line.startswith("apply IcebergTopic")]) == len(TOPICS)
+
+
+async def test_a_paused_set_deletes_nothing_when_it_is_deleted(world: World) -> None:
+    await created(world, removal="Delete")
+    paused = gen.annotated(names.PAUSE, "true")
+    world.cluster.edit("events", paused, kind="TopicSet", spec=False)
+    world.cluster.remove("events", kind="TopicSet")
+    await world.settle()
+    assert len(made(world)) == 3
+
+
 async def test_a_kept_iceberg_topic_says_that_its_topic_is_gone(world: World) -> None:
     await created(world)
     del world.topics.topics["classic", "dev.shop.orders"]

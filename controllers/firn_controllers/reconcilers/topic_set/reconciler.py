@@ -74,11 +74,11 @@ class TopicSetReconciler:
         if entry is None:
             self._memory.pop(name, None)
             return Outcome()
-        if entry.deleting:
-            return await self._end(entry)
         if entry.paused:
             await self._write(entry, paused_status(entry, self._context.ports.clock.now()))
             return Outcome()
+        if entry.deleting:
+            return await self._end(entry)
         agreed = await self._agree_finalizers(entry)
         if agreed is None:
             return Outcome()
@@ -151,6 +151,7 @@ class TopicSetReconciler:
             claim=lambda topic: topic_claim(self._context.config, profile, topic),
             older=older,
             refused={digest: refusal for digest, (refusal, _) in memory.refused.items()},
+            listed=memory.listing or frozenset(),
             agreed=memory.agreed,
             deleted=frozenset(memory.deleted),
         )
@@ -233,7 +234,16 @@ class TopicSetReconciler:
             self._context.topic_applied(answer)
             changes.created += live is None
             changes.updated += live is not None
-            return
+            shown = self._context.topics.get((manifest["metadata"]["namespace"], manifest["metadata"]["name"]))
+            if shown is None or rendered.agrees(shown, memory.agreed):
+                return
+            # Without this, the operator would send the same change again at once, and for ever.
+            refusal = Refusal(
+                rendered.topic,
+                "InvalidSpec",
+                f"IcebergTopic {shown.name[1]} has other values than the template although the operator applied it: an admission webhook or another"
+                " client changes them; stop that, or remove these fields from the template",
+            )
         changes.refusals.append(refusal)
         again = self._context.ports.clock.monotonic() + self._context.resync_interval / 2
         memory.refused[rendered.digest] = (refusal, again)

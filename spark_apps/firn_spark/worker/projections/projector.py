@@ -32,12 +32,28 @@ class Projector:
         places = {column.name: place for place, column in enumerate(rows.decoded_columns(schema))}
         self._columns = [_Column.of(column, schema, places) for column in schema.projection.columns]
         self._others = [places[column.name] for column in rows.other_columns(schema)]
+        self._private = [
+            ".".join(("$", *projections.source_path(column, schema)))
+            for column in schema.projection.columns
+            if column.function is not None and column.field
+        ]
 
     def project(self, records: Fetched, decoded: Columns) -> Columns:
         """Return the columns of the table. A record of which a value does not fit its column is bad."""
         errors = dict(decoded.errors)
+        if self._private:
+            for error in errors.values():
+                self._redact(error)
         arrays = [column.compute(records, decoded, errors) for column in self._columns]
         return Columns([*arrays, *(decoded.arrays[place] for place in self._others)], errors, decoded.times)
+
+    def _redact(self, error: BadRecordError) -> None:
+        """Remove the value from the message of an error, if a column masks or hashes the value or a part of it."""
+        place = error.schema_path
+        if any(
+            f"{place}.".startswith((f"{path}.", f"{path}[")) or path.startswith(f"{place}.") for path in self._private
+        ):
+            error.detail = error.detail.partition(", found ")[0]
 
 
 @dataclass(frozen=True, slots=True)
