@@ -13,6 +13,8 @@ COMPONENTS = {
     "Broker": ("broker/firn_broker",),
     "Shared by all components": (
         "firn/model",
+        "firn/protoc.py",
+        "firn/quality",
         "firn/schema_registry.py",
         "firn/schemas",
         "firn/tables",

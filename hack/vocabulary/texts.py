@@ -21,7 +21,7 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 _ROOTS = (REPOSITORY, *(REPOSITORY / name for name in ("operator", "controllers", "broker", "spark_apps")))
 _LONGEST_WAY = 10
 """Steps from a message to the source of a part of it."""
-_MOST_TEXTS = 12
+_MOST_TEXTS = 16
 """Texts of one expression. With more of them, the parts stay placeholders."""
 _MOST_OF_A_CALL = 5
 """Texts of a call inside a text. A function that returns more of them describes a value."""
