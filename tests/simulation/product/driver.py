@@ -134,7 +134,14 @@ class Tasks(LandingJobs):
                 elif landing.job.on_bad_record == "Skip":
                     counts["skipped"] += 1
                 else:
-                    place = {"partition": part, "offset": offset, "code": "TypeMismatch", "stage": "", "path": "$.id"}
+                    place = {
+                        "partition": part,
+                        "offset": offset,
+                        "code": "TypeMismatch",
+                        "stage": "",
+                        "path": "$.id",
+                        "rule": "",
+                    }
                     results.append((Kind.HALT, json.dumps(place)))
                     break
         if dead and landing.dead_letters is None:
