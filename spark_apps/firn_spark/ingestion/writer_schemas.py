@@ -275,6 +275,9 @@ def allowed(topic: Topic, present: Mapping[str, str], table: TableColumns) -> tu
         if own.blocked:
             left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(_not_allowed(f"table {name}", own)))
     kept, _ = adapted(topic, present, table, only=numbers - left_out.keys())
+    rest = _judgement(kept, table)
+    if rest.blocked:  # The contract itself needs the change, for example because another client has dropped a column.
+        raise _not_allowed(f"table {name}", rest)
     return kept, left_out
 
 

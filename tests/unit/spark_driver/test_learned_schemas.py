@@ -506,6 +506,12 @@ def test_records_that_need_a_column_without_approval_can_be_dead_letters() -> No
     assert orders.table.proposed is not None, "the status shows the change all the same"
 
 
+def test_a_column_of_the_contract_that_the_table_lost_waits_for_an_approval_too() -> None:
+    orders = topic(("id", "int"), ("lost", "int"), evolution=Evolution(add="Propose"), incompatible="DeadLetter")
+    with pytest.raises(ConflictError, match="wait for an approval: add column lost: int"):
+        allowed(orders, {"id": "int"}, TABLE)
+
+
 def test_a_refused_change_is_not_proposed() -> None:
     orders = proposing(evolution=Evolution(add="Refuse"))
     with pytest.raises(ConflictError, match="add column note: string: spec.schema.evolution.add is Refuse") as held:
