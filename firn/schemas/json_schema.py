@@ -290,20 +290,25 @@ def _merged(found: list[_Found], path: str) -> _Found:
     kinds = [each for each in found if each.type is not None]
     if not kinds:
         return _NOTHING
-    whole = kinds[0]
-    for other in kinds[1:]:
-        assert whole.type is not None
-        assert other.type is not None
-        both = _of_both(whole.type, other.type)
-        if both is None:
-            raise _bad(
-                path,
-                f"the value is {_shown(whole.type)} or {_shown(other.type)}, and a column has one type; declare one type",
-            )
-        whole = _Found(both, max(whole.levels, other.levels), whole.types + other.types)
-        if whole.types > MOST_TYPES:
-            raise _bad(path, f"the schema has more than {MOST_TYPES} types, if each use of a type counts")
-    return whole
+    if sum(each.types for each in kinds) > MOST_TYPES:
+        raise _bad(path, f"the schema has more than {MOST_TYPES} types, if each use of a type counts")
+    # In pairs, because a merge takes as long as its types are large.
+    while len(kinds) > 1:
+        last = kinds[len(kinds) // 2 * 2 :]
+        kinds = [_pair(one, other, path) for one, other in zip(kinds[::2], kinds[1::2], strict=False)] + last
+    return kinds[0]
+
+
+def _pair(one: _Found, other: _Found, path: str) -> _Found:
+    assert one.type is not None
+    assert other.type is not None
+    both = _of_both(one.type, other.type)
+    if both is None:
+        raise _bad(
+            path,
+            f"the value is {_shown(one.type)} or {_shown(other.type)}, and a column has one type; declare one type",
+        )
+    return _Found(both, max(one.levels, other.levels), one.types + other.types)
 
 
 def _of_both(one: Type, other: Type) -> Type | None:

@@ -198,6 +198,11 @@ def test_repeated_parts_do_not_multiply_the_work() -> None:
         columns(with_member(repeated, **{"$defs": {"wide": wide}}))
 
 
+def test_a_choice_of_many_objects_has_the_members_of_all() -> None:
+    choice = [{"type": "object", "properties": {f"m{number}": INTEGER}} for number in range(4001)]
+    assert columns({"anyOf": choice}) == [(f"m{number}", "long") for number in range(4001)]
+
+
 def test_many_references_by_anchor_are_found_at_once() -> None:
     definitions = {f"d{number}": {"$anchor": f"at{number}", "type": "integer"} for number in range(3000)}
     members = {f"m{number}": {"$ref": f"#at{number}"} for number in range(3000)}
