@@ -27,7 +27,8 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
-_FILE = "schema.proto"
+_FILE, _OTHER_FILE = "schema.proto", "schema-of-the-topic.proto"
+"""The file of the text, and that of a text which imports a file of the first name."""
 _META = """
 syntax = "proto3";
 package confluent;
@@ -73,13 +74,14 @@ def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | Inv
     with tempfile.TemporaryDirectory(prefix="firn-protoc-") as directory:
         folder, out = Path(directory, "in"), Path(directory, "out")
         folder.mkdir()
-        for name, content in (*_KNOWN, *references, (_FILE, text)):
+        file = _FILE if all(name != _FILE for name, _ in references) else _OTHER_FILE
+        for name, content in (*_KNOWN, *references, (file, text)):
             problem = _write(folder, name, content)
             if problem is not None:
                 return problem
         command = [
             *(sys.executable, "-P", "-c", _RUN, _MODULE, str(_MOST_MEMORY), str(MOST_BYTES), f"-I{folder}"),
-            *("--include_imports", f"--descriptor_set_out={out}", _FILE),
+            *("--include_imports", f"--descriptor_set_out={out}", file),
         ]
         errors = Path(directory, "errors")
         try:

@@ -180,6 +180,12 @@ def test_protoc_names_the_place_of_a_mistake(text: str, problem: str) -> None:
     assert "/tmp" not in str(refused.value)
 
 
+def test_a_text_may_import_a_file_with_any_name() -> None:
+    part = f"{HEAD} message Part {{ int32 a = 1; }}"
+    text = f'{HEAD} import "schema.proto"; message A {{ Part part = 1; }}'
+    assert columns(text, schema=part) == [("part", "struct<a: int>")]
+
+
 def test_a_reference_cannot_leave_its_folder() -> None:
     with pytest.raises(InvalidSpecError, match="the import ../evil.proto is outside the schema"):
         protoc.descriptors(HEAD, (("../evil.proto", HEAD),))
