@@ -300,6 +300,38 @@ def _renames(old: Node, new: Node, path: str) -> Iterator[Rename]:
                 yield from _renames(earlier.type, each.type, f"{path}{each.name}.")
 
 
+def check_names(old: Message, new: Message, place: str) -> None:
+    """Check that no field of ``new`` has the name of another field of ``old`` that ``new`` also has.
+
+    Columns belong to fields by their names, so the values of both fields would be in the wrong columns. ``place`` names ``new``
+    in the error. Raises InvalidSpecError (BadSchema).
+    """
+    if old.name == new.name and (found := next(_exchanged(old, new, ""), None)) is not None:
+        raise _bad_schema(
+            f"{place}: field {found} has the number of another field, whose name was different; give both fields new names, or new"
+            " numbers"
+        )
+
+
+def _exchanged(old: Node, new: Node, path: str) -> Iterator[str]:
+    """Yield the fields that have the name of another field of the message."""
+    match old, new:
+        case Repeated(before), Repeated(after):
+            yield from _exchanged(before, after, f"{path}element.")
+        case Map(), Map():
+            yield from _exchanged(old.value, new.value, f"{path}value.")
+        case Message(fields=before), Message(fields=after):
+            names, numbers = {each.name: each for each in before}, {each.number: each for each in before}
+            kept = {each.number for each in after}
+            for each in after:
+                earlier, other = numbers.get(each.number), names.get(each.name)
+                if earlier is None:
+                    continue
+                if other is not None and other.number != each.number and other.number in kept:
+                    yield path + each.name
+                yield from _exchanged(earlier.type, each.type, f"{path}{each.name}.")
+
+
 def _joined_fields(old: Message, new: Message, path: str) -> Iterator[str]:
     """Yield the fields that one earlier record may have together, and that exclude each other now."""
     before = {each.number: each for each in old.fields}

@@ -334,6 +334,8 @@ def adapted(
             if schema.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
                 left_out[number] = Refusal(Code.UNKNOWN_SCHEMA, f"{place} has no message {schema.message}")
                 continue
+            if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
+                protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
             found = columns.columns_of(of_writer, place)
             _check_former(renaming, found, place)
             more = _with_schema(fields, own, place, found)

@@ -343,3 +343,20 @@ def test_a_number_with_another_name_renames_the_field() -> None:
     assert [(each.old, each.new) for each in protobuf.renames(before, after)] == [
         ("a", "d"), ("d.x", "d.z"), ("b.element.x", "b.element.z"), ("c.value.x", "c.value.z"),
     ]  # fmt: skip
+
+
+def test_fields_cannot_exchange_their_names() -> None:
+    def of(body: str, inner: str) -> Any:
+        return parsed(f"{HEAD} message Order {{ {body} }} message I {{ {inner} }}")
+
+    before = of("repeated I b = 1; int32 c = 2; int32 d = 3;", "string x = 1; string y = 2;")
+    with pytest.raises(InvalidSpecError, match=r"^latest: field b\.element\.y has the number of another field"):
+        protobuf.check_names(before, of("repeated I b = 1;", "string y = 1; string x = 2;"), "latest")
+    with pytest.raises(InvalidSpecError, match=r"^latest: field d has the number of another field"):
+        protobuf.check_names(before, of("repeated I b = 1; int32 d = 2; int32 e = 3;", "string x = 1;"), "latest")
+
+
+def test_fields_may_take_the_names_of_removed_fields() -> None:
+    before = parsed(f"{HEAD} message Order {{ int32 a = 1; int32 b = 2; }}")
+    for body in ("int32 b = 1;", "int32 a = 3; int32 b = 2;", "int32 b = 2; int32 a = 1; int32 c = 3;"):
+        protobuf.check_names(before, parsed(f"{HEAD} message Order {{ {body} }}"), "latest")

@@ -1,5 +1,6 @@
 """The driver requests the schemas of records, and derives the columns of the table."""
 
+import base64
 import json
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,21 @@ def test_values_of_a_text_without_the_message_are_bad_records(answers: Answers) 
     assert fields(found) == {"id": "long"}
     refusal = Refusal(Code.UNKNOWN_SCHEMA, "schema 7 of schema registry main has no message shop.Order")
     assert left_out == {7: refusal}
+
+
+def test_a_text_that_exchanges_the_names_of_fields_does_not_fit_the_table(answers: Answers) -> None:
+    answers.schemas[7] = proto("message Order { string buyer = 2; string seller = 1; }")
+    content = protoc.descriptors(
+        'syntax = "proto3"; package shop; message Order { string buyer = 1; string seller = 2; }', ()
+    )
+    schema = PROTOBUF.model_copy(update={"descriptors": base64.b64encode(content).decode()})
+    orders = Topic(job().model_copy(update={"record_schema": schema}))
+    orders.reading.needed_schemas = {7}
+    learn(orders, registries())
+    with pytest.raises(
+        ConflictError, match="schema 7 of schema registry main: field buyer has the number of another field"
+    ):
+        adapted(orders, {"buyer": "string", "seller": "string"})
 
 
 def test_json_schemas_add_columns(answers: Answers) -> None:

@@ -148,10 +148,15 @@ def _place(schema: RecordSchema) -> str:
 
 
 def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> RecordSchema:
-    """Return the latest schema with its columns. Their types also hold the values of the schema in force."""
+    """Return the latest schema with its columns. Their types also hold the values of the schema in force.
+
+    Raises InvalidSpecError if it has no columns, or exchanges the names of fields.
+    """
     found = with_columns(schema, _place(schema))
     if in_force is None:
         return found
+    if found.format is SchemaFormat.PROTOBUF and _is_readable(in_force):
+        protobuf.check_names(protobuf.message_of(in_force), protobuf.message_of(found), _place(schema))
     found = _with_numbers(found, in_force)
     before = renames.renamed_columns(in_force.fields, found.renames)
     fields = evolution.merged_columns(before, found.fields)
