@@ -498,7 +498,8 @@ class DisklessProfile(Profile):
     """Other settings of the brokers, such as ``writer`` and ``reader``. They take precedence over the settings that the operator makes."""
     registries: list[Name] = []
     """Schema registries of the configuration that the brokers ask, for topics with `schema.gate`. The brokers get their
-    credentials. A change replaces the brokers one by one."""
+    credentials. A change replaces the brokers one by one. Before you remove a registry, remove `schema.gate` of its topics:
+    otherwise their producers wait until their requests time out."""
     direct_reads: DirectReads | None = None
     """Set it, for example to ``{}``, if ingestion reads the bucket itself. Without it, ingestion fetches records from the brokers."""
 
