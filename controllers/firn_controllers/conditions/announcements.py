@@ -39,7 +39,7 @@ class EventReason(StrEnum):
     CAUGHT_UP = "CaughtUp"
     """Records are in the table within `spec.ingestion.freshness` again."""
     RECORDS_REJECTED = "RecordsRejected"
-    """Records do not fit the schema. They are dead letters, or dropped because `onBadRecord` is Skip."""
+    """Records do not fit the schema or the quality rules. They are dead letters, or dropped because `onBadRecord` is Skip."""
     SUSPICIOUS_TIMES = "SuspiciousTimes"
     """Most integers of a column are sensible times only in another unit. The message names `epoch` of the field."""
     RECORDS_LOST = "RecordsLost"

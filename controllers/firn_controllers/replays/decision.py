@@ -119,7 +119,7 @@ def _ended(observed: ObservedReplay, run: PolicyRun) -> ReplayDecision | None:
     if report.outcome == "Busy":
         return None
     if report.outcome in ("Done", "Nothing") and report.replay is not None:
-        text = report.message or told(report.replay, dry=run.mark.mode == "DryRun")
+        text = report.message or result_text(report.replay, dry=run.mark.mode == "DryRun")
         return ReplayDecision("Succeeded", Reason.SUCCEEDED, message=text, run=run, report=report.replay)
     reason = f"{report.reason}: " if report.reason else ""
     text = (
@@ -129,10 +129,10 @@ def _ended(observed: ObservedReplay, run: PolicyRun) -> ReplayDecision | None:
     return ReplayDecision("Failed", Reason.RUN_FAILED, message=text, run=run)
 
 
-def told(report: ReplayReport, *, dry: bool) -> str:
+def result_text(report: ReplayReport, *, dry: bool) -> str:
     """Return the result of a replay as a sentence."""
     if not report.matched:
-        return f"no dead letter meets the conditions; the topic has {report.remaining}"
+        return f"no dead letter meets the conditions; the topic has {report.remaining} dead letters"
     would = "would become" if dry else "became"
     rest = ""
     if report.failed:

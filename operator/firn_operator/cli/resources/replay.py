@@ -102,7 +102,7 @@ def _follow(
 ) -> Manifest:
     """Return the replay when it has ended, or waits for a user. Prints what it waits for. Raises UnavailableError after ``timeout``."""
     place, name = replays(made["metadata"]["namespace"]), made["metadata"]["name"]
-    until, told = time.monotonic() + timeout, ""
+    until, printed = time.monotonic() + timeout, ""
     while True:
         live = connection.read(place, name)
         if live is None:
@@ -110,8 +110,8 @@ def _follow(
         message = _condition(live, "Finished").get("message", "")
         if _is(live, "Finished") or _is(live, "Stalled"):
             return live
-        if message and message != told:
-            told = message
+        if message and message != printed:
+            printed = message
             print(message, file=sys.stderr)
         if time.monotonic() >= until:
             raise UnavailableError(

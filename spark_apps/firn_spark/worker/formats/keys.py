@@ -40,5 +40,7 @@ class KeyColumns:
 
 def _of_key(error: BadRecordError, records: Fetched, index: int) -> BadRecordError:
     if not records.keys.present[index]:
-        error = BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, "the key is null, and has required fields")
+        error = BadRecordError(
+            Code.MISSING_REQUIRED, Stage.SCHEMA, "the key is null, and spec.schema.key has required fields"
+        )
     return error.within(PLACE)
