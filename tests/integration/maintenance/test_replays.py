@@ -7,11 +7,15 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import ExitCode
-from firn.model.jobs import Column
+from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.model.maintenance import ReplayReport, ReplayWork
+from firn.schema_registry import Registered
+from firn_spark.maintenance.replaying import decoding
 from firn_spark.maintenance.steps import audit
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Extras, read_landed
+from firn_spark.worker.bad_records import Code
+from firn_spark.worker.formats.writer_schemas import Refusal
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.integration.maintenance.lake import FIELDS, Lake, Topic
 from tests.unit.spark import records
@@ -29,7 +33,7 @@ class Letters:
         self.job = self.topic.job.model_copy(update={"topic_id": "topic-id"})
         self.dead = dead_letters.create(lake.tables, self.job)
         self.epoch_landed = dead_letters.claim(self.topic.committer, self.dead, "topic-id", 1)
-        self.values: dict[int, bytes] = {}
+        self.writers: dict[int, WriterSchema | Refusal] = {}
 
     def ingest(self, *values: bytes) -> None:
         """Land values as a round does: dead letters first, then the rows."""
@@ -37,7 +41,9 @@ class Letters:
         start, topic.end = topic.end, topic.end + len(values)
         batch = records.batch(list(values), offset=list(range(start, topic.end)))
         moment = dead_letters.moment([self.epoch_landed], dead_letters.now())
-        landing = TopicLanding(self.job, topic.spec, self.lake.tables.spec(self.dead))
+        landing = TopicLanding(
+            self.job, topic.spec, self.lake.tables.spec(self.dead), writer_schemas=dict(self.writers)
+        )
         output = results(land(iter([batch]), LandingPlan({"t": landing}, ingested_at=moment)))["t"]
         if "dead" in output:
             files = [json.dumps(each) for each in output["dead"]]
@@ -60,7 +66,8 @@ class Letters:
         return ReplayWork(uid="replay-1", job=self.job, **{"enforce": True, **changes})
 
     def replay(self, **changes: Any) -> ReplayReport:
-        report = self.lake.run(self.topic.work(replay=self.work(**changes)))
+        registries = {"main": RegistryConnection(url="http://registry")}
+        report = self.lake.run(self.topic.work(replay=self.work(**changes)), registries=registries)
         assert report.replay is not None, report
         return report.replay
 
@@ -98,6 +105,12 @@ class Letters:
         landed = read_landed(self.topic.fresh())
         assert landed is not None
         assert dict(landed.offsets) == {0: end}
+
+    def use(self, schema: RecordSchema) -> None:
+        """Give topic and table another schema."""
+        self.job = self.job.model_copy(update={"record_schema": schema})
+        self.topic.table = self.lake.tables.ensure(self.job)
+        self.topic.spec = self.lake.tables.spec(self.topic.table)
 
 
 def unknown(number: int) -> bytes:
@@ -236,3 +249,45 @@ def test_a_replay_does_not_land_letters_that_are_rows_already(letters: Letters) 
     letters.replay()
     assert letters.offsets() == [0, 1, 2, 4, 5]
     assert letters.letters() == [3]
+
+
+AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"}%s]}'
+NAMED, SIZED = AVRO % ', {"name": "name", "type": "string"}', AVRO % ', {"name": "size", "type": "int"}'
+
+
+class Registry:
+    """A schema registry that now has schema 7, of which the driver knew nothing, and schema 9, whose field no column holds."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def by_id(self, number: int) -> Registered | None:
+        texts = {7: NAMED, 9: SIZED}
+        return Registered(number, "AVRO", WriterSchema(text=texts[number])) if number in texts else None
+
+    def subjects(self, number: int, *, deleted: bool) -> frozenset[str]:
+        return frozenset({"t-value"})
+
+
+def test_letters_of_a_registered_schema_land_and_others_stay(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "SchemaRegistry", Registry)
+    made = Letters(lake)
+    subject = Subject(registry="main", name="t-value")
+    text = AVRO % ""
+    made.use(RecordSchema(format="Avro", fields=FIELDS, text=text, framing="Registry", subject=subject, schema_id=1))
+    made.writers = {number: Refusal(Code.UNKNOWN_SCHEMA, "no such schema") for number in (7, 8, 9)}
+    made.ingest(*(b"\0\0\0\0" + bytes([number]) + b"\x0a\x02a" for number in (7, 8, 9)))
+    assert made.letters() == [0, 1, 2]
+    report = made.replay()
+    assert (report.landed, report.failures) == (1, {"UnknownSchema": 1, "IncompatibleSchema": 1})
+    (row,) = made.topic.rows()
+    assert (row["id"], row["name"], row["at"], row["_kafka"]["schema_id"]) == (5, "a", None, 7)
+
+
+def test_letters_land_in_computed_columns(letters: Letters) -> None:
+    """A projection that reads the field which the schema lacked before."""
+    computed = ProjectedColumn(name="word", type="string", source="$.extra")
+    schema = letters.job.record_schema
+    letters.use(schema.model_copy(update={"projection": Projection(columns=(computed,), keeps_others=True)}))
+    assert letters.replay().landed == 3
+    assert {row["id"]: row["word"] for row in letters.topic.rows()} == {0: None, 1: "e1", 2: "e2", 4: "e4", 5: None}

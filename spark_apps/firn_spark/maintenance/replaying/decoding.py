@@ -14,6 +14,7 @@ from firn import protoc
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, IngestJob, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
 from firn.schema_registry import MOST_ID, TYPES, SchemaRegistry, of_others
+from firn.schemas import projections
 from firn.schemas.columns import columns_of
 from firn.tables import evolution, renames, rows, types
 from firn_spark.credentials import read_secret
@@ -66,14 +67,20 @@ class Decoding:
         self._spark = spark
         self._tables = tables
         self._tasks = tasks
-        self._topic = job.topic
+        self._topic, self._shape = job.topic, job.table.metadata_columns
         # The table may have other names than the contract, because the operator renames columns before it writes the contract.
-        following = tables.following(table)
-        schema = renames.named(job.record_schema, following) if following else job.record_schema
-        self._job = job.model_copy(update={"record_schema": schema})
+        following = rows.column_renames(job.record_schema, tables.following(table))
         self._present = tables.columns(table)
-        self._schemas: dict[int, WriterSchema | Refusal] = {}
-        self._fit(str(table.name()))
+        self._schema = self._widened(renames.named(job.record_schema, following))
+        self._job = job
+        if (problem := self._misfit(self._schema)) is not None:
+            name, wanted, present = problem
+            raise NotReadyError(
+                f"table {table.name()}: column {name} is {present or 'missing'}, and the schema of the topic wants {wanted}; the replay"
+                " waits until the table has changed"
+            )
+        self._writers: dict[int, WriterSchema | Refusal] = {}
+        schema = self._schema
         if schema.schema_id is not None:
             parts = {name: getattr(schema, name) for name in ("text", "references", "names", "descriptors")}
             self._learn(schema.schema_id, WriterSchema(**parts))
@@ -85,7 +92,8 @@ class Decoding:
         parts = max(1, min(self._tasks, -(-count // LETTERS_PER_TASK)))
         for _ in range(MOST_REQUESTS):
             # A letter that still fails makes no row, and stays where it is.
-            landing = TopicLanding(self._job, spec, writer_schemas=dict(self._schemas), rows_only=True)
+            job = self._job.model_copy(update={"record_schema": self._schema})
+            landing = TopicLanding(job, spec, writer_schemas=dict(self._writers), rows_only=True)
             plan = LandingPlan({self._topic: landing}, ingested_at=0)
             work = functools.partial(land_records, plan=plan)
             result = Result()
@@ -111,62 +119,71 @@ class Decoding:
             table.io().deleteFile(json.loads(text)["file-path"])
         result.files.clear()
 
-    def _fit(self, name: str) -> None:
-        """Check that the table has the columns of the contract, which the operator or the driver gives it."""
-        schema = self._job.record_schema
-        for column in rows.table_columns(schema, self._job.table.metadata_columns):
-            present = self._present.get(column.name)
-            if present is None or not evolution.can_become(types.parse(column.type), types.parse(present)):
-                raise NotReadyError(
-                    f"table {name}: column {column.name} is {present or 'missing'}, and the schema of the topic wants {column.type}; the"
-                    " replay waits until the table has changed"
-                )
-        self._set_fields(self._widened(schema))
-
-    def _widened(self, schema: RecordSchema) -> tuple[Column, ...]:
-        known = [
-            Column(name=field.name, type=self._present[field.name])
-            for field in schema.fields
-            if field.name in self._present
-        ]
-        return evolution.merged_columns(known, schema.fields) if schema.subject is not None else schema.fields
-
-    def _set_fields(self, fields: tuple[Column, ...]) -> None:
-        schema = self._job.record_schema.model_copy(update={"fields": fields})
-        self._job = self._job.model_copy(update={"record_schema": schema})
-
     def _ask(self, numbers: set[int], registries: Mapping[str, RegistryConnection]) -> None:
-        subject = self._job.record_schema.subject
+        subject = self._schema.subject
         if subject is None or subject.registry not in registries:
             raise InvalidSpecError(
                 "the run does not have the schema registry of the topic; add it to registries in the operator's configuration"
             )
         client = SchemaRegistry(subject.registry, registries[subject.registry], read_secret)
         for number in sorted(numbers):
-            found = requested(client, self._job.record_schema, number)
-            if isinstance(found, Refusal):
-                self._schemas[number] = found
-            else:
-                self._learn(number, found)
+            self._learn(number, requested(client, self._schema, number))
 
-    def _learn(self, number: int, writer: WriterSchema) -> None:
-        """Add a schema. Its values are bad records if it cannot be read, or if the table lacks a column or has a narrower one."""
-        try:
-            writer = _compiled(self._job.record_schema.format, writer)
-            columns = columns_of(self._job.record_schema.of_writer(number, writer), f"schema {number}")
-        except InvalidSpecError as error:
-            self._schemas[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
-            return
-        fields = {field.name: field for field in self._job.record_schema.fields}
-        for column in columns:
+    def _misfit(self, schema: RecordSchema) -> tuple[str, str, str | None] | None:
+        """Return a column that the table lacks or cannot hold: its name, its type, and the table's type. None if there is none."""
+        for column in rows.table_columns(schema, self._shape):
             present = self._present.get(column.name)
             if present is None or not evolution.can_become(types.parse(column.type), types.parse(present)):
-                problem = f"schema {number}: field {column.name} has the type {column.type}, and the table has {present or 'no such column'}"
-                self._schemas[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, problem)
+                return column.name, column.type, present
+        return None
+
+    def _widened(self, schema: RecordSchema) -> RecordSchema:
+        """Return the schema of a registry with columns as wide as those of the table."""
+        if schema.subject is None:
+            return schema
+        schema = projections.resolved(schema)
+        own = schema.fields if schema.projection is None else rows.other_columns(schema)
+        known = {column.name: self._present[column.name] for column in own if column.name in self._present}
+        fields = tuple(_wider(field, known.get(field.name)) for field in schema.fields)
+        whole = projections.resolved(schema.model_copy(update={"fields": fields}))
+        if whole.projection is None:
+            return whole
+        computed = tuple(
+            column.model_copy(update={"type": _wider_type(column.type, self._present.get(column.name))})
+            for column in whole.projection.columns
+        )
+        return whole.model_copy(update={"projection": whole.projection.model_copy(update={"columns": computed})})
+
+    def _learn(self, number: int, writer: WriterSchema | Refusal) -> None:
+        """Add a schema. Its values are bad records if it cannot be read, or if the table cannot hold their columns."""
+        if isinstance(writer, WriterSchema):
+            try:
+                writer = _compiled(self._schema.format, writer)
+                self._schema, self._writers[number] = self._with_writer(number, writer), writer
                 return
-            fields.setdefault(column.name, column.model_copy(update={"type": present}))
-        self._schemas[number] = writer
-        self._set_fields(tuple(fields.values()))
+            except InvalidSpecError as error:
+                writer = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
+        self._writers[number] = writer
+
+    def _with_writer(self, number: int, writer: WriterSchema) -> RecordSchema:
+        """Return the schema with the columns of a writer. Raises InvalidSpecError if the table cannot hold them."""
+        place = f"schema {number}"
+        fields = {field.name: field for field in self._schema.fields}
+        for column in columns_of(self._schema.of_writer(number, writer), place):
+            known = fields.get(column.name)
+            both = evolution.merged(types.parse((known or column).type), types.parse(column.type))
+            if both is None:
+                raise InvalidSpecError(
+                    f"{place}: field {column.name} has the type {column.type}, which column {column.name} cannot hold"
+                )
+            fields[column.name] = (known or column).model_copy(update={"type": str(both)})
+        schema = self._widened(self._schema.model_copy(update={"fields": tuple(fields.values())}))
+        if (problem := self._misfit(schema)) is not None:
+            name, wanted, present = problem
+            raise InvalidSpecError(
+                f"{place}: column {name} has the type {wanted}, and the table has {present or 'no such column'}"
+            )
+        return schema
 
 
 def requested(client: SchemaRegistry, wanted: RecordSchema, number: int) -> WriterSchema | Refusal:
@@ -196,3 +213,15 @@ def _compiled(kind: SchemaFormat, writer: WriterSchema) -> WriterSchema:
         return writer
     content = protoc.descriptors(writer.text, tuple(zip(writer.names, writer.references, strict=True)))
     return writer.model_copy(update={"descriptors": base64.b64encode(content).decode()})
+
+
+def _wider(field: Column, present: str | None) -> Column:
+    return field.model_copy(update={"type": _wider_type(field.type, present)})
+
+
+def _wider_type(kind: str, present: str | None) -> str:
+    """Return the type of a column that holds values of both types; the first one if there is none."""
+    if present is None:
+        return kind
+    both = evolution.merged(types.parse(kind), types.parse(present))
+    return kind if both is None else str(both)
