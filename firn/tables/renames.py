@@ -207,7 +207,7 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
     for number, rename in enumerate((*aliases, *renames)):
         siblings, found = _find(after, rename.old)
         others = [each for each in siblings if each is not found]
-        if found is not None and any(rename.name in (each["name"], *earlier.get(each["id"], ())) for each in others):
+        if found is not None and any(_has(each, rename.name, earlier) for each in others):
             collisions.append(rename)
             continue
         if found is not None and number < len(aliases) and rename.name in earlier.get(found["id"], ()):
@@ -227,6 +227,11 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
         (paths[each["id"]][0], each["name"]) for _, each in _all(after, "") if paths[each["id"]][1] != each["name"]
     )
     return Renaming(steps, after, earlier, former, tuple(followed), tuple(collisions), missing)
+
+
+def _has(field: Mapping[str, Any], name: str, earlier: FormerNames) -> bool:
+    """Return whether a field has a name, or had it. Spark cannot read columns whose names differ only in case."""
+    return name.casefold() == field["name"].casefold() or name in earlier.get(field["id"], ())
 
 
 def _learn(siblings: Fields, rename: Rename, earlier: dict[int, tuple[str, ...]]) -> None:

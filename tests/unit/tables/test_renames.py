@@ -102,6 +102,11 @@ def test_a_column_of_each_name_and_a_column_of_neither_are_reported() -> None:
     assert change.missing == Rename(old="gone", new="other")
 
 
+def test_a_name_that_differs_only_in_case_belongs_to_its_column() -> None:
+    assert planned(CUSTOMERS, {}, renamed("customer>ID")).collisions == renamed("customer>ID")
+    assert planned(CUSTOMERS, {}, renamed("customer>Customer")).collisions == ()
+
+
 def test_former_names_belong_to_a_field_unless_another_one_has_the_name() -> None:
     columns = [Column(name="b", type="long"), Column(name="client", type="struct<email: string, mail: int>")]
     former = former_names(
