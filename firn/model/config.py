@@ -686,7 +686,8 @@ class Maintenance(Settings):
     large_table: Size = "16Gi"
     """A table with at least so many bytes to rewrite has its own run. For retention of rows, the bytes of the whole table count."""
     max_runs: int = Field(default=4, ge=1, le=100)
-    """Highest number of runs at the same time, of all policies together. Each policy also has its own limit."""
+    """Highest number of runs at the same time, of all policies and replays together. Each policy also has its own limit. Replays
+    leave one of these runs to policies."""
     tables_per_run: int = Field(default=24, ge=1, le=24)
     """Highest number of small tables that share a run. Their reports must fit into the termination message of a pod."""
     debt_interval: Duration = "1m"

@@ -14,7 +14,7 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.jobs import IngestJob
 from firn.model.maintenance import ReplayReport, ReplayWork
-from firn_controllers.cache.replays import ReplayEntry
+from firn_controllers.cache.replays import KIND, ReplayEntry
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.policies.due import BUSY_RETRY, Due
 from firn_controllers.policies.observed import TargetTable
@@ -190,6 +190,13 @@ def _no_room(observed: ObservedReplay, topic: TopicEntry, name: str, config: Con
             Reason.PENDING,
             None,
             message=f"{len(at_work)} maintenance runs are active, as many as maintenance.maxRuns allows; the replay follows them",
+        )
+    replays = sum(run.mark.kind == KIND for run in observed.active)
+    if replays >= max(1, config.maintenance.max_runs - 1):
+        return _waiting(
+            Reason.PENDING,
+            None,
+            message=f"{replays} replays are active, and policies need one of the runs of maintenance.maxRuns; the replay follows them",
         )
     return None
 

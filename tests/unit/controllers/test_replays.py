@@ -107,6 +107,22 @@ async def test_the_replay_of_a_suspended_topic_runs() -> None:
     assert finished(world) == ("True", "Succeeded")
 
 
+async def test_replays_leave_a_run_for_policies() -> None:
+    topics = tuple(gen.topic(f"t{number}") for number in range(5))
+    world = await world_with(topics=topics)
+    world.maintainer.hold = True
+    for number in range(5):
+        world.maintainer.report_fields[UID.replace("flights", f"t{number}")] = {"replay": RESULT}
+        world.cluster.create(replay(f"mend{number}", topic=f"t{number}"))
+    await pass_time(world, 60)
+    assert len(active(world)) == world.config.maintenance.max_runs - 1
+    waiting = [world.message("Finished", f"mend{number}", of=REPLAY) for number in range(5)]
+    assert sum("policies need one of the runs" in message for message in waiting) == 2
+    world.maintainer.hold = False
+    await pass_time(world, 300)
+    assert {finished(world, f"mend{number}") for number in range(5)} == {("True", "Succeeded")}
+
+
 async def test_a_replay_and_a_policy_take_turns_on_a_table() -> None:
     world = await world_with()
     world.maintainer.hold = True
