@@ -17,8 +17,8 @@ NO_TOPIC = "?"
 DescribeCluster is no alternative. librdkafka 2.16 aborts the process if the answer has no broker, as that of a Kafka that starts. The
 Python client crashes if the answer has no id of the cluster.
 """
-_CERTIFICATE_ALERT = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b")
-"""Alerts of TLS about a certificate (RFC 8446, 6.2), in OpenSSL's form."""
+_BAD_CERTIFICATE = re.compile(r"SSL alert number (?:4[2-68]|49|116)\b|certificate verify failed")
+"""Alerts of TLS about a certificate (RFC 8446, 6.2), and the failed check of a server's certificate, in OpenSSL's form."""
 
 
 def connection_settings(connection: KafkaConnection, secret: Callable[[str], str]) -> dict[str, str]:
@@ -62,10 +62,11 @@ def _tokens(tokens: TokenEndpoint, client: str, password: str, secret: Callable[
 
 
 def refuses_certificate(text: str) -> bool:
-    """Return True if brokers reject the client's certificate or require one.
+    """Return True if brokers reject the client's certificate or require one, or if the client rejects theirs.
 
-    librdkafka reports a lost connection, because with TLS 1.3 the brokers reject it only after the handshake."""
-    return _CERTIFICATE_ALERT.search(text) is not None
+    librdkafka reports a lost connection for the former, because with TLS 1.3 the brokers reject it only after the handshake. It
+    sometimes reports one for the latter, too."""
+    return _BAD_CERTIFICATE.search(text) is not None
 
 
 def kafka_id(topic_id: object) -> str:

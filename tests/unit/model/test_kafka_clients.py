@@ -68,6 +68,7 @@ def test_topic_ids_are_written_as_in_the_tools_of_kafka() -> None:
     [
         ("Receive failed: error:0A000412:SSL routines::ssl/tls alert bad certificate: SSL alert number 42", True),
         ("Receive failed: error:0A00045C:SSL routines::tlsv13 alert certificate required: SSL alert number 116", True),
+        ("sasl_ssl://localhost:9093/bootstrap: error:0A000086:SSL routines::certificate verify failed", True),
         ("Receive failed: error:0A000418:SSL routines::tlsv1 alert unknown ca: SSL alert number 48", True),
         ("SSL handshake failed: error:0A00042E:SSL routines::tlsv1 alert protocol version: SSL alert number 70", False),
         (
