@@ -21,15 +21,15 @@ import pyarrow as pa
 import pyarrow.json as pa_json
 
 from firn import protoc
+from firn.decoders.bad_records import BadRecordError
+from firn.decoders.json import RecordReader
 from firn.model.jobs import Column, IngestJob, QualityRule, RecordSchema, Subject, TableTarget, WriterSchema
 from firn.schemas import avro, protobuf
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.formats.json.blocks import BlockDecoder
-from firn_spark.worker.formats.json.values import RecordReader
 from firn_spark.worker.formats.protobuf.rows import Rows
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land

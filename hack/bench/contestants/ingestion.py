@@ -63,19 +63,17 @@ def job(topic: str, table: TableTarget, freshness_seconds: float, schema: Record
 
 def compiled() -> Path:
     """Return the directory of the decoder's machine code, compiled once as in the build of the Spark image."""
-    sources = [
-        REPOSITORY / "spark_apps" / "firn_spark" / "worker" / name
-        for name in (
-            "compiled.py",
-            "fetching/kernel.py",
-            "formats/avro/kernel.py",
-            "formats/json/kernel.py",
-            "formats/json/limits.py",
-            "formats/protobuf/kernel.py",
-            "formats/utf8.py",
-            "formats/words.py",
-        )
-    ]
+    worker = REPOSITORY / "spark_apps" / "firn_spark" / "worker"
+    names = (
+        "compiled.py",
+        "fetching/kernel.py",
+        "formats/avro/kernel.py",
+        "formats/json/kernel.py",
+        "formats/protobuf/kernel.py",
+        "formats/utf8.py",
+        "formats/words.py",
+    )
+    sources = [REPOSITORY / "firn" / "decoders" / "json_limits.py", *(worker / name for name in names)]
 
     def compile_all(directory: Path) -> None:
         with step("compiling the decoder"), tempfile.TemporaryDirectory() as scratch:

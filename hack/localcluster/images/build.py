@@ -128,24 +128,31 @@ def _broker() -> Image:
 
 
 _KERNEL = (
-    "__init__",
-    "worker/__init__",
-    "worker/build",
-    "worker/compiled",
-    "worker/fetching/__init__",
-    "worker/fetching/kernel",
-    "worker/formats/__init__",
-    "worker/formats/utf8",
-    "worker/formats/words",
-    "worker/formats/avro/__init__",
-    "worker/formats/avro/kernel",
-    "worker/formats/json/__init__",
-    "worker/formats/json/kernel",
-    "worker/formats/json/limits",
-    "worker/formats/protobuf/__init__",
-    "worker/formats/protobuf/kernel",
+    "firn/__init__",
+    "firn/decoders/__init__",
+    "firn/decoders/json_limits",
+    "firn_spark/__init__",
+    "firn_spark/worker/__init__",
+    "firn_spark/worker/build",
+    "firn_spark/worker/compiled",
+    "firn_spark/worker/fetching/__init__",
+    "firn_spark/worker/fetching/kernel",
+    "firn_spark/worker/formats/__init__",
+    "firn_spark/worker/formats/utf8",
+    "firn_spark/worker/formats/words",
+    "firn_spark/worker/formats/avro/__init__",
+    "firn_spark/worker/formats/avro/kernel",
+    "firn_spark/worker/formats/json/__init__",
+    "firn_spark/worker/formats/json/kernel",
+    "firn_spark/worker/formats/json/limits",
+    "firn_spark/worker/formats/protobuf/__init__",
+    "firn_spark/worker/formats/protobuf/kernel",
 )
-"""Modules of the Spark application that its image compiles to machine code."""
+"""Modules that the image of the Spark application compiles to machine code, and those that they import."""
+
+
+def _root(module: str) -> str:
+    return "spark_apps/" if module.startswith("firn_spark/") else ""
 
 
 def _spark() -> Image:
@@ -154,7 +161,7 @@ def _spark() -> Image:
         {
             "requirements.txt": "requirements/spark.txt",
             "pyspark.txt": "requirements/pyspark.txt",
-            **{f"kernel/firn_spark/{name}.py": f"spark_apps/firn_spark/{name}.py" for name in _KERNEL},
+            **{f"kernel/{name}.py": f"{_root(name)}{name}.py" for name in _KERNEL},
         },
         code=("firn", "spark_apps"),
         contexts={"jars": lambda: jars.fetch("spark"), "wheels": wheels.pyspark},

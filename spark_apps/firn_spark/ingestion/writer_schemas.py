@@ -18,6 +18,7 @@ from typing import TypeVar
 import structlog
 
 from firn import protoc
+from firn.decoders.bad_records import Code
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
@@ -40,7 +41,6 @@ from firn.tables import evolution, rows, types
 from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_columns, reused
 from firn_spark.credentials import read_secret
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 
 log = structlog.get_logger()

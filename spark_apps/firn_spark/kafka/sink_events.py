@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from firn.decoders.avro import Bytes, Decode, decoder
+from firn.decoders.bad_records import BadRecordError
 from firn.model.errors import CorruptDataError, InvalidSpecError
 from firn.schemas import avro
-from firn_spark.worker.bad_records import BadRecordError
-from firn_spark.worker.formats.avro.values import Bytes, Decode, decoder
 
 MAGIC = b"\xc2\x01"
 _DATA_WRITTEN = 1

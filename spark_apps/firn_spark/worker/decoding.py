@@ -12,11 +12,11 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import IngestJob
 from firn.tables import rows
 from firn.tables.renames import former_names
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Identities, Numbers
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Times

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from firn.decoders.bad_records import Code
 from firn.model import names
 from firn.model.errors import ExitCode
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
@@ -14,7 +15,6 @@ from firn_spark.maintenance.replaying import decoding
 from firn_spark.maintenance.steps import audit
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Extras, read_landed
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.integration.maintenance.lake import FIELDS, Lake, Topic

@@ -5,8 +5,8 @@ from datetime import datetime
 
 import pytest
 
+from firn.decoders.json import RecordReader
 from firn.model.jobs import Column
-from firn_spark.worker.formats.json.values import RecordReader
 from hack.bench.peers import flink
 from hack.bench.records.trips import COLUMNS, TEXTS, Generator
 

@@ -4,10 +4,10 @@ from typing import Any, cast
 
 import pytest
 
+from firn.decoders.bad_records import Code
 from firn.model.jobs import RecordSchema, Subject, WriterSchema
 from firn.schema_registry import MOST_ID, Registered
 from firn_spark.maintenance.replaying.decoding import requested
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 
 WANTED = RecordSchema(format="Avro", framing="Registry", subject=Subject(registry="main", name="orders-value"))

@@ -13,16 +13,16 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from firn.decoders.avro import RecordReader
+from firn.decoders.bad_records import BadRecordError, Code
 from firn.model.jobs import RecordSchema
 from firn.schemas import avro
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.avro.decoding import AvroFormat
 from firn_spark.worker.formats.avro.rows import fields_of
-from firn_spark.worker.formats.avro.values import RecordReader
 from tests.unit.spark.avro_values import Schemas, Values, number
 from tests.unit.spark.records import fetched, job
 

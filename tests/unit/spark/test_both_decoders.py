@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from firn.decoders.bad_records import BadRecordError
+from firn.decoders.json import RecordReader
+from firn.decoders.json_limits import MAX_DEPTH
 from firn.model.jobs import Column
 from firn.tables import types
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.json.blocks import BlockDecoder
-from firn_spark.worker.formats.json.limits import MAX_DEPTH
-from firn_spark.worker.formats.json.values import RecordReader
 
 FIELDS = (
     Column(name="flag", type="boolean"), Column(name="small", type="int"), Column(name="big", type="long"),

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from hack.localcluster.images.build import image
+
 ROOT = Path(__file__).parents[3]
 USE = """
 import firn_spark.worker_daemon  # first, as in a worker
@@ -86,34 +88,19 @@ def python(*arguments: Any, **environment: Any) -> None:
 @pytest.mark.slow
 def test_code_compiled_in_the_image_build_is_used(tmp_path: Path) -> None:
     """The code is compiled from the files that hack/images copies into the build, and from no others."""
-    package, prebuilt, built_in, used_in = (tmp_path / name for name in ("firn_spark", "prebuilt", "one", "other"))
-    for directory in (package, built_in, used_in):
+    copied, prebuilt, built_in, used_in = (tmp_path / name for name in ("copied", "prebuilt", "one", "other"))
+    for directory in (copied, built_in, used_in):
         directory.mkdir()
-    for name in (
-        "__init__.py",
-        "worker/__init__.py",
-        "worker/compiled.py",
-        "worker/formats/__init__.py",
-        "worker/formats/json/__init__.py",
-        "worker/build.py",
-        "worker/fetching/__init__.py",
-        "worker/fetching/kernel.py",
-        "worker/formats/json/kernel.py",
-        "worker/formats/json/limits.py",
-        "worker/formats/utf8.py",
-        "worker/formats/words.py",
-        "worker/formats/avro/__init__.py",
-        "worker/formats/avro/kernel.py",
-        "worker/formats/protobuf/__init__.py",
-        "worker/formats/protobuf/kernel.py",
-    ):
-        (package / name).parent.mkdir(parents=True, exist_ok=True)
-        (package / name).write_text((ROOT / "spark_apps" / "firn_spark" / name).read_text())
+    files = {name: source for name, source in image("firn-spark").files.items() if name.startswith("kernel/")}
+    for name, source in files.items():
+        target = copied / name.removeprefix("kernel/")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text((ROOT / source).read_text())
     python(
         "-m",
         "firn_spark.worker.build",
         str(prebuilt),
-        PYTHONPATH=str(tmp_path),
+        PYTHONPATH=str(copied),
         TMPDIR=str(built_in),
         HOME=str(tmp_path),
     )

@@ -6,9 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firn.decoders.bad_records import Code
 from firn.model.jobs import Column
 from firn.tables import rows
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import DEAD_LETTER_SCHEMA, Decoder
 from tests.unit.spark.records import NOON, fetched, job
 

@@ -4,9 +4,9 @@ import json
 
 import pytest
 
+from firn.decoders.bad_records import Code
 from firn.model.jobs import RecordSchema
 from firn.schemas import avro
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats.avro.decoding import AvroFormat
 from tests.unit.spark.records import fetched, job

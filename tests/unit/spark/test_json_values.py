@@ -1,4 +1,4 @@
-"""The meaning of JSON records, type by type. The rules are in `firn_spark.worker.formats.json.values`."""
+"""The meaning of JSON records, type by type. The rules are in `firn.decoders.json`."""
 
 import datetime
 import json
@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
+from firn.decoders.json import RecordReader
+from firn.decoders.json_limits import MAX_DEPTH
 from firn.model.jobs import Column
-from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
-from firn_spark.worker.formats.json.limits import MAX_DEPTH
-from firn_spark.worker.formats.json.values import RecordReader
 
 
 def read(kind: str, text: str, **column: Any) -> Any:

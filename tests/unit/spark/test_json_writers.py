@@ -4,8 +4,8 @@ import json
 import random
 from typing import Any
 
+from firn.decoders.bad_records import Code
 from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, WriterSchemas
 from tests.unit.spark.records import fetched

@@ -7,11 +7,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firn.decoders.bad_records import BadRecordError
+from firn.decoders.protobuf import RecordReader
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.protobuf.rows import Rows
-from firn_spark.worker.formats.protobuf.values import RecordReader
 from tests.unit.spark.protobuf_values import Schema, Schemas, Values, of_peer, tagged, varint
 
 SCHEMAS, RECORDS = (600, 450) if os.environ.get("FIRN_LONG") else (30, 40)

@@ -10,13 +10,14 @@ import pyarrow as pa
 import pytest
 
 from firn import protoc
+from firn.decoders import protobuf_limits as limits
+from firn.decoders.bad_records import Code
 from firn.model.jobs import RecordSchema
 from firn.schemas.columns import columns_of
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Columns
-from firn_spark.worker.formats.protobuf import kernel, limits
+from firn_spark.worker.formats.protobuf import kernel
 from firn_spark.worker.formats.protobuf.decoding import ProtobufFormat
 from tests.unit.spark.protobuf_values import tagged, varint
 from tests.unit.spark.records import fetched, job

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 import pytest
 
 from firn import protoc
+from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.formats.registry import open_format
 from tests.unit.spark.protobuf_values import tagged, varint

@@ -6,14 +6,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from firn.decoders.bad_records import BadRecordError, Code
+from firn.decoders.json import RecordReader
 from firn.model.jobs import Column, RecordSchema, Rename
 from firn.schemas import avro
 from firn.tables.renames import former_names
-from firn_spark.worker.bad_records import BadRecordError, Code
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.avro.decoding import AvroFormat
 from firn_spark.worker.formats.json.blocks import BlockDecoder
-from firn_spark.worker.formats.json.values import RecordReader
 from tests.unit.spark.records import fetched
 
 FIELDS = [

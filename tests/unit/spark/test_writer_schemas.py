@@ -8,9 +8,9 @@ from typing import Any
 import fastavro
 import pytest
 
+from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from firn import protoc
+from firn.decoders.bad_records import Code
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import (
@@ -27,7 +28,6 @@ from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import Registries, TableColumns, adapted, allowed, learn
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 from tests.unit.spark_driver.topic import job
 

@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 
 from firn import protoc
+from firn.decoders.bad_records import Code
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, IngestJob, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
 from firn.schema_registry import MOST_ID, TYPES, SchemaRegistry, of_others
@@ -21,7 +22,6 @@ from firn_spark.credentials import read_secret
 from firn_spark.kafka.tasks import land_records
 from firn_spark.maintenance.replaying import letters
 from firn_spark.tables.java_tables import Tables
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.formats.writer_schemas import Refusal
 from firn_spark.worker.landing import RESULT_DDL, Kind, LandingPlan, TopicLanding
 

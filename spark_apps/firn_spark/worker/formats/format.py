@@ -10,8 +10,8 @@ from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError
 from firn.model.jobs import Epoch
-from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Fetched
 
 

@@ -4,10 +4,10 @@ import dataclasses
 
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import KeySchema, RecordSchema, SchemaFormat
 from firn.tables import rows
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched
 from firn_spark.worker.formats.registry import open_format
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
 from firn_spark.worker.formats.framing import schema_ids

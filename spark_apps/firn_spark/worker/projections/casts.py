@@ -12,13 +12,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firn.decoders.bad_records import Code
+from firn.decoders.json_limits import EPOCHS, MAX_MICROSECONDS
 from firn.model.jobs import Epoch
 from firn.schemas.projections import FORMS, word
 from firn.tables.types import Primitive, Type
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import Code
 from firn_spark.worker.fetched import Numbers
-from firn_spark.worker.formats.json.limits import EPOCHS, MAX_MICROSECONDS
 
 _STRING, _BINARY = Primitive("string"), Primitive("binary")
 Bad = dict[int, Code]

@@ -7,11 +7,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import ProjectedColumn, RecordSchema
 from firn.schemas import projections
 from firn.tables import rows, types
 from firn.tables.types import Primitive, Type
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, HeaderPlaces
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.projections.casts import Cast

@@ -7,12 +7,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, QualityRule
 from firn.quality.binding import bind
 from firn.quality.expressions import names
 from firn.tables.rows import METADATA_COLUMN
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.quality.kernels import Kernel, call, kernel
 
 Mask = npt.NDArray[np.bool_]

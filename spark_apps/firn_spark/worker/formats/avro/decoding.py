@@ -6,15 +6,15 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders import avro_limits as limits
+from firn.decoders.avro import RecordReader
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import RecordSchema
 from firn.schemas import avro
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import arrays
-from firn_spark.worker.formats.avro import limits
 from firn_spark.worker.formats.avro.rows import fields_of
-from firn_spark.worker.formats.avro.values import RecordReader
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.formats.framing import BYTES, unframed
 

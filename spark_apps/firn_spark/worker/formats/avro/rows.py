@@ -1,7 +1,7 @@
 """The fast Avro decoder: from rows of encoded values to Arrow columns, compiled.
 
 A row has values one after the other, as a record has its fields. One kernel serves every schema: it takes the types as
-data. It *vouches* for a row only if its answer equals that of `firn_spark.worker.formats.avro.values`, which decodes
+data. It *vouches* for a row only if its answer equals that of `firn.decoders.avro`, which decodes
 bad and doubtful rows. So this module reports doubt, never errors.
 
 The kernel has no code for types with parts: records, arrays, maps and unions of more than one type and null. It passes
@@ -16,11 +16,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firn.decoders import avro_limits as limits
 from firn.schemas import avro
 from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.formats import arrays, words
-from firn_spark.worker.formats.avro import kernel, limits
+from firn_spark.worker.formats.avro import kernel
 
 _SCALARS = {
     "null": (kernel.NULL, 0),

@@ -2,12 +2,12 @@
 
 One kernel serves every schema: it takes names and kinds of fields as data. It reads the bytes of a record once and
 checks that they are JSON. For each field it stores a number, or the place of a text. It *vouches* for a record only
-if its answer equals that of `firn_spark.worker.formats.json.values`. It does not vouch for bad and doubtful records,
+if its answer equals that of `firn.decoders.json`. It does not vouch for bad and doubtful records,
 which the caller decodes there. So this module reports doubt, never errors.
 
 The kernel has no code for some kinds. It finds their values, checks that they are JSON, and passes their places to a
 `_Reader`. A struct is read as a record is. A list's elements and a map's values are read together, as values of one
-kind. The rest (binaries, uuids, maps whose keys are not texts) goes to `firn_spark.worker.formats.json.values`, value
+kind. The rest (binaries, uuids, maps whose keys are not texts) goes to `firn.decoders.json`, value
 by value.
 """
 
@@ -18,15 +18,16 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders import json_limits as limits
+from firn.decoders.bad_records import BadRecordError
+from firn.decoders.json import ValueReader
 from firn.model.jobs import Column, Epoch
 from firn.tables import renames, types
 from firn.tables.renames import Former
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats import arrays, words
-from firn_spark.worker.formats.json import kernel, limits
-from firn_spark.worker.formats.json.values import ValueReader
+from firn_spark.worker.formats.json import kernel
 
 _KINDS = {
     "boolean": kernel.BOOLEAN,

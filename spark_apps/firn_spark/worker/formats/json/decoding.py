@@ -5,17 +5,17 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError, Stage
+from firn.decoders.json import RecordReader
 from firn.model.jobs import RecordSchema
 from firn.tables.renames import former_names
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Stage
 from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import UNBOUNDED, Columns
 from firn_spark.worker.formats.framing import unframed
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.times import read_times
-from firn_spark.worker.formats.json.values import RecordReader
 
 
 class JsonFormat:

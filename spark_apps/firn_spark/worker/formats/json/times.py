@@ -10,9 +10,9 @@ from typing import get_args
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders.json_limits import EPOCHS
 from firn.model.jobs import Column, Epoch
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.json.limits import EPOCHS
 
 SENSIBLE = (946_684_800_000_000, 4_102_444_800_000_000)
 """Microseconds from 1970 to the years 2000 and 2100. The range is narrower than a factor of 1000, so only one unit fits."""

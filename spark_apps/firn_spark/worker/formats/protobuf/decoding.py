@@ -7,18 +7,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from firn.decoders import protobuf_limits as limits
+from firn.decoders.bad_records import BadRecordError, Code, Stage
+from firn.decoders.protobuf import RecordReader
 from firn.model.jobs import RecordSchema
 from firn.schemas import protobuf
 from firn.schemas.protobuf import Map, Message, Node, Repeated
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.formats.framing import BYTES, unframed
-from firn_spark.worker.formats.protobuf import kernel, limits
+from firn_spark.worker.formats.protobuf import kernel
 from firn_spark.worker.formats.protobuf.rows import Rows
-from firn_spark.worker.formats.protobuf.values import RecordReader
 
 
 class ProtobufFormat:

@@ -1,7 +1,7 @@
 """The fast Protobuf decoder: from encoded messages to Arrow columns, compiled.
 
 A row is a message. One kernel serves every schema: it takes the fields as data. It *vouches* for a row only if its answer
-equals that of `firn_spark.worker.formats.protobuf.values`, which decodes bad and doubtful rows. So this module reports
+equals that of `firn.decoders.protobuf`, which decodes bad and doubtful rows. So this module reports
 doubt, never errors.
 
 The kernel has no code for messages in fields, repeated fields and maps. It passes the places of their values to a `_Reader`,
@@ -17,11 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from firn.decoders import protobuf_limits as limits
 from firn.schemas import protobuf
 from firn.schemas.protobuf import Enum, Field, Map, Message, Node, Repeated, Scalar
 from firn_spark.worker.fetched import Numbers, Places
 from firn_spark.worker.formats import arrays, words
-from firn_spark.worker.formats.protobuf import kernel, limits
+from firn_spark.worker.formats.protobuf import kernel
 
 _SCALARS = {
     "int32": (kernel.VARINT, kernel.OF_VARINT),

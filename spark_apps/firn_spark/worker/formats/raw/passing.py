@@ -2,10 +2,10 @@
 
 import pyarrow as pa
 
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import RecordSchema
 from firn.tables import rows
 from firn_spark.worker import arrow_types
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
 from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats.format import UNBOUNDED, Columns
 

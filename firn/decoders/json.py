@@ -38,11 +38,11 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
+from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
+from firn.decoders.json_limits import EPOCHS, MAX_DEPTH, MAX_MICROSECONDS, MAX_ZONE_MINUTES
 from firn.model.jobs import Column, Epoch
 from firn.tables import renames, types
 from firn.tables.renames import Former
-from firn_spark.worker.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
-from firn_spark.worker.formats.json.limits import EPOCHS, MAX_DEPTH, MAX_MICROSECONDS, MAX_ZONE_MINUTES
 
 _EXCERPT_LIMIT = 48
 

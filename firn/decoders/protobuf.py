@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from firn.decoders import protobuf_limits as limits
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.schemas import protobuf
 from firn.schemas.protobuf import Enum, Field, Map, Message, Repeated, Scalar
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
-from firn_spark.worker.formats.protobuf import limits
 
 VARINT, WORD64, LENGTH, START, END, WORD32 = range(6)
 """Wire types."""

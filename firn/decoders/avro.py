@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
+from firn.decoders import avro_limits as limits
+from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.schemas import avro
 from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
-from firn_spark.worker.bad_records import BadRecordError, Code, Stage
-from firn_spark.worker.formats.avro import limits
 
 _CONTEXT = Context(prec=60)
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)

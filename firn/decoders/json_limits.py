@@ -1,0 +1,13 @@
+"""Limits that the compiled and the strict JSON decoder share."""
+
+MAX_DEPTH = 64
+"""Most levels of arrays and objects in a record; the record itself is the first level."""
+
+EPOCHS = {"s": (1_000_000, 1), "ms": (1000, 1), "us": (1, 1), "ns": (1, 1000)}
+"""Unit of integer times -> factor and divisor that make microseconds of it."""
+
+MAX_MICROSECONDS = 2**63 - 1
+"""The latest time in microseconds since 1970. The earliest is its negative."""
+
+MAX_ZONE_MINUTES = 18 * 60
+"""Largest offset of a zone from UTC, as in Java's ZoneOffset."""
