@@ -269,6 +269,8 @@ class ReplayReport(Contract):
     """Number of selected dead letters by their cause."""
     failures: dict[str, int] = Field(default_factory=dict)
     """Number of dead letters that stay by the cause that they have now."""
+    causes: dict[str, int] = Field(default_factory=dict, exclude_if=lambda causes: not causes)
+    """If no dead letter is selected: number of the topic's dead letters by cause."""
 
 
 class TableReport(Contract):

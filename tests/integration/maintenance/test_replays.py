@@ -33,6 +33,7 @@ class Letters:
         self.job = self.topic.job.model_copy(update={"topic_id": "topic-id"})
         self.dead = dead_letters.create(lake.tables, self.job)
         self.epoch_landed = dead_letters.claim(self.topic.committer, self.dead, "topic-id", 1)
+        self.topic_id = "topic-id"
         self.writers: dict[int, WriterSchema | Refusal] = {}
 
     def ingest(self, *values: bytes) -> None:
@@ -52,8 +53,18 @@ class Letters:
             )
         files = [json.dumps(each) for each in output.get("data", ())]
         topic.landed = topic.committer.commit(
-            topic.table, files, topic.landed, "topic-id", 1, {0: topic.end}, Extras(records=True)
+            topic.table, files, topic.landed, self.topic_id, 1, {0: topic.end}, Extras(records=True)
         )
+
+    def create_again(self) -> None:
+        """Create the topic again, so that its offsets begin at 0."""
+        self.topic_id, self.topic.end = "topic-2", 0
+        self.job = self.job.model_copy(update={"topic_id": self.topic_id})
+        self.epoch_landed = dead_letters.claim(self.topic.committer, self.dead, self.topic_id, 1, commit_again=True)
+
+    def refuse_unknown_fields(self) -> None:
+        schema = self.job.record_schema.model_copy(update={"unknown_fields": "DeadLetter"})
+        self.job = self.job.model_copy(update={"record_schema": schema})
 
     def mend(self) -> None:
         """Let the schema take texts as ids' names: numbers fit a column of text then."""
@@ -129,8 +140,7 @@ def fitting(number: int) -> bytes:
 def letters(lake: Lake) -> Letters:
     """Offsets 0 and 5 are rows, 1, 2 and 4 are letters that the mended schema takes, and 3 is one that it does not take."""
     made = Letters(lake)
-    strict = made.job.record_schema.model_copy(update={"unknown_fields": "DeadLetter"})
-    made.job = made.job.model_copy(update={"record_schema": strict})
+    made.refuse_unknown_fields()
     made.ingest(fitting(0), unknown(1), unknown(2), wrong(3))
     made.ingest(unknown(4), fitting(5))
     assert made.letters() == [1, 2, 3, 4]
@@ -173,6 +183,7 @@ def test_a_dry_run_changes_nothing(letters: Letters) -> None:
 
 def test_a_replay_takes_only_the_letters_that_it_selects(letters: Letters) -> None:
     assert letters.replay(codes=("WrongKind",)).matched == 1
+    assert letters.replay(codes=("WrongKnd",)) == ReplayReport(remaining=4, causes={"UnknownField": 3, "WrongKind": 1})
     assert letters.replay(generations=(9,)).matched == 0
     assert letters.replay(records=1).landed <= 1
     letters.check(6)
@@ -239,6 +250,24 @@ def test_a_letter_whose_offset_the_log_gave_to_another_record_stays(letters: Let
     assert report.failures == {"WrongKind": 1, "OffsetTaken": 1}
     assert letters.letters() == [1, 3]
     assert letters.offsets() == [0, 1, 2, 4, 5]
+
+
+@pytest.mark.parametrize("crashes", [False, True])
+def test_letters_land_beside_rows_of_an_earlier_topic_with_the_same_offsets(lake: Lake, *, crashes: bool) -> None:
+    """The producer sends its records again: they have the offsets, times and keys of those of the earlier topic."""
+    made = Letters(lake)
+    made.refuse_unknown_fields()
+    made.ingest(fitting(0), fitting(1), unknown(2))
+    made.create_again()
+    made.ingest(fitting(0), unknown(1), wrong(2))
+    made.mend()
+    if crashes:
+        lake.prepare(made.topic.work(replay=made.work()), failpoints="after-replay-append=raise:1").work()
+        assert made.offsets() == [0, 0, 1, 1]
+    report = made.replay()
+    assert (report.matched, report.landed, report.failures) == (2, 1, {"WrongKind": 1})
+    assert made.offsets() == [0, 0, 1, 1]
+    assert made.letters() == [2, 2]
 
 
 def test_a_replay_does_not_land_letters_that_are_rows_already(letters: Letters) -> None:

@@ -95,8 +95,6 @@ NEW: dict[str, dict[str, Any]] = {
                 "optional": "Propose",
                 "rename": "Refuse",
                 "drop": "KeepNull",
-                "partition": "Propose",
-                "sort": "Refuse",
                 "approved": "0123456789ab",
             },
         },
@@ -152,6 +150,7 @@ NEW: dict[str, dict[str, Any]] = {
                     "remaining": 1,
                     "codes": {"WrongKind": 3},
                     "failures": {"Inexact": 1},
+                    "causes": {"UnknownField": 2},
                 },
             }
         ]

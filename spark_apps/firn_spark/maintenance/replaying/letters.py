@@ -2,14 +2,16 @@
 
 A letter and a row are the same record if they have the same partition, offset, timestamp and key. A row with the offset of
 a letter may be another record, because an unclean election gives an offset again. Such a letter stays: its offset is taken.
+Rows of an earlier topic of the same name are not compared. They are in the snapshot before the topic's first one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from pyspark.sql import functions
 
+from firn.model import names
 from firn.model.maintenance import ReplayWork
 from firn.model.progress import Offsets
 from firn_spark.maintenance.scans import read_snapshot
@@ -30,6 +32,7 @@ class Selection:
     """
 
     work: ReplayWork
+    topic_id: str
     since: int
     landed: Offsets
 
@@ -123,17 +126,52 @@ def identities(frame: Any, *, flat: bool = False) -> Any:
     )
 
 
-def occupied(spark: Any, frame: Any, table: Any, *, flat: bool) -> Any | None:
+def before(table: Any, topic_id: str) -> Any | None:
+    """Return the snapshot with all rows of earlier topics and none of this one; None if there is none, or if it has expired.
+
+    ``table`` has its newest metadata. Ingestion keeps this snapshot, and the history after it may have gaps.
+    """
+    first = None
+    for snapshot in _history(table):
+        if snapshot.summary().get(names.SUMMARY_TOPIC_ID) == topic_id:
+            first = snapshot
+    parent = first.parentId() if first is not None else None
+    return table.snapshot(parent) if parent is not None else None
+
+
+def _history(table: Any) -> Iterator[Any]:
+    """Yield the known snapshots of the current one's history, newest first."""
+    older = sorted(table.snapshots(), key=lambda each: int(each.sequenceNumber()))
+    snapshot = table.currentSnapshot()
+    while snapshot is not None:
+        yield snapshot
+        parent, sequence = snapshot.parentId(), int(snapshot.sequenceNumber())
+        if parent is None:
+            return
+        snapshot = table.snapshot(parent)
+        while snapshot is None and older:
+            newest = older.pop()
+            snapshot = newest if int(newest.sequenceNumber()) < sequence else None
+
+
+def occupied(spark: Any, frame: Any, table: Any, topic_id: str, *, flat: bool) -> Any | None:
     """Return the letters whose offset has a row in the current snapshot of ``table``, computed once; None if there are none.
 
-    The columns are those of `identities`, and ``same``: whether the row is of the same record.
+    The columns are those of `identities`, and ``same``: whether the row is of the same record. ``topic_id``: Kafka's id of
+    the letters' topic. Rows of an earlier topic do not count.
     """
     snapshot = table.currentSnapshot()
     places = identities(frame)
     bounds = places.groupBy("p").agg(functions.expr("min(o)"), functions.expr("max(o)")).collect()
     if snapshot is None or not bounds:
         return None
-    rows = identities(read_snapshot(spark, table, snapshot).where(_between(bounds, flat=flat)), flat=flat)
+    rows = _rows(spark, table, snapshot, bounds, flat=flat)
+    if rows is None:
+        return None
+    earlier = before(table, topic_id)
+    if earlier is not None and (others := _rows(spark, table, earlier, bounds, flat=flat)) is not None:
+        # A producer may have sent the records of the earlier topic again, with the same times and keys.
+        rows = rows.exceptAll(others)
     rows = rows.selectExpr("p", "o", "t AS row_t", "k AS row_k")
     found = (
         places.join(rows, ["p", "o"])
@@ -142,6 +180,14 @@ def occupied(spark: Any, frame: Any, table: Any, *, flat: bool) -> Any | None:
     )
     found = found.localCheckpoint()
     return found if found.head(1) else None
+
+
+def _rows(spark: Any, table: Any, snapshot: Any, bounds: Sequence[Any], *, flat: bool) -> Any | None:
+    """Return the `identities` of the rows with such offsets in a snapshot; None if the snapshot has no columns of Kafka."""
+    frame = read_snapshot(spark, table, snapshot)
+    if ("_kafka_offset" if flat else "_kafka") not in frame.columns:
+        return None
+    return identities(frame.where(_between(bounds, flat=flat)), flat=flat)
 
 
 def without(frame: Any, taken: Any) -> Any:

@@ -88,6 +88,8 @@ class Replay:
             return ReplayReport()
         before = self._own_marker()
         matched = before.matched if before is not None else letters.by_code(chosen)
+        if not matched:
+            return self._nothing(selection)
         progress = before or Replaying(replay=self._work.uid, matched=matched)
         left = None if self._work.records is None else max(0, self._work.records - progress.landed)
         decoding = Decoding(self._table.spark, self._tables, self._table.table, self._work.job, self._tasks)
@@ -109,6 +111,14 @@ class Replay:
             codes=matched,
             failures=dict(self._failures),
         )
+
+    def _nothing(self, selection: Selection) -> ReplayReport:
+        """Return the report if no letter meets the conditions. It has the causes of all, because a condition may be misspelt."""
+        if self._work.enforce:
+            self._end()
+        everything = letters.of_topic(self._table.spark, self._dead.table, selection.since)
+        causes = letters.by_code(everything) if everything is not None else {}
+        return ReplayReport(remaining=sum(causes.values()), causes=causes)
 
     def _part(self, selection: Selection, decoding: Decoding, part: Part, count: int, progress: Replaying) -> Replaying:
         """Decode the letters of a part, and move those that fit."""
@@ -137,7 +147,7 @@ class Replay:
     def _free(self, selection: Selection, part: Part) -> Any:
         """Return the letters of a part whose offset has no row. Remove those that are rows already."""
         frame = letters.within(self._current(selection), part)
-        taken = letters.occupied(self._table.spark, frame, self._table.table, flat=self._flat)
+        taken = letters.occupied(self._table.spark, frame, self._table.table, selection.topic_id, flat=self._flat)
         if taken is None:
             return frame
         same = taken.where("same")
@@ -157,7 +167,7 @@ class Replay:
             return None
         if topic_id is not None and landed.topic_id != topic_id:
             return None
-        return Selection(self._work, dead.letters[0], landed.offsets)
+        return Selection(self._work, landed.topic_id, dead.letters[0], landed.offsets)
 
     def _dead_landed(self) -> Landed | None:
         self._dead.table.refresh()
@@ -243,7 +253,7 @@ class Replay:
         if frame is None:
             return
         frame = letters.within(frame, part) if part is not None else frame
-        taken = letters.occupied(spark, frame, self._table.table, flat=self._flat)
+        taken = letters.occupied(spark, frame, self._table.table, selection.topic_id, flat=self._flat)
         same = taken.where("same") if taken is not None else None
         if same is not None and same.head(1):
             self._remove(same, selection, part)
@@ -267,14 +277,16 @@ class Replay:
             expressions = self._dead.jvm.org.apache.iceberg.expressions.Expressions
             scan = scan.filter(expressions.greaterThanOrEqual("ingested_at", part.first))
             scan = scan.filter(expressions.lessThanOrEqual("ingested_at", part.last))
+        tasks = list(planned(scan))
+        counts = self._dead.rewriter.count_by_file(table, tasks, matching)
         groups: dict[tuple[int, str], list[Any]] = {}
-        for task in planned(scan):
+        for task in tasks:
             place = int(task.spec().specId()), str(task.spec().partitionToPath(task.file().partition()))
             groups.setdefault(place, []).append(task)
         whole: list[Any] = []
         mixed: list[list[Any]] = []
         for group in groups.values():
-            count = self._dead.rewriter.count(table, group, matching)
+            count = sum(counts.get(str(task.file().location()), 0) for task in group)
             if count == sum(int(task.file().recordCount()) for task in group):
                 whole += group
             elif count:

@@ -7,6 +7,7 @@ That keeps the row lineage of format 3, and the new files follow the table's pro
 
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -138,13 +139,24 @@ class Rewriter:
 
     def count(self, table: Any, tasks: Sequence[Any], matching: str) -> int:
         """Return the number of rows of ``tasks`` that match (SQL)."""
+        with self._staged(table, tasks) as frame:
+            return int(frame.where(matching).count())
+
+    def count_by_file(self, table: Any, tasks: Sequence[Any], matching: str) -> dict[str, int]:
+        """Return the number of rows of ``tasks`` that match (SQL), by the location of their file, with one Spark job."""
+        with self._staged(table, tasks) as frame:
+            return {str(path): int(count) for path, count in frame.where(matching).groupBy("_file").count().collect()}
+
+    @contextmanager
+    def _staged(self, table: Any, tasks: Sequence[Any]) -> Iterator[Any]:
+        """Give the rows of ``tasks``."""
         group = uuid.uuid4().hex
         iceberg = self._jvm.org.apache.iceberg
         cache, staged = iceberg.spark.SparkTableCache.get(), iceberg.spark.ScanTaskSetManager.get()
         try:
             cache.add(group, table)
             staged.stageTasks(table, group, list(tasks))
-            return int(self._spark.read.format("iceberg").load(group).where(matching).count())
+            yield self._spark.read.format("iceberg").load(group)
         finally:
             cache.remove(group)
             staged.removeTasks(table, group)
