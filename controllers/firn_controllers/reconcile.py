@@ -80,6 +80,7 @@ class Controllers:
             topics=self.topics,
             policies=self.policies,
             sets=self.sets,
+            replays=self.replays,
             board=self.board,
             wake_topic=self._wake,
             topic_written=self.topic_written,
@@ -99,7 +100,7 @@ class Controllers:
         self._set_reconciler = TopicSetReconciler(context)
         self._listing_reconciler = ListingReconciler(context)
         self._audit_reconciler = AuditReconciler(context, self._policy_reconciler.runs, run_meter)
-        self._replay_reconciler = ReplayReconciler(context, self.replays, self._policy_reconciler.runs, run_meter)
+        self._replay_reconciler = ReplayReconciler(context, self._policy_reconciler.runs, run_meter)
 
     # What the watches show
 
@@ -199,13 +200,22 @@ class Controllers:
         # The status does not matter, except that of a replay that is new to this process.
         if old is None or (old.uid, old.generation, old.paused) != (new.uid, new.generation, new.paused):
             self.queue.add((REPLAY, *new.name))
+            self._wake_topic_of(new)
 
     def replay_gone(self, manifest: Manifest) -> None:
         """Process the deletion of a DeadLetterReplay."""
         metadata = manifest["metadata"]
         name = (metadata["namespace"], metadata["name"])
+        gone = self.replays.get(name)
         self.replays.remove(name, metadata["uid"])
         self.queue.add((REPLAY, *name))
+        if gone is not None:
+            self._wake_topic_of(gone)
+
+    def _wake_topic_of(self, replay: ReplayEntry) -> None:
+        """Reconcile the topic of a replay: it keeps its snapshots for the time that the replay needs."""
+        if replay.topic is not None and self.topics.get(replay.topic) is not None:
+            self._wake(replay.topic, Lane.DEPENDENCY)
 
     def debt_changed(self, name: Name) -> None:
         """Wake the topic, and the policies that govern it, after the debt of its table changed."""

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import ValidationError
 
 from firn.api.v1alpha1 import DeadLetterReplay
+from firn.decoders.bad_records import Code
 from firn.model import durations, names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
@@ -44,6 +45,11 @@ class ReplayEntry:
         """True if the status says that the replay has ended."""
         conditions = self.status.get("conditions") or []
         return any(item["type"] == ConditionType.FINISHED and item["status"] == "True" for item in conditions)
+
+    @property
+    def topic(self) -> Name | None:
+        """Namespace and name of the topic; None if the replay cannot be read."""
+        return (self.name[0], self.resource.spec.topic_ref.name) if self.resource is not None else None
 
     @property
     def finish_time(self) -> datetime | None:
@@ -110,6 +116,12 @@ def _terms(resource: DeadLetterReplay, config: Config) -> PolicyTerms:
             f"spec.run.size: {run.size} is not in the operator's configuration; create the replay again with one of {sizes}",
             reason=Reason.NOT_ALLOWED,
         )
+    for code in resource.spec.where.codes:
+        if code not in set(Code):
+            causes = ", ".join(sorted(Code))
+            raise InvalidSpecError(
+                f"spec.where.codes: {code} is no cause of dead letters; create the replay again with some of {causes}"
+            )
     return PolicyTerms(
         slots=None,
         windows=Windows(),
@@ -128,16 +140,36 @@ class ReplayCache:
 
     def __init__(self) -> None:
         self._replays: dict[Name, ReplayEntry] = {}
+        self._unfinished: dict[Name, set[Name]] = {}
+        """Topic -> its replays that have not ended."""
 
     def put(self, new: ReplayEntry) -> None:
         """Store a replay as the watch or the answer to a write shows it."""
+        self._forget(new.name)
         self._replays[new.name] = new
+        if new.topic is not None and not new.finished:
+            self._unfinished.setdefault(new.topic, set()).add(new.name)
 
     def remove(self, name: Name, uid: str) -> None:
         """Remove a deleted replay."""
         old = self._replays.get(name)
         if old is not None and old.uid == uid:
-            del self._replays[name]
+            self._forget(name)
+
+    def longest_ms(self, topic: Name) -> int:
+        """Return the longest deadline of a replay of ``topic`` that has not ended, in milliseconds; 0 without one."""
+        replays = (self._replays[name] for name in self._unfinished.get(topic, ()))
+        deadlines = (each.terms.deadline for each in replays if each.terms is not None)
+        return max((round(deadline.total_seconds() * 1000) for deadline in deadlines), default=0)
+
+    def _forget(self, name: Name) -> None:
+        old = self._replays.pop(name, None)
+        if old is None or old.topic is None:
+            return
+        others = self._unfinished.get(old.topic, set())
+        others.discard(name)
+        if not others:
+            self._unfinished.pop(old.topic, None)
 
     def get(self, name: Name) -> ReplayEntry | None:
         """Return the replay of this name."""

@@ -61,6 +61,8 @@ class TopicMaintenance:
     debt: TableDebt | None = None
     audit: PolicyOutcome | None = None
     """The audits of the topic. None before they were looked at, and without a schedule."""
+    replay_ms: int = 0
+    """The longest deadline of a replay of the topic's dead letters that has not ended, in milliseconds."""
 
 
 def audit_section(maintenance: TopicMaintenance, previous: Mapping[str, Any]) -> Manifest:

@@ -8,12 +8,12 @@ from firn_controllers.policies.outcome import TopicMaintenance
 def keep_snapshots_ms(maintenance: TopicMaintenance, configured: str) -> int | None:
     """Return the time in milliseconds; None if ingestion removes no snapshots.
 
-    ``configured`` is ``keepSnapshots`` of the topic's group. A run needs the snapshot from which it planned until its
-    deadline. Runs of a policy that enforces ``snapshots`` delete the files of the snapshots that they expire. If
+    ``configured`` is ``keepSnapshots`` of the topic's group. A run, also that of a replay, needs the snapshot from which
+    it planned until its deadline. Runs of a policy that enforces ``snapshots`` delete the files of the snapshots that they expire. If
     ingestion came first, only orphan removal would find these files. A policy that cannot be followed may be such a
     policy.
     """
-    keep = durations.milliseconds(configured)
+    keep = max(durations.milliseconds(configured), maintenance.replay_ms)
     if maintenance.bindings.get("RetentionPolicy") is None:
         return None
     for binding in maintenance.bindings.values():

@@ -7,6 +7,7 @@ from firn.model import durations
 from firn.model.config import Config
 from firn_controllers.board import Board
 from firn_controllers.cache.policies import PolicyCache
+from firn_controllers.cache.replays import ReplayCache
 from firn_controllers.cache.topic_sets import SetCache
 from firn_controllers.cache.topics import Name, TopicCache, TopicEntry
 from firn_controllers.children import Owner
@@ -44,6 +45,7 @@ class Context:
     topics: TopicCache
     policies: PolicyCache
     sets: SetCache
+    replays: ReplayCache
     board: Board
     wake_topic: Callable[[Name, Lane], None]
     """Puts a topic into a lane of the queue."""

@@ -5,14 +5,14 @@ from datetime import timedelta
 
 from firn.model import durations, names
 from firn.model.jobs import IngestJob
-from firn_controllers.cache.replays import KIND, ReplayCache, ReplayEntry, replay_entry
+from firn_controllers.cache.replays import KIND, ReplayEntry, replay_entry
 from firn_controllers.cache.topics import Name
 from firn_controllers.conditions import announcements
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic.observed import LiveJob
 from firn_controllers.policies.runs import PolicyRun
 from firn_controllers.ports import Manifest, NoRunMeter, RunMeter
-from firn_controllers.queue import Outcome
+from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
 from firn_controllers.reconcilers.policy.reconciler import BLOCKED, LISTEN
 from firn_controllers.reconcilers.policy.reporting import EndedRuns
@@ -25,9 +25,9 @@ from firn_controllers.replays.status import invalid_status, paused_status, repla
 class ReplayReconciler:
     """Reconciles DeadLetterReplays."""
 
-    def __init__(self, context: Context, cache: ReplayCache, runs: PolicyRuns, meter: RunMeter | None = None) -> None:
+    def __init__(self, context: Context, runs: PolicyRuns, meter: RunMeter | None = None) -> None:
         self._context = context
-        self._cache = cache
+        self._cache = context.replays
         self._runs = runs
         self._ended = EndedRuns(context, meter or NoRunMeter())
 
@@ -111,7 +111,11 @@ class ReplayReconciler:
         if live is None:
             self._cache.remove(replay.name, replay.uid)
             return
-        self._cache.put(replay_entry(live, self._context.config))
+        written = replay_entry(live, self._context.config)
+        self._cache.put(written)
+        if written.finished and written.topic is not None and self._context.topics.get(written.topic) is not None:
+            # The topic need not keep its snapshots for the replay any more.
+            self._context.wake_topic(written.topic, Lane.ROUTINE)
         await self._announce(replay, announcements.transitions(replay.status, status))
 
     async def _announce(self, replay: ReplayEntry, items: Sequence[Announcement]) -> None:

@@ -132,7 +132,13 @@ def _ended(observed: ObservedReplay, run: PolicyRun) -> ReplayDecision | None:
 def result_text(report: ReplayReport, *, dry: bool) -> str:
     """Return the result of a replay as a sentence."""
     if not report.matched:
-        return f"no dead letter meets the conditions; the topic has {report.remaining} dead letters"
+        if not report.causes:
+            return f"no dead letter meets the conditions; the topic has {report.remaining} dead letters"
+        known = ", ".join(f"{code} {count}" for code, count in sorted(report.causes.items()))
+        return (
+            f"no dead letter meets the conditions of spec.where; the topic has {report.remaining} dead letters ({known}): create another"
+            " DeadLetterReplay with other conditions to replay them"
+        )
     would = "would become" if dry else "became"
     rest = ""
     if report.failed:
@@ -170,6 +176,14 @@ def _waits(observed: ObservedReplay, last: PolicyRun | None, config: Config) -> 
             Reason.PENDING,
             last,
             message=f"IcebergTopic {name}: the operator has not followed generation {topic.generation} of its spec; read its condition Ready",
+        )
+    keep, terms = observed.job.keep_snapshots_ms, replay.terms
+    if keep is not None and terms is not None and keep < terms.deadline.total_seconds() * 1000:
+        return _waiting(
+            Reason.PENDING,
+            last,
+            message=f"IcebergTopic {name}: ingestion does not keep snapshots until the deadline of the replay yet; the operator updates"
+            " the job contract",
         )
     if last is not None and observed.now < (last.job.finished or EARLIEST) + BUSY_RETRY:
         return _waiting(

@@ -29,7 +29,7 @@ class LetterFilter(ApiModel):
 
     codes: Annotated[tuple[Code, ...], Field(max_length=32)] = Field(
         default=(),
-        description="Causes (column error_code), such as WrongKind. Empty: all.",
+        description="Causes (column error_code), such as WrongKind: those of the page From record to row. Empty: all.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     since: datetime | None = Field(

@@ -65,6 +65,47 @@ async def test_a_replay_runs_once_with_the_current_schema_and_reports_its_number
     assert len(world.maintainer.done) == 1
 
 
+async def test_ingestion_keeps_snapshots_until_the_deadline_of_a_replay() -> None:
+    """Before its run starts, so that the run finds the snapshot with which it began."""
+    world = await world_with()
+    hour = world.job().keep_snapshots_ms
+    assert hour == 3_600_000
+    world.maintainer.hold = True
+    world.cluster.create(replay(run={"deadline": "6h"}))
+    await pass_time(world, 30)
+    assert len(active(world)) == 1
+    assert world.job().keep_snapshots_ms == 6 * hour
+    world.maintainer.hold = False
+    await pass_time(world, 60)
+    work = world.maintainer.done[0].tables[0].replay
+    assert work is not None
+    assert work.job.keep_snapshots_ms == 6 * hour
+    assert finished(world) == ("True", "Succeeded")
+    assert world.job().keep_snapshots_ms == hour
+
+
+async def test_a_replay_without_a_selected_letter_names_the_causes_that_exist() -> None:
+    world = await world_with()
+    nothing = {"matched": 0, "remaining": 4, "causes": {"WrongKind": 3, "Inexact": 1}}
+    world.maintainer.report_fields[UID] = {"replay": nothing}
+    world.cluster.create(replay(where={"codes": ["Inexact"]}))
+    await pass_time(world, 60)
+    assert world.message("Finished", "mend", of=REPLAY) == (
+        "no dead letter meets the conditions of spec.where; the topic has 4 dead letters (Inexact 1, WrongKind 3): create another"
+        " DeadLetterReplay with other conditions to replay them"
+    )
+
+
+async def test_a_cause_that_does_not_exist_is_refused() -> None:
+    world = await world_with(replay(where={"codes": ["WrongKind", "WrongKnd"]}))
+    assert world.conditions("mend", kind=REPLAY)["SpecValid"] == ("False", "InvalidSpec")
+    assert finished(world) == ("False", "InvalidSpec")
+    assert world.message("SpecValid", "mend", of=REPLAY).startswith(
+        "spec.where.codes: WrongKnd is no cause of dead letters; create"
+    )
+    assert not jobs(world)
+
+
 async def test_a_dry_run_is_the_default() -> None:
     world = await world_with(replay())
     work = world.maintainer.done[0].tables[0].replay

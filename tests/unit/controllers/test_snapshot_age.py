@@ -1,5 +1,6 @@
 """Time for which ingestion keeps snapshots: that of the group, unless policies need more."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -41,6 +42,10 @@ def test_a_run_keeps_the_snapshot_from_which_it_planned(kind: str) -> None:
     if kind == "RetentionPolicy":
         spec["rows"] = {"column": "at", "maxAge": "30d"}
     assert kept(**{kind: spec}) == 6 * HOUR
+
+
+def test_a_replay_keeps_the_snapshot_from_which_it_planned() -> None:
+    assert keep_snapshots_ms(replace(bound(), replay_ms=6 * HOUR), "2h") == 6 * HOUR
 
 
 def test_a_policy_that_expires_snapshots_replaces_the_removal_by_ingestion() -> None:

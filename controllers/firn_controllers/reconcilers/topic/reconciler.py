@@ -188,8 +188,9 @@ class TopicReconciler:
             kind: PolicyBinding(context.policies.resolve(kind, entry), context.board.outcomes.get((entry.uid, kind)))
             for kind in KINDS
         }
-        outcomes = context.board.outcomes
-        return TopicMaintenance(bindings, context.board.debts.get(entry.uid), outcomes.get((entry.uid, "Audit")))
+        audit = context.board.outcomes.get((entry.uid, "Audit"))
+        replay_ms = context.replays.longest_ms(entry.name)
+        return TopicMaintenance(bindings, context.board.debts.get(entry.uid), audit, replay_ms)
 
     def _forget(self, name: Name, uid: str) -> None:
         self._context.board.configs.pop(uid, None)

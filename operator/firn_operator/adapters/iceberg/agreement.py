@@ -187,9 +187,7 @@ class Agreement:
         named = evolution.layout_named(self._layout, names_change.following)
         renamed = evolution.renamed_schema(metadata.schema(), names_change)
         steps = evolution.schema_steps(renamed, named, reason, names_change.former)
-        ours = table_properties.set_for(self._claimant, metadata.properties)
-        layout = evolution.layout_over(named, ours)
-        found = changes.of_table(names_change, named.columns) + evolution.layout_changes(metadata, renamed, layout)
+        found = changes.of_table(names_change, named.columns)
         judgement = changes.judged(found, self._policy, state.uuid, metadata.current_schema_id)
         if judgement.refused:
             refusal = changes.refusal(judgement.refused)
@@ -216,6 +214,8 @@ class Agreement:
                 for step in steps:
                     step.act(update)
             changed += [step.text for step in steps]
+        ours = table_properties.set_for(self._claimant, metadata.properties)
+        layout = evolution.layout_over(named, ours)
         changed += _repartition(transaction, layout)
         changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)
