@@ -133,6 +133,8 @@ class Evolution(Contract):
     rename: Literal["ByIdentity", "Propose", "Refuse"] = "ByIdentity"
     drop: Literal["KeepNull", "Refuse"] | None = None
     """None: KeepNull if producers own the schema, else Refuse."""
+    partition: Literal["Auto", "Propose", "Refuse"] = Field(default="Auto", exclude_if=lambda way: way == "Auto")
+    sort: Literal["Auto", "Propose", "Refuse"] = Field(default="Auto", exclude_if=lambda way: way == "Auto")
     approved: str = ""
     """Value of the annotation that approves proposed changes."""
 

@@ -4,18 +4,21 @@ Operator, driver and ``firn plan`` use the same changes and the same judgement.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TypeVar
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, Evolution, RecordSchema
-from firn.tables import renames, rows, types
+from firn.model.jobs import Column, Evolution, RecordSchema, TableTarget
+from firn.tables import renames, rows, transforms, types
 from firn.tables.evolution import can_become
 from firn.tables.renames import Renaming
+from firn.tables.transforms import PartitionTerm, SortTerm
 from firn.tables.types import ListOf, MapOf, Struct, Type
 
 APPROVAL_DIGITS = 12
+Parsed = TypeVar("Parsed")
 
 
 class ChangeKind(StrEnum):
@@ -26,6 +29,8 @@ class ChangeKind(StrEnum):
     OPTIONAL = "optional"
     RENAME = "rename"
     DROP = "drop"
+    PARTITION = "partition"
+    SORT = "sort"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,8 @@ def of_table(renaming: Renaming, columns: Sequence[Column]) -> tuple[Change, ...
 def between(before: RecordSchema, after: RecordSchema) -> tuple[Change, ...]:
     """Return the changes of a table from the schema in force to another one."""
     named = rows.column_renames(after, after.renames)
-    earlier, later = rows.schema_columns(before), rows.schema_columns(after)
+    keys = rows.key_columns(before.key), rows.key_columns(after.key)
+    earlier, later = rows.schema_columns(before) + keys[0], rows.schema_columns(after) + keys[1]
     moved = [
         Change(ChangeKind.RENAME, f"rename column {each.old} to {each.name}")
         for each in named
@@ -73,6 +79,30 @@ def between(before: RecordSchema, after: RecordSchema) -> tuple[Change, ...]:
     wanted = {column.name for column in later}
     gone = [Change(ChangeKind.DROP, f"drop column {each.name}") for each in known if each.name not in wanted]
     return (*moved, *_compared(known, later), *gone)
+
+
+def of_layout(before: TableTarget, after: TableTarget) -> tuple[Change, ...]:
+    """Return the changes of partitioning and sort order from the target in force to another one."""
+    found = []
+    if _parsed(transforms.parse, before.partition_by) != _parsed(transforms.parse, after.partition_by):
+        found.append(partition_change(_parsed(transforms.parse, after.partition_by)))
+    if _parsed(transforms.parse_sort, before.sort_by) != _parsed(transforms.parse_sort, after.sort_by):
+        found.append(sort_change(_parsed(transforms.parse_sort, after.sort_by)))
+    return tuple(found)
+
+
+def partition_change(terms: Sequence[PartitionTerm]) -> Change:
+    """Return the change to the partitioning by these terms."""
+    return Change(ChangeKind.PARTITION, f"partition by {', '.join(map(str, terms)) or 'no column'}")
+
+
+def sort_change(terms: Sequence[SortTerm]) -> Change:
+    """Return the change to the sort order by these terms."""
+    return Change(ChangeKind.SORT, f"sort by {', '.join(map(str, terms)) or 'no column'}")
+
+
+def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tuple[Parsed, ...]:
+    return tuple(parse(term) for term in terms or ())
 
 
 def _compared(before: Sequence[Column], after: Sequence[Column]) -> Iterator[Change]:
@@ -118,6 +148,8 @@ def judged(changes: Sequence[Change], policy: Evolution, table_uuid: str, schema
         ChangeKind.OPTIONAL: policy.optional,
         ChangeKind.RENAME: policy.rename,
         ChangeKind.DROP: policy.drop or "KeepNull",
+        ChangeKind.PARTITION: policy.partition,
+        ChangeKind.SORT: policy.sort,
     }
     refused = tuple(each for each in changes if ways[each.kind] == "Refuse")
     proposed = tuple(each for each in changes if ways[each.kind] == "Propose")
@@ -133,4 +165,4 @@ def refusal(changes: Sequence[Change]) -> str:
     """Return why changes are refused, and the next step."""
     fields = ", ".join(dict.fromkeys(f"spec.schema.evolution.{each.kind}" for each in changes))
     texts = ", ".join(each.text for each in changes)
-    return f"{texts}: {fields} is Refuse; restore the schema, or set another value there"
+    return f"{texts}: {fields} is Refuse; restore the spec or the schema, or set another value there"

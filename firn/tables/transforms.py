@@ -55,6 +55,9 @@ class SortTerm:
     descending: bool
     nulls_first: bool
 
+    def __str__(self) -> str:
+        return f"{self.term} {'desc' if self.descending else 'asc'} nulls {'first' if self.nulls_first else 'last'}"
+
 
 def parse(text: str) -> PartitionTerm:
     """Parse a partition term. Raises InvalidSpecError (BadTransform)."""

@@ -303,6 +303,31 @@ async def test_proposed_changes_wait_for_their_approval(
     assert refused.value.reason == Reason.INCOMPATIBLE_SCHEMA
 
 
+async def test_partitioning_and_sort_order_wait_for_their_approval(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    claimant = Claimant("uid-1")
+    laid_out = target.model_copy(update={"partition_by": ("months(at)",), "sort_by": ("at",)})
+    schema = JSON.model_copy(update={"evolution": Evolution(partition="Propose", sort="Refuse")})
+    await tables.ensure(laid_out, schema, claimant)
+    same = await tables.ensure(laid_out, schema, claimant)
+    assert same is not None
+    assert (same.changed, same.proposed) == ((), None)
+    with pytest.raises(InvalidSpecError, match="sort by carrier asc nulls first: .*evolution.sort is Refuse"):
+        await tables.ensure(laid_out.model_copy(update={"sort_by": ("carrier",)}), schema, claimant)
+    later = laid_out.model_copy(update={"partition_by": ("day(at)",)})
+    state = await tables.ensure(later, schema, claimant)
+    assert state is not None
+    assert state.proposed is not None
+    assert state.proposed.changes == ("partition by day(at)",)
+    assert [field.name for field in catalog.load_table((target.namespace, target.name)).spec().fields] == ["at_month"]
+    approved = Evolution(partition="Propose", sort="Refuse", approved=state.proposed.approve)
+    state = await tables.ensure(later, schema.model_copy(update={"evolution": approved}), claimant)
+    assert state is not None
+    assert state.proposed is None
+    assert [field.name for field in catalog.load_table((target.namespace, target.name)).spec().fields] == ["at_day"]
+
+
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [

@@ -65,7 +65,8 @@ class FakeTables:
         else:
             claimant.check(target.identifier, live.ownership)
             state = TableState(live.uuid, _location(target), live.target.format_version, found_owner)
-            found = changes.judged(changes.between(live.schema, schema), schema.evolution, live.uuid, live.schema_id)
+            differences = changes.between(live.schema, schema) + changes.of_layout(live.target, target)
+            found = changes.judged(differences, schema.evolution, live.uuid, live.schema_id)
             if found.refused:
                 raise InvalidSpecError(changes.refusal(found.refused), reason=Reason.INCOMPATIBLE_SCHEMA)
             if found.proposed:
@@ -83,6 +84,8 @@ class FakeTables:
                 live.schema_id += 1
                 live.schema = wanted
                 self.faults.log.append(f"change table {target.identifier}")
+            layout = {"partition_by": target.partition_by, "sort_by": target.sort_by}
+            live.target = live.target.model_copy(update=layout)
             if live.owner != claimant.uid and live.target.format_version < 3:
                 self.faults.log.append(f"adopt table {target.identifier}")
             if live.target.format_version == 3:

@@ -219,7 +219,7 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
     before, after = observed.job.job.record_schema, observed.schema
     problems = evolution.problems(before, after)
     if not problems:
-        problems = _refused_changes(before, after)
+        problems = _refused_changes(observed.job.job, after, observed.target)
     # With a registry, each value is read with the schema of its own writer.
     if (
         after.subject is None
@@ -244,9 +244,20 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
     )
 
 
-def _refused_changes(before: RecordSchema, after: RecordSchema) -> list[str]:
-    refused = changes.judged(changes.between(before, after), after.evolution, "", 0).refused
+def _refused_changes(job: IngestJob, after: RecordSchema, target: TableTarget | InvalidSpecError) -> list[str]:
+    found = changes.between(job.record_schema, after)
+    if isinstance(target, TableTarget):
+        found += changes_of_layout(job.table, target)
+    refused = changes.judged(found, after.evolution, "", 0).refused
     return [changes.refusal(refused)] if refused else []
+
+
+def changes_of_layout(before: TableTarget, after: TableTarget) -> tuple[changes.Change, ...]:
+    """Return the changes of partitioning and sort order; none for terms that cannot be read."""
+    try:
+        return changes.of_layout(before, after)
+    except InvalidSpecError:
+        return ()  # `partitioning_fits` and `sorting_fits` have the same error.
 
 
 def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]:

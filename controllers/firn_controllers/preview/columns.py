@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from firn.model.jobs import Column, ProjectedColumn, RecordSchema
 from firn.schemas import changes
+from firn.schemas.changes import Change
 from firn.tables import renames, rows
 from firn_controllers.preview.effects import Effect, changed
 from firn_controllers.preview.fields import Difference
@@ -37,13 +38,15 @@ _ADVICE = {
             "Auto": f"{text} at once",
             "ByIdentity": f"{text} at once",
             "Propose": f"{text} after an approval by the annotation firn.dev/approve",
-            "Refuse": f"a schema that needs {noun} is refused",
+            "Refuse": f"a spec or a schema that needs {noun} is refused",
         }
         for kind, text, noun in (
             ("add", "the table gets later columns", "a new column"),
             ("widen", "columns of the table get wider types", "a wider column"),
             ("optional", "required columns become optional", "an optional column"),
             ("rename", "columns of the table get other names", "another name of a column"),
+            ("partition", "the table gets another partitioning", "another partitioning"),
+            ("sort", "the table gets another sort order", "another sort order"),
         )
     },
     "evolution.incompatible": {
@@ -56,8 +59,13 @@ _UNSET = {"", "Auto", "ByIdentity", "Hold"}
 """Values of the evolution policy that equal none."""
 
 
-def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Iterator[Effect]:
-    """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it."""
+def column_effects(
+    before: RecordSchema, after: RecordSchema, table: str, layout: tuple[Change, ...] = ()
+) -> Iterator[Effect]:
+    """Yield the effects on the columns of the table, from the schema in force to a schema that may follow it.
+
+    ``layout``: the changes of partitioning and sort order, which may need an approval too.
+    """
     named = rows.column_renames(after, after.renames)
     present = renames.renamed_columns(rows.schema_columns(before), named)
     old, new = ({column.name: column for column in columns} for columns in (present, rows.schema_columns(after)))
@@ -66,7 +74,7 @@ def column_effects(before: RecordSchema, after: RecordSchema, table: str) -> Ite
         if renames.has_path(before.fields, rename.old) and not renames.has_path(before.fields, rename.new):
             text = f"column {rename.old} of table {table} is renamed to {rename.new}; data files stay as they are, earlier rows have the new name"
             yield changed(TEXT if rename.by_schema else RENAMES, text, rename.old, rename.new)
-    waiting = changes.judged(changes.between(before, after), after.evolution, "", 0).proposed
+    waiting = changes.judged((*changes.between(before, after), *layout), after.evolution, "", 0).proposed
     if waiting:
         texts = ", ".join(each.text for each in waiting)
         text = f"the spec waits for an approval of: {texts}; the status gets its value, and ingestion continues under the spec in force"

@@ -6,8 +6,9 @@ from typing import Any
 
 from firn.api.v1alpha1 import RetentionPolicy
 from firn.model.conditions import Reason
-from firn.model.jobs import RecordSchema
+from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.names import OWN_CONFIG
+from firn.schemas.changes import Change
 from firn.tables import rows
 from firn_controllers.cache.policies import KINDS, Kind, Resolution
 from firn_controllers.conditions.annotations import ON_TOPICS, ours, remarks
@@ -152,7 +153,11 @@ def _table(before: ObservedTopic | None, after: ObservedTopic, found: Sequence[D
         return
     old = before.job.job.record_schema if before.job is not None else before.schema
     if isinstance(old, RecordSchema) and isinstance(after.schema, RecordSchema):
-        yield from column_effects(old, after.schema, table)
+        target = before.job.job.table if before.job is not None else before.target
+        layout: tuple[Change, ...] = ()
+        if isinstance(target, TableTarget) and isinstance(after.target, TableTarget):
+            layout = checks.changes_of_layout(target, after.target)
+        yield from column_effects(old, after.schema, table, layout)
     yield from _differing_table(after, found)
 
 

@@ -205,6 +205,10 @@ class EvolutionSpec(ApiModel):
         description="Fields that the schema no longer has. KeepNull: the column stays, and is null in later rows. Refuse: the operator"
         " refuses the schema. Default: KeepNull with text or registry, Refuse with fields.",
     )
+    partition: Way = Field(
+        default="Auto", description=f"Changes of table.partitionBy. {_WAYS} Data files stay in their partitions."
+    )
+    sort: Way = Field(default="Auto", description=f"Changes of table.sortBy. {_WAYS}")
     incompatible: Literal["Hold", "DeadLetter"] = Field(
         default="Hold",
         description="Treatment of records whose schema the table cannot hold, for example because a field has another type than its"
@@ -1103,7 +1107,7 @@ class IcebergTopic(ApiModel):
         spec = self.spec.record_schema and self.spec.record_schema.evolution
         if not spec:
             return Evolution()
-        chosen = spec.model_dump(include={"add", "widen", "optional", "rename", "drop"})
+        chosen = spec.model_dump(include={"add", "widen", "optional", "rename", "drop", "partition", "sort"})
         proposes = "Propose" in chosen.values()
         return Evolution(**chosen, approved=self.metadata.annotations.get(names.APPROVE, "") if proposes else "")
 

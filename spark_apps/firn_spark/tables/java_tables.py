@@ -14,7 +14,7 @@ from py4j.protocol import Py4JJavaError
 
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError
-from firn.model.jobs import Column, IngestJob, Rename, TableTarget
+from firn.model.jobs import Column, Evolution, IngestJob, Rename, TableTarget
 from firn.tables import evolution, renames, rows, table_properties, transforms, types
 from firn.tables.ownership import Claimant, Ownership
 from firn.tables.renames import Fields, FormerNames
@@ -164,7 +164,9 @@ class Tables:
         try:
             claimant.check(target.identifier, Ownership.of(texts(table.properties())))
             following = self._rename(table, rows.column_renames(job.record_schema, job.record_schema.renames))
-            self._evolve(table, target, renames.renamed_columns(columns, following), claimant)
+            self._evolve(
+                table, target, renames.renamed_columns(columns, following), claimant, job.record_schema.evolution
+            )
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
@@ -268,7 +270,9 @@ class Tables:
             _set(table, change.properties)
         return change.following
 
-    def _evolve(self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant) -> None:
+    def _evolve(
+        self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant, policy: Evolution
+    ) -> None:
         iceberg = self.jvm.org.apache.iceberg
         present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
         changed: list[Column] = []
@@ -305,13 +309,16 @@ class Tables:
             )
             table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
         if max(target.format_version, table.operations().current().formatVersion()) == 3:
-            self._evolve_v3(table, target, claimant)
+            self._evolve_v3(table, target, claimant, policy)
 
-    def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant) -> None:
+    def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant, policy: Evolution) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = texts(table.properties())
         set_by_us = table_properties.set_for(claimant, properties)
-        self._lay_out(table, target, set_by_us)
+        # The operator writes no contract with a change that is proposed. Another client may have changed the table.
+        kept = {"partition_by": None} if policy.partition == "Refuse" else {}
+        kept |= {"sort_by": None} if policy.sort == "Refuse" else {}
+        self._lay_out(table, target.model_copy(update=kept), {} if kept else set_by_us)
         ours = {
             **target.properties,
             **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
@@ -346,7 +353,7 @@ class Tables:
                     update.addField(self._term(transforms.parse(text)))
             update.commit()
         sort_by = table_properties.wanted_terms(table_properties.SORT_BY, target.sort_by, properties)
-        if sort_by is not None and sort_terms(table) != [_sort_text(transforms.parse_sort(text)) for text in sort_by]:
+        if sort_by is not None and sort_terms(table) != [str(transforms.parse_sort(text)) for text in sort_by]:
             order = table.replaceSortOrder()
             for text in sort_by:
                 self._sort(order, transforms.parse_sort(text))
@@ -424,10 +431,6 @@ def sort_terms(table: Any) -> list[str]:
         f"{field.direction().toString().lower()} {field.nullOrder().toString().lower()}"
         for field in elements(table.sortOrder().fields().iterator())
     ]
-
-
-def _sort_text(term: transforms.SortTerm) -> str:
-    return f"{term.term} {'desc' if term.descending else 'asc'} nulls {'first' if term.nulls_first else 'last'}"
 
 
 def _term_text(transform: str, column: str) -> str:

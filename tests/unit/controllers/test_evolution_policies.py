@@ -103,6 +103,27 @@ async def test_a_field_of_json_may_be_removed_if_the_policy_keeps_its_column() -
     assert columns(live) == ["id"]
 
 
+async def test_another_partitioning_waits_for_an_approval() -> None:
+    live = await created(ID, partition="Propose", sort="Refuse")
+
+    def lay_out(**terms: Any) -> Any:
+        return lambda manifest: manifest["spec"].setdefault("table", {}).update(terms)
+
+    live.cluster.edit("flights", lay_out(partitionBy=["bucket(8, id)"]))
+    await live.settle()
+    assert live.conditions()["SchemaCompatible"] == ("False", "Proposed")
+    (proposed,) = status(live)["schema"]["proposed"]
+    assert proposed["change"] == "partition by bucket(8, id)"
+    assert live.job().table.partition_by is None
+    await approve(live, proposed["approve"])
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    assert live.job().table.partition_by == ("bucket(8, id)",)
+    live.cluster.edit("flights", lay_out(sortBy=["id"]))
+    await live.settle()
+    assert live.conditions()["SchemaCompatible"] == ("False", "IncompatibleSchema")
+    assert "sort by id asc nulls first: spec.schema.evolution.sort is Refuse" in live.message("SchemaCompatible")
+
+
 async def test_a_topic_without_a_policy_has_no_condition_about_its_schema() -> None:
     live = World()
     live.cluster.create(gen.topic("flights"))

@@ -95,6 +95,8 @@ NEW: dict[str, dict[str, Any]] = {
                 "optional": "Propose",
                 "rename": "Refuse",
                 "drop": "KeepNull",
+                "partition": "Propose",
+                "sort": "Refuse",
                 "approved": "0123456789ab",
             },
         },

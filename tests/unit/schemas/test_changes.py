@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from firn.model.jobs import Column, Evolution, RecordSchema, Rename
+from firn.model.jobs import Column, Evolution, KeySchema, RecordSchema, Rename, TableTarget
 from firn.schemas import changes
 from firn.tables import renames
 
@@ -53,6 +53,36 @@ def test_a_schema_in_force_has_the_same_changes() -> None:
     old, new = RecordSchema(format="Json", fields=before), RecordSchema(format="Json", fields=SCHEMA, renames=RENAMES)
     found = [(each.kind, each.text) for each in changes.between(old, new)]
     assert found == [*WANTED, ("drop", "drop column gone")]
+
+
+def test_columns_of_keys_have_changes_too() -> None:
+    fields = (Column(name="id", type="int"),)
+    flat, struct = (
+        KeySchema(columns="Flat", fields=(Column(name="id", type="int", required=True),)),
+        KeySchema(columns="Flat", fields=(Column(name="id", type="long"), Column(name="shop", type="string"))),
+    )
+    old, new = (
+        RecordSchema(format="Json", fields=fields, key=flat),
+        RecordSchema(format="Json", fields=fields, key=struct),
+    )
+    assert [(each.kind, each.text) for each in changes.between(old, new)] == [
+        ("optional", "make column key_id optional"),
+        ("widen", "widen column key_id: int to long"),
+        ("add", "add column key_shop: string"),
+    ]
+
+
+def test_another_partitioning_and_sort_order_are_changes() -> None:
+    before = TableTarget(catalog="lake", namespace="shop", name="orders", partition_by=("days(at)",))
+    same = before.model_copy(update={"partition_by": ("day(at)",)})
+    assert changes.of_layout(before, same) == ()
+    after = before.model_copy(update={"partition_by": ("month(at)", "bucket(8, id)"), "sort_by": ("at desc", "id")})
+    assert [(each.kind, each.text) for each in changes.of_layout(before, after)] == [
+        ("partition", "partition by month(at), bucket(8, id)"),
+        ("sort", "sort by at desc nulls last, id asc nulls first"),
+    ]
+    (gone,) = changes.of_layout(before, before.model_copy(update={"partition_by": None}))
+    assert gone.text == "partition by no column"
 
 
 def test_a_table_that_fits_has_no_changes() -> None:

@@ -187,7 +187,9 @@ class Agreement:
         named = evolution.layout_named(self._layout, names_change.following)
         renamed = evolution.renamed_schema(metadata.schema(), names_change)
         steps = evolution.schema_steps(renamed, named, reason, names_change.former)
-        found = changes.of_table(names_change, named.columns)
+        ours = table_properties.set_for(self._claimant, metadata.properties)
+        layout = evolution.layout_over(named, ours)
+        found = changes.of_table(names_change, named.columns) + evolution.layout_changes(metadata, renamed, layout)
         judgement = changes.judged(found, self._policy, state.uuid, metadata.current_schema_id)
         if judgement.refused:
             refusal = changes.refusal(judgement.refused)
@@ -214,8 +216,6 @@ class Agreement:
                 for step in steps:
                     step.act(update)
             changed += [step.text for step in steps]
-        ours = table_properties.set_for(self._claimant, metadata.properties)
-        layout = evolution.layout_over(named, ours)
         changed += _repartition(transaction, layout)
         changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)

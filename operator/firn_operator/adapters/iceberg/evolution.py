@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from pyiceberg import types as iceberg
 from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import NullOrder, SortDirection, SortField, SortOrder
 from pyiceberg.table.update.schema import UpdateSchema
 from pyiceberg.transforms import Transform, VoidTransform, parse_transform
@@ -21,6 +22,8 @@ from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename, TableTarget
+from firn.schemas import changes
+from firn.schemas.changes import Change
 from firn.tables import renames, rows, table_properties, transforms, types
 from firn.tables.renames import FormerNames, Renaming
 from firn.tables.transforms import PartitionTerm, SortTerm
@@ -324,13 +327,47 @@ def sort_order(schema: Schema, layout: Layout) -> SortOrder:
             SortField(
                 source_id=_source(schema, item.term, layout.identifier, "sortBy"),
                 transform=transform_of(item.term),
-                direction=SortDirection.DESC if item.descending else SortDirection.ASC,
-                null_order=NullOrder.NULLS_FIRST if item.nulls_first else NullOrder.NULLS_LAST,
+                direction=_direction(item),
+                null_order=_null_order(item),
             )
             for item in layout.sort or ()
         ),
         order_id=1 if layout.sort else 0,
     )
+
+
+def layout_changes(metadata: TableMetadata, named: Schema, layout: Layout) -> tuple[Change, ...]:
+    """Return the changes of partitioning and sort order. ``named`` is the schema of the table with the names of the layout."""
+    found = []
+    if layout.partition is not None:
+        spec = {
+            (named.find_column_name(field.source_id), str(field.transform))
+            for field in metadata.spec().fields
+            if not isinstance(field.transform, VoidTransform)
+        }
+        if spec != {(term.column, str(transform_of(term))) for term in layout.partition}:
+            found.append(changes.partition_change(layout.partition))
+    if layout.sort is not None:
+        order = metadata.sort_order_by_id(metadata.default_sort_order_id)
+        present = [
+            (named.find_column_name(field.source_id), str(field.transform), field.direction, field.null_order)
+            for field in (order.fields if order is not None else [])
+        ]
+        wanted = [
+            (each.term.column, str(transform_of(each.term)), _direction(each), _null_order(each))
+            for each in layout.sort
+        ]
+        if present != wanted:
+            found.append(changes.sort_change(layout.sort))
+    return tuple(found)
+
+
+def _direction(term: SortTerm) -> SortDirection:
+    return SortDirection.DESC if term.descending else SortDirection.ASC
+
+
+def _null_order(term: SortTerm) -> NullOrder:
+    return NullOrder.NULLS_FIRST if term.nulls_first else NullOrder.NULLS_LAST
 
 
 @dataclass(frozen=True, slots=True)
