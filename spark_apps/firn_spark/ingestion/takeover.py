@@ -22,7 +22,7 @@ from firn.model.progress import Offsets
 from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.kafka.sink_events import data_written
-from firn_spark.tables.commits import INGEST, Landed, OtherWriter, history, newest_summary
+from firn_spark.tables.commits import INGEST, Landed, OtherWriter, history, newest_summary, wrote_last
 
 _WAITING = Reason.WAITING_FOR_CONNECTOR
 
@@ -35,15 +35,50 @@ class Takeover:
     sink: OtherWriter
 
 
-def is_due(sink: SinkCommits, table: Any, landed: Landed | None) -> bool:
-    """Return whether ``sink`` wrote the table last: no record has landed, or it continued the table after ingestion."""
+def key_of(job: IngestJob) -> str:
+    """Return the key of the sink that ``job`` names; empty without one."""
+    sink = job.adopt.connect if job.adopt is not None else None
+    return _key(sink) if sink is not None else ""
+
+
+def is_due(job: IngestJob, sink: SinkCommits, table: Any, landed: Landed | None, kafka: Kafka) -> bool:
+    """Return whether ``sink`` wrote the table last: no record has landed, or it continued the table after ingestion.
+
+    If another engine has expired the snapshots that show this, the offsets of the sink's group decide. Raises the errors of `Kafka`.
+    """
     if landed is None:
         return True
-    key = _key(sink)
-    summaries = (texts(snapshot.summary()) for snapshot in history(table))
-    writers = (each for each in summaries if key in each or each.get(names.SUMMARY_KIND) == INGEST)
-    newest = next(writers, None)
-    return newest is not None and newest.get(names.SUMMARY_KIND) != INGEST
+    is_last = wrote_last(table, _key(sink))
+    return is_last if is_last is not None else _has_moved(job, sink, table, kafka)
+
+
+def _has_moved(job: IngestJob, sink: SinkCommits, table: Any, kafka: Kafka) -> bool:
+    """Return whether the sink has read records since the topic took the table over, as far as the table says where it was."""
+    known = _Place.read(table.properties().get(names.TABLE_CONNECTOR))
+    if known is None or known.group != sink.group:
+        return False
+    offsets = kafka.group_offsets(sink.group, job.topic, tuple(known.offsets))
+    return any(offset > known.offsets[part] for part, offset in offsets.items() if part in known.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """The consumer group of a connector, and its offsets, when the topic took the table over."""
+
+    group: str
+    offsets: Offsets
+
+    @classmethod
+    def read(cls, text: str | None) -> "_Place | None":
+        """Read the table property; None if it has no valid value."""
+        try:
+            value = json.loads(text or "")
+            return cls(str(value["group"]), {int(part): int(offset) for part, offset in value["offsets"].items()})
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+
+    def __str__(self) -> str:
+        return json.dumps({"group": self.group, "offsets": {str(part): at for part, at in self.offsets.items()}})
 
 
 def find(
@@ -56,18 +91,26 @@ def find(
     """
     key = _key(sink)
     recorded = newest_summary(table, key)
-    if recorded is None:
+    offsets = job.adopt.offsets if job.adopt is not None else {}
+    if recorded is None and landed is not None and not offsets:
+        raise NotReadyError(
+            f"table {job.table.identifier}: the connector has read records after the topic took the table over, and the snapshots that show"
+            " its commits have expired, so rows may be in the table twice; stop the connector, delete such rows, and list the first offsets"
+            " in spec.ingestion.adopt.offsets",
+            reason=_WAITING,
+        )
+    if recorded is None and landed is None:
         raise NotReadyError(
             f"table {job.table.identifier}: no snapshot has the key {key} of the Iceberg sink; correct "
             "spec.ingestion.adopt.connect or spec.table, or start the connector again, wait until it has committed, and stop it",
             reason=_WAITING,
         )
-    _check_stopped(sink, kafka)
+    check_stopped(sink, kafka)
     control = _control_topic(sink, kafka)
     ends = _settled_ends(sink, control, kafka)
-    done = _done(key, recorded)
-    offsets = job.adopt.offsets if job.adopt is not None else {}
-    if not offsets:
+    done = _done(key, recorded) if recorded is not None else {}
+    listed = bool(offsets)
+    if not listed:
         coordinated = kafka.group_offsets(_coordinator(sink), sink.control_topic, control.partitions)
         begun = {part: max(done.get(part, 0), coordinated.get(part, 0)) for part in done.keys() | coordinated.keys()}
         _check_committed(job, sink, table, begun, ends, kafka)
@@ -75,8 +118,35 @@ def find(
     value = json.dumps({str(part): max(end, done.get(part, 0)) for part, end in ends.items()})
     first = _first(job, offsets, live, kafka)
     if landed is not None and landed.topic_id == live.topic_id:
+        if not listed:
+            _check_doubled(job, table, key, landed.offsets, first)
         first = {part: max(offset, landed.offsets.get(part, 0)) for part, offset in first.items()}
-    return Takeover(first, OtherWriter(key, recorded, value))
+    place = _Place(sink.group, kafka.group_offsets(sink.group, job.topic, live.partitions))
+    return Takeover(first, OtherWriter(key, recorded, value, str(place)))
+
+
+def _check_doubled(job: IngestJob, table: Any, key: str, landed: Offsets, ended: Offsets) -> None:
+    """Raise NotReadyError if the connector committed more rows after ingestion than there are records which had not landed.
+
+    ``ended``: the next offset of the connector.
+    """
+    rows, before = 0, None
+    for snapshot in history(table):
+        summary = texts(snapshot.summary())
+        if summary.get(names.SUMMARY_KIND) == INGEST:
+            before = snapshot
+            break
+        if key in summary:
+            rows += int(summary.get("added-records", 0))
+    new = sum(max(0, offset - landed.get(part, 0)) for part, offset in ended.items())
+    if before is not None and rows > new:
+        raise NotReadyError(
+            f"table {job.table.identifier}: the connector was resumed and committed {rows} rows after the topic took the table over, and only"
+            f" {new} of their records had not landed, so rows are in the table twice; stop the connector, and roll the table back to snapshot"
+            f" {before.snapshotId()}, after which the topic lands the records itself; or list the first offsets in"
+            " spec.ingestion.adopt.offsets to keep these rows",
+            reason=_WAITING,
+        )
 
 
 def _key(sink: SinkCommits) -> str:
@@ -89,7 +159,8 @@ def _coordinator(sink: SinkCommits) -> str:
     return f"{sink.group}-coord"
 
 
-def _check_stopped(sink: SinkCommits, kafka: Kafka) -> None:
+def check_stopped(sink: SinkCommits, kafka: Kafka) -> None:
+    """Raise NotReadyError if a consumer group of the sink has members."""
     for group in (sink.group, _coordinator(sink)):
         members = kafka.group_members(group)
         if members:

@@ -165,6 +165,16 @@ def newest_summary(table: Any, key: str) -> str | None:
     return next((str(summary.get(key)) for summary in summaries if summary.get(key) is not None), None)
 
 
+def wrote_last(table: Any, key: str) -> bool | None:
+    """Return whether the writer that keeps its state under ``key`` committed after ingestion; None if the history has neither."""
+    for snapshot in history(table):
+        summary = snapshot.summary()
+        kind = summary.get(names.SUMMARY_KIND)
+        if kind == INGEST or summary.get(key) is not None:
+            return bool(kind != INGEST)
+    return None
+
+
 def carried(landed: Landed | None) -> dict[str, str]:
     """Return the summary that a maintenance snapshot carries, so that ``landed`` survives the expiry of its own
     snapshot.
@@ -234,10 +244,12 @@ class OtherWriter:
     """The state that another writer keeps under ``key`` in the summaries of its snapshots. The commit continues from it."""
 
     key: str
-    expected: str
+    expected: str | None
     """Its newest value. With another one, the commit fails."""
     value: str
     """Its value in this commit, so that the writer takes everything before as done."""
+    place: str = ""
+    """The place of the writer's consumer group, for the table property `firn.model.names.TABLE_CONNECTOR`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +274,8 @@ class Extras:
     """True if records land with the commit, as rows or as dead letters."""
     other: OtherWriter | None = None
     """The writer whose table the commit takes over."""
+    other_key: str = ""
+    """Key of another writer, from which the topic took the table over. A commit of this writer since then fails the commit."""
 
 
 NO_EXTRAS = Extras()
@@ -454,6 +468,7 @@ class _Append:
             if extras.leader_epochs
             else {}
         )
+        self._place = {names.TABLE_CONNECTOR: extras.other.place} if extras.other and extras.other.place else {}
         self._committer = committer
         self._descriptors = descriptors
         self._files = [committer.data_file(table, descriptor) for descriptor in descriptors]
@@ -492,6 +507,7 @@ class _Append:
             )
         self._check_claim(table)
         self._of_other_writer(table)
+        self._check_other_writer(table)
         column = replaced_column(self._extras.schema, self._committer.schema(table)) if self._extras.schema else None
         if column is not None:
             self.discard(table)
@@ -542,6 +558,7 @@ class _Append:
             **self._audit_from(properties, has_rows=seen is not None),
             **self._cluster,
             **self._leaders,
+            **self._place,
         }
         return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms)
 
@@ -555,6 +572,17 @@ class _Append:
                 f"table {table.name()}: the connector committed again while the driver took the table over; the driver reads its state again"
             )
         return {other.key: other.value}
+
+    def _check_other_writer(self, table: Any) -> None:
+        """Raise CommitConflictError if the writer of `Extras.other_key` has committed after ingestion."""
+        key, current = self._extras.other_key, table.currentSnapshot()
+        if not key or current is None or (self._base is not None and current.snapshotId() == self._base.snapshot_id):
+            return
+        if wrote_last(table, key):
+            self.discard(table)
+            raise CommitConflictError(
+                f"table {table.name()}: the connector committed again after the topic took the table over; the driver reads its state again"
+            )
 
     def _lost(self, table: Any, properties: Mapping[str, str]) -> dict[str, str]:
         topic_id, known = self._values[names.SUMMARY_TOPIC_ID], Losses.read(properties.get(names.TABLE_LOST))

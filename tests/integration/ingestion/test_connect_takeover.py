@@ -232,5 +232,14 @@ def test_a_commit_of_the_sink_in_between_stops_a_takeover(world: World) -> None:
     with pytest.raises(CommitConflictError, match="the connector committed again"):
         committer.commit(table, (), None, "id", 1, {0: 5}, Extras(other=stale))
     assert read_landed(table) is None
-    committer.commit(table, (), None, "id", 1, {0: 5}, Extras(other=present))
+    landed = committer.commit(table, (), None, "id", 1, {0: 5}, Extras(other=present))
     assert newest_summary(table, "sink") == "9"
+
+    # The connector is resumed after the takeover. Other engines do not matter.
+    table.newAppend().set("other", "1").commit()
+    landed = committer.commit(table, (), landed, "id", 1, {0: 6}, Extras(other_key="sink"))
+    table.newAppend().set("sink", "2").commit()
+    table.newAppend().set("other", "2").commit()
+    with pytest.raises(CommitConflictError, match="the connector committed again after the topic took the table over"):
+        committer.commit(table, (), landed, "id", 1, {0: 7}, Extras(other_key="sink"))
+    assert read_landed(table) == landed

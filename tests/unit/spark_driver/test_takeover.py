@@ -21,6 +21,8 @@ from tests.unit.spark_driver.topic import job
 
 SINK = SinkCommits(control_topic="control", group="connect-orders")
 KEY = "kafka.connect.offsets.control.connect-orders"
+OF_SINK, OF_FIRN, OF_RUN = {KEY: "{}"}, {KEY: "{}", "firn.kind": "ingest"}, {"firn.kind": "compact"}
+PLACE = '{"group": "connect-orders", "offsets": {"0": 30, "1": 20}}'
 LIVE = TopicInfo("id-1", (0, 1))
 WRITTEN = [events.start_commit(), events.data_written()]
 
@@ -68,26 +70,41 @@ def find(
     offsets: Offsets | None = None,
     table_uuid: uuid.UUID = events.TABLE_UUID,
     landed: Landed | None = None,
+    rows: int = 0,
 ) -> Takeover:
-    summary = {} if recorded is None else {KEY: recorded}
-    # Maintenance of another engine came after the commit of the sink.
-    first = SimpleNamespace(summary=lambda: summary, parentId=lambda: None)
-    last = SimpleNamespace(summary=lambda: {"operation": "replace"}, parentId=lambda: 1)
-    table = SimpleNamespace(currentSnapshot=lambda: last, snapshot=lambda _: first, uuid=lambda: table_uuid)
+    summary = {} if recorded is None else {KEY: recorded, "added-records": str(rows)}
+    # Ingestion came before the commit of the sink, and maintenance of another engine after it.
+    before = [OF_FIRN] if landed is not None and recorded is not None else []
+    table = table_of(*before, summary, {"operation": "replace"}, table_uuid=table_uuid)
     adopt = Adoption(connect=SINK, offsets=offsets or {})
     return takeover.find(job(adopt=adopt), SINK, table, landed, LIVE, cast(Any, brokers))
 
 
-def is_due(landed: Landed | None, *summaries: dict[str, str]) -> bool:
-    """Return whether a takeover is due of a table with these summaries, oldest first."""
+def table_of(
+    *summaries: dict[str, str], table_uuid: uuid.UUID = events.TABLE_UUID, properties: dict[str, str] | None = None
+) -> Any:
+    """Return a table whose snapshots have these summaries, oldest first."""
     snapshots = [
         SimpleNamespace(
-            summary=lambda summary=summary: summary, parentId=lambda parent=number: parent - 1 if parent else None
+            summary=lambda summary=summary: summary,
+            parentId=lambda parent=number: parent - 1 if parent else None,
+            snapshotId=lambda number=number: number,
         )
         for number, summary in enumerate(summaries)
     ]
-    table = SimpleNamespace(currentSnapshot=lambda: snapshots[-1], snapshot=snapshots.__getitem__)
-    return takeover.is_due(SINK, table, landed)
+    return SimpleNamespace(
+        currentSnapshot=lambda: snapshots[-1],
+        snapshot=snapshots.__getitem__,
+        uuid=lambda: table_uuid,
+        properties=lambda: properties or {},
+    )
+
+
+def is_due(landed: Landed | None, *summaries: dict[str, str], place: str = "", **offsets: Any) -> bool:
+    """Return whether a takeover is due of a table with these summaries, oldest first."""
+    table = table_of(*summaries, properties={"firn.connector": place})
+    adopted = job(adopt=Adoption(connect=SINK))
+    return takeover.is_due(adopted, SINK, table, landed, cast(Any, Brokers(**offsets)))
 
 
 def refused(brokers: Brokers, recorded: str | None = '{"0":4}') -> str:
@@ -98,7 +115,7 @@ def refused(brokers: Brokers, recorded: str | None = '{"0":4}') -> str:
 
 
 def test_a_topic_continues_at_the_offsets_of_the_connectors_group() -> None:
-    assert find(Brokers()) == Takeover({0: 30, 1: 20}, OtherWriter(KEY, '{"0":4}', json.dumps({"0": 4})))
+    assert find(Brokers()) == Takeover({0: 30, 1: 20}, OtherWriter(KEY, '{"0":4}', json.dumps({"0": 4}), PLACE))
 
 
 def test_the_first_commit_ends_the_control_topic_for_the_sink() -> None:
@@ -179,11 +196,12 @@ def test_listed_offsets_replace_those_of_the_group() -> None:
         find(Brokers(members={"connect-orders": 1}), offsets={0: 12})
 
 
-OF_SINK, OF_FIRN, OF_RUN = {KEY: "{}"}, {KEY: "{}", "firn.kind": "ingest"}, {"firn.kind": "compact"}
-
-
-def test_a_takeover_is_due_while_the_connector_wrote_last(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(autouse=True)
+def _summaries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(takeover, "texts", dict)
+
+
+def test_a_takeover_is_due_while_the_connector_wrote_last() -> None:
     landed = Landed("id-1", 3, {0: 40, 1: 5})
     assert is_due(None, OF_SINK)
     assert not is_due(landed, OF_SINK, OF_FIRN)
@@ -194,6 +212,33 @@ def test_a_takeover_is_due_while_the_connector_wrote_last(monkeypatch: pytest.Mo
     assert is_due(Landed("id-0", 3, {}), OF_FIRN, OF_SINK), (
         "the connector continued with the topic that was created again"
     )
+
+
+def test_the_offsets_of_the_group_decide_if_another_engine_expired_the_snapshots() -> None:
+    landed = Landed("id-1", 3, {0: 40, 1: 5})
+    assert not is_due(landed, OF_RUN, place=PLACE), "the connector is where it was at the takeover"
+    assert is_due(landed, OF_RUN, place=PLACE, committed_offsets={0: 31, 1: 20})
+    assert not is_due(landed, OF_RUN, place="{}", committed_offsets={0: 31, 1: 20}), "an earlier version took it over"
+    assert not is_due(landed, OF_FIRN, OF_RUN, place=PLACE, committed_offsets={0: 31, 1: 20})
+
+
+def test_rows_of_a_connector_that_was_resumed_are_in_the_table_twice() -> None:
+    """It began again at the offsets of the takeover, and ingestion had landed the same records."""
+    landed = Landed("id-1", 3, {0: 25, 1: 15})
+    assert find(Brokers(), landed=landed, rows=10).offsets == {0: 30, 1: 20}
+    with pytest.raises(
+        NotReadyError, match="committed 11 rows .* only 10 .* roll the table back to snapshot 0"
+    ) as raised:
+        find(Brokers(), landed=landed, rows=11)
+    assert raised.value.reason == Reason.WAITING_FOR_CONNECTOR
+    assert find(Brokers(), landed=landed, rows=11, offsets={0: 30, 1: 20}).offsets == {0: 30, 1: 20}
+
+
+def test_commits_of_a_resumed_connector_that_have_expired_are_not_passed_over() -> None:
+    landed = Landed("id-1", 3, {0: 40, 1: 5})
+    with pytest.raises(NotReadyError, match="rows may be in the table twice; stop the connector, delete such rows"):
+        find(Brokers(), None, landed=landed)
+    assert find(Brokers(), None, landed=landed, offsets={0: 12}).offsets == {0: 40, 1: 7}
 
 
 def test_records_that_landed_before_the_connector_continued_do_not_land_again() -> None:

@@ -11,6 +11,7 @@ import structlog
 from firn.model.errors import CorruptDataError
 from firn.model.progress import Gap, HaltedAt, Offsets
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion import takeover
 from firn_spark.ingestion.rounds import auditing
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.rounds.preparation import Preparation
@@ -214,6 +215,7 @@ class TopicCommits:
                 skipped=skipped,
                 records=result.landed,
                 leader_epochs=topic.reading.leader_epochs,
+                other_key=takeover.key_of(topic.job),
                 schema=topic.table.spec.schema if result.data and topic.table.spec is not None else "",
             ),
         )

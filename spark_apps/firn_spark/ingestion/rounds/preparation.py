@@ -94,8 +94,8 @@ class Preparation:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
         topic.table.landed = landed
-        connector = topic.job.adopt.connect if topic.job.adopt is not None else None
-        if connector is not None and not topic.replaced_table and takeover.is_due(connector, table, landed):
+        connector = self._last_writer(topic, table, landed)
+        if connector is not None:
             self._take_over(topic, connector, live)
         elif landed is None and topic.job.start_from.kind != "Earliest":
             self.begin_table(topic, live)
@@ -246,12 +246,22 @@ class Preparation:
             cluster = Extras(cluster=self._kafkas(topic.job.profile).cluster_id())
             topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, cluster)
 
+    def _last_writer(self, topic: Topic, table: Any, landed: Landed | None) -> SinkCommits | None:
+        """Return the connector that wrote the table last, if any."""
+        connector = topic.job.adopt.connect if topic.job.adopt is not None else None
+        if connector is None or topic.replaced_table:
+            return None
+        is_due = takeover.is_due(topic.job, connector, table, landed, self._kafkas(topic.job.profile))
+        return connector if is_due else None
+
     def _take_over(self, topic: Topic, connector: SinkCommits, live: TopicInfo) -> None:
         """Commit the offsets at which the topic continues a table of Kafka Connect."""
         table, landed = topic.table.java, topic.table.landed
         kafka = self._kafkas(topic.job.profile)
         found = takeover.find(topic.job, connector, table, landed, live, kafka)
         epoch = self._claim(topic, live.topic_id)
+        # The claim may have taken a while, in which the connector can have started again.
+        takeover.check_stopped(connector, kafka)
         # An audit cannot find rows of the connector, which have no offsets. The records before may be of another topic: it and its
         # cluster change in one commit.
         extras = Extras(other=found.sink, skipped=found.offsets, cluster=kafka.cluster_id())
