@@ -41,6 +41,7 @@ from firn_broker.topics.creation import TopicCreator
 from firn_broker.topics.gate import SchemaGate
 from firn_broker.topics.registries import HttpRegistries
 from firn_broker.topics.topic_metadata import TopicMetadata
+from firn_broker.topics.value_checks import ValueChecks
 
 log = structlog.get_logger()
 T = TypeVar("T")
@@ -62,7 +63,7 @@ class Ports:
     decoder: Executor | None = None
     """A thread that decodes records; None decodes in the event loop."""
     own_check_process: bool = False
-    """True if a process checks batches for compacted topics, and not ``decoder``."""
+    """True if processes check batches for compacted topics and values for gates, and not ``decoder``."""
     registries: SubjectLookup = field(default_factory=lambda: HttpRegistries({}))
     """The schema registries of topics with a gate."""
 
@@ -80,7 +81,8 @@ class Broker:
         self.decoder = Decoder(ports.decoder)
         self.checks = Checks(self.decoder, own_process=ports.own_check_process)
         self.registries = ports.registries
-        self.gate = SchemaGate(ports.registries, self.decoder)
+        self.value_checks = ValueChecks(self.decoder, own_process=ports.own_check_process)
+        self.gate = SchemaGate(ports.registries, self.decoder, self.value_checks)
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
         self.configs = TopicConfigs(settings.topics.configs)
@@ -240,6 +242,7 @@ class Broker:
             task.cancel()
         await asyncio.wait(self._background, timeout=STOP_SECONDS)
         self.checks.close()
+        self.value_checks.close()
         self.registries.close()
         await self.metadata_store.close()
         await self.objects.close()

@@ -28,13 +28,18 @@ BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")
 GATED_RECORDS = Counter(
     "firn_broker_gated_records_total",
-    "Records whose schema ids the gate of their topic checked. Topics beyond the first 1,000 have an empty name",
+    "Records that the gate of their topic checked. Topics beyond the first 1,000 have an empty name",
     ["topic"],
 )
 REFUSED_RECORDS = Counter(
     "firn_broker_refused_records_total",
-    "Records without a schema id of the topic's subject. The broker rejected their batches",
+    "Records without a schema id of the topic's subject, or that do not fit their schema. The broker rejected their batches",
     ["topic"],
+)
+GATE_SECONDS = Histogram(
+    "firn_broker_gate_decode_seconds",
+    "Duration of the check of a batch whose values are decoded, with the time of waiting for other batches",
+    buckets=_SECONDS,
 )
 GATE_LOOKUPS = Counter(
     "firn_broker_gate_lookups_total",

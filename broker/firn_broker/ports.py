@@ -9,6 +9,7 @@ from typing import Protocol
 from uuid import UUID
 
 from firn.model.errors import UnavailableError
+from firn.schema_registry import Registered
 from firn_broker.log_types import (
     LOOKUP_RANGES,
     BatchEntry,
@@ -79,6 +80,17 @@ class SubjectLookup(Protocol):
         Raises a `FirnError` if no usable answer arrives, and for a registry that the settings do not name. It is `RegistryAwayError`
         if the registry answers no request.
         """
+        ...
+
+    async def schema(self, registry: str, number: int) -> Registered | None:
+        """Return the schema with an id; None if the registry has none. A Protobuf schema has its descriptors.
+
+        Raises as `subjects`, and InvalidSpecError for a Protobuf text that protoc rejects.
+        """
+        ...
+
+    async def descriptors(self, text: str) -> str:
+        """Compile a .proto text into descriptors in base64. Raises InvalidSpecError if protoc rejects it, and NotReadyError."""
         ...
 
     def close(self) -> None:

@@ -88,6 +88,7 @@ TABLE_ADOPT = "firn.adopt"
 OWN_CONFIG = "firn."
 """Prefix of the topic configs that Kafka does not have."""
 SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT = "firn.schema.gate", "firn.schema.registry", "firn.schema.subject"
+SCHEMA_CONTRACT = "firn.schema.contract"
 
 DEAD_LETTER_SUFFIX = "__dlq"
 

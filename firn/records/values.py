@@ -8,11 +8,11 @@ FRAMING = 5
 """Bytes of the framing: a byte 0 and the id of the schema (big-endian)."""
 
 
-def first_bytes(batch: memoryview, most: int = MAX_BYTES) -> list[bytes | None]:
-    """Return the first `FRAMING` bytes of the value of each record, or fewer if the value is shorter; None for a null value.
+def first_bytes(batch: memoryview, most: int = MAX_BYTES, kept: int = FRAMING) -> list[bytes | None]:
+    """Return the first bytes of the value of each record, or fewer if the value is shorter; None for a null value.
 
-    ``most``: bytes to which the batch may decompress. Most numbers in a record take one byte. That case is written out, because
-    calls would take most of the time. Headers are not read. Raises UndecodableError.
+    ``most``: bytes to which the batch may decompress. ``kept``: most bytes of each value. Headers are not read. Most numbers in
+    a record take one byte. That case is written out, because calls would take most of the time. Raises UndecodableError.
     """
     _, attributes, count = record_batch.header(batch)
     if not 0 <= count <= MAX_RECORDS:
@@ -44,7 +44,7 @@ def first_bytes(batch: memoryview, most: int = MAX_BYTES) -> list[bytes | None]:
             value = place + length if length > 0 else place
             if not value <= end <= len(data):
                 raise UndecodableError(f"record {len(found)} does not end at byte {end} of {len(data)}")
-            found.append(None if length < 0 else data[place : min(value, place + FRAMING)])
+            found.append(None if length < 0 else data[place : min(value, place + kept)])
             place = end
     except (IndexError, CodecError) as error:
         raise UndecodableError(f"records cannot be decoded: {error!r}") from error

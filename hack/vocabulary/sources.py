@@ -12,6 +12,7 @@ COMPONENTS = {
     "Ingestion driver and maintenance runs": ("spark_apps/firn_spark",),
     "Broker": ("broker/firn_broker",),
     "Shared by all components": (
+        "firn/decoders",
         "firn/model",
         "firn/protoc.py",
         "firn/quality",

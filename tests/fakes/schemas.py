@@ -1,7 +1,9 @@
 """Ports of schema registries in memory. They pass the suites of tests/contract like the adapters."""
 
 import asyncio
+import base64
 from collections.abc import Mapping
+from dataclasses import replace
 
 from firn import protoc
 from firn.model.errors import FirnError, UnavailableError
@@ -46,6 +48,7 @@ class FakeSubjects:
     def __init__(self) -> None:
         self.registered: dict[int, set[str]] = {}
         """Subjects of each id, in the registry ``main``."""
+        self.schemas: dict[int, Registered] = {}
         self.problem: FirnError | None = None
         """The error of every call."""
         self.answering = asyncio.Event()
@@ -61,6 +64,18 @@ class FakeSubjects:
         if registry != "main":
             raise UnavailableError(f"schema registry {registry} is not in the broker's configuration")
         return frozenset(self.registered.get(number, ()))
+
+    async def schema(self, registry: str, number: int) -> Registered | None:
+        await self.subjects(registry, number)
+        found = self.schemas.get(number)
+        if found is None or found.kind != "PROTOBUF":
+            return found
+        writer = found.schema
+        content = await self.descriptors(writer.text, tuple(zip(writer.names, writer.references, strict=True)))
+        return replace(found, schema=writer.model_copy(update={"descriptors": content}))
+
+    async def descriptors(self, text: str, references: tuple[tuple[str, str], ...] = ()) -> str:
+        return base64.b64encode(protoc.descriptors(text, references)).decode()
 
     def close(self) -> None:
         pass

@@ -13,7 +13,8 @@
   here. A batch with more records than it decodes is MESSAGE_TOO_LARGE, after which Java clients split the batch.
 - Topics with a gate (`firn_broker.topics.gate`) accept a batch only if each value begins with a schema id of the topic's subject:
   INVALID_RECORD, with the indexes of the other records since version 8. While the schema registry does not answer, a batch with an
-  unknown id is rejected with KAFKA_STORAGE_ERROR, after which clients send it again.
+  unknown id is rejected with KAFKA_STORAGE_ERROR, after which clients send it again. With ``Decode``, each value also has to fit its
+  schema. A batch that is too large to decode is MESSAGE_TOO_LARGE.
 - The answer asks a client to pause (throttle time, KIP-219) while it fills the memory for requests.
 - The timeout of the request has no effect. When it passes, the outcome is not known yet, and REQUEST_TIMED_OUT would
   make clients send batches again that may be in the log.
@@ -36,7 +37,8 @@ from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Topic
 from firn_broker.network.budget import Share
 from firn_broker.network.router import Call, Client
-from firn_broker.topics.gate import MOST_NAMED, RefusedRecordsError
+from firn_broker.topics.gate import RefusedRecordsError
+from firn_broker.topics.value_checks import MOST_NAMED
 from firn_broker.wire import produce
 from firn_broker.wire.produce import ProducePartition, ProduceRequest, ProduceResult
 
@@ -211,7 +213,7 @@ async def _check(
                 await broker.checks.require(batch, address)
             # The answer for a partition that does not exist is the same for any batch.
             if topic is not None and gated_by is not None and topic.partition(partition.index) is not None:
-                await broker.gate.require(name, *gated_by, batch, address)
+                await broker.gate.require(name, gated_by, batch, address)
             checked.append((partition.index, batch))
         except InvalidBatchError as error:
             # The error itself would keep the frames of its traceback in memory.

@@ -7,6 +7,7 @@ the message.
 import os
 import signal
 import sys
+from collections.abc import Callable
 
 from firn.records import keys
 from firn.records.record_batch import InvalidBatchError, rewritten
@@ -24,8 +25,8 @@ def answer(data: bytes) -> bytes:
     return b""
 
 
-def main() -> None:
-    """Answer until standard input ends."""
+def serve(answer: Callable[[bytes], bytes]) -> None:
+    """Answer frames until standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker ends this process
     os.nice(NICENESS)
     while size := sys.stdin.buffer.read(4):
@@ -35,4 +36,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    serve(answer)

@@ -24,15 +24,54 @@ SECONDS = 10.0
 """Seconds after which the process counts as stuck. A batch takes a twentieth of a second."""
 
 
+class CheckProcess:
+    """A process that answers one frame at a time (`firn_broker.log.check_process.serve`). It starts with the first frame."""
+
+    def __init__(self, module: str) -> None:
+        """``module`` is the program of the process."""
+        self._module = module
+        self._process: Process | None = None
+
+    async def ask(self, *frame: bytes) -> bytes:
+        """Return the answer to a frame, which has these parts. The caller waits for it before it sends another one.
+
+        Raises OSError or IncompleteReadError if the process ended or is stuck. The next frame starts it again.
+        """
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable, "-m", self._module, stdin=PIPE, stdout=PIPE
+            )
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None
+        assert answers is not None
+        try:
+            async with asyncio.timeout(SECONDS):
+                requests.write(sum(map(len, frame)).to_bytes(4, "big"))
+                for part in frame:
+                    requests.write(part)
+                await requests.drain()
+                return await answers.readexactly(int.from_bytes(await answers.readexactly(4), "big"))
+        except BaseException:
+            self.close()  # the answer to this frame must not become that to the next one
+            raise
+
+    def close(self) -> None:
+        """End the process."""
+        process, self._process = self._process, None
+        if process is not None:
+            with suppress(ProcessLookupError):
+                process.kill()
+
+
 class Checks:
-    """Checks one batch at a time. The process starts with the first batch."""
+    """Checks one batch at a time."""
 
     def __init__(self, decoder: Decoder, *, own_process: bool) -> None:
         """Check in a process, or with ``decoder`` if there is none or it fails."""
         self._decoder = decoder
         self._own_process = own_process
         self._turns = Turns(1, 1)
-        self._process: Process | None = None
+        self._process = CheckProcess("firn_broker.log.check_process")
 
     async def require(self, batch: Batch, address: str) -> None:
         """Check a batch of the client at ``address``. Raises InvalidBatchError, as `firn.records.keys.require` does."""
@@ -48,28 +87,10 @@ class Checks:
         await self._decoder.run(partial(keys.require, batch), address)
 
     async def _ask(self, batch: Batch) -> None:
-        if self._process is None:
-            self._process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "firn_broker.log.check_process", stdin=PIPE, stdout=PIPE
-            )
-        requests, answers = self._process.stdin, self._process.stdout
-        assert requests is not None
-        assert answers is not None
-        try:
-            async with asyncio.timeout(SECONDS):
-                requests.write(len(batch.data).to_bytes(4, "big"))
-                requests.write(bytes(batch.data))
-                await requests.drain()
-                answered = await answers.readexactly(int.from_bytes(await answers.readexactly(4), "big"))
-        except BaseException:
-            self.close()  # the answer to this batch must not become that to the next one
-            raise
+        answered = await self._process.ask(bytes(batch.data))
         if answered:
             raise InvalidBatchError(ErrorCode(int.from_bytes(answered[:2], "big", signed=True)), answered[2:].decode())
 
     def close(self) -> None:
         """End the process."""
-        process, self._process = self._process, None
-        if process is not None:
-            with suppress(ProcessLookupError):
-                process.kill()
+        self._process.close()

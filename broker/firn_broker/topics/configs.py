@@ -8,8 +8,10 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
-from firn.model.names import SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT
+from firn.decoders import checks
+from firn.model.names import SCHEMA_CONTRACT, SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_SUBJECT
 from firn_broker.log_types import Topic
 
 
@@ -103,6 +105,13 @@ def _matching(pattern: str, valid: str) -> Definition:
     return Definition("", ConfigType.STRING, lambda text: re.fullmatch(pattern, text) is not None, valid)
 
 
+def _is_contract(text: str) -> bool:
+    try:
+        return not text or (len(text) <= checks.MOST_PACKED and bool(checks.unpacked(text)))
+    except ValueError:
+        return False
+
+
 CLEANUP_POLICY = "cleanup.policy"
 MAX_MESSAGE_BYTES = "max.message.bytes"
 TIMESTAMP_TYPE = "message.timestamp.type"
@@ -114,7 +123,7 @@ TIMESTAMP_AFTER_MAX_MS = "message.timestamp.after.max.ms"
 MIN_DIRTY_RATIO = "min.cleanable.dirty.ratio"
 MIN_COMPACTION_LAG_MS = "min.compaction.lag.ms"
 DELETE_RETENTION_MS = "delete.retention.ms"
-GATES = NO_GATE, GATE_ID = "None", "Id"
+GATES = NO_GATE, GATE_ID, GATE_DECODE = "None", "Id", "Decode"
 
 DEFINITIONS: Mapping[str, Definition] = {
     CLEANUP_POLICY: _list("delete", "delete", "compact"),
@@ -124,6 +133,7 @@ DEFINITIONS: Mapping[str, Definition] = {
     "compression.zstd.level": _int(3, -131072, 22),
     DELETE_RETENTION_MS: _long(86_400_000),
     "file.delete.delay.ms": _long(60_000),
+    SCHEMA_CONTRACT: Definition("", ConfigType.STRING, _is_contract, "a schema as the operator writes it"),
     SCHEMA_GATE: _one_of(NO_GATE, *GATES),
     SCHEMA_REGISTRY: _matching(r"([a-z0-9]([-a-z0-9]*[a-z0-9])?)?", "the name of a schema registry"),
     SCHEMA_SUBJECT: _matching(r"[^\x00-\x1f]{0,512}", "the name of a subject, of at most 512 characters"),
@@ -171,6 +181,18 @@ def check(configs: Mapping[str, str | None]) -> dict[str, str]:
     return checked
 
 
+class Gate(NamedTuple):
+    """The check of a topic's records at produce."""
+
+    registry: str
+    """The schema registry; empty if the topic has a schema itself."""
+    subject: str
+    decodes: bool = False
+    """True if values are decoded."""
+    contract: str = ""
+    """The schema of the topic (`firn.decoders.checks.packed`). With a registry, it has the format only, and may be empty."""
+
+
 class TopicConfigs:
     """Effective configs of topics, with the defaults of this cluster."""
 
@@ -198,11 +220,15 @@ class TopicConfigs:
         """Return whether the topic is compacted by key."""
         return "compact" in self.get(topic, CLEANUP_POLICY)
 
-    def gated_by(self, topic: Topic) -> tuple[str, str] | None:
-        """Return the schema registry and the subject of a topic with a gate; None for a topic without one."""
-        if self.get(topic, SCHEMA_GATE) == NO_GATE:
+    def gated_by(self, topic: Topic) -> Gate | None:
+        """Return the gate of a topic; None for a topic without one."""
+        kind = self.get(topic, SCHEMA_GATE)
+        if kind == NO_GATE:
             return None
-        return self.get(topic, SCHEMA_REGISTRY), self.get(topic, SCHEMA_SUBJECT) or f"{topic.name}-value"
+        registry, contract = self.get(topic, SCHEMA_REGISTRY), self.get(topic, SCHEMA_CONTRACT)
+        subject = (self.get(topic, SCHEMA_SUBJECT) or f"{topic.name}-value") if registry else ""
+        decodes = kind == GATE_DECODE
+        return Gate(registry, subject, decodes, contract if decodes else "")
 
     def max_message_bytes(self, topic: Topic) -> int:
         """Return the size of the largest record batch."""

@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 
 from kio.schema.errors import ErrorCode
 
-from firn.model.names import SCHEMA_GATE, SCHEMA_REGISTRY
+from firn.model.names import SCHEMA_CONTRACT, SCHEMA_GATE, SCHEMA_REGISTRY
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.log_types import Topic
 from firn_broker.ports import TopicStore
@@ -121,11 +121,14 @@ class TopicCreator:
             )
 
     def check_gate(self, own: Mapping[str, str | None]) -> None:
-        """Raise TopicError for a gate whose schema registry this broker does not have."""
-        gate, registry = (
-            own.get(name) or self.settings.configs.get(name) or "" for name in (SCHEMA_GATE, SCHEMA_REGISTRY)
+        """Raise TopicError for a gate whose schema registry this broker does not have, or without a schema."""
+        gate, registry, contract = (
+            own.get(name) or self.settings.configs.get(name) or ""
+            for name in (SCHEMA_GATE, SCHEMA_REGISTRY, SCHEMA_CONTRACT)
         )
         if gate in ("", configs.NO_GATE) or registry in self._registries:
+            return
+        if gate == configs.GATE_DECODE and contract and not registry:
             return
         choice = ", ".join(sorted(self._registries)) or "none"
         raise TopicError(

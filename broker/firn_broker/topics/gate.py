@@ -1,11 +1,13 @@
 """The gate of a topic: the broker accepts a batch only if each value begins with the id of a schema of the topic's subject.
 
 The broker keeps an id of the subject until it ends, because a registry never changes what an id means. So batches with known ids
-need no registry. For other ids it asks the registry, and only the request with the id waits.
+need no registry. For other ids it asks the registry, and only the request with the id waits. With ``Decode``, the broker also
+decodes each value, by the schema of its id or by that of the topic.
 """
 
 import asyncio
-from collections import defaultdict
+import hashlib
+from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TypeVar
@@ -13,21 +15,25 @@ from typing import TypeVar
 import structlog
 from kio.schema.errors import ErrorCode
 
-from firn.model.errors import AccessDeniedError
+from firn.decoders import checks
+from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
+from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.records.contents import UndecodableError
 from firn.records.record_batch import Batch, InvalidBatchError
 from firn.records.values import FRAMING, first_bytes
-from firn.schema_registry import ANSWER_SECONDS, RegistryAwayError
+from firn.schema_registry import ANSWER_SECONDS, TYPES, RegistryAwayError
 from firn_broker import metrics
 from firn_broker.log.decoder import Decoder
 from firn_broker.log.turns import Turns
 from firn_broker.ports import SubjectLookup
+from firn_broker.topics.configs import Gate
+from firn_broker.topics.value_checks import ALL, MOST_NAMED, ValueChecks, ValueSchema, require_size
 
 log = structlog.get_logger()
 K = TypeVar("K")
 V = TypeVar("V")
-_Id = tuple[str, str, bytes]
-"""Registry, subject, and the first bytes of a value."""
+_Id = tuple[Gate, bytes]
+"""A gate and the first bytes of a value; `ALL` for the schema that a topic has itself."""
 
 LOOKUPS = 4
 """Requests to a registry at the same time, each for another address of clients."""
@@ -41,8 +47,8 @@ MOST_LOOKUPS = 16
 """Most ids that a batch asks the registry for. The client sends a batch with more of them again."""
 MOST_PENDING, MOST_ABSENT = 1_000, 10_000
 """Most lookups that wait or run, and most ids that subjects do not have in memory."""
-MOST_NAMED = 1_000
-"""Most records of a topic that an answer names."""
+MOST_SCHEMA, MOST_SCHEMAS = 1 << 20, 16 << 20
+"""Most characters of a schema by which values are decoded, and of all schemas in memory."""
 INLINE_RECORDS, INLINE_BYTES = 500, 256 << 10
 """Records and decompressed bytes of a batch that the event loop reads itself, in about half a millisecond."""
 SERIES = 1_000
@@ -63,13 +69,18 @@ class RefusedRecordsError(InvalidBatchError):
 class SchemaGate:
     """Checks batches, and remembers which ids the subjects have."""
 
-    def __init__(self, registries: SubjectLookup, decoder: Decoder) -> None:
+    def __init__(self, registries: SubjectLookup, decoder: Decoder, values: ValueChecks) -> None:
         self._registries = registries
         self._decoder = decoder
-        self._known: defaultdict[tuple[str, str], set[bytes | None]] = defaultdict(lambda: {None})
-        """For each subject, the first bytes of values that it accepts. A null value is a tombstone."""
+        self._value_checks = values
+        self._known: defaultdict[Gate, set[bytes | None]] = defaultdict(lambda: {None})
+        """For each gate, the first bytes of values that it accepts. A null value is a tombstone."""
+        self._schemas: OrderedDict[_Id, ValueSchema | None] = OrderedDict()
+        """Schemas of known ids by which values are decoded. None for one that is too large."""
         self._absent: dict[_Id, float] = {}
         """Ids that subjects do not have, and until when that is certain."""
+        self._unusable: dict[_Id, str] = {}
+        """Ids whose values cannot be decoded, and why."""
         self._failures: dict[_Id | str, tuple[float, str]] = {}
         """Lookups that failed: the time of the next attempt, and the reason. A name is that of a registry that does not answer."""
         self._pending: dict[_Id, asyncio.Task[None]] = {}
@@ -77,31 +88,66 @@ class SchemaGate:
         self._inline = 0
         self._named: set[str] = set()
 
-    async def require(self, topic: str, registry: str, subject: str, batch: Batch, address: str) -> None:
+    async def require(self, topic: str, gate: Gate, batch: Batch, address: str) -> None:
         """Check a batch of the client at ``address``. Raises RefusedRecordsError, and InvalidBatchError with KAFKA_STORAGE_ERROR
-        if the registry does not answer. Clients then send the batch again."""
+        if the registry does not answer. Clients then send the batch again. With MESSAGE_TOO_LARGE, it is too large to decode."""
         label = self._label(topic)
-        values = await self._values(batch, address)
-        metrics.GATED_RECORDS.labels(label).inc(len(values))
-        others = [value for value in set(values) if value not in self._known[registry, subject] and value is not None]
+        if gate.decodes:
+            require_size(batch)
+        values: Sequence[bytes | None] = (ALL,) if not gate.registry else await self._values(batch, address)
+        metrics.GATED_RECORDS.labels(label).inc(batch.records)
+        found = {value for value in values if value is not None}
+        await self._require_ids(label, gate, values, found, address)
+        if gate.decodes and found:
+            await self._require_values(label, topic, gate, found, batch, address)
+
+    async def _require_ids(
+        self, label: str, gate: Gate, values: Sequence[bytes | None], found: Iterable[bytes], address: str
+    ) -> None:
+        others = [value for value in found if value not in self._known[gate]]
         if not others:
             return
-        refused, unknown = self._judge(registry, subject, others)
+        refused, unknown = self._judge(gate, others)
         if unknown and not refused:
-            await self._learn(registry, subject, unknown, address)
-            refused, unknown = self._judge(registry, subject, others)
+            await self._learn(gate, unknown, address)
+            refused, unknown = self._judge(gate, others)
         if refused:
-            found = [
+            wrong = [
                 (index, refused[value]) for index, value in enumerate(values) if value in refused and value is not None
             ]
-            metrics.REFUSED_RECORDS.labels(label).inc(len(found))
-            index, why = found[0]
+            metrics.REFUSED_RECORDS.labels(label).inc(len(wrong))
+            index, why = wrong[0]
             raise RefusedRecordsError(
-                f"{len(found)} of {len(values)} records have no schema of subject {subject}; record {index}: {why}",
-                found[:MOST_NAMED],
+                f"{len(wrong)} of {len(values)} records have no schema of subject {gate.subject}; record {index}: {why}",
+                wrong[:MOST_NAMED],
             )
         if unknown:
             raise _try_again(f"a batch with more than {MOST_LOOKUPS} new schema ids needs several attempts")
+
+    async def _require_values(
+        self, label: str, topic: str, gate: Gate, found: Iterable[bytes], batch: Batch, address: str
+    ) -> None:
+        """Decode the values whose schemas are in memory."""
+        schemas = {}
+        for value in found:
+            if (gate, value) not in self._schemas:
+                self._known[gate].discard(value)
+                raise _try_again("other topics have replaced its schemas in memory")
+            self._schemas.move_to_end((gate, value))
+            schema = self._schemas[gate, value]
+            if schema is not None:
+                schemas[value] = schema
+        if not schemas:
+            return
+        with metrics.GATE_SECONDS.time():
+            verdict = await self._value_checks.judge(batch, schemas, address)
+        if verdict.count:
+            metrics.REFUSED_RECORDS.labels(label).inc(verdict.count)
+            index, why = verdict.refused[0]
+            raise RefusedRecordsError(
+                f"{verdict.count} of {batch.records} records do not fit the schema of topic {topic}; record {index}: {why}",
+                verdict.refused,
+            )
 
     async def _values(self, batch: Batch, address: str) -> list[bytes | None]:
         try:
@@ -122,31 +168,31 @@ class SchemaGate:
                 f"a topic with a gate accepts only records that the broker can decode: {error}",
             ) from error
 
-    def _judge(
-        self, registry: str, subject: str, values: Iterable[bytes]
-    ) -> tuple[dict[bytes | None, str], list[bytes]]:
+    def _judge(self, gate: Gate, values: Iterable[bytes]) -> tuple[dict[bytes | None, str], list[bytes]]:
         """Return the reason for each value that is refused, and the values whose ids the broker does not know yet."""
         now = asyncio.get_running_loop().time()
         refused: dict[bytes | None, str] = {}
         unknown = []
         for value in values:
             # Ids are not negative. The registry need not know that a larger one than 2,147,483,647 cannot be.
-            if len(value) < FRAMING or value[0] or value[1] & 0x80:
+            if gate.registry and (len(value) < FRAMING or value[0] or value[1] & 0x80):
                 refused[value] = _NO_FRAMING
-            elif value in self._known[registry, subject]:
+            elif value in self._known[gate]:
                 continue
-            elif now < self._absent.get((registry, subject, value), 0):
+            elif (gate, value) in self._unusable:
+                refused[value] = self._unusable[gate, value]
+            elif now < self._absent.get((gate, value), 0):
                 refused[value] = (
-                    f"schema registry {registry} has no schema with id {_number(value)} in subject {subject};"
+                    f"schema registry {gate.registry} has no schema with id {_number(value)} in subject {gate.subject};"
                     " register the schema there, or correct the serializer"
                 )
             else:
                 unknown.append(value)
         return refused, unknown
 
-    async def _learn(self, registry: str, subject: str, values: Sequence[bytes], address: str) -> None:
+    async def _learn(self, gate: Gate, values: Sequence[bytes], address: str) -> None:
         """Ask the registry for ids. Raises InvalidBatchError with KAFKA_STORAGE_ERROR if it does not answer soon."""
-        asked = [(registry, subject, value) for value in values[:MOST_LOOKUPS]]
+        registry, asked = gate.registry, [(gate, value) for value in values[:MOST_LOOKUPS]]
         self._raise_failure(asked)
         started = []
         for id in asked:
@@ -160,6 +206,8 @@ class SchemaGate:
         _, late = await asyncio.wait(started, timeout=HOLD_SECONDS)
         self._raise_failure(asked)
         if late:
+            if not registry:
+                raise _try_again(f"the schema of the topic is not compiled within {HOLD_SECONDS:.0f} s")
             # Until one answers, requests do not wait for this registry again.
             _keep(
                 self._failures,
@@ -175,7 +223,7 @@ class SchemaGate:
 
     def _raise_failure(self, ids: Sequence[_Id]) -> None:
         now = asyncio.get_running_loop().time()
-        keys: list[_Id | str] = [ids[0][0], *ids]
+        keys: list[_Id | str] = [ids[0][0].registry, *ids]
         for key in keys:
             failure = self._failures.get(key)
             if failure is not None and now < failure[0]:
@@ -185,42 +233,80 @@ class SchemaGate:
         del self._pending[id]
 
     async def _look_up(self, id: _Id, address: str) -> None:
-        registry, subject, value = id
+        gate, value = id
         time = asyncio.get_running_loop().time
         try:
-            belongs = await self._belongs(id, address)
+            belongs = not gate.registry or await self._belongs(id, address)
             if not belongs:
                 await asyncio.sleep(LATE_SECONDS)
                 belongs = await self._belongs(id, address)
+            if belongs and gate.decodes:
+                self._keep_schema(id, await self._schema_of(id, address))
+        except InvalidSpecError as error:
+            _keep(self._unusable, id, str(error))
+            return
         except Exception as error:
             metrics.GATE_LOOKUPS.labels("failed").inc()
             of_registry = isinstance(error, RegistryAwayError | AccessDeniedError)
-            key = registry if of_registry else id
+            key = gate.registry if of_registry else id
             if key not in self._failures:
                 log.warning(
                     "the gate cannot check a schema id",
-                    registry=registry,
-                    subject=subject,
+                    registry=gate.registry,
+                    subject=gate.subject,
                     id=_number(value),
                     error=str(error),
                 )
             _keep(self._failures, key, (time() + RETRY_SECONDS, str(error)))
             return
-        self._failures.pop(registry, None)
+        self._failures.pop(gate.registry, None)
         self._failures.pop(id, None)
         if belongs:
-            self._known[registry, subject].add(value)
+            self._known[gate].add(value)
             self._absent.pop(id, None)
         else:
             _keep(self._absent, id, time() + AGAIN_SECONDS)
 
     async def _belongs(self, id: _Id, address: str) -> bool:
         """Ask the registry whether the subject has an id."""
-        registry, subject, value = id
-        async with self._turns[registry].turn(address):
-            subjects = await self._registries.subjects(registry, _number(value))
-        metrics.GATE_LOOKUPS.labels("found" if subject in subjects else "absent").inc()
-        return subject in subjects
+        gate, value = id
+        async with self._turns[gate.registry].turn(address):
+            subjects = await self._registries.subjects(gate.registry, _number(value))
+        metrics.GATE_LOOKUPS.labels("found" if gate.subject in subjects else "absent").inc()
+        return gate.subject in subjects
+
+    async def _schema_of(self, id: _Id, address: str) -> RecordSchema:
+        """Return the schema of values. Raises InvalidSpecError if it is not one by which values can be decoded."""
+        gate, value = id
+        wanted = checks.unpacked(gate.contract) if gate.contract else None
+        async with self._turns[gate.registry].turn(address):
+            if not gate.registry:
+                assert wanted is not None
+                if wanted.format is not SchemaFormat.PROTOBUF:
+                    return wanted
+                return wanted.model_copy(update={"descriptors": await self._registries.descriptors(wanted.text)})
+            found = await self._registries.schema(gate.registry, _number(value))
+        if found is None:
+            raise UnavailableError(f"schema registry {gate.registry} does not have schema {_number(value)} any more")
+        kinds = {kind: format for format, kind in TYPES.items()}
+        if found.kind not in kinds or (wanted is not None and kinds[found.kind] is not wanted.format):
+            format = "one of these" if wanted is None else wanted.format
+            raise InvalidSpecError(
+                f"schema {_number(value)} of schema registry {gate.registry} has the type {found.kind}, and the topic has format: {format};"
+                " correct the serializer"
+            )
+        message = wanted.message if wanted is not None else ""
+        base = RecordSchema(format=kinds[found.kind], framing="Registry", message=message)
+        return base.of_writer(_number(value), found.schema)
+
+    def _keep_schema(self, id: _Id, schema: RecordSchema) -> None:
+        """Keep a schema, and drop those that were not used for the longest time if all take too much memory."""
+        text = schema.model_dump_json()
+        small = len(text) <= MOST_SCHEMA
+        self._schemas[id] = ValueSchema(text, hashlib.sha256(text.encode()).hexdigest()) if small else None
+        while sum(len(each.text) for each in self._schemas.values() if each is not None) > MOST_SCHEMAS:
+            (gate, value), _ = self._schemas.popitem(last=False)
+            self._known[gate].discard(value)
 
     def _label(self, topic: str) -> str:
         if topic not in self._named and len(self._named) < SERIES:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.decoders.checks import MOST_PACKED
 from firn.model.conditions import Reason
 from firn.model.config import DisklessProfile
 from firn.model.errors import InvalidSpecError
@@ -103,7 +104,14 @@ def gate_served(observed: ObservedTopic) -> Failure | None:
             f"spec.schema.gate: only diskless brokers can check records at produce, and profile {name} has Kafka brokers; remove gate,"
             " or create this IcebergTopic again with a profile of kind Diskless",
         )
-    if registry not in profile.registries:
+    size = len(observed.resource.gate_contract) if schema.gate == "Decode" else 0
+    if size > MOST_PACKED:
+        return Failure(
+            Reason.BAD_SCHEMA,
+            f"spec.schema.gate: the schema has {size} characters when compressed for the brokers, more than {MOST_PACKED}; make it smaller,"
+            " register it in a schema registry, or remove gate",
+        )
+    if registry is not None and registry not in profile.registries:
         return Failure(
             Reason.BAD_SCHEMA,
             f"spec.schema.gate: the brokers of profile {name} do not ask schema registry {registry}; add it to"

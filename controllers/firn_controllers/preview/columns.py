@@ -15,6 +15,7 @@ RENAMES = "spec.schema.renames"
 _ADVICE = {
     "gate": {
         "Id": "the brokers reject later batches with a record that has no schema id of the subject",
+        "Decode": "the brokers reject later batches with a record whose value does not fit its schema",
         "None": "the brokers accept any record",
     },
     "unknownFields": {

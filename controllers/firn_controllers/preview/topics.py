@@ -7,7 +7,7 @@ from typing import Any
 from firn.api.v1alpha1 import RetentionPolicy
 from firn.model.conditions import Reason
 from firn.model.jobs import RecordSchema, TableTarget
-from firn.model.names import OWN_CONFIG
+from firn.model.names import OWN_CONFIG, SCHEMA_CONTRACT
 from firn.schemas.changes import Change
 from firn.tables import rows
 from firn_controllers.cache.policies import KINDS, Kind, Resolution
@@ -96,7 +96,9 @@ def _topic(
             case plan.CreateTopic(partitions, _):
                 count = f"{partitions} partitions" if known or spec.partitions else "the profile's number of partitions"
                 text = f"Kafka topic {name} in profile {after.entry.profile} with {count}"
-                given = ", ".join(f"{key}={value}" for key, value in sorted(configs.items()))
+                # The schema for the brokers is compressed, and says nothing to a reader.
+                shown = {key: value for key, value in configs.items() if key != SCHEMA_CONTRACT}
+                given = ", ".join(f"{key}={value}" for key, value in sorted(shown.items()))
                 yield created("spec.topicName", f"{text} and {given}" if given else text)
             case plan.GrowTopic(partitions):
                 text = f"Kafka topic {name} grows; keys of later records may go to other partitions"

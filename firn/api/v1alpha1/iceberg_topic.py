@@ -13,6 +13,7 @@ from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
+from firn.decoders import checks
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -276,7 +277,10 @@ class SchemaSpec(ApiModel):
             "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
             "message needs format: Protobuf",
         ),
-        Rule("has(self.registry) || self.gate == 'None'", "gate needs registry"),
+        Rule(
+            "self.gate == 'None' || has(self.registry) || (self.gate == 'Decode' && has(self.format))",
+            "gate: Id needs registry, and gate: Decode needs format",
+        ),
         Rule("has(self.format) || !has(self.evolution)", "evolution needs format"),
         Rule(
             "has(self.registry) || !has(self.evolution) || self.evolution.incompatible == 'Hold'",
@@ -337,10 +341,11 @@ class SchemaSpec(ApiModel):
         description="The schema registry in which producers register their schemas. Each value begins with a byte 0 and the id of its schema."
         " The driver adds columns to the table when a schema has new fields.",
     )
-    gate: Literal["None", "Id"] = Field(
+    gate: Literal["None", "Id", "Decode"] = Field(
         default="None",
-        description="Check of records when producers send them. Id: the brokers reject a batch (INVALID_RECORD) unless each value begins with"
-        " the id of a schema of the subject. This needs a profile of kind Diskless whose registries have this registry.",
+        description="Check of records when producers send them, in a profile of kind Diskless. Id: the brokers reject a batch (INVALID_RECORD)"
+        " unless each value begins with the id of a schema of the subject. Decode: they also decode each value, and reject a batch with a"
+        " value that does not fit its schema. With registry, this is the schema of the id; the registries of the profile must have it.",
     )
     evolution: EvolutionSpec | None = Field(
         default=None,
@@ -980,15 +985,23 @@ class IcebergTopic(ApiModel):
     def topic_configs(self) -> dict[str, str]:
         """Return the topic configs of the spec, with those that its gate needs."""
         schema = self.spec.record_schema
-        if schema is None or schema.registry is None or schema.gate == "None":
+        if schema is None or schema.gate == "None":
             return self.spec.config
-        subject = schema.registry.subject or f"{self.topic_name}-value"
-        return {
-            **self.spec.config,
-            names.SCHEMA_GATE: schema.gate,
-            names.SCHEMA_REGISTRY: schema.registry.name,
-            names.SCHEMA_SUBJECT: subject,
-        }
+        configs = {**self.spec.config, names.SCHEMA_GATE: schema.gate}
+        if schema.registry is not None:
+            configs[names.SCHEMA_REGISTRY] = schema.registry.name
+            configs[names.SCHEMA_SUBJECT] = schema.registry.subject or f"{self.topic_name}-value"
+        if schema.gate == "Decode":
+            configs[names.SCHEMA_CONTRACT] = self.gate_contract
+        return configs
+
+    @property
+    def gate_contract(self) -> str:
+        """Return the schema by which brokers decode values, as a topic config; empty if the schema is not valid."""
+        try:
+            return checks.packed(self._decoded_schema())
+        except InvalidSpecError:
+            return ""
 
     @property
     def freshness_ms(self) -> int:

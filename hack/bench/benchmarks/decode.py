@@ -7,12 +7,14 @@ which makes Python objects. In Protobuf, it is google.protobuf, with a Python ob
 
 from __future__ import annotations
 
+import base64
 import datetime
 import io
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import fastavro
@@ -22,6 +24,7 @@ import pyarrow.json as pa_json
 
 from firn import protoc
 from firn.decoders.bad_records import BadRecordError
+from firn.decoders.checks import Check, check_of
 from firn.decoders.json import RecordReader
 from firn.model.jobs import Column, IngestJob, QualityRule, RecordSchema, Subject, TableTarget, WriterSchema
 from firn.schemas import avro, protobuf
@@ -39,6 +42,7 @@ from hack.bench.options import Options
 from hack.bench.records import avro as avro_records
 from hack.bench.records import measurements as records
 from hack.bench.records import protobuf as protobuf_records
+from hack.bench.records import trips
 from tests.unit.spark.tables import table_of
 
 _COUNT = 200_000
@@ -186,6 +190,30 @@ def _protobuf(values: list[bytes]) -> Figure:
     return Figure("decode_protobuf", _cost(decode, _COUNT), _UNIT, "lower", version, _cost(peer, len(few)))
 
 
+def _gate() -> Iterator[Figure]:
+    """Yield the costs of strict checks, as the gate of a diskless topic makes them."""
+    count = _COUNT // 20
+    descriptors = base64.b64encode(protoc.descriptors(protobuf_records.TEXT, ())).decode()
+    checked: dict[str, tuple[RecordSchema, list[bytes]]] = {
+        "avro": (
+            RecordSchema(format="Avro", text=json.dumps(avro_records.SCHEMA), framing="Registry"),
+            avro_records.Encoder(1).generate(count),
+        ),
+        "protobuf": (
+            RecordSchema(format="Protobuf", descriptors=descriptors, framing="Registry"),
+            protobuf_records.Encoder(1).generate(count),
+        ),
+        "wide": (RecordSchema(format="Json", fields=trips.COLUMNS), trips.Generator().generate(count)),
+    }
+    for name, (schema, values) in checked.items():
+        yield Figure(f"decode_gate_{name}", _cost(partial(_checked, check_of(schema), values), count), _UNIT, "lower")
+
+
+def _checked(check: Check, values: list[bytes]) -> None:
+    for value in values:
+        check(value)
+
+
 _RULES = (
     QualityRule(name="plausible", check="temperature between -90 and 60"),
     QualityRule(name="region-known", check="region is not null and region matches '^[a-z]+(-[a-z0-9]+)*$'"),
@@ -236,6 +264,7 @@ def measure(options: Options) -> Iterator[Figure]:
     yield Figure("decode_avro_registry", _avro_of_registry(values, 1), _UNIT, "lower")
     yield Figure("decode_avro_two_schemas", _avro_of_registry(values, 2), _UNIT, "lower")
     yield _protobuf(values)
+    yield from _gate()
 
     batches, job = _batches(values), _job(records.COLUMNS)
     rows = Decoder(job, ingested_at=0)

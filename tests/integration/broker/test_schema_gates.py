@@ -10,6 +10,8 @@ import pytest
 from confluent_kafka import KafkaError, Producer
 from confluent_kafka.admin import NewTopic
 
+from firn.decoders.checks import packed
+from firn.model.jobs import Column, RecordSchema
 from tests.integration.broker.admins import admin
 from tests.integration.broker.test_librdkafka import produce, read
 from tests.servers.apicurio import Apicurio, apicurio
@@ -136,3 +138,24 @@ def test_without_the_registry_known_ids_go_on_and_a_new_id_waits(
     way.mend()
     await_true("the batch with the new id is stored", stored)
     assert [message.value() for message in read(firn, topic, 5)][4] == framed(new)
+
+
+def test_a_gate_decodes_values_by_the_schema_of_the_topic_and_by_that_of_their_id(
+    firn: FirnBroker, registry: Apicurio, name: str
+) -> None:
+    fields = (Column(name="id", type="long"),)
+    inline = {
+        "firn.schema.gate": "Decode",
+        "firn.schema.contract": packed(RecordSchema(format="Json", fields=fields)),
+    }
+    by_id = {"firn.schema.gate": "Decode", "firn.schema.registry": "main"}
+    topics = [NewTopic(f"{name}-inline", 1, 1, config=inline), NewTopic(f"{name}-ids", 1, 1, config=by_id)]
+    for made in admin(firn).create_topics(topics).values():
+        made.result(20)
+    found = send(firn, f"{name}-inline", [b'{"id": "a"}', b'{"id": 1}', b"{"])
+    assert codes(found) == [KafkaError.INVALID_RECORD, _DIFFERENT_RECORD, KafkaError.INVALID_RECORD]
+    assert produce(firn, f"{name}-inline", [{"value": b'{"id": 1}'}]) == [0]
+    ours = registry.register(f"{name}-ids-value", schema("Decoded"))
+    found = send(firn, f"{name}-ids", [framed(ours) + b"x", framed(ours), framed(ours)[:5]])
+    assert codes(found) == [KafkaError.INVALID_RECORD, _DIFFERENT_RECORD, KafkaError.INVALID_RECORD]
+    assert produce(firn, f"{name}-ids", [{"value": framed(ours)}, {"value": None}]) == [0, 1]

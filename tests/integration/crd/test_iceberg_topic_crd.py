@@ -85,6 +85,7 @@ ACCEPTED: dict[str, Manifest] = {
     "protobuf of a registry": {"schema": {"format": "Protobuf", "registry": {"name": "main"}, "message": "shop.Order"}},
     "json of a registry": {"schema": {"format": "Json", "registry": {"name": "main"}}},
     "gate": {"schema": {"format": "Avro", "registry": {"name": "main"}, "gate": "Id"}},
+    "gate that decodes": {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "gate": "Decode"}},
     "avro of a registry": {
         "schema": {"format": "Avro", "registry": {"name": "main"}, "evolution": {"incompatible": "DeadLetter"}}
     },
@@ -224,9 +225,13 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"raw": "String", "renames": [{"from": "a", "to": "b"}]}},
         "renames need format",
     ),
-    "gate without registry": ({"schema": {"format": "Avro", "text": "{}", "gate": "Id"}}, "gate needs registry"),
+    "gate without registry": (
+        {"schema": {"format": "Avro", "text": "{}", "gate": "Id"}},
+        "gate: Id needs registry, and gate: Decode needs format",
+    ),
+    "gate without format": ({"schema": {"raw": "String", "gate": "Decode"}}, "gate: Decode needs format"),
     "another gate": (
-        {"schema": {"format": "Avro", "registry": {"name": "main"}, "gate": "Decode"}},
+        {"schema": {"format": "Avro", "registry": {"name": "main"}, "gate": "Any"}},
         "spec.schema.gate",
     ),
     "evolution without format": ({"schema": {"raw": "String", "evolution": {}}}, "evolution needs format"),

@@ -15,6 +15,7 @@ from firn.records.cursor import MalformedError
 from firn.schema_registry import RegistryAwayError
 from firn_broker import metrics
 from firn_broker.topics import gate
+from firn_broker.topics.value_checks import MOST_NAMED
 from tests.fakes.schemas import FakeSubjects
 from tests.fakes.virtual_time import run
 from tests.unit.broker import batches
@@ -292,7 +293,8 @@ async def alter(asked: Asked, configs: dict[str, str], code: ErrorCode = ErrorCo
 @pytest.mark.parametrize(
     ("configs", "message"),
     [
-        ({"firn.schema.gate": "Decode"}, "it has to be one of None, Id"),
+        ({"firn.schema.gate": "Any"}, "it has to be one of None, Id, Decode"),
+        ({"firn.schema.contract": "{}"}, "a schema as the operator writes it"),
         ({"firn.schema.registry": "Main!"}, "the name of a schema registry"),
         ({"firn.schema.registry": "other"}, "one of the broker's registries, which are: main; name one of them"),
         ({"firn.schema.registry": ""}, "one of the broker's registries"),
@@ -313,7 +315,12 @@ async def test_clients_see_the_configs_of_the_gate(asked: Asked, registry: FakeS
         include_synonyms=False, include_documentation=False,
     )  # fmt: skip
     found = {config.name: config.value for config in answer.results[0].configs if config.name.startswith("firn.")}
-    assert found == {"firn.schema.gate": "Id", "firn.schema.registry": "main", "firn.schema.subject": ""}
+    assert found == {
+        "firn.schema.contract": "",
+        "firn.schema.gate": "Id",
+        "firn.schema.registry": "main",
+        "firn.schema.subject": "",
+    }
 
 
 @at_a_gate
@@ -345,15 +352,15 @@ def test_large_batches_are_read_outside_the_event_loop() -> None:
 
 @at_a_gate
 async def test_an_answer_names_at_most_a_thousand_records(asked: Asked, registry: FakeSubjects) -> None:
-    answer = await produce(asked, "orders", 0, values(*[b""] * (gate.MOST_NAMED + 50)))
-    assert len(answer.record_errors) == gate.MOST_NAMED
+    answer = await produce(asked, "orders", 0, values(*[b""] * (MOST_NAMED + 50)))
+    assert len(answer.record_errors) == MOST_NAMED
     assert answer.error_message.startswith("1050 of 1050 records")
 
 
 @at_a_gate
 async def test_the_batches_of_a_request_share_the_names_of_records(asked: Asked, registry: FakeSubjects) -> None:
     await create(asked, "wide", 3, firn_schema_gate="Id", firn_schema_registry="main")
-    batch = bytes(values(*[b""] * (gate.MOST_NAMED // 2 + 10)))
+    batch = bytes(values(*[b""] * (MOST_NAMED // 2 + 10)))
     data = [{"name": "wide", "partition_data": [{"index": index, "records": batch} for index in range(4)]}]
     answer = await asked.ask(0, 9, acks=-1, timeout=zero(), topic_data=data)
     found = answer.responses[0].partition_responses

@@ -1,10 +1,13 @@
 """Topics whose brokers check schema ids at produce."""
 
 import json
+from random import Random
 from typing import Any
 
 import pytest
 
+from firn.decoders.checks import unpacked
+from firn.model.jobs import RecordSchema
 from tests import gen
 from tests.fakes.world import World
 
@@ -64,6 +67,10 @@ async def test_the_gate_follows_the_spec_and_its_end_removes_the_configs() -> No
     ("given", "message"),
     [
         (spec("classic"), "only diskless brokers can check records at produce, and profile classic has Kafka brokers"),
+        (
+            spec("classic", "Decode"),
+            "only diskless brokers can check records at produce, and profile classic has Kafka brokers",
+        ),
         (spec("theirs"), "only diskless brokers can check records at produce, and profile theirs has Kafka brokers"),
         (spec("closed"), "do not ask schema registry main; add it to profiles.closed.registries"),
         (spec("waves", name="other"), "do not ask schema registry other; add it to profiles.waves.registries"),
@@ -73,6 +80,47 @@ async def test_brokers_that_cannot_check_records_refuse_the_spec(given: dict[str
     live = await created(**given)
     assert live.conditions()["SpecValid"] == ("False", "BadSchema")
     assert message in live.message("SpecValid")
+
+
+FIELDS: list[dict[str, Any]] = [{"name": "id", "type": "long", "required": True}, {"name": "at", "type": "timestamptz"}]
+
+
+def decoding(fields: list[dict[str, Any]] = FIELDS, **schema: Any) -> dict[str, Any]:
+    return {"profile": "waves", "schema": {"format": "Json", "fields": fields, "gate": "Decode", **schema}}
+
+
+async def test_brokers_get_the_schema_of_a_topic_by_which_they_decode() -> None:
+    live = await created(**decoding(unknownFields="DeadLetter"))
+    assert live.conditions()["SpecValid"] == ("True", "Valid")
+    assert configs(live).keys() == {"firn.schema.gate", "firn.schema.contract"}
+    found = unpacked(configs(live)["firn.schema.contract"])
+    assert (found.fields, found.unknown_fields) == (live.job().record_schema.fields, "DeadLetter")
+    await change(live, decoding([*FIELDS, {"name": "note", "type": "string"}]))
+    assert [field.name for field in unpacked(configs(live)["firn.schema.contract"]).fields] == ["id", "at", "note"]
+    await change(live, decoding([*FIELDS, {"name": "note", "type": "string"}], gate="None"))
+    assert configs(live) == {}
+
+
+async def test_brokers_get_the_format_of_a_topic_with_a_registry() -> None:
+    live = await created(**spec(gate="Decode"))
+    contract = configs(live).pop("firn.schema.contract")
+    assert configs(live) == {
+        "retention.ms": "1000",
+        **GATED,
+        "firn.schema.gate": "Decode",
+        "firn.schema.contract": contract,
+    }
+    assert unpacked(contract) == RecordSchema(format="Avro", framing="Registry")
+
+
+async def test_a_schema_that_is_too_large_for_a_topic_config_is_refused() -> None:
+    chance = Random(1)
+    many = [{"name": f"f{chance.randbytes(30).hex()}", "type": "string"} for _ in range(900)]
+    live = await created(**decoding(many))
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert "more than 32000; make it smaller, register it in a schema registry, or remove gate" in live.message(
+        "SpecValid"
+    )
 
 
 def test_a_profile_names_configured_registries() -> None:

@@ -1,0 +1,207 @@
+"""Decode the values of batches by their schemas, in a process of its own: strict decoders are Python, and would hold the lock of the interpreter.
+
+A frame for the process (`firn_broker.topics.value_process`) is the length of its head, the head, and a batch. The answer is a
+`Verdict` as JSON. The process keeps the decoders of schemas. It asks for the texts that it lacks.
+"""
+
+import asyncio
+import json
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import structlog
+from kio.schema.errors import ErrorCode
+
+from firn.decoders import checks
+from firn.decoders.bad_records import BadRecordError
+from firn.decoders.checks import Check
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import RecordSchema
+from firn.records.codecs import CodecError
+from firn.records.contents import UndecodableError
+from firn.records.record_batch import Batch, InvalidBatchError
+from firn.records.values import FRAMING, first_bytes
+from firn_broker.log.checks import CheckProcess
+from firn_broker.log.decoder import Decoder
+from firn_broker.log.turns import Turns
+
+log = structlog.get_logger()
+
+MOST_RECORDS, MOST_BYTES = 10_000, 2 << 20
+"""Records of a batch that is decoded, and bytes to which it may decompress. A value takes up to 70 times its bytes of memory."""
+MOST_KEPT = 64
+"""Schemas whose decoders are kept."""
+MOST_NAMED, MOST_DETAILED = 1_000, 100
+"""Refused records of a batch that a verdict names, and those with a place and a detail."""
+ALL = b""
+"""The key of the schema of all values. Other keys are the first `FRAMING` bytes of values."""
+
+
+@dataclass(frozen=True, slots=True)
+class ValueSchema:
+    """A schema: a `RecordSchema` as JSON, and the name of this text."""
+
+    text: str
+    digest: str
+
+
+@dataclass(slots=True)
+class Verdict:
+    """The refused records of a batch, and how many there are."""
+
+    refused: list[tuple[int, str]] = field(default_factory=list)
+    """Index in the batch and reason of the first ones."""
+    count: int = 0
+    needed: list[str] = field(default_factory=list)
+    """Names of schemas whose text is not known. The batch was then not decoded."""
+    too_large: str = ""
+    """Why the batch cannot be decoded; empty if it was."""
+
+
+class Judge:
+    """Decodes the values of batches. Keeps the decoders of schemas."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, Check | str] = OrderedDict()
+        """Decoder by the name of a schema, or why values with this schema are wrong."""
+
+    def judge(self, batch: memoryview, schemas: Mapping[bytes, str], texts: Mapping[str, str]) -> Verdict:
+        """Decode a batch with the schemas that ``schemas`` names by the first bytes of values. Values without one pass."""
+        for digest, text in texts.items():
+            self._kept[digest] = _opened(text)
+            if len(self._kept) > MOST_KEPT:
+                self._kept.popitem(last=False)
+        missing = {*schemas.values()} - self._kept.keys()
+        if missing:
+            return Verdict(needed=sorted(missing))
+        for digest in schemas.values():
+            self._kept.move_to_end(digest)
+        opened = {first: self._kept[digest] for first, digest in schemas.items()}
+        try:
+            return self._decoded(batch, opened)
+        except UndecodableError as error:
+            if len(batch) <= MOST_BYTES and not isinstance(error.__cause__, CodecError):
+                return Verdict([(0, f"the broker cannot read the records of the batch: {error}")], 1)
+            return Verdict(too_large=str(error))
+        except MemoryError:
+            self._kept.clear()
+            return Verdict(too_large="its values take too much memory")
+
+    def _decoded(self, batch: memoryview, opened: Mapping[bytes, Check | str]) -> Verdict:
+        verdict = Verdict()
+        of_all = opened.get(ALL)
+        for index, value in enumerate(first_bytes(batch, MOST_BYTES, MOST_BYTES)):
+            check = of_all if of_all is not None else opened.get(value[:FRAMING]) if value is not None else None
+            why = _refusal(check, value)
+            if why is None:
+                continue
+            verdict.count += 1
+            if verdict.count <= MOST_NAMED:
+                verdict.refused.append((index, why if verdict.count <= MOST_DETAILED else why.partition(":")[0]))
+        return verdict
+
+
+def _refusal(check: Check | str | None, value: bytes | None) -> str | None:
+    """Return why a value is refused; None if it is not."""
+    if check is None or isinstance(check, str):
+        return check
+    try:
+        check(value)
+    except BadRecordError as error:
+        return f"{error.code}: {error.path}: {error.detail}"
+    except RecursionError:
+        return "the value nests too deep"
+    return None
+
+
+def _opened(text: str) -> Check | str:
+    try:
+        return checks.check_of(RecordSchema.model_validate_json(text))
+    except InvalidSpecError as error:
+        return f"{error}; register or set a schema that a table can hold"
+
+
+def framed(batch: memoryview, schemas: Mapping[bytes, str], texts: Mapping[str, str]) -> tuple[bytes, bytes, bytes]:
+    """Return the parts of a frame for the process."""
+    head = json.dumps({"schemas": {first.hex(): digest for first, digest in schemas.items()}, "texts": texts}).encode()
+    return len(head).to_bytes(4, "big"), head, bytes(batch)
+
+
+def answer(judge: Judge, frame: bytes) -> bytes:
+    """Return the answer of the process to a frame."""
+    end = 4 + int.from_bytes(frame[:4], "big")
+    head = json.loads(frame[4:end])
+    schemas = {bytes.fromhex(first): digest for first, digest in head["schemas"].items()}
+    return json.dumps(asdict(judge.judge(memoryview(frame)[end:], schemas, head["texts"]))).encode()
+
+
+def _verdict(answered: bytes) -> Verdict:
+    fields: dict[str, Any] = json.loads(answered)
+    return Verdict(**fields | {"refused": [(index, why) for index, why in fields["refused"]]})
+
+
+class ValueChecks:
+    """Checks one batch at a time. Turns go round the addresses of clients."""
+
+    def __init__(self, decoder: Decoder, *, own_process: bool) -> None:
+        """Decode in a process, or with ``decoder`` if there is none."""
+        self._decoder = decoder
+        self._turns = Turns(1, 1)
+        self._process = CheckProcess("firn_broker.topics.value_process") if own_process else None
+        self._judge = Judge()
+
+    async def judge(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
+        """Return the verdict on a batch of the client at ``address``.
+
+        ``schemas`` are those of values by their first bytes, or that of all values. Raises InvalidBatchError with
+        MESSAGE_TOO_LARGE for a batch that cannot be decoded, and with KAFKA_STORAGE_ERROR if the process ended.
+        """
+        require_size(batch)
+        digests = {first: schema.digest for first, schema in schemas.items()}
+        async with self._turns.turn(address):
+            verdict = await self._ask(batch, digests, {}, address)
+            if verdict.needed:
+                texts = {each.digest: each.text for each in schemas.values() if each.digest in verdict.needed}
+                verdict = await self._ask(batch, digests, texts, address)
+        if verdict.needed:
+            raise _ended("it keeps fewer schemas than the batch has")
+        if verdict.too_large:
+            raise InvalidBatchError(
+                ErrorCode.message_too_large,
+                f"a topic with firn.schema.gate=Decode accepts batches of at most {MOST_BYTES} bytes: {verdict.too_large}; send smaller"
+                " batches",
+            )
+        return verdict
+
+    async def _ask(self, batch: Batch, digests: Mapping[bytes, str], texts: Mapping[str, str], address: str) -> Verdict:
+        if self._process is None:
+            return await self._decoder.run(partial(self._judge.judge, batch.data, digests, texts), address)
+        try:
+            return _verdict(await self._process.ask(*framed(batch.data, digests, texts)))
+        except (OSError, asyncio.IncompleteReadError) as error:
+            log.warning(
+                "the process that decodes values ended or is stuck; the next batch starts it again", error=repr(error)
+            )
+            raise _ended("the next batch starts it again") from error
+
+    def close(self) -> None:
+        """End the process."""
+        if self._process is not None:
+            self._process.close()
+
+
+def require_size(batch: Batch) -> None:
+    """Raise InvalidBatchError with MESSAGE_TOO_LARGE for a batch with too many records. Java clients then split it."""
+    if batch.records > MOST_RECORDS:
+        raise InvalidBatchError(
+            ErrorCode.message_too_large,
+            f"the batch has {batch.records} records, more than the {MOST_RECORDS} that a topic with firn.schema.gate=Decode accepts in one"
+            " batch; send smaller batches",
+        )
+
+
+def _ended(what: str) -> InvalidBatchError:
+    return InvalidBatchError(ErrorCode.kafka_storage_error, f"the process that decodes values ended: {what}")

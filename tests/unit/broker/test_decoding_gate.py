@@ -1,0 +1,282 @@
+"""Topics whose gate decodes values accept only values of their schema."""
+
+import asyncio
+import json
+import os
+import re
+import signal
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from firn.decoders.checks import packed
+from firn.model.jobs import Column, RecordSchema, WriterSchema
+from firn.records.record_batch import InvalidBatchError, parse
+from firn.schema_registry import Registered, RegistryAwayError
+from firn_broker import metrics
+from firn_broker.log.decoder import Decoder
+from firn_broker.topics import gate, value_checks
+from firn_broker.topics.value_checks import ALL, ValueChecks, ValueSchema
+from tests.fakes.schemas import FakeSubjects
+from tests.fakes.virtual_time import run
+from tests.unit.broker.test_schema_gate import AWAY, alter, framed, values
+from tests.unit.broker.test_whole_brokers import produce
+from tests.unit.broker.whole import broker, create
+
+JSON = RecordSchema(format="Json", fields=(Column(name="id", type="long", required=True),))
+GOOD, BAD = b'{"id": 1}', b'{"id": "one"}'
+AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
+PROTO = 'syntax = "proto3"; message R { int32 id = 1; } message S { string a = 1; }'
+
+
+def inline(schema: RecordSchema = JSON) -> dict[str, str]:
+    return {"firn_schema_gate": "Decode", "firn_schema_contract": packed(schema)}
+
+
+def by_registry(**more: str) -> dict[str, str]:
+    return {"firn_schema_gate": "Decode", "firn_schema_registry": "main", **more}
+
+
+def with_schemas(**texts: str) -> FakeSubjects:
+    """Return a registry with schemas of the subject ``orders-value``, with the ids 7, 8, ..."""
+    registry = FakeSubjects()
+    for number, (kind, text) in enumerate(texts.items(), 7):
+        registry.registered[number] = {"orders-value"}
+        registry.schemas[number] = Registered(number, kind, WriterSchema(text=text))
+    return registry
+
+
+async def answered(configs: dict[str, str], registry: FakeSubjects, *batches: Any) -> list[Any]:
+    async with broker(registries=registry) as asked:
+        await create(asked, "orders", 1, **configs)
+        return [await produce(asked, "orders", 0, batch) for batch in batches]
+
+
+def refused(answer: Any) -> list[int]:
+    return [error.batch_index for error in answer.record_errors]
+
+
+def test_a_schema_of_the_topic_decides_about_each_value() -> None:
+    good, bad, tombstone = run(
+        answered(inline(), FakeSubjects(), values(GOOD, framed(7, GOOD)), values(GOOD, BAD, b"{"), values(None))
+    )
+    assert (good.error_code, good.base_offset) == (ErrorCode.none, 0)
+    assert bad.error_code is ErrorCode.invalid_record
+    assert refused(bad) == [1, 2]
+    assert bad.record_errors[0].batch_index_error_message == 'WrongKind: $.id: expected long, found string "one"'
+    assert bad.error_message.startswith("2 of 3 records do not fit the schema of topic orders; record 1: WrongKind")
+    assert tombstone.error_code is ErrorCode.invalid_record
+
+
+def test_a_protobuf_text_of_the_topic_is_compiled() -> None:
+    schema = RecordSchema(format="Protobuf", text=PROTO, message="S")
+    good, bad = run(answered(inline(schema), FakeSubjects(), values(b"\x0a\x01a"), values(b"\x0a\x01\xff")))
+    assert not good.error_code
+    assert refused(bad) == [0]
+    assert "InvalidUtf8: $.a" in bad.error_message
+
+
+def test_a_value_is_decoded_by_the_schema_of_its_id() -> None:
+    other = {**AVRO, "fields": [{"name": "name", "type": "string"}]}
+    registry = with_schemas(
+        AVRO=json.dumps(AVRO), PROTOBUF=PROTO, JSON=json.dumps({"properties": {"a": {"type": "integer"}}})
+    )
+    registry.registered[10], registry.schemas[10] = (
+        {"orders-value"},
+        Registered(10, "AVRO", WriterSchema(text=json.dumps(other))),
+    )
+    good = values(framed(7, b"\x02"), framed(10, b"\x02a"), framed(8, b"\0\x08\x05"), framed(9, b'{"a": 1}'), None)
+    bad = values(
+        framed(7, b"\x02a"), framed(10, b"\x02"), framed(8, b"\0\x0a\x05"), framed(9, b'{"a": "b"}'), framed(7, b"\x04")
+    )
+    accepted, answer = run(answered(by_registry(), registry, good, bad))
+    assert not accepted.error_code
+    assert refused(answer) == [0, 1, 2, 3]
+
+
+def test_values_with_a_schema_of_another_format_or_without_columns_are_refused() -> None:
+    texts = {"JSON": '{"properties": {"a": {"type": "integer"}}}', "AVRO": '"long"'}
+    contract = packed(RecordSchema(format="Avro"))
+    json_answer, number = run(
+        answered(
+            by_registry(firn_schema_contract=contract),
+            with_schemas(**texts),
+            values(framed(7, b"{}")),
+            values(framed(8, b"\x02")),
+        )
+    )
+    assert (
+        "schema 7 of schema registry main has the type JSON, and the topic has format: Avro"
+        in json_answer.error_message
+    )
+    assert "schema 8: the schema" in number.error_message
+    assert {json_answer.error_code, number.error_code} == {ErrorCode.invalid_record}
+
+
+def test_a_text_that_protoc_rejects_is_no_outage() -> None:
+    [answer] = run(answered(by_registry(), with_schemas(PROTOBUF="message {"), values(framed(7, b"\0"))))
+    assert answer.error_code is ErrorCode.invalid_record
+    assert "protoc rejects the text" in answer.error_message
+
+
+def test_an_id_of_another_subject_is_refused_before_values_are_decoded() -> None:
+    registry = with_schemas(AVRO=json.dumps(AVRO))
+    registry.registered[8] = {"refunds-value"}
+    [answer] = run(answered(by_registry(), registry, values(framed(7, b"xx"), framed(8, b"\x02"))))
+    assert refused(answer) == [1]
+    assert "no schema with id 8 in subject orders-value" in answer.error_message
+
+
+def test_while_the_registry_does_not_answer_only_new_ids_wait() -> None:
+    async def scenario() -> None:
+        registry = with_schemas(AVRO=json.dumps(AVRO))
+        registry.registered[8] = {"orders-value"}
+        async with broker(registries=registry) as asked:
+            await create(asked, "orders", 1, **by_registry())
+            assert not (await produce(asked, "orders", 0, values(framed(7, b"\x02")))).error_code
+            registry.problem = AWAY
+            assert not (await produce(asked, "orders", 0, values(framed(7, b"\x02")))).error_code
+            for _ in range(2):
+                answer = await produce(asked, "orders", 0, values(framed(8, b"\x02")))
+                assert answer.error_code is ErrorCode.kafka_storage_error
+            registry.problem = None
+            registry.schemas[8] = registry.schemas[7]
+            await asyncio.sleep(gate.RETRY_SECONDS + 0.1)
+            assert not (await produce(asked, "orders", 0, values(framed(8, b"\x02")))).error_code
+
+    run(scenario())
+
+
+def test_a_new_schema_of_the_topic_counts_at_once() -> None:
+    async def scenario() -> None:
+        async with broker(registries=FakeSubjects()) as asked:
+            await create(asked, "orders", 1, **inline())
+            assert (await produce(asked, "orders", 0, values(BAD))).error_code is ErrorCode.invalid_record
+            text = JSON.model_copy(update={"fields": (Column(name="id", type="string"),)})
+            await alter(asked, {"firn.schema.contract": packed(text)})
+            assert not (await produce(asked, "orders", 0, values(BAD))).error_code
+            assert (await produce(asked, "orders", 0, values(GOOD))).error_code is ErrorCode.invalid_record
+
+    run(scenario())
+
+
+def test_a_gate_without_registry_and_schema_is_not_valid() -> None:
+    async def scenario() -> None:
+        async with broker(registries=FakeSubjects()) as asked:
+            await create(asked, "orders")
+            message = await alter(asked, {"firn.schema.gate": "Decode"}, ErrorCode.invalid_config)
+            assert "one of the broker's registries" in (message or "")
+            await alter(
+                asked, {"firn.schema.gate": "Id", "firn.schema.contract": packed(JSON)}, ErrorCode.invalid_config
+            )
+
+    run(scenario())
+
+
+def test_batches_that_are_too_large_to_decode_name_the_limit() -> None:
+    many, large = (
+        values(*[GOOD] * (value_checks.MOST_RECORDS + 1)),
+        values(b" " * value_checks.MOST_BYTES + GOOD, codec="lz4"),
+    )
+    for answer in run(answered(inline(), FakeSubjects(), many, large)):
+        assert answer.error_code is ErrorCode.message_too_large
+        assert "send smaller batches" in answer.error_message
+
+
+def test_an_answer_names_a_thousand_records_and_details_of_a_hundred() -> None:
+    [answer] = run(answered(inline(), FakeSubjects(), values(*[BAD] * 1_500)))
+    assert answer.error_message.startswith("1500 of 1500 records")
+    found = [error.batch_index_error_message for error in answer.record_errors]
+    assert len(found) == value_checks.MOST_NAMED
+    assert [message == "WrongKind" for message in found].index(True) == value_checks.MOST_DETAILED
+
+
+def test_schemas_that_take_too_much_memory_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = json.dumps({**AVRO, "name": "S"})
+    registry = with_schemas(AVRO=json.dumps(AVRO))
+    registry.registered[8], registry.schemas[8] = {"orders-value"}, Registered(8, "AVRO", WriterSchema(text=other))
+    monkeypatch.setattr(gate, "MOST_SCHEMAS", 700)
+    batches = [values(framed(number, b"\x02")) for number in (7, 8, 7, 8)]
+    answers = run(answered(by_registry(), registry, *batches))
+    assert not any(answer.error_code for answer in answers)
+    assert registry.asked.count(7) > 1
+
+
+def test_values_of_a_very_large_schema_are_not_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gate, "MOST_SCHEMA", 10)
+    [answer] = run(answered(by_registry(), with_schemas(AVRO=json.dumps(AVRO)), values(framed(7, b"any"))))
+    assert not answer.error_code
+
+
+SCHEMA = ValueSchema(JSON.model_dump_json(), "one")
+
+
+@pytest.fixture
+async def checks() -> AsyncIterator[ValueChecks]:
+    with ThreadPoolExecutor(1) as thread:
+        checks = ValueChecks(Decoder(thread), own_process=True)
+        yield checks
+        checks.close()
+
+
+def batch(*of: Any) -> Any:
+    return parse(values(*of))
+
+
+async def test_a_process_of_its_own_decodes_values(checks: ValueChecks) -> None:
+    for _ in range(2):
+        verdict = await checks.judge(batch(GOOD, BAD, BAD), {ALL: SCHEMA}, "10.0.0.1")
+        assert (verdict.count, [index for index, _ in verdict.refused]) == (2, [1, 2])
+    other = ValueSchema(json.dumps({"format": "Avro", "text": json.dumps(AVRO)}), "two")
+    verdicts = await asyncio.gather(
+        *(
+            checks.judge(batch(b"\x02"), {ALL: (SCHEMA, other)[number % 2]}, f"10.0.0.{number % 3}")
+            for number in range(20)
+        )
+    )
+    assert [verdict.count for verdict in verdicts] == [1, 0] * 10
+
+
+async def test_a_process_that_ends_lets_the_client_send_again(checks: ValueChecks) -> None:
+    await checks.judge(batch(GOOD), {ALL: SCHEMA}, "10.0.0.1")
+    [process] = _value_processes()
+    os.kill(process, signal.SIGKILL)
+    with pytest.raises(InvalidBatchError) as error:
+        await checks.judge(batch(BAD), {ALL: SCHEMA}, "10.0.0.1")
+    assert error.value.code is ErrorCode.kafka_storage_error
+    assert (await checks.judge(batch(BAD), {ALL: SCHEMA}, "10.0.0.1")).count == 1
+
+
+def _value_processes() -> list[int]:
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    return [int(child) for child in children if b"value_process" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+async def test_a_hostile_value_takes_little_memory(checks: ValueChecks) -> None:
+    await checks.judge(batch(GOOD), {ALL: SCHEMA}, "10.0.0.1")
+    [process] = _value_processes()
+    many = b'{"id": 1, "other": [' + b"1," * (value_checks.MOST_BYTES // 2 - 50) + b"1]}"
+    with suppress(InvalidBatchError):
+        await checks.judge(batch(many), {ALL: SCHEMA}, "10.0.0.1")
+    assert (await checks.judge(batch(GOOD, BAD), {ALL: SCHEMA}, "10.0.0.1")).count == 1
+    [peak] = re.findall(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{process}/status").read_text())
+    assert int(peak) < 220_000
+
+
+def test_metrics_count_records_that_do_not_fit() -> None:
+    counters = [counter.labels("orders") for counter in (metrics.GATED_RECORDS, metrics.REFUSED_RECORDS)]
+    before = [counter._value.get() for counter in counters]
+    run(answered(inline(), FakeSubjects(), values(GOOD, BAD, BAD)))
+    assert [counter._value.get() - start for counter, start in zip(counters, before, strict=True)] == [3, 2]
+
+
+def test_an_access_error_of_the_registry_is_an_outage() -> None:
+    registry = with_schemas(AVRO=json.dumps(AVRO))
+    registry.problem = RegistryAwayError("no answer")
+    [answer] = run(answered(by_registry(), registry, values(framed(7, b"\x02"))))
+    assert answer.error_code is ErrorCode.kafka_storage_error
