@@ -36,6 +36,15 @@ class TopicState:
         return {**self.defaults, **self.configs}
 
 
+@dataclass(frozen=True, slots=True)
+class TopicNames:
+    """The names of all topics of a profile."""
+
+    names: frozenset[str]
+    cluster_id: str = ""
+    """Kafka's id of the cluster that answered; empty if it has none."""
+
+
 DELETION_CONFIGS = ("cleanup.policy", "retention.ms", "retention.bytes")
 """Topic configs that say when the log deletes records."""
 
@@ -59,7 +68,7 @@ class Topics(Protocol):
         """Describe the topic; return None if it does not exist."""
         ...
 
-    async def list_names(self, profile: str) -> frozenset[str]:
+    async def list_names(self, profile: str) -> TopicNames:
         """Return the names of all topics, also of those that Kafka uses itself."""
         ...
 

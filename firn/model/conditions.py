@@ -116,6 +116,9 @@ Correct the field in the message."""
     TOPIC_GONE = "TopicGone"
     """TopicReady: The Kafka topic of an IcebergTopic that a TopicSet made does not exist. Create the Kafka topic again, or delete the \
 IcebergTopic. Ready, Stalled: no topic of the TopicSet exists, so the operator deletes no IcebergTopic. Check the brokers of the profile."""
+    OTHER_CLUSTER = "OtherCluster"
+    """Ready, Stalled: TopicSets: the brokers of the profile are those of another Kafka cluster, and `removal` is Delete, so the operator \
+changes no IcebergTopic. Correct the brokers of the profile, or set `removal` to Keep."""
     BROKER_UNREACHABLE = "BrokerUnreachable"
     """TopicReady, TopicsListed, DeletionBlocked: The brokers do not answer, or a broker cannot run. \
 Check the profile's pods, the address and the network."""

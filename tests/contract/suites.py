@@ -107,13 +107,18 @@ class TopicsContract:
         assert (await self.await_visible(topics, name)).topic_id != first.topic_id
 
     async def test_the_list_of_names_has_all_topics(self, topics: Topics, name: str) -> None:
-        assert name not in await topics.list_names(PROFILE)
+        assert name not in (await topics.list_names(PROFILE)).names
         await topics.create(PROFILE, name, 2, {})
-        while name not in await topics.list_names(PROFILE):
+        while name not in (await topics.list_names(PROFILE)).names:
             pass
         await topics.delete(PROFILE, name)
-        while name in await topics.list_names(PROFILE):
+        while name in (await topics.list_names(PROFILE)).names:
             pass
+
+    async def test_the_list_of_names_names_its_cluster(self, topics: Topics) -> None:
+        first = await topics.list_names(PROFILE)
+        assert first.cluster_id
+        assert (await topics.list_names(PROFILE)).cluster_id == first.cluster_id
 
     async def test_the_fleet_state_counts_brokers(self, topics: Topics) -> None:
         for replicas in (False, True):

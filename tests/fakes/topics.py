@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
-from firn_controllers.ports import FleetState, TopicState
+from firn_controllers.ports import FleetState, TopicNames, TopicState
 from tests.fakes.faults import Faults, effect
 
 KNOWN_CONFIGS = re.compile(r"(retention|cleanup|segment|max|min|compression|delete|firn)\..*")
@@ -21,6 +21,7 @@ class FakeTopics:
         self.under_replicated = 0
         self.lagging_topics: tuple[str, ...] = ()
         self.brokers = 3
+        self.cluster_id = "kafka-1"
         self.defaults = {"cleanup.policy": "delete", "retention.ms": "604800000", "retention.bytes": "-1"}
         self._ids = 0
 
@@ -31,9 +32,9 @@ class FakeTopics:
             return None
         return replace(live, defaults={key: self.defaults[key] for key in self.defaults.keys() - live.configs.keys()})
 
-    async def list_names(self, profile: str) -> frozenset[str]:
+    async def list_names(self, profile: str) -> TopicNames:
         self._answer(profile)
-        return frozenset(topic for owner, topic in self.topics if owner == profile)
+        return TopicNames(frozenset(topic for owner, topic in self.topics if owner == profile), self.cluster_id)
 
     @effect
     async def create(self, profile: str, topic: str, partitions: int, configs: Mapping[str, str]) -> None:

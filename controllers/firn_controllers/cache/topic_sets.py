@@ -45,6 +45,11 @@ class SetEntry:
         return self.resource.spec.profile if self.resource is not None else None
 
     @property
+    def cluster_id(self) -> str:
+        """Kafka's id of the cluster whose topics the set follows; empty before the first list."""
+        return str(self.status.get("clusterId") or "")
+
+    @property
     def deletes(self) -> bool:
         """True if the set deletes IcebergTopics whose topics no longer match."""
         return self.resource is not None and self.resource.spec.removal == "Delete"

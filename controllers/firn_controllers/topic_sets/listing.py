@@ -12,10 +12,12 @@ TOPICS_PER_SECOND = 200
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Names of topics."""
+    """Names of topics, and the Kafka cluster that has them."""
 
     topics: frozenset[str] | None = None
     """None before the first list."""
+    cluster_id: str = ""
+    """Kafka's id of the cluster that answered; empty if it is not known."""
     problem: FirnError | None = None
     """The error of the last attempt."""
 

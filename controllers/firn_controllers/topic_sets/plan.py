@@ -32,6 +32,8 @@ class ObservedSet:
     """Uid of an IcebergTopic whose spec agreed -> digest of the template, and its generation."""
     deleted: frozenset[str] = frozenset()
     """Uids of IcebergTopics that this process deleted, and that the watch may still show."""
+    cluster_id: str = ""
+    """Kafka's id of the cluster that the list is of; empty if it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,9 @@ class SetPlan:
     """Number of matched topics beyond the limit."""
     lost: int = 0
     """Number of IcebergTopics that the plan does not delete although their topics do not exist, because no topic of the set exists."""
+
+    other_cluster: str = ""
+    """The id of the Kafka cluster, if it is not that of the set, and the set might delete IcebergTopics because of it."""
 
     @property
     def settled(self) -> bool:
@@ -79,6 +84,10 @@ def plan_set(observed: ObservedSet) -> SetPlan:
             by_topic[topic] = live
         else:
             strangers.append(live)
+    if entry.deletes and is_other(entry, observed.cluster_id):
+        return SetPlan(
+            len(observed.rendered), (), (), (), len(by_topic), len(strangers), (), 0, other_cluster=observed.cluster_id
+        )
     room = max(0, entry.resource.spec.limit - len(by_topic))
     others = [rendered for topic, rendered in observed.rendered.items() if topic not in by_topic]
     update, refused = _updates(observed, by_topic)
@@ -99,6 +108,11 @@ def plan_set(observed: ObservedSet) -> SetPlan:
         excess=max(0, len(others) - room),
         lost=len(strangers) if lost else 0,
     )
+
+
+def is_other(entry: SetEntry, cluster_id: str) -> bool:
+    """Return whether ``cluster_id`` is that of another Kafka cluster than the one whose topics the set has followed so far."""
+    return entry.cluster_id not in ("", cluster_id) and cluster_id != ""
 
 
 def _exists(observed: ObservedSet, live: TopicEntry) -> bool:

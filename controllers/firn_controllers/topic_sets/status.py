@@ -40,6 +40,8 @@ def set_status(report: SetReport) -> Manifest:
         "observedGeneration": entry.generation,
         "conditions": rendered(conditions(report), entry.status, entry.generation, report.now),
     }
+    if cluster_id := _cluster_id(report):
+        status["clusterId"] = cluster_id
     if plan is None:
         kept = ("matched", "made", "kept", "topicsRefused", "refused")
         return status | {key: entry.status[key] for key in kept if key in entry.status}
@@ -50,6 +52,12 @@ def set_status(report: SetReport) -> Manifest:
             for refusal in plan.refused[:MOST_REFUSED]
         ]
     return status
+
+
+def _cluster_id(report: SetReport) -> str:
+    """Return Kafka's id of the cluster that the set follows. A set that deletes nothing follows the brokers of its profile."""
+    known, listed = report.entry.cluster_id, report.listing.cluster_id
+    return known if known and (report.entry.deletes or not listed) else listed
 
 
 def paused_status(entry: SetEntry, now: datetime) -> Manifest:
@@ -114,6 +122,12 @@ def _ready(report: SetReport, plan: SetPlan, verdicts: dict[ConditionType, Verdi
             ConditionType.READY: making,
             ConditionType.RECONCILING: Verdict("True", Reason.MAKING_TOPICS, work),
         }
+    if plan.other_cluster:
+        other = _other_cluster(report, plan)
+        return {
+            ConditionType.READY: other,
+            ConditionType.STALLED: Verdict("True", Reason.OTHER_CLUSTER, other.message),
+        }
     if plan.lost:
         lost = _lost(report, plan)
         return {
@@ -147,6 +161,16 @@ def _ready(report: SetReport, plan: SetPlan, verdicts: dict[ConditionType, Verdi
             "True", Reason.ALL_READY, f"each of {plan.matched} matched topics has its IcebergTopic"
         )
     }
+
+
+def _other_cluster(report: SetReport, plan: SetPlan) -> Verdict:
+    return Verdict(
+        "False",
+        Reason.OTHER_CLUSTER,
+        f"the brokers of profile {report.entry.profile} are those of Kafka cluster {plan.other_cluster}, and the set has the topics of cluster"
+        f" {report.entry.cluster_id}, so the operator changes none of its {plan.made + plan.kept} IcebergTopics; correct the brokers of the profile,"
+        " or set removal to Keep, after which the set follows the new cluster",
+    )
 
 
 def _lost(report: SetReport, plan: SetPlan) -> Verdict:

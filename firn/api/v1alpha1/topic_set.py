@@ -147,6 +147,12 @@ class TopicSetStatus(ApiModel):
         " say whether its records land.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
+    cluster_id: str | None = Field(
+        default=None,
+        max_length=249,
+        description="Kafka's id of the cluster whose topics the set follows. With removal Delete, the operator changes no IcebergTopic while the"
+        " brokers of the profile have another id.",
+    )
     matched: int | None = Field(default=None, description="Number of topics that match.")
     made: int | None = Field(default=None, description="Number of these topics that have an IcebergTopic of this set.")
     kept: int | None = Field(

@@ -25,7 +25,7 @@ from firn.kafka_clients import NO_TOPIC, RECONNECT_BACKOFF_MS, connection_settin
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import KafkaConnection
-from firn_controllers.ports import DELETION_CONFIGS, FleetState, TopicState
+from firn_controllers.ports import DELETION_CONFIGS, FleetState, TopicNames, TopicState
 from firn_operator.adapters import secret_files
 from firn_operator.adapters.batches import Batch
 
@@ -103,7 +103,7 @@ class KafkaTopics:
         """Describe a topic; return None if it does not exist."""
         return await self._profiles[profile].describes.submit(topic)
 
-    async def list_names(self, profile: str) -> frozenset[str]:
+    async def list_names(self, profile: str) -> TopicNames:
         """Return the names of all topics."""
         return await self._profiles[profile].listings.submit(None)
 
@@ -152,7 +152,7 @@ class ProfileClients:
         self.alters: Batch[tuple[str, dict[str, str], tuple[str, ...]], None] = Batch(self._alter, _BATCH)
         self.deletes: Batch[str, None] = Batch(self._delete, _BATCH)
         self.fleets: Batch[bool, FleetState] = Batch(self._fleet, _BATCH)
-        self.listings: Batch[None, frozenset[str]] = Batch(self._list, _BATCH)
+        self.listings: Batch[None, TopicNames] = Batch(self._list, _BATCH)
 
     def admin(self) -> AdminClient:
         """Return the client, opened again after a secret file changed. Raises UnavailableError during `_REST`."""
@@ -301,10 +301,12 @@ class ProfileClients:
         lagging = tuple(sorted(set(short))[:LAGGING_SHOWN])
         return [FleetState(len(answer.brokers), len(short), lagging)] * len(calls)
 
-    async def _list(self, calls: Sequence[None]) -> Sequence[frozenset[str] | BaseException]:
+    async def _list(self, calls: Sequence[None]) -> Sequence[TopicNames | BaseException]:
         listed = asyncio.to_thread(self.admin().list_topics, timeout=REQUEST_TIMEOUT)
         answer = await self._answer("list topics", listed)
-        return [answer if isinstance(answer, BaseException) else frozenset(answer.topics)] * len(calls)
+        if isinstance(answer, BaseException):
+            return [answer] * len(calls)
+        return [TopicNames(frozenset(answer.topics), answer.cluster_id or "")] * len(calls)
 
     async def _each(
         self, action: str, topics: Sequence[str], futures: Mapping[str, "Future[Any]"], fine: int | None

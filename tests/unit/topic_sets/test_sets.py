@@ -6,7 +6,7 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import UnavailableError
-from firn_controllers.ports import Manifest, TopicState
+from firn_controllers.ports import Manifest, TopicNames, TopicState
 from tests import gen
 from tests.fakes.world import World
 
@@ -48,6 +48,11 @@ def world() -> World:
 def add(world: World, topic: str) -> None:
     """Create a Kafka topic, as a client does."""
     world.topics.topics["classic", topic] = TopicState(topic, f"id-{topic}", 1, {})
+
+
+def remove(world: World, removal: str) -> None:
+    """Change the field removal of the set."""
+    world.cluster.edit("events", lambda live: live["spec"].update(removal=removal), kind="TopicSet")
 
 
 async def created(world: World, *modifiers: gen.Modifier, name: str = "events", **spec: Any) -> None:
@@ -217,8 +222,8 @@ async def test_a_topic_that_is_missing_only_from_the_list_keeps_its_iceberg_topi
 ) -> None:
     await created(world, removal="Delete")
 
-    async def some(profile: str) -> frozenset[str]:
-        return frozenset(TOPICS[1:])
+    async def some(profile: str) -> TopicNames:
+        return TopicNames(frozenset(TOPICS[1:]), "kafka-1")
 
     monkeypatch.setattr(world.topics, "list_names", some)
     world.clock.advance(31)
@@ -226,10 +231,48 @@ async def test_a_topic_that_is_missing_only_from_the_list_keeps_its_iceberg_topi
     assert "shop-orders" in made(world)
 
 
+async def test_another_cluster_behind_the_address_deletes_nothing(world: World) -> None:
+    """It has topics of the set, and lacks others."""
+    await created(world, removal="Delete")
+    assert status(world)["clusterId"] == "kafka-1"
+    world.topics.cluster_id = "kafka-2"
+    del world.topics.topics["classic", "dev.shop.orders"]
+    add(world, "dev.web.other")
+    world.start()
+    world.clock.advance(31)
+    await world.settle(300)
+    assert set(made(world)) == {"shop-orders", "shop-carts", "web-clicks"}
+    assert ready(world) == ("False", "OtherCluster")
+    assert world.conditions("events", kind="TopicSet")["Stalled"] == ("True", "OtherCluster")
+    assert "of Kafka cluster kafka-2, and the set has the topics of cluster kafka-1" in world.message(
+        "Ready", "events", of="TopicSet"
+    )
+    assert status(world)["clusterId"] == "kafka-1"
+
+
+async def test_a_set_goes_on_when_its_cluster_is_back_or_when_it_may_follow_the_other_one(world: World) -> None:
+    await created(world, removal="Delete")
+    world.topics.cluster_id = "kafka-2"
+    world.clock.advance(31)
+    await world.settle()
+    assert ready(world) == ("False", "OtherCluster")
+    world.topics.cluster_id = "kafka-1"
+    world.clock.advance(31)
+    await world.settle()
+    assert ready(world) == ("True", "AllReady")
+    world.topics.cluster_id = "kafka-2"
+    for removal in ("Keep", "Delete"):
+        remove(world, removal)
+        world.clock.advance(31)
+        await world.settle()
+        assert ready(world) == ("True", "AllReady")
+        assert status(world)["clusterId"] == "kafka-2"
+
+
 @pytest.mark.parametrize(("removal", "left"), [("Keep", 3), ("Delete", 0)])
 async def test_removal_decides_at_the_deletion_of_the_set(world: World, removal: str, left: int) -> None:
     await created(world, removal="Delete")
-    world.cluster.edit("events", lambda live: live["spec"].update(removal=removal), kind="TopicSet")
+    remove(world, removal)
     world.cluster.remove("events", kind="TopicSet")
     await world.settle()
     assert world.cluster.all("TopicSet") == []

@@ -26,10 +26,12 @@ class ListingReconciler:
             return Outcome()
         before = listings.get(profile, Listing())
         try:
-            now = Listing(await context.ports.topics.list_names(profile))
+            listed = await context.ports.topics.list_names(profile)
+            now = Listing(listed.names, listed.cluster_id)
         except FirnError as error:
             now = replace(before, problem=error)
-        if now.topics != before.topics or str(now.problem) != str(before.problem):
+        same_brokers = (now.cluster_id, str(now.problem)) == (before.cluster_id, str(before.problem))
+        if now.topics != before.topics or not same_brokers:
             listings[profile] = now
             for each in sets:
                 context.wake_set(each.name, Lane.DEPENDENCY)

@@ -97,11 +97,11 @@ class TopicSetReconciler:
     ) -> Outcome:
         await self._render(memory, ready, topics)
         older = self._older_sets(entry)
-        plan = plan_set(self._observe(entry, memory, older))
+        plan = plan_set(self._observe(entry, memory, older, listing.cluster_id))
         changes = Changes()
         if not plan.settled:
             changes = await self._change(entry, memory, plan, topics)
-            plan = plan_set(self._observe(entry, memory, older))
+            plan = plan_set(self._observe(entry, memory, older, listing.cluster_id))
         problem = _refused_template(plan, changes)
         await self._report(entry, listing, plan, problem, changes)
         if plan.settled or problem is not None:
@@ -139,7 +139,9 @@ class TopicSetReconciler:
             uid: each for uid, each in memory.agreed.items() if self._context.topics.by_uid(uid) is not None
         }
 
-    def _observe(self, entry: SetEntry, memory: SetMemory, older: Callable[[str], Name | None]) -> ObservedSet:
+    def _observe(
+        self, entry: SetEntry, memory: SetMemory, older: Callable[[str], Name | None], cluster_id: str
+    ) -> ObservedSet:
         now = self._context.ports.clock.monotonic()
         memory.refused = {digest: each for digest, each in memory.refused.items() if each[1] > now}
         memory.deleted = {uid for uid in memory.deleted if self._context.topics.by_uid(uid) is not None}
@@ -154,6 +156,7 @@ class TopicSetReconciler:
             listed=memory.listing or frozenset(),
             agreed=memory.agreed,
             deleted=frozenset(memory.deleted),
+            cluster_id=cluster_id,
         )
 
     def _older_sets(self, entry: SetEntry) -> Callable[[str], Name | None]:
