@@ -109,6 +109,8 @@ class TableState:
     """Changes that the call made, as texts for users: added columns, partitioning, sort order, properties."""
     proposed: Proposal | None = None
     """Changes of columns that wait for an approval. The call changed nothing then."""
+    dropped: tuple[str, ...] = ()
+    """Paths of columns that another client dropped. Their fields are left out."""
 
 
 @dataclass(frozen=True, slots=True)

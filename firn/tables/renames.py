@@ -221,7 +221,7 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
             _learn(siblings, rename, earlier)
     missing = None
     for number, rename in enumerate(renames):
-        if missing is None and _find(after, destination(rename.new, renames[number + 1 :]))[1] is None:
+        if missing is None and not _reaches(after, destination(rename.new, renames[number + 1 :]), earlier):
             missing = rename
     steps = tuple(
         (paths[each["id"]][0], each["name"]) for _, each in _all(after, "") if paths[each["id"]][1] != each["name"]
@@ -243,7 +243,7 @@ def _learn(siblings: Fields, rename: Rename, earlier: dict[int, tuple[str, ...]]
             earlier[each["id"]] = (*earlier.get(each["id"], ()), rename.old_name)
 
 
-def _parts(kind: Any) -> Fields:
+def parts(kind: Any) -> Fields:
     """Return the fields directly inside a type. ``element`` and ``value`` are the names of those in lists and maps."""
     match kind:
         case {"type": "struct", "fields": fields}:
@@ -258,14 +258,22 @@ def _parts(kind: Any) -> Fields:
 def _all(fields: Fields, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
     for each in fields:
         yield path + each["name"], each
-        yield from _all(_parts(each["type"]), f"{path}{each['name']}.")
+        yield from _all(parts(each["type"]), f"{path}{each['name']}.")
 
 
 def _find(fields: Fields, path: str) -> tuple[Fields, dict[str, Any] | None]:
     """Return the fields of the struct at a path, and the field at its end."""
     first, _, rest = path.partition(".")
     found = next((each for each in fields if each["name"] == first), None)
-    return (fields, found) if found is None or not rest else _find(_parts(found["type"]), rest)
+    return (fields, found) if found is None or not rest else _find(parts(found["type"]), rest)
+
+
+def _reaches(fields: Fields, path: str, earlier: FormerNames) -> bool:
+    """Return whether a path leads to a field. Each step may be an earlier name, which another client has changed."""
+    first, _, rest = path.partition(".")
+    found = next((each for each in fields if each["name"] == first), None)
+    found = found or next((each for each in fields if first in earlier.get(each["id"], ())), None)
+    return found is not None and (not rest or _reaches(parts(found["type"]), rest, earlier))
 
 
 def _following(fields: Fields, former: FormerNames, path: str) -> Iterator[Rename]:
@@ -274,7 +282,7 @@ def _following(fields: Fields, former: FormerNames, path: str) -> Iterator[Renam
         for name in former.get(each["id"], ()):
             if name not in present:
                 yield Rename(old=path + name, new=path + each["name"])
-        yield from _following(_parts(each["type"]), former, f"{path}{each['name']}.")
+        yield from _following(parts(each["type"]), former, f"{path}{each['name']}.")
 
 
 def reused(fields: Fields, former: FormerNames, columns: Sequence[Column]) -> tuple[str, str] | None:
@@ -288,7 +296,7 @@ def _reused(
     known = {each["name"]: each for each in fields}
     for name, kind in members:
         if name in known:
-            found = _reused(_parts(known[name]["type"]), former, _members(kind), f"{path}{name}.")
+            found = _reused(parts(known[name]["type"]), former, _members(kind), f"{path}{name}.")
         else:
             other = next((each["name"] for each in fields if name in former.get(each["id"], ())), None)
             found = None if other is None else (path + name, other)

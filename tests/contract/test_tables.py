@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from pyiceberg.catalog import Catalog
 from pyiceberg.schema import Schema
+from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, Evolution, RecordSchema, Rename, TableTarget
+from firn.schemas.other_clients import SCHEMA_ID
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import Dropped, FoundTable
@@ -503,16 +505,56 @@ async def test_offsets_in_the_properties_are_ignored(
     assert await tables.found(target) == FoundTable(Ownership("uid-1"), "x")
 
 
-async def test_a_column_dropped_by_another_client_is_restored(
+async def test_columns_that_another_client_renames_or_drops_are_followed(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:
-    await tables.ensure(target, JSON, Claimant("uid-1"))
-    await tables.ensure(target, JSON, Claimant("uid-1"))
+    def table() -> Table:
+        return catalog.load_table((target.namespace, target.name))
+
+    claimant = Claimant("uid-1")
+    for _ in range(2):
+        await tables.ensure(target, JSON, claimant)
+    ids = {name: table().schema().find_field(name).field_id for name in ("carrier", "legs.element.miles")}
+    with table().update_schema() as update:
+        update.delete_column("delay")
+        update.rename_column("carrier", "airline")
+    with table().update_schema() as update:
+        update.rename_column("legs.element.miles", "distance")
+    state = await tables.ensure(target, JSON, claimant)
+    assert state is not None
+    assert state.dropped == ("delay",)
+    assert {text.split(" ")[1] for text in state.changed} == {"delay", "carrier", "legs.element.miles"}
+    more = changed(JSON, Column(name="note", type="string"))
+    for schema, made in ((JSON, ()), (more, ("column note added: string",)), (more, ())):
+        again = await tables.ensure(target, schema, claimant)
+        assert again is not None
+        assert (again.changed, again.dropped) == (made, ("delay",))
+    found = table().schema()
+    assert found.find_field("airline").field_id == ids["carrier"]
+    assert found.find_field("legs.element.distance").field_id == ids["legs.element.miles"]
+    assert not {"carrier", "delay", "legs.element.miles"} & set(found.column_names)
+    with table().update_schema() as update:
+        update.add_column("delay", IntegerType())
+    back = await tables.ensure(target, more, claimant)
+    assert back is not None
+    assert back.dropped == ()
+
+
+async def test_columns_whose_names_another_client_exchanges_are_refused(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    for _ in range(2):
+        await tables.ensure(target, JSON, Claimant("uid-1"))
     with catalog.load_table((target.namespace, target.name)).update_schema() as update:
         update.delete_column("delay")
-    state = await tables.ensure(target, JSON, Claimant("uid-1"))
-    assert state is not None
-    assert state.changed
+        update.rename_column("price", "delay")
+    with pytest.raises(InvalidSpecError, match="renamed column price to delay, which was the name of another column"):
+        await tables.ensure(target, JSON, Claimant("uid-1"))
+    table = catalog.load_table((target.namespace, target.name))
+    with table.transaction() as transaction:
+        transaction.remove_properties(SCHEMA_ID)
+    with pytest.raises(InvalidSpecError, match="column 'delay' is decimal"):
+        await tables.ensure(target, JSON, Claimant("uid-1"))
 
 
 async def test_a_table_dropped_by_another_client_is_recreated(

@@ -24,6 +24,8 @@ class Stored:
     ownership: Ownership = dataclasses.field(default_factory=Ownership)
     topic_id: str = ""
     schema_id: int = 0
+    dropped: tuple[str, ...] = ()
+    """Columns that another client has dropped."""
 
     @property
     def owner(self) -> str:
@@ -99,6 +101,7 @@ class FakeTables:
             owner=found_owner,
             created=created,
             changed=changed,
+            dropped=live.dropped,
         )
 
     async def found(self, target: TableTarget) -> FoundTable | None:

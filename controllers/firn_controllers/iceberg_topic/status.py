@@ -5,7 +5,7 @@ contain no counts, times or ids of attempts. So a second reconcile of an unchang
 which is not written again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -343,9 +343,11 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
 
 
 def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
-    """Return the condition about changes of the schema, if the spec has a policy for them or names renames."""
+    """Return the condition about changes of the schema, if the spec has a policy for them or names renames, or if another
+    client has dropped columns."""
     schema, target = observed.resource.spec.record_schema, observed.target
-    if schema is None or not (schema.evolution or schema.renames) or not isinstance(target, TableTarget):
+    dropped = findings.table.dropped if isinstance(findings.table, TableState) else ()
+    if schema is None or not (schema.evolution or schema.renames or dropped) or not isinstance(target, TableTarget):
         return {}
     kind, proposal, failure = ConditionType.SCHEMA_COMPATIBLE, _proposal(observed, findings), findings.failure
     progress = observed.progress if observed.group.heard else None
@@ -357,7 +359,18 @@ def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict
         return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(progress.table_message))}
     if not isinstance(findings.table, TableState):
         return {kind: as_before(observed, kind) or _pending("waiting for the table")}
+    if dropped:
+        return {kind: Verdict("True", Reason.COMPATIBLE, _dropped_text(target, dropped))}
     return {kind: Verdict("True", Reason.COMPATIBLE, f"table {target.identifier} has the columns of the schema")}
+
+
+def _dropped_text(target: TableTarget, dropped: Sequence[str]) -> str:
+    shown = ", ".join(dropped[:MOST_SHOWN])
+    more = f" and {len(dropped) - MOST_SHOWN} more" if len(dropped) > MOST_SHOWN else ""
+    return (
+        f"table {target.identifier}: another client dropped column {shown}{more}, and later rows leave the field out; to have it again, add the"
+        " column to the table with the same name"
+    )
 
 
 def _proposal(observed: ObservedTopic, findings: TopicFindings) -> Proposal | None:

@@ -37,6 +37,7 @@ from firn.model.progress import Proposal
 from firn.schema_registry import MOST_ID, TYPES, RegistryAwayError, SchemaRegistry, of_others
 from firn.schemas import changes, columns, projections, protobuf
 from firn.schemas.changes import Judgement
+from firn.schemas.other_clients import Dropped, Followed, kept_schema, without
 from firn.tables import evolution, rows, types
 from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_columns, reused
 from firn_spark.credentials import read_secret
@@ -247,6 +248,7 @@ class TableColumns:
     former: FormerNames = dataclasses.field(default_factory=dict)
     uuid: str = ""
     schema_id: int = 0
+    dropped: Dropped = dataclasses.field(default_factory=dict)
 
 
 NO_TABLE = TableColumns()
@@ -315,8 +317,9 @@ def adapted(
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
+    schema = kept_schema(schema, Followed(table.former, table.dropped, fields=table.fields))
     known = {number: each for number, each in topic.reading.schemas.items() if only is None or number in only}
-    renaming = _renaming(topic.job.record_schema, known, table)
+    renaming = _renaming(schema, known, table)
     named = _named(renaming)
     own = _of_fields(schema, present)
     if named:
@@ -350,7 +353,8 @@ def adapted(
                 " IcebergTopic again with another topicName and table.name",
                 reason=Reason.INCOMPATIBLE_SCHEMA,
             ) from error
-    return _projected(schema.model_copy(update={"fields": fields, "renames": named}), present), left_out
+    kept = without(fields, table.fields, table.dropped)
+    return _projected(schema.model_copy(update={"fields": kept, "renames": named}), present), left_out
 
 
 def _as_columns(present: Mapping[str, str]) -> list[Column]:

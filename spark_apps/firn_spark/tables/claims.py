@@ -13,6 +13,7 @@ from typing import Any
 
 from firn.model import names
 from firn.model.errors import CommitConflictError
+from firn.schemas.other_clients import SCHEMA_ID
 from firn_spark.failpoints import Failpoints
 from firn_spark.tables.commits import CLAIM, Claim, Committer, Landed, newest, read_claim
 from firn_spark.tables.swaps import swap
@@ -27,13 +28,15 @@ class Work:
     """The newest ingestion commit that the writer has read."""
     cluster: Callable[[], str]
     """Return the id of the Kafka cluster."""
+    schema_id: int | None = None
+    """Id of the table's schema that the writer's columns agree with."""
 
 
 def take(committer: Committer, table: Any, epoch: int | None, least: int, work: Work) -> int:
     """Claim ``table`` for this writer and return its epoch.
 
     ``epoch`` is the epoch that this writer has already taken. If it is None, the writer takes the next epoch, above ``least``.
-    The claim also records the Kafka cluster, unless the table's records are of another topic.
+    The claim also records the schema of the table, and the Kafka cluster, unless the table's records are of another topic.
     Raises FencedError if another writer has claimed the table since, CommitConflictError if a commit of another topic
     has come since, and the errors of `swap`.
     """
@@ -82,4 +85,6 @@ class _Take:
         ours = self.landed is None or self.landed.topic_id == self.work.topic_id
         cluster = self.work.cluster() if ours else ""
         known = {names.TABLE_KAFKA_CLUSTER: cluster} if cluster else {}
+        if self.work.schema_id is not None:
+            known[SCHEMA_ID] = str(self.work.schema_id)
         return base, self.committer.replaced(base, None, {CLAIM: str(self.claim), **known})

@@ -4,6 +4,40 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from firn.model.conditions import Reason
+from firn.model.errors import ConflictError, InvalidSpecError
+from firn.model.jobs import IngestJob
+from firn.schemas import other_clients
+from firn.schemas.other_clients import SCHEMA_ID, Followed
+from firn.tables import rows
+from firn.tables.renames import Fields
+from firn_spark.jvm import texts
+
+
+def fields(jvm: Any, schema: Any) -> Fields:
+    """Return the fields of a Java schema in the JSON of Iceberg's specification."""
+    found: Fields = json.loads(jvm.org.apache.iceberg.SchemaParser.toJson(schema))["fields"]
+    return found
+
+
+def followed(jvm: Any, table: Any, job: IngestJob) -> Followed:
+    """Return the names of the table's columns after changes of other clients, from the metadata that ``table`` has in memory.
+
+    Raises ConflictError (SchemaIncompatible) that names the table if they are ambiguous.
+    """
+    properties, current = texts(table.properties()), int(table.schema().schemaId())
+    schemas = {current: fields(jvm, table.schema())}
+    known = properties.get(SCHEMA_ID, "")
+    if known.isdecimal() and int(known) != current:
+        earlier = table.schemas().get(int(known))
+        if earlier is not None:
+            schemas[int(known)] = fields(jvm, earlier)
+    restored = [column.name for column in rows.key_columns(job.record_schema.key)]
+    try:
+        return other_clients.followed(schemas, current, properties, restored)
+    except InvalidSpecError as error:
+        raise ConflictError(f"table {job.table.identifier}: {error}", reason=Reason.SCHEMA_INCOMPATIBLE) from None
+
 
 def replaced_column(written: str, current: str) -> str | None:
     """Return a column of the schema ``written`` that has another field id in the schema ``current``, else None.

@@ -10,19 +10,25 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import structlog
 from py4j.protocol import Py4JJavaError
 
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError
 from firn.model.jobs import Column, Evolution, IngestJob, Rename, TableTarget
+from firn.schemas import other_clients
+from firn.schemas.other_clients import Followed
 from firn.tables import evolution, renames, rows, table_properties, transforms, types
 from firn.tables.ownership import Claimant, Ownership
-from firn.tables.renames import Fields, FormerNames
+from firn.tables.renames import Fields, FormerNames, Renaming
 from firn_spark.jvm import elements, json_node, texts
 from firn_spark.tables.catalogs import Catalogs
+from firn_spark.tables.columns import fields, followed
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
 from firn_spark.tables.vended import io_properties
 from firn_spark.worker.data_files import TableSpec
+
+log = structlog.get_logger()
 
 TOKEN_SECONDS = 30.0
 """Shortest time between two attempts to get another token from a catalog that does not accept the last one."""
@@ -32,7 +38,7 @@ def schema_json(columns: Sequence[Column]) -> str:
     """Return Iceberg's schema JSON of ``columns``, with field ids level by level (Iceberg spec, appendix C)."""
     ids = itertools.count(1)
     tops = [next(ids) for _ in columns]
-    fields = [
+    made = [
         {
             "id": number,
             "name": column.name,
@@ -42,7 +48,7 @@ def schema_json(columns: Sequence[Column]) -> str:
         }
         for number, column in zip(tops, columns, strict=True)
     ]
-    return json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
+    return json.dumps({"type": "struct", "schema-id": 0, "fields": made})
 
 
 def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
@@ -160,16 +166,40 @@ class Tables:
         if table is None:
             terms = (target.partition_by or (), target.sort_by or ())
             return self.create(target, target.name, columns, *terms, self.claimant(job))
-        claimant = self.claimant(job)
+        known = self.follow(table, job)
         try:
-            claimant.check(target.identifier, Ownership.of(texts(table.properties())))
-            following = self._rename(table, rows.column_renames(job.record_schema, job.record_schema.renames))
-            self._evolve(
-                table, target, renames.renamed_columns(columns, following), claimant, job.record_schema.evolution
-            )
+            wanted = rows.column_renames(job.record_schema, job.record_schema.renames)
+            change = self._rename(table, known, wanted)
+            columns = renames.renamed_columns(columns, change.following)
+            columns = other_clients.without(columns, change.fields, known.dropped)
+            self._evolve(table, target, columns, self.claimant(job), job.record_schema.evolution)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
+
+    def follow(self, table: Any, job: IngestJob) -> Followed:
+        """Keep the earlier names of columns that other clients have renamed, and the names of those that they have dropped.
+
+        Returns the names of the table. Raises ConflictError: SchemaIncompatible if they are ambiguous, ResourceConflict if the
+        table belongs to another control plane.
+        """
+        try:
+            properties = texts(table.properties())
+            self.claimant(job).check(job.table.identifier, Ownership.of(properties))
+            known = self.followed(table, job)
+            changed = known.properties(properties)
+            if known.texts:
+                changed[other_clients.SCHEMA_ID] = str(table.schema().schemaId())
+                log.warning("another client changed columns", table=job.table.identifier, changes=known.texts)
+            if changed:
+                _set(table, changed)
+        except JAVA_ERRORS as error:
+            raise translate(error, f"table {job.table.identifier}") from error
+        return known
+
+    def followed(self, table: Any, job: IngestJob) -> Followed:
+        """Return the names of the table after changes of other clients, without a change. Raises as `follow`."""
+        return followed(self.jvm, table, job)
 
     def create(
         self,
@@ -213,6 +243,7 @@ class Tables:
                 **table_properties.created_with(columns, self._catalogs.has_own_references(target.catalog)),
                 **target.properties,
                 **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
+                other_clients.SCHEMA_ID: "0",
             }
             for key, value in properties.items():
                 builder.withProperty(key, value)
@@ -230,13 +261,11 @@ class Tables:
 
     def columns(self, table: Any) -> dict[str, str]:
         """Return the types of the table's columns, in the notation of `firn.tables.types`."""
-        fields = json.loads(self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
-        return {field["name"]: types.of_json(field["type"]) for field in fields}
+        return {field["name"]: types.of_json(field["type"]) for field in fields(self.jvm, table.schema())}
 
     def names(self, table: Any) -> tuple[Fields, FormerNames]:
         """Return the columns of the table in Iceberg's JSON, and their earlier names by field id."""
-        fields: Fields = json.loads(self.jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))["fields"]
-        return fields, renames.read_former_names(texts(table.properties()))
+        return fields(self.jvm, table.schema()), renames.read_former_names(texts(table.properties()))
 
     def following(self, table: Any) -> tuple[Rename, ...]:
         """Return the renames from all earlier names of the table's columns to the present ones."""
@@ -252,23 +281,23 @@ class Tables:
         """Return the Java data file of a writer's descriptor."""
         return data_file(self.jvm, table, descriptor)
 
-    def _rename(self, table: Any, wanted: Sequence[Rename]) -> tuple[Rename, ...]:
+    def _rename(self, table: Any, known: Followed, wanted: Sequence[Rename]) -> Renaming:
         """Rename columns in one commit with the property that keeps their earlier names. Return all names that records may have."""
-        if not wanted:
-            return self.following(table)
-        change = renames.planned(*self.names(table), wanted)
+        wanted = [each for each in wanted if not other_clients.is_dropped(each.new, known.fields, known.dropped)]
+        change = renames.planned(known.fields, known.former, wanted)
         if change.steps:
             transaction = table.newTransaction()
             columns = transaction.updateSchema()
             for path, name in change.steps:
                 columns.renameColumn(path, name)
             columns.commit()
-            _set(transaction, change.properties)
+            number = str(transaction.table().schema().schemaId())
+            _set(transaction, {**change.properties, other_clients.SCHEMA_ID: number})
             transaction.commitTransaction()
             table.refresh()
         elif change.properties:
             _set(table, change.properties)
-        return change.following
+        return change
 
     def _evolve(
         self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant, policy: Evolution

@@ -354,6 +354,10 @@ class JavaTable:
         metadata = self._metadata()
         return SimpleNamespace(schemaId=lambda: metadata.schema_id, json=metadata.schema)
 
+    def schemas(self) -> Any:
+        metadata = self._metadata()
+        return {metadata.schema_id: self.schema()}
+
     def spec(self) -> Any:
         return SimpleNamespace(specId=lambda: 0, fields=list, json="{}")
 
@@ -379,7 +383,10 @@ class JavaTable:
         base = self._operations.current()
         present, added = json.loads(base.metadata.schema), json.loads(text)
         fields = {item["name"]: item for item in present["fields"]}
-        fields |= {item["name"]: item for item in added["fields"]}
+        for item in added["fields"]:
+            known = fields.get(item["name"])
+            fresh = {"id": 1000 * (base.metadata.schema_id + 1) + item["id"]}
+            fields[item["name"]] = {**item, **({"id": known["id"]} if known is not None else fresh)}
         schema = json.dumps({**present, "fields": list(fields.values())})
         updated = replace(base.metadata, schema=schema, schema_id=base.metadata.schema_id + 1)
         self._operations.commit(base, JavaMetadata(updated))

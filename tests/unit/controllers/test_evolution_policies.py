@@ -131,6 +131,19 @@ async def test_a_topic_without_a_policy_has_no_condition_about_its_schema() -> N
     assert "SchemaCompatible" not in live.conditions()
 
 
+async def test_the_condition_names_columns_that_another_client_has_dropped() -> None:
+    live = World()
+    live.cluster.create(gen.topic("flights", schema={"format": "Json", "fields": [ID, NOTE]}))
+    await live.settle()
+    (table,) = live.tables.tables.values()
+    table.dropped = ("note",)
+    live.cluster.edit("flights", gen.annotated(names.RESTART, "now"))
+    await live.settle()
+    assert live.conditions()["SchemaCompatible"] == ("True", "Compatible")
+    assert "another client dropped column note" in live.message("SchemaCompatible")
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
 async def test_proposals_of_the_driver_stand_in_the_status() -> None:
     live = await created(ID, add="Propose")
     proposal = Proposal(changes=("add column x: int", "add column y: int"), approve="0123456789ab")

@@ -5,6 +5,7 @@ from typing import Any, cast
 
 import pytest
 
+from firn.schemas.other_clients import Followed
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds import preparation
 from firn_spark.ingestion.rounds.preparation import Preparation
@@ -19,9 +20,11 @@ def preparing(monkeypatch: pytest.MonkeyPatch, end: int = 0, landed: Landed | No
     metadata = SimpleNamespace(currentSchemaId=lambda: 1, defaultSpecId=lambda: 1, defaultSortOrderId=lambda: 1)
     table = SimpleNamespace(
         uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
-        operations=lambda: SimpleNamespace(current=lambda: metadata),
+        schema=lambda: SimpleNamespace(schemaId=lambda: 1), operations=lambda: SimpleNamespace(current=lambda: metadata),
     )  # fmt: skip
-    tables = SimpleNamespace(ensure=lambda _: table, spec=lambda _: None, following=lambda _: ())
+    tables = SimpleNamespace(
+        ensure=lambda _: table, spec=lambda _: None, following=lambda _: (), followed=lambda *_: Followed()
+    )
     kafka = SimpleNamespace(ends=lambda topics: {"orders": {0: end}})
     nothing: Any = None
     return Preparation(nothing, cast(Any, tables), cast(Any, lambda _: kafka), nothing, Failpoints())

@@ -28,7 +28,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError, UnavailableError, table_is_ahead
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.progress import Proposal
-from firn.schemas import changes
+from firn.schemas import changes, other_clients
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import TableState
@@ -151,6 +151,7 @@ class Agreement:
             **table_properties.created_with(self._layout.columns, self._connection.settings.has_own_references),
             **self._layout.properties,
             **self._marks(),
+            other_clients.SCHEMA_ID: "0",
         }
         if isinstance(self._catalog, LeanSqlCatalog):
             place = f"{location}/{self._target.name}"
@@ -181,10 +182,13 @@ class Agreement:
         state = _state(metadata)
         self._claimant.check(self._target.identifier, Ownership.of(metadata.properties))
         reason = Reason.INCOMPATIBLE_SCHEMA if state.owner == self._claimant.uid else Reason.SCHEMA_INCOMPATIBLE
+        known = evolution.followed(metadata, self._layout, reason)
+        state = replace(state, dropped=known.paths)
         names_change = evolution.planned_renames(
-            metadata.schema(), metadata.properties, metadata.specs().values(), self._layout, reason
+            metadata.schema(), known, metadata.specs().values(), self._layout, reason
         )
         named = evolution.layout_named(self._layout, names_change.following)
+        named = evolution.layout_without(named, names_change.fields, known.dropped)
         renamed = evolution.renamed_schema(metadata.schema(), names_change)
         steps = evolution.schema_steps(renamed, named, reason, names_change.former)
         ours = table_properties.set_for(self._claimant, metadata.properties)
@@ -200,7 +204,7 @@ class Agreement:
         if metadata.format_version > 2 or self._target.format_version > 2:
             return state
         transaction = table.transaction()
-        changed: list[str] = []
+        changed = list(known.texts)
         if metadata.format_version < self._target.format_version:
             transaction.upgrade_table_version(self._target.format_version)
             changed.append(f"format version {self._target.format_version}")
@@ -209,13 +213,16 @@ class Agreement:
                 for path, name in names_change.steps:
                     update.rename_column(path, name)
             changed += names_change.texts
-        if names_change.properties:
-            transaction.set_properties(names_change.properties)
+        kept = {**known.properties(metadata.properties), **names_change.properties}
+        if kept:
+            transaction.set_properties(kept)
         if steps:
             with transaction.update_schema() as update:
                 for step in steps:
                     step.act(update)
             changed += [step.text for step in steps]
+        if known.texts or names_change.steps or steps:
+            transaction.set_properties({other_clients.SCHEMA_ID: str(transaction.table_metadata.current_schema_id)})
         changed += _repartition(transaction, layout)
         changed += _resort(transaction, layout)
         changed += self._set_properties(transaction)

@@ -22,10 +22,11 @@ from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename, TableTarget
-from firn.schemas import changes
+from firn.schemas import changes, other_clients
 from firn.schemas.changes import Change
+from firn.schemas.other_clients import Followed
 from firn.tables import renames, rows, table_properties, transforms, types
-from firn.tables.renames import FormerNames, Renaming
+from firn.tables.renames import Fields, FormerNames, Renaming
 from firn.tables.transforms import PartitionTerm, SortTerm
 
 Parsed = TypeVar("Parsed")
@@ -58,6 +59,8 @@ class Layout:
     may_be_wider: bool = False
     """True if a column of the table may be wider than in the schema, because the driver may have widened it."""
     renames: tuple[Rename, ...] = ()
+    restored: frozenset[str] = frozenset()
+    """Columns that are added again after another client has renamed or dropped them: those of keys."""
 
 
 def layout(target: TableTarget, schema: RecordSchema) -> Layout:
@@ -70,6 +73,7 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         properties=target.properties,
         may_be_wider=schema.subject is not None,
         renames=rows.column_renames(schema, schema.renames),
+        restored=frozenset(column.name for column in rows.key_columns(schema.key)),
     )
 
 
@@ -77,12 +81,28 @@ def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tupl
     return None if terms is None else tuple(parse(term) for term in terms)
 
 
+def followed(metadata: TableMetadata, layout: Layout, reason: Reason) -> Followed:
+    """Return the names of a table after the changes of other clients. Raises InvalidSpecError with ``reason`` that names the table."""
+    schemas = {schema.schema_id: schema_fields(schema) for schema in metadata.schemas}
+    try:
+        return other_clients.followed(schemas, metadata.current_schema_id, metadata.properties, layout.restored)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"table {layout.identifier}: {error}", reason=reason) from None
+
+
+def schema_fields(schema: Schema) -> Fields:
+    """Return the fields of a schema in the JSON of Iceberg's specification."""
+    fields: Fields = json.loads(schema.model_dump_json())["fields"]
+    return fields
+
+
 def planned_renames(
-    metadata: Schema, properties: Mapping[str, str], specs: Iterable[PartitionSpec], layout: Layout, reason: Reason
+    metadata: Schema, known: Followed, specs: Iterable[PartitionSpec], layout: Layout, reason: Reason
 ) -> Renaming:
     """Return the changes of names in a table with this schema. Raises InvalidSpecError with ``reason`` that names table and column."""
-    fields = json.loads(metadata.model_dump_json())["fields"]
-    change = renames.planned(fields, renames.read_former_names(properties), layout.renames)
+    fields = schema_fields(metadata)
+    wanted = [each for each in layout.renames if not other_clients.is_dropped(each.new, fields, known.dropped)]
+    change = renames.planned(fields, known.former, wanted)
     table = f"table {layout.identifier}"
     both = next((each for each in change.collisions if not each.by_schema), None)
     if both is not None:
@@ -116,6 +136,11 @@ def layout_over(layout: Layout, properties: Mapping[str, str]) -> Layout:
         partition=table_properties.wanted_terms(table_properties.PARTITION_BY, layout.partition, properties),
         sort=table_properties.wanted_terms(table_properties.SORT_BY, layout.sort, properties),
     )
+
+
+def layout_without(layout: Layout, fields: Fields, dropped: other_clients.Dropped) -> Layout:
+    """Return the layout without columns that have been dropped from a table with these fields."""
+    return replace(layout, columns=other_clients.without(layout.columns, fields, dropped))
 
 
 def layout_named(layout: Layout, following: Sequence[Rename]) -> Layout:

@@ -11,6 +11,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
+from firn.schemas.other_clients import kept_schema
 from firn.tables import renames, rows
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
@@ -123,14 +124,21 @@ class Preparation:
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
         if topic.job.record_schema.subject is None:
-            found = self._read(topic, lambda: self._tables.ensure(topic.job))
+            found = self._read(topic, lambda: self._ensure(topic))
             # The table may have other names than the contract, because the operator renames columns before it writes the contract.
-            following = rows.column_renames(topic.job.record_schema, self._tables.following(found[0]))
-            topic.reading.schema = renames.named(topic.job.record_schema, following) if following else None
+            schema, known = topic.job.record_schema, self._tables.followed(found[0], topic.job)
+            kept = kept_schema(renames.named(schema, rows.column_renames(schema, known.following)), known)
+            topic.reading.schema = None if kept is schema else kept
             return found
         topic.reading.schemas |= writer_schemas.schema_of_contract(topic.job.record_schema)
         writer_schemas.learn(topic, self._registries)
         return self._read(topic, lambda: self._ensure_adapted(topic))
+
+    def _ensure(self, topic: Topic) -> Any:
+        """Return the table with the columns of the topic."""
+        table = self._tables.ensure(topic.adapted_job)
+        topic.table.schema_id = int(table.schema().schemaId())
+        return table
 
     def _ensure_adapted(self, topic: Topic) -> Any:
         """Return the table, with columns for all schemas that the driver keeps for the topic."""
@@ -139,10 +147,11 @@ class Preparation:
         present = {} if table is None else self._tables.columns(table)
         columns = writer_schemas.NO_TABLE
         if table is not None:
+            known = self._tables.follow(table, topic.job)
             schema_id = table.operations().current().currentSchemaId()
-            columns = TableColumns(*self._tables.names(table), str(table.uuid()), schema_id)
+            columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped)
         reading.schema, reading.incompatible = writer_schemas.allowed(topic, present, columns)
-        return self._tables.ensure(topic.adapted_job)
+        return self._ensure(topic)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:
         """Load the table, and store what the topic reports of it. Returns the table and the newest ingestion commit.
@@ -202,7 +211,9 @@ class Preparation:
             topic.table.java,
             topic.epoch,
             dead.epoch if dead is not None else 0,
-            claims.Work(topic_id, topic.table.landed, self._kafkas(topic.job.profile).cluster_id),
+            claims.Work(
+                topic_id, topic.table.landed, self._kafkas(topic.job.profile).cluster_id, topic.table.schema_id
+            ),
         )
         self._failpoints.reach("after-claim")
         return topic.epoch
@@ -344,9 +355,9 @@ class Preparation:
         metadata = table.operations().current()
         ids = (metadata.currentSchemaId(), metadata.defaultSpecId(), metadata.defaultSortOrderId())
         if topic.table.ids is not None and topic.table.ids != ids:
-            if self._tables.following(table) != topic.table.following:
+            if self._tables.following(table) != topic.table.following or self._tables.followed(table, topic.job).texts:
                 raise NotReadyError(
-                    f"table {topic.job.table.identifier}: columns were renamed; the driver reloads the table"
+                    f"table {topic.job.table.identifier}: columns were renamed or dropped; the driver reloads the table"
                 )
             topic.table.spec = self._tables.spec(table)
         topic.table.ids = ids

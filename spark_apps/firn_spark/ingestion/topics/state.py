@@ -147,6 +147,8 @@ class Table:
     spec: TableSpec | None = None
     ids: tuple[int, int, int] | None = None
     """Ids of schema, partition spec and sort order that ``spec`` was made from."""
+    schema_id: int | None = None
+    """Id of the schema with which the columns of the topic agreed last."""
     following: tuple[Rename, ...] = ()
     """Renames from all earlier names of the table's columns."""
     landed: Landed | None = None

@@ -17,6 +17,7 @@ from firn.model.jobs import Column, IngestJob, RecordSchema, RegistryConnection,
 from firn.schema_registry import MOST_ID, TYPES, SchemaRegistry, of_others
 from firn.schemas import projections
 from firn.schemas.columns import columns_of
+from firn.schemas.other_clients import kept_schema, without
 from firn.tables import evolution, renames, rows, types
 from firn_spark.credentials import read_secret
 from firn_spark.kafka.tasks import land_records
@@ -69,9 +70,10 @@ class Decoding:
         self._tasks = tasks
         self._topic, self._shape = job.topic, job.table.metadata_columns
         # The table may have other names than the contract, because the operator renames columns before it writes the contract.
-        following = rows.column_renames(job.record_schema, tables.following(table))
+        known = self._known = tables.followed(table, job)
         self._present = tables.columns(table)
-        self._schema = self._widened(renames.named(job.record_schema, following))
+        following = rows.column_renames(job.record_schema, known.following)
+        self._schema = self._widened(kept_schema(renames.named(job.record_schema, following), known))
         self._job = job
         if (problem := self._misfit(self._schema)) is not None:
             name, wanted, present = problem
@@ -177,7 +179,8 @@ class Decoding:
                     f"{place}: field {column.name} has the type {column.type}, which column {column.name} cannot hold"
                 )
             fields[column.name] = (known or column).model_copy(update={"type": str(both)})
-        schema = self._widened(self._schema.model_copy(update={"fields": tuple(fields.values())}))
+        kept = without(tuple(fields.values()), self._known.fields, self._known.dropped)
+        schema = self._widened(self._schema.model_copy(update={"fields": kept}))
         if (problem := self._misfit(schema)) is not None:
             name, wanted, present = problem
             raise InvalidSpecError(
