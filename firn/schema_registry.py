@@ -1,19 +1,23 @@
-"""Read schemas from a schema registry: the one with an id, the latest of a subject, and the subjects of an id.
+"""Read schemas from a schema registry: the one with an id, the latest of a subject, the subjects of an id, the id of a GUID.
 
 Source: Confluent's Schema Registry API, "Schemas" and "Subjects". Apicurio Registry (``/apis/ccompat/v7``) and Karapace
-have the same requests. The client limits the time and the size of each answer, and follows no redirect.
+have the same requests, without GUIDs. The client limits the time and the size of each answer, and follows no redirect.
 """
 
 import base64
+import contextlib
 import json
+import socket
 import ssl
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import urllib3
+import urllib3.connection
 
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
@@ -39,6 +43,10 @@ _MISSING = frozenset({40401, 40402, 40403})
 """Error codes of a registry that answers that it has no such subject, version or schema. A status 404 alone may come from
 another server at this address."""
 _BUSY = frozenset({429, 502, 503, 504})
+_NO_GUIDS = (
+    "the registry does not resolve the GUIDs of schemas; let producers write ids, or use a registry with this request, such as Confluent"
+    " Schema Registry 8"
+)
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _CHUNK = 64 << 10
 
@@ -95,6 +103,25 @@ class SchemaRegistry:
         deadline = time.monotonic() + ANSWER_SECONDS
         answer = self._get(f"/subjects/{quote(subject, safe='')}/versions/latest", deadline)
         return None if answer is None else self._registered(answer, _number(answer, "id"), deadline)
+
+    def id_of(self, guid: str) -> int | None:
+        """Return the id of the schema with a GUID, or None if the registry has none.
+
+        Schemas with one GUID have an id in each context. The id is that in the context of the URL.
+        """
+        answer = self._answer(f"/schemas/guids/{guid}/ids", time.monotonic() + ANSWER_SECONDS, _NO_GUIDS)
+        if answer is None:
+            return None
+        ids = {_text(each, "context"): _number(each, "id") for each in answer} if isinstance(answer, list) else {}
+        if not ids or None in ids or None in ids.values():
+            raise self._no_schema()
+        return ids.get(self._context)
+
+    @property
+    def _context(self) -> str:
+        """Return the context in the URL, without which it is the default one."""
+        _, found, name = self._connection.url.rstrip("/").rpartition("/contexts/")
+        return unquote(name) if found else "."
 
     def subjects(self, number: int, *, deleted: bool = False) -> frozenset[str]:
         """Return the subjects under which the schema with an id is registered; none if the registry has no such schema.
@@ -164,8 +191,11 @@ class SchemaRegistry:
             return answer
         raise self._no_schema()
 
-    def _answer(self, path: str, deadline: float) -> Any | None:
-        """Return the answer to a request; None if the registry has no such schema."""
+    def _answer(self, path: str, deadline: float, unknown: str = "") -> Any | None:
+        """Return the answer to a request; None if the registry has no such schema.
+
+        ``unknown`` is the problem if the registry does not have the request.
+        """
         url, headers = self._connection.url.rstrip("/") + path, self._headers()
         try:
             status, body = self._ask(url, headers, deadline)
@@ -191,6 +221,8 @@ class SchemaRegistry:
             return None
         if status == 200:
             raise self._no_schema()
+        if status in (404, 405) and unknown:
+            raise self._unusable(f"HTTP {status} from {self._connection.url}{path}: {unknown}")
         problem = (
             f"HTTP {status} from {self._connection.url}; check that the registry runs, and that registries.{self._name}.url is"
             " the base URL of its API"
@@ -198,18 +230,19 @@ class SchemaRegistry:
         raise self._away(problem) if status in _BUSY else self._unusable(problem)
 
     def _ask(self, url: str, headers: dict[str, str], deadline: float) -> tuple[int, bytes]:
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError(f"the answer took more than {ANSWER_SECONDS:.0f} s")
-        response = self._connections().request(
+        _check_time(deadline)
+        left = max(0.001, deadline - time.monotonic())
+        answered = self._connections().request(
             "GET",
             url,
             headers=headers,
             retries=False,
             redirect=False,
             preload_content=False,
-            timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, left), read=left),
+            timeout=urllib3.Timeout(connect=min(CONNECT_SECONDS, left), total=left),
         )
+        assert isinstance(answered, urllib3.HTTPResponse)
+        response, connection = answered, answered.connection
         try:
             body = bytearray()
             # `read1` returns what has arrived, so that a slow answer meets the deadline.
@@ -217,11 +250,14 @@ class SchemaRegistry:
                 body += chunk
                 if len(body) > MOST_ANSWER:
                     raise _TooLargeError(f"an answer has more than {MOST_ANSWER >> 20} MiB")
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the answer took more than {ANSWER_SECONDS:.0f} s")
+                _check_time(deadline)
+            _check_time(deadline)  # An answer that ended with the connection may look complete.
         except BaseException:
             response.close()
             raise
+        finally:
+            if isinstance(connection, _Bounded):
+                connection.answered()
         response.release_conn()
         return response.status, bytes(body)
 
@@ -244,6 +280,7 @@ class SchemaRegistry:
         pool = self._pool
         if pool is None or pool[0] != ca:
             pool = self._pool = ca, urllib3.PoolManager(maxsize=4, ssl_context=ssl.create_default_context(cadata=ca))
+            pool[1].pool_classes_by_scheme = {"http": _HttpPool, "https": _HttpsPool}
         return pool[1]
 
     def _no_schema(self) -> UnavailableError:
@@ -260,6 +297,59 @@ class SchemaRegistry:
 
 class _TooLargeError(Exception):
     pass
+
+
+def _check_time(deadline: float) -> None:
+    if time.monotonic() >= deadline:
+        raise TimeoutError(f"the answer took more than {ANSWER_SECONDS:.0f} s")
+
+
+class _Bounded:
+    """A connection that ends when its time is over, also while single bytes of an answer arrive.
+
+    A timeout of a socket begins again with each byte.
+    """
+
+    _timer: threading.Timer | None = None
+
+    def bound(self, answering: socket.socket, seconds: float) -> None:
+        """Let the connection end after ``seconds``, unless `answered` is called before."""
+        self._timer = threading.Timer(seconds, _shut_down, (answering,))
+        self._timer.daemon = True
+        self._timer.start()
+
+    def answered(self) -> None:
+        """Let the connection live."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+def _shut_down(answering: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        # Of the class socket: that of TLS would take the state from the thread that reads.
+        socket.socket.shutdown(answering, socket.SHUT_RDWR)
+
+
+class _HttpConnection(_Bounded, urllib3.connection.HTTPConnection):
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        if self.sock is not None and self.timeout is not None:
+            self.bound(self.sock, self.timeout)
+        return super().getresponse()
+
+
+class _HttpsConnection(_Bounded, urllib3.connection.HTTPSConnection):
+    def getresponse(self) -> urllib3.HTTPResponse:  # type: ignore[override]
+        if self.sock is not None and self.timeout is not None:
+            self.bound(self.sock, self.timeout)
+        return super().getresponse()
+
+
+class _HttpPool(urllib3.HTTPConnectionPool):
+    ConnectionCls = _HttpConnection
+
+
+class _HttpsPool(urllib3.HTTPSConnectionPool):
+    ConnectionCls = _HttpsConnection
 
 
 def _text(answer: Any, key: str) -> str | None:

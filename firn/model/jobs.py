@@ -69,6 +69,13 @@ class Subject(Contract):
     registry: str
     """Name of the registry in the operator's configuration."""
     name: str
+    id_in: Literal["Payload", "Header", "None"] = Field(default="Payload", exclude_if=lambda place: place == "Payload")
+    """The place of the id of a value's schema. None: values have no id, and the latest schema of the subject reads them."""
+
+    @property
+    def place(self) -> tuple[str, str]:
+        """Return the registry and the name of the subject in it."""
+        return self.registry, self.name
 
 
 class WriterSchema(Contract):
@@ -85,11 +92,21 @@ class WriterSchema(Contract):
 class KeySchema(Contract):
     """How record keys become columns, beside that of Kafka's columns.
 
-    Binary: the bytes. Struct and Flat: the ``fields`` of a JSON object, as one struct or as a column for each field.
+    Binary: the bytes. Struct and Flat: the ``fields``, as one struct or as a column for each field. They are those of a JSON
+    object, unless ``decoding`` is set.
     """
 
     columns: Literal["Binary", "Struct", "Flat"]
     fields: tuple[Column, ...] = ()
+    decoding: "RecordSchema | None" = Field(default=None, exclude_if=lambda schema: schema is None)
+    """The schema of keys with a text or a subject, without its columns."""
+
+    @property
+    def record_schema(self) -> "RecordSchema":
+        """Return how keys become ``fields``."""
+        if self.decoding is None:
+            return RecordSchema(format=SchemaFormat.JSON, fields=self.fields)
+        return self.decoding.model_copy(update={"fields": self.fields})
 
 
 class ProjectedColumn(Contract):
@@ -187,6 +204,12 @@ class RecordSchema(Contract):
         return self.model_copy(update=update)
 
     @property
+    def subjects(self) -> tuple[Subject, ...]:
+        """Return the subjects of values and keys."""
+        of_key = self.key.decoding.subject if self.key is not None and self.key.decoding is not None else None
+        return tuple(subject for subject in (self.subject, of_key) if subject is not None)
+
+    @property
     def has_writers(self) -> bool:
         """Return whether producers own the schema, so that its fields come and go with theirs."""
         return self.subject is not None or self.format in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
@@ -195,6 +218,9 @@ class RecordSchema(Contract):
     def has_found_columns(self) -> bool:
         """Return whether the operator has to find the columns: in a schema registry, or by compiling a Protobuf text."""
         return self.subject is not None or self.format is SchemaFormat.PROTOBUF
+
+
+KeySchema.model_rebuild()
 
 
 class TableTarget(Contract):

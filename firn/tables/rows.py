@@ -1,6 +1,6 @@
 """Columns of tables: those of Kafka beside those of the schema, and those of dead-letter tables."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat
 from firn.tables import renames, types
@@ -86,6 +86,19 @@ def key_columns(key: KeySchema | None) -> tuple[Column, ...]:
     if key.columns == "Struct":
         kind = str(Struct(tuple((field.name, types.parse(field.type)) for field in key.fields)))
     return (Column(name=KEY_COLUMN, type=kind),)
+
+
+def fields_of_key(key: KeySchema, present: Mapping[str, str], of_values: Sequence[Column]) -> Mapping[str, str]:
+    """Return the types that the columns of a table, ``present``, have for the fields of keys.
+
+    ``of_values`` are the columns of values, which may begin like those of the key.
+    """
+    if key.columns == "Struct":
+        kind = types.parse(present[KEY_COLUMN]) if KEY_COLUMN in present else Struct(())
+        return {name: str(member) for name, member in kind.fields} if isinstance(kind, Struct) else {}
+    prefix, taken = f"{KEY_COLUMN}_", {column.name for column in of_values}
+    names = [name for name in present if name.startswith(prefix) and name not in taken]
+    return {name.removeprefix(prefix): present[name] for name in names}
 
 
 def table_columns(schema: RecordSchema, shape: str) -> tuple[Column, ...]:

@@ -26,13 +26,21 @@ RETURN = (
     'syntax = "proto3"; package shop.v1; import "google/protobuf/timestamp.proto";'
     " message Return { google.protobuf.Timestamp returned_at = 1; }"
 )
-OF_A_REGISTRY: dict[str, tuple[str, Any, str]] = {
-    "registry": ("shipments-value", SHIPMENT, "AVRO"),
-    "gate": ("vouchers-value", {**SHIPMENT, "name": "Voucher"}, "AVRO"),
-    "registry-json": ("reviews-value", REVIEW, "JSON"),
-    "registry-protobuf": ("returns-value", RETURN, "PROTOBUF"),
+BOOKING = {
+    "type": "record",
+    "name": "Booking",
+    "namespace": "shop.v1",
+    "fields": [{"name": "booked_at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
 }
-"""Samples whose schemas are in a schema registry: subject, schema and type."""
+BOOKING_KEY = {"type": "record", "name": "Key", "fields": [{"name": "customer", "type": "string"}]}
+OF_A_REGISTRY: dict[str, list[tuple[str, Any, str]]] = {
+    "registry": [("shipments-value", SHIPMENT, "AVRO")],
+    "gate": [("vouchers-value", {**SHIPMENT, "name": "Voucher"}, "AVRO")],
+    "registry-headers": [("shop.v1.Booking", BOOKING, "AVRO"), ("bookings-key", BOOKING_KEY, "AVRO")],
+    "registry-json": [("reviews-value", REVIEW, "JSON")],
+    "registry-protobuf": [("returns-value", RETURN, "PROTOBUF")],
+}
+"""Samples whose schemas are in a schema registry: subject, schema and type of each."""
 
 NEEDS_A_TABLE = {"kafka-connect"}
 """Samples for a table that a connector has filled."""
@@ -45,7 +53,8 @@ def test_a_sample_becomes_ready(release: None, name: str) -> None:
 
 def test_samples_with_a_schema_registry_become_ready(schemas: Apicurio) -> None:
     for name, registered in OF_A_REGISTRY.items():
-        schemas.register(*registered)
+        for each in registered:
+            schemas.register(*each)
         apply_and_await(name)
 
 

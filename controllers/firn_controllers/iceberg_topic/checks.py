@@ -4,7 +4,7 @@ Brokers and catalogs judge later what only they know: values of topic configs, a
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
@@ -80,24 +80,25 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
 
 
 def registry_exists(observed: ObservedTopic) -> Failure | None:
-    """Check that spec.schema.registry names a registry of the configuration."""
-    name, configured = registry_name(observed.resource), observed.config.registries
-    if name is None or name in configured:
-        return None
-    choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
-    return Failure(
-        Reason.REGISTRY_NOT_FOUND,
-        f"spec.schema.registry.name: {name} is not in the operator's configuration; add it to registries there{choice}",
-    )
+    """Check that spec.schema.registry and spec.schema.key.registry name registries of the configuration."""
+    configured = observed.config.registries
+    for field, name in registry_names(observed.resource).items():
+        if name not in configured:
+            choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
+            return Failure(
+                Reason.REGISTRY_NOT_FOUND,
+                f"{field}.name: {name} is not in the operator's configuration; add it to registries there{choice}",
+            )
+    return None
 
 
 def gate_served(observed: ObservedTopic) -> Failure | None:
     """Check that the brokers of the profile can check records at produce, if spec.schema.gate asks for it."""
     name = observed.entry.profile
-    profile, registry = observed.config.profiles[name], registry_name(observed.resource)
-    schema = observed.resource.spec.record_schema
+    profile, schema = observed.config.profiles[name], observed.resource.spec.record_schema
     if schema is None or schema.gate == "None":
         return None
+    registry = schema.registry.name if schema.registry is not None else None
     if not isinstance(profile, DisklessProfile):
         return Failure(
             Reason.BAD_SCHEMA,
@@ -124,8 +125,8 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
     """Check that the configuration allows this namespace to use the profile, the group, the catalog and the schema registry."""
     namespace = observed.entry.name[0]
     catalog = observed.target.catalog if isinstance(observed.target, TableTarget) else ""
-    registry = registry_name(observed.resource) or ""
-    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog, registry)
+    registries = registry_names(observed.resource).values()
+    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog, registries)
     if forbidden is None:
         return None
     section, name = forbidden
@@ -138,13 +139,12 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
 
 def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
     """Return whether the configuration forbids the topic's namespace to use a member that its job contract names."""
-    subject = job.record_schema.subject
-    registry = subject.registry if subject is not None else ""
-    return _forbidden(observed, job.profile, job.group, job.table.catalog, registry) is not None
+    registries = [subject.registry for subject in job.record_schema.subjects]
+    return _forbidden(observed, job.profile, job.group, job.table.catalog, registries) is not None
 
 
 def _forbidden(
-    observed: ObservedTopic, profile: str, group: str, catalog: str, registry: str
+    observed: ObservedTopic, profile: str, group: str, catalog: str, registries: Iterable[str]
 ) -> tuple[str, str] | None:
     """Return section and name of the first of these members that the topic's namespace may not use, or None."""
     config, namespace = observed.config, observed.entry.name[0]
@@ -152,7 +152,7 @@ def _forbidden(
         ("profiles", config.profiles, profile),
         ("groups", config.groups, group),
         ("catalogs", config.catalogs, catalog),
-        ("registries", config.registries, registry),
+        *(("registries", config.registries, registry) for registry in registries),
     ]
     for section, members, name in sections:
         if name in members and not allows(members[name], namespace):
@@ -160,10 +160,15 @@ def _forbidden(
     return None
 
 
-def registry_name(resource: IcebergTopic) -> str | None:
-    """Return the schema registry that the spec names, if it names one."""
+def registry_names(resource: IcebergTopic) -> Mapping[str, str]:
+    """Return the schema registries that the spec names, by the field."""
     schema = resource.spec.record_schema
-    return schema.registry.name if schema is not None and schema.registry is not None else None
+    parts = {"spec.schema": schema, "spec.schema.key": schema.key if schema is not None else None}
+    return {
+        f"{field}.registry": part.registry.name
+        for field, part in parts.items()
+        if part is not None and part.registry is not None
+    }
 
 
 def allows(member: HasNamespaces, namespace: str) -> bool:

@@ -132,7 +132,9 @@ class ObservedTopic:
     def registry_dependency(self) -> str:
         """Name of the schema registry, as a dependency that may fail the topic; empty if the spec names none."""
         schema = self.resource.spec.record_schema
-        return f"schema registry {schema.registry.name}" if schema is not None and schema.registry is not None else ""
+        of_key = schema.key.registry if schema is not None and schema.key is not None else None
+        registry = (schema.registry if schema is not None else None) or of_key
+        return f"schema registry {registry.name}" if registry is not None else ""
 
     @property
     def annotations(self) -> Mapping[str, str]:

@@ -161,8 +161,8 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
 
 def _registries(batch: PlannedRun, config: Config) -> list[str]:
     """Return the schema registries that the replays of a run need, as far as they are configured."""
-    subjects = [table.replay.job.record_schema.subject for table in batch.tables if table.replay is not None]
-    named = {subject.registry for subject in subjects if subject is not None}
+    schemas = [table.replay.job.record_schema for table in batch.tables if table.replay is not None]
+    named = {subject.registry for schema in schemas for subject in schema.subjects}
     return sorted(named & config.registries.keys())
 
 

@@ -66,13 +66,21 @@ RangeText = Annotated[str, Field(max_length=64)]
 MOST_SCHEMA_TEXT = 250_000
 """Longest Avro or Protobuf schema in a resource, in characters. From about 100,000 on, ``kubectl apply`` needs ``--server-side``, because
 it keeps a copy of the resource in an annotation otherwise."""
+MOST_KEY_TEXT = 50_000
+"""Longest schema of keys in a resource, in characters."""
 MOST_MESSAGE_NAME = 512
 MOST_PROPOSED, MOST_PROPOSED_TEXT = 100, 1024
 """Most proposed changes in the status, and the longest text of one."""
 MOST_PATH = 1024
 """Longest path of a column, in characters."""
+KEY_TEXT = "spec.schema.key.text"
 MOST_CONTRACT_BYTES = 700_000
 """Most bytes of a schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
+
+
+MessageName = Annotated[
+    str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=MOST_MESSAGE_NAME)
+]
 
 
 class FieldSpec(ApiModel):
@@ -173,14 +181,35 @@ class ColumnSpec(ApiModel):
 
 
 class RegistrySpec(ApiModel):
-    """A subject of a schema registry. Each value begins with the id of its schema in this registry."""
+    """A subject of a schema registry, and the place of the id of a schema in this registry."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule("!(has(self.subject) && has(self.subjectStrategy))", "set subject or subjectStrategy, not both"),
+    )
 
     name: ConfiguredName = Field(description="Name of a schema registry in the operator's configuration.")
     subject: Annotated[str, Field(pattern=r"^[^:]", max_length=256)] | None = Field(
         default=None,
         description="The subject whose latest schema gives a new table its columns. The operator also checks the spec with this schema."
-        " Default: TOPIC-value, with the name of the Kafka topic. A context belongs into the URL of the registry.",
+        " Default: TOPIC-value, with the name of the Kafka topic, and TOPIC-key for keys. A context belongs into the URL of the registry.",
     )
+    subject_strategy: Literal["TopicName", "RecordName", "TopicRecordName"] | None = Field(
+        default=None,
+        description="The rule by which producers choose the subject, in place of subject. TopicName: TOPIC-value, and TOPIC-key for keys."
+        " RecordName: the name of the record in message. TopicRecordName: TOPIC-MESSAGE. Records with other names are bad records.",
+    )
+    id_in: Literal["Payload", "Header", "None"] = Field(
+        default="Payload",
+        description="The place of the id. Payload: each value begins with a byte 0 and an id of four bytes. Header: the header"
+        " __value_schema_id, or __key_schema_id for keys, has the id or the GUID; without this header, a value begins with the id. None:"
+        " there is no id, and the latest schema of the subject reads all values.",
+    )
+
+    def named(self, topic: str, part: Literal["key", "value"], message: str) -> Subject:
+        """Return the subject for the keys or the values of a topic. ``message`` is the name of their record."""
+        names_of = {"RecordName": message, "TopicRecordName": f"{topic}-{message}"}
+        default = names_of.get(self.subject_strategy or "", f"{topic}-{part}")
+        return Subject(registry=self.name, name=self.subject or default, id_in=self.id_in)
 
 
 Way = Literal["Auto", "Propose", "Refuse"]
@@ -236,8 +265,23 @@ class KeySpec(ApiModel):
 
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
-            "(self.columns in ['Flat', 'Struct']) == has(self.fields)",
-            "columns: Flat and columns: Struct need fields, and fields need one of them",
+            "(self.columns in ['Flat', 'Struct']) == (has(self.fields) || has(self.text) || has(self.registry))",
+            "columns: Flat and columns: Struct need fields, text or registry, and these need one of them",
+        ),
+        Rule(
+            "!(has(self.text) && has(self.registry)) && (!has(self.fields) || !(has(self.text) || has(self.registry)))",
+            "set one of fields, text and registry",
+        ),
+        Rule("!has(self.fields) || self.format == 'Json'", "fields need format: Json"),
+        Rule("!has(self.text) || self.format != 'Json'", "text needs format: Avro or Protobuf"),
+        Rule(
+            "!has(self.message) || self.format == 'Protobuf'"
+            " || (has(self.registry) && has(self.registry.subjectStrategy) && self.registry.subjectStrategy != 'TopicName')",
+            "message needs format: Protobuf, or registry.subjectStrategy: RecordName or TopicRecordName",
+        ),
+        Rule(
+            "!has(self.registry) || !has(self.registry.subjectStrategy) || self.registry.subjectStrategy == 'TopicName' || has(self.message)",
+            "registry.subjectStrategy: RecordName and TopicRecordName need message, the name of the record",
         ),
     )
 
@@ -246,8 +290,19 @@ class KeySpec(ApiModel):
         description="Columns of the key. None: only Kafka's columns have it. Binary: a column key with the bytes. Flat: a column key_NAME for"
         " each field. Struct: a struct column key with the fields. It can change from None, and not later.",
     )
-    format: Literal["Json"] = Field(
-        default="Json", description="Encoding of the keys of Flat and Struct: a JSON object."
+    format: Literal["Json", "Avro", "Protobuf"] = Field(
+        default="Json",
+        description="Encoding of the keys of Flat and Struct. Json needs fields or registry, Avro and Protobuf need text or registry.",
+    )
+    text: Annotated[str, Field(min_length=1, max_length=MOST_KEY_TEXT)] | None = Field(
+        default=None,
+        description="The schema with which producers write keys: an Avro schema as JSON, which must be a record, or a .proto text.",
+    )
+    message: MessageName | None = Field(
+        default=None, description="Full name of the record of the keys, with the rules of spec.schema.message."
+    )
+    registry: RegistrySpec | None = Field(
+        default=None, description="The schema registry in which producers register the schemas of keys."
     )
     fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=100)] | None = Field(
         default=None,
@@ -274,12 +329,21 @@ class SchemaSpec(ApiModel):
         ),
         Rule("has(self.format) || !has(self.registry)", "registry needs a format"),
         Rule(
-            "!has(self.message) || (has(self.format) && self.format == 'Protobuf')",
-            "message needs format: Protobuf",
+            "!has(self.message) || (has(self.format) && self.format == 'Protobuf')"
+            " || (has(self.registry) && has(self.registry.subjectStrategy) && self.registry.subjectStrategy != 'TopicName')",
+            "message needs format: Protobuf, or registry.subjectStrategy: RecordName or TopicRecordName",
+        ),
+        Rule(
+            "!has(self.registry) || !has(self.registry.subjectStrategy) || self.registry.subjectStrategy == 'TopicName' || has(self.message)",
+            "registry.subjectStrategy: RecordName and TopicRecordName need message, the name of the record",
         ),
         Rule(
             "self.gate == 'None' || has(self.registry) || (self.gate == 'Decode' && has(self.format))",
             "gate: Id needs registry, and gate: Decode needs format",
+        ),
+        Rule(
+            "!has(self.registry) || self.registry.idIn == 'Payload' || self.gate == 'None'",
+            "gate needs registry.idIn: Payload, because brokers read the id before the value",
         ),
         Rule("has(self.format) || !has(self.evolution)", "evolution needs format"),
         Rule(
@@ -292,8 +356,8 @@ class SchemaSpec(ApiModel):
             "set text or registry, not both: with registry, the schema comes from the registry",
         ),
         Rule(
-            "!has(self.key) || self.key.columns == 'None' || (has(self.format) && !has(self.registry))",
-            "key needs format with fields or text: without format, column key has the key, and with registry it is not supported",
+            "!has(self.key) || self.key.columns == 'None' || has(self.format)",
+            "key needs format: without format, column key has the key",
         ),
         Rule(
             "has(self.fields) || self.unknownFields == 'Ignore'",
@@ -320,15 +384,11 @@ class SchemaSpec(ApiModel):
         description="The schema with which producers write record values: an Avro schema as JSON, which must be a record, or a .proto text."
         " The fields of the record or message become the columns. Values are in the binary encoding of the format.",
     )
-    message: (
-        Annotated[
-            str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z_][A-Za-z0-9_]*)*$", max_length=MOST_MESSAGE_NAME)
-        ]
-        | None
-    ) = Field(
+    message: MessageName | None = Field(
         default=None,
         description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of the .proto text."
-        " With registry, records with other messages are bad records.",
+        " With registry, records with other messages are bad records. With registry.subjectStrategy, also the full name of an Avro record,"
+        " or the title of a JSON schema.",
     )
     framing: Literal["None", "Registry"] = Field(
         default="None",
@@ -338,7 +398,7 @@ class SchemaSpec(ApiModel):
     )
     registry: RegistrySpec | None = Field(
         default=None,
-        description="The schema registry in which producers register their schemas. Each value begins with a byte 0 and the id of its schema."
+        description="The schema registry in which producers register their schemas. Each value names its schema by an id."
         " The driver adds columns to the table when a schema has new fields.",
     )
     gate: Literal["None", "Id", "Decode"] = Field(
@@ -990,7 +1050,7 @@ class IcebergTopic(ApiModel):
         configs = {**self.spec.config, names.SCHEMA_GATE: schema.gate}
         if schema.registry is not None:
             configs[names.SCHEMA_REGISTRY] = schema.registry.name
-            configs[names.SCHEMA_SUBJECT] = schema.registry.subject or f"{self.topic_name}-value"
+            configs[names.SCHEMA_SUBJECT] = schema.registry.named(self.topic_name, "value", schema.message or "").name
         if schema.gate == "Decode":
             configs[names.SCHEMA_CONTRACT] = self.gate_contract
         return configs
@@ -1050,14 +1110,13 @@ class IcebergTopic(ApiModel):
         schema = self.spec.record_schema
         renames, evolution = _renames(schema), self._evolution
         if schema is not None and schema.registry is not None:
-            name = schema.registry.subject or f"{self.topic_name}-value"
-            subject = Subject(registry=schema.registry.name, name=name)
+            subject = schema.registry.named(self.topic_name, "value", schema.message or "")
             incompatible = schema.evolution.incompatible if schema.evolution is not None else "Hold"
             return RecordSchema(
                 format=SchemaFormat(schema.format or SchemaFormat.AVRO),
                 framing="Registry",
                 subject=subject,
-                message=schema.message or "",
+                message=schema.message if schema.message and schema.format == "Protobuf" else "",
                 incompatible=incompatible,
                 renames=renames,
                 evolution=evolution,
@@ -1102,6 +1161,8 @@ class IcebergTopic(ApiModel):
         key = self.spec.record_schema.key if self.spec.record_schema is not None else None
         if key is None or key.columns == "None":
             return None
+        if key.text is not None or key.registry is not None:
+            return self._decoded_key(key, key.columns)
         try:
             found = KeySchema(columns=key.columns, fields=_columns_of(key.fields or ()))
             kinds = [types.parse(column.type) for column in rows.key_columns(found)]
@@ -1113,6 +1174,19 @@ class IcebergTopic(ApiModel):
                 "spec.schema.key.fields: the type time is not allowed in a key; use string", reason=Reason.BAD_SCHEMA
             )
         return found
+
+    def _decoded_key(self, key: KeySpec, columns: Literal["Binary", "Struct", "Flat"]) -> KeySchema:
+        """Return the conversion of keys with a text or a registry. With a registry, and in Protobuf, it has no columns yet."""
+        message, form = key.message or "", SchemaFormat(key.format)
+        decoding = RecordSchema(
+            format=form,
+            text=key.text or "",
+            message=message if form is SchemaFormat.PROTOBUF else "",
+            framing="None" if key.registry is None else "Registry",
+            subject=key.registry.named(self.topic_name, "key", message) if key.registry is not None else None,
+        )
+        bare = KeySchema(columns=columns, decoding=decoding)
+        return bare if decoding.has_found_columns else key_with_columns(bare, with_columns(decoding, KEY_TEXT))
 
     @property
     def _evolution(self) -> Evolution:
@@ -1148,6 +1222,20 @@ class IcebergTopic(ApiModel):
             format_version=table.format_version,
             properties=table.properties,
         )
+
+
+def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
+    """Return the conversion of keys with the columns of its schema: ``found``. Raises InvalidSpecError (BadSchema)."""
+    whole = key.model_copy(
+        update={"decoding": found.model_copy(update={"fields": (), "renames": ()}), "fields": found.fields}
+    )
+    if any(types.has_time(types.parse(column.type)) for column in rows.key_columns(whole)):
+        raise InvalidSpecError(
+            "spec.schema.key: a field of the schema is a time of day, which is not allowed in a key; remove the field, or set"
+            " columns: Binary",
+            reason=Reason.BAD_SCHEMA,
+        )
+    return whole
 
 
 def with_columns(schema: RecordSchema, place: str) -> RecordSchema:

@@ -35,6 +35,7 @@ from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.protobuf.rows import Rows
 from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from firn_spark.worker.quality.rules import Rules
 from hack.bench.measuring.figures import Figure
@@ -144,7 +145,7 @@ def _avro_of_registry(values: list[bytes], ids: int) -> float:
     records = [Fetched.from_arrow("t", batch) for batch in _batches(framed)]
     subject = Subject(registry="bench", name="bench")
     schema = RecordSchema(format="Avro", framing="Registry", subject=subject, fields=avro.columns(record))
-    known = {
+    known: WriterSchemas = {
         number: WriterSchema(text=json.dumps({**avro_records.SCHEMA, "doc": str(number)}))
         for number in range(1, ids + 1)
     }

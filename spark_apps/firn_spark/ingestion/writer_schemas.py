@@ -1,241 +1,71 @@
-"""Request the schemas of records from registries, keep them on disk, and derive the columns of the table.
+"""Request the schemas of records, and derive the columns of the table from them."""
 
-A schema id never gets another schema. So a driver can restart without the registry.
-"""
-
-import base64
 import dataclasses
-import hashlib
-import os
-import threading
-import time
-from collections import OrderedDict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TypeVar
 
-import structlog
-
-from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
+from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError
 from firn.model.jobs import (
     Column,
-    Contract,
     GroupSettings,
     Projection,
     RecordSchema,
-    RegistryConnection,
     Rename,
     SchemaFormat,
     WriterSchema,
 )
 from firn.model.progress import Proposal
-from firn.schema_registry import MOST_ID, TYPES, RegistryAwayError, SchemaRegistry, of_others
 from firn.schemas import changes, columns, projections, protobuf
 from firn.schemas.changes import Judgement
 from firn.schemas.other_clients import Dropped, Followed, kept_schema, without
 from firn.tables import evolution, rows, types
 from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_columns, reused
-from firn_spark.credentials import read_secret
+from firn_spark.ingestion.topics.state import Writers
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.worker.formats.writer_schemas import Refusal
+from firn_spark.schemas.registries import Registries, schema_of_contract, with_descriptors
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 
-log = structlog.get_logger()
-T = TypeVar("T")
-
-MOST_MISSING = 10_000
-"""Ids that a registry does not have, in memory."""
-MOST_KEPT = 1000
-"""Schemas in memory, and files of a registry on disk."""
 MOST_OF_TOPIC = 64
 """Schemas of a topic that the driver keeps from one preparation to the next. If a task needs another one, the driver adds it
 and repeats the round."""
-MISSING_SECONDS = 5.0
-"""Seconds between two answers after which a schema counts as missing. A registry may learn of a new schema with a delay."""
-QUIET_SECONDS = 5.0
-"""Seconds after a failure in which the driver sends no request to the registry."""
-
-
-class _Kept(Contract):
-    """A schema of a registry with its type, and subjects that have it."""
-
-    kind: str
-    writer: WriterSchema
-    subjects: frozenset[str] = frozenset()
-
-
-class Registries:
-    """The schema registries of a driver. Threads share it."""
-
-    def __init__(self, connections: Mapping[str, RegistryConnection], directory: str | None) -> None:
-        """Keep schemas in ``directory``, in memory only if that is None."""
-        self._connections = connections
-        self._directory = Path(directory) if directory is not None else None
-        self._clients = {name: SchemaRegistry(name, each, read_secret) for name, each in connections.items()}
-        self._known: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
-        self._missing: OrderedDict[tuple[str, int, str], float] = OrderedDict()
-        """When a registry first answered that it does not have a schema, or not under a subject (monotonic seconds)."""
-        self._failures: dict[str, tuple[float, FirnError]] = {}
-        self._lock = threading.Lock()
-        self._compiling = threading.Lock()
-
-    def schema(self, wanted: RecordSchema, number: int) -> WriterSchema | Refusal:
-        """Return the schema with an id, or why values of the topic with this id are bad records. ``wanted`` is the topic's schema.
-
-        Raises InvalidSpecError if the settings lack the registry, NotReadyError if the registry does not have the schema yet,
-        AccessDeniedError, and UnavailableError.
-        """
-        assert wanted.subject is not None
-        registry, subject = wanted.subject.registry, wanted.subject.name
-        if number > MOST_ID:
-            return _refusal(registry, number)
-        found = self._kept(registry, number)
-        if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
-            problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
-            return Refusal(Code.UNKNOWN_SCHEMA, problem)
-        if isinstance(found, _Kept) and subject not in found.subjects:
-            subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
-            foreign = of_others(registry, number, subjects, subject)
-            if foreign is not None:
-                self._check_again(registry, number, subject)
-                return Refusal(Code.UNKNOWN_SCHEMA, foreign)
-            found = found.model_copy(update={"subjects": found.subjects | {subject}})
-            self._keep(registry, number, found)
-        return found.writer if isinstance(found, _Kept) else found
-
-    def _kept(self, registry: str, number: int) -> _Kept | Refusal:
-        key = registry, number
-        with self._lock:
-            if key in self._known:
-                self._known.move_to_end(key)
-                return self._known[key]
-        if registry not in self._clients:
-            raise InvalidSpecError(
-                f"schema registry {registry} is not in the settings of the driver; add it to registries in the operator's"
-                " configuration. If it is there, the driver restarts with it"
-            )
-        found = _read(self._file(registry, number)) or self._ask(registry, number)
-        if isinstance(found, _Kept):
-            self._keep(registry, number, found)
-        return found
-
-    def _keep(self, registry: str, number: int, schema: _Kept) -> None:
-        _write(self._file(registry, number), schema)
-        with self._lock:
-            self._known[registry, number] = schema
-            while len(self._known) > MOST_KEPT:
-                self._known.popitem(last=False)
-
-    def _request(self, registry: str, request: Callable[[SchemaRegistry], T]) -> T:
-        """Return the answer of a registry, unless it failed a moment ago. Raises FirnError."""
-        with self._lock:
-            failed_at, failure = self._failures.get(registry, (0.0, None))
-        if failure is not None and time.monotonic() - failed_at < QUIET_SECONDS:
-            raise failure.with_traceback(None)
-        try:
-            return request(self._clients[registry])
-        except RegistryAwayError as error:
-            with self._lock:
-                self._failures[registry] = time.monotonic(), error
-            raise
-
-    def _ask(self, registry: str, number: int) -> _Kept | Refusal:
-        answer = self._request(registry, lambda client: client.by_id(number))
-        if answer is None:
-            self._check_again(registry, number)
-            return _refusal(registry, number)
-        writer = answer.schema
-        if answer.kind == TYPES[SchemaFormat.PROTOBUF]:
-            writer = self._compiled(writer)
-        return _Kept(kind=answer.kind, writer=writer)
-
-    def _compiled(self, writer: WriterSchema) -> WriterSchema:
-        """Return a Protobuf schema with its descriptors; without them if protoc rejects the text. Raises NotReadyError."""
-        try:
-            with self._compiling:  # A small pod has memory for one process of protoc.
-                content = _descriptors(writer)
-        except InvalidSpecError:
-            return writer
-        return writer.model_copy(update={"descriptors": base64.b64encode(content).decode()})
-
-    def _check_again(self, registry: str, number: int, subject: str = "") -> None:
-        """Raise NotReadyError for a schema that is missing, or missing under a subject, unless it was missing some seconds ago."""
-        now = time.monotonic()
-        with self._lock:
-            first = self._missing.setdefault((registry, number, subject), now)
-            while len(self._missing) > MOST_MISSING:
-                self._missing.popitem(last=False)
-        if now - first < MISSING_SECONDS:
-            place = f"schema {number} under subject {subject}" if subject else f"schema {number}"
-            raise NotReadyError(
-                f"schema registry {registry} does not have {place}, which a value names; the driver asks again, because the"
-                " schema may be new"
-            )
-
-    def _file(self, registry: str, number: int) -> Path | None:
-        if self._directory is None:
-            return None
-        # A name may refer to another registry after a change of the settings.
-        url = hashlib.sha256(self._connections[registry].url.encode()).hexdigest()[:16]
-        return self._directory / url / f"{number}.json"
-
-
-def _refusal(registry: str, number: int) -> Refusal:
-    problem = f"the value names schema {number}, which schema registry {registry} does not have"
-    return Refusal(Code.UNKNOWN_SCHEMA, problem)
-
-
-def _descriptors(writer: WriterSchema) -> bytes:
-    return protoc.descriptors(writer.text, tuple(zip(writer.names, writer.references, strict=True)))
-
-
-def _read(file: Path | None) -> _Kept | None:
-    if file is None:
-        return None
-    try:
-        return _Kept.model_validate_json(file.read_text())
-    except (OSError, ValueError):
-        return None
-
-
-def _write(file: Path | None, schema: _Kept) -> None:
-    """Keep a schema on disk if there is room. The driver can request it again, so it only logs a failure."""
-    if file is None:
-        return
-    unfinished = file.with_name(f".{file.name}.{threading.get_ident()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists() and len(os.listdir(file.parent)) >= MOST_KEPT:
-            return
-        unfinished.write_text(schema.model_dump_json())
-        unfinished.replace(file)
-    except OSError as error:
-        log.warning("a schema cannot be kept on disk", file=str(file), error=str(error))
 
 
 def learn(topic: Topic, registries: Registries) -> None:
-    """Request the schemas whose ids tasks have reported. Raises as `Registries.schema`."""
-    subject = topic.job.record_schema.subject
-    if subject is None:
+    """Request the schemas of values and keys that tasks have reported. Raises as `Registries.schema`."""
+    schema = topic.job.record_schema
+    of_keys = schema.key.decoding if schema.key is not None else None
+    _learn(schema, topic.reading.writers, registries)
+    if of_keys is not None:
+        _learn(of_keys, topic.reading.key_writers, registries)
+
+
+def _learn(schema: RecordSchema, writers: Writers, registries: Registries) -> None:
+    if schema.subject is None:
         return
-    reading, pending = topic.reading, None
-    if not reading.needed_schemas:
+    if schema.subject.id_in == "None":
+        writers.clear()  # Only the schema of the contract reads values.
+    writers.schemas |= schema_of_contract(schema)
+    if not writers.needed:
         # A round that waits for schemas may need more of them than that.
-        for number in list(reading.schemas)[:-MOST_OF_TOPIC]:
-            del reading.schemas[number]
-    for number in sorted(reading.needed_schemas):
-        reading.schemas.pop(number, None)
-        reading.refused_at.pop(number, None)
+        for reference in list(writers.schemas)[:-MOST_OF_TOPIC]:
+            del writers.schemas[reference]
+    pending, queue = None, sorted(writers.needed, key=str)
+    while queue:
+        reference = queue.pop(0)
+        writers.schemas.pop(reference, None)
+        writers.refused_at.pop(reference, None)
         try:
-            reading.schemas[number] = registries.schema(topic.job.record_schema, number)
+            found = writers.schemas[reference] = registries.find(schema, reference)
         except NotReadyError as error:
             pending = error
             continue
-        reading.needed_schemas.discard(number)
+        writers.needed.discard(reference)
+        if isinstance(found, int) and found not in writers.schemas:
+            writers.needed.add(found)
+            queue.append(found)
     if pending is not None:
         raise pending
 
@@ -254,7 +84,9 @@ class TableColumns:
 NO_TABLE = TableColumns()
 
 
-def allowed(topic: Topic, present: Mapping[str, str], table: TableColumns) -> tuple[RecordSchema, dict[int, Refusal]]:
+def allowed(
+    topic: Topic, present: Mapping[str, str], table: TableColumns
+) -> tuple[RecordSchema, dict[Reference, Refusal]]:
     """Return what `adapted` returns, as far as the policy of the topic allows the changes of the table.
 
     The topic reports changes that wait for an approval. Raises ConflictError (Proposed, IncompatibleSchema) for changes that the
@@ -271,7 +103,7 @@ def allowed(topic: Topic, present: Mapping[str, str], table: TableColumns) -> tu
     name = topic.job.table.identifier
     if schema.incompatible != "DeadLetter":
         raise _not_allowed(f"table {name}", judgement)
-    numbers = {number for number, writer in topic.reading.schemas.items() if isinstance(writer, WriterSchema)}
+    numbers = {number for number, writer in topic.reading.writers.schemas.items() if isinstance(writer, WriterSchema)}
     for number in numbers - left_out.keys():
         own = _judgement(adapted(topic, present, table, only={number})[0], table)
         if own.blocked:
@@ -307,8 +139,8 @@ def _not_allowed(table: str, judgement: Judgement) -> ConflictError:
 
 
 def adapted(
-    topic: Topic, present: Mapping[str, str], table: TableColumns = NO_TABLE, only: Collection[int] | None = None
-) -> tuple[RecordSchema, dict[int, Refusal]]:
+    topic: Topic, present: Mapping[str, str], table: TableColumns = NO_TABLE, only: Collection[Reference] | None = None
+) -> tuple[RecordSchema, dict[Reference, Refusal]]:
     """Return the topic's schema with the columns of all known schemas, and the schemas that the table cannot hold.
 
     ``present`` are the columns of the table with their types, in the notation of `firn.tables.types`. Schemas that are not in
@@ -318,7 +150,7 @@ def adapted(
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
     schema = kept_schema(schema, Followed(table.former, table.dropped, fields=table.fields))
-    known = {number: each for number, each in topic.reading.schemas.items() if only is None or number in only}
+    known = {number: each for number, each in topic.reading.writers.schemas.items() if only is None or number in only}
     renaming = _renaming(schema, known, table)
     named = _named(renaming)
     own = _of_fields(schema, present)
@@ -326,42 +158,99 @@ def adapted(
         own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
     fields = _widened(renamed_columns(schema.fields, named), own)
     named_schema = schema.model_copy(update={"renames": named})
-    left_out: dict[int, Refusal] = {}
-    for number, writer in known.items():
-        if not isinstance(writer, WriterSchema):
-            continue
+    left_out: dict[Reference, Refusal] = {}
+    for number, writer in _of_writers(known):
         place = f"schema {number} of schema registry {subject.registry}"
         of_writer = named_schema.of_writer(number, writer)
         try:
             _check_text(of_writer, writer, place)
-            if schema.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
-                left_out[number] = Refusal(Code.UNKNOWN_SCHEMA, f"{place} has no message {schema.message}")
+            if (lacking := _lacking(of_writer, place)) is not None:
+                left_out[number] = lacking
                 continue
             if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
                 protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
             found = columns.columns_of(of_writer, place)
             _check_former(renaming, found, place)
+            _check_apart(found, rows.key_columns(schema.key), place)
             more = _with_schema(fields, own, place, found)
             _check_projection(named_schema.model_copy(update={"fields": more}), place)
             fields = more
         except InvalidSpecError as error:
-            if schema.incompatible == "DeadLetter":
-                left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
-                continue
-            raise ConflictError(
-                f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter, or create this"
-                " IcebergTopic again with another topicName and table.name",
-                reason=Reason.INCOMPATIBLE_SCHEMA,
-            ) from error
+            left_out[number] = _left_out(schema, error)
     kept = without(fields, table.fields, table.dropped)
     return _projected(schema.model_copy(update={"fields": kept, "renames": named}), present), left_out
+
+
+def with_keys(
+    topic: Topic, schema: RecordSchema, present: Mapping[str, str]
+) -> tuple[RecordSchema, dict[Reference, Refusal]]:
+    """Return the schema with the columns of all known schemas of keys, and those of them that the table cannot hold.
+
+    ``schema`` is that of `allowed`. Raises as `adapted`.
+    """
+    key = schema.key
+    if key is None or key.decoding is None or key.decoding.subject is None:
+        return schema, {}
+    of_values, decoding = rows.schema_columns(schema), key.decoding
+    own = rows.fields_of_key(key, present, of_values)
+    fields = _widened(key.fields, own)
+    left_out: dict[Reference, Refusal] = {}
+    for number, writer in _of_writers(topic.reading.key_writers.schemas):
+        place = f"key schema {number} of schema registry {key.decoding.subject.registry}"
+        of_writer = decoding.of_writer(number, writer)
+        try:
+            _check_text(of_writer, writer, place)
+            if (lacking := _lacking(of_writer, place)) is not None:
+                left_out[number] = lacking
+                continue
+            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place))
+            _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
+            fields = more
+        except InvalidSpecError as error:
+            left_out[number] = _left_out(schema, error)
+    return schema.model_copy(update={"key": key.model_copy(update={"fields": fields})}), left_out
+
+
+def _check_apart(of_values: Sequence[Column], of_keys: Sequence[Column], place: str) -> None:
+    """Raise InvalidSpecError that names ``place`` if a field of values has the name of a column of the key."""
+    names = {column.name.lower(): column.name for column in of_values}
+    for column in of_keys:
+        if column.name.lower() in names:
+            raise InvalidSpecError(
+                f"{place}: field {names[column.name.lower()]} of the values has the name of column {column.name} of the key"
+            )
+
+
+def _of_writers(known: "_Known") -> Iterator[tuple[int, WriterSchema]]:
+    """Yield the schemas among the answers of a registry."""
+    for reference, each in known.items():
+        if isinstance(reference, int) and isinstance(each, WriterSchema):
+            yield reference, each
+
+
+def _lacking(of_writer: RecordSchema, place: str) -> Refusal | None:
+    """Return why values of a writer are bad records if its text lacks the message of the topic."""
+    if of_writer.format is SchemaFormat.PROTOBUF and protobuf.lacks_message(of_writer):
+        return Refusal(Code.UNKNOWN_SCHEMA, f"{place} has no message {of_writer.message}")
+    return None
+
+
+def _left_out(schema: RecordSchema, error: InvalidSpecError) -> Refusal:
+    """Return why values of a writer are bad records. Raises ConflictError if the topic has to wait for them."""
+    if schema.incompatible == "DeadLetter":
+        return Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
+    raise ConflictError(
+        f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter, or create this"
+        " IcebergTopic again with another topicName and table.name",
+        reason=Reason.INCOMPATIBLE_SCHEMA,
+    ) from error
 
 
 def _as_columns(present: Mapping[str, str]) -> list[Column]:
     return [Column(name=name, type=kind) for name, kind in present.items()]
 
 
-_Known = Mapping[int, WriterSchema | Refusal]
+_Known = Mapping[Reference, WriterSchema | Refusal | int]
 
 
 def _renaming(schema: RecordSchema, known: _Known, table: TableColumns) -> Renaming:
@@ -379,9 +268,7 @@ def _implied(schema: RecordSchema, known: _Known) -> Iterator[Rename]:
     """Yield the renames that the known schemas name, in the order of their ids: by aliases, or by the numbers of fields."""
     explicit = tuple(each for each in schema.renames if not each.by_schema)
     before: protobuf.Message | None = None
-    for number, writer in sorted(known.items(), key=lambda item: item[0]):
-        if not isinstance(writer, WriterSchema):
-            continue
+    for number, writer in sorted(_of_writers(known), key=lambda item: item[0]):
         try:
             one = schema.model_copy(update={"renames": explicit}).of_writer(number, writer)
             if schema.format is SchemaFormat.PROTOBUF:
@@ -452,10 +339,8 @@ def _projected(schema: RecordSchema, present: Mapping[str, str]) -> RecordSchema
 
 def _check_text(schema: RecordSchema, writer: WriterSchema, place: str) -> None:
     """Raise the error of protoc for a .proto text without descriptors: InvalidSpecError that names ``place``."""
-    if schema.format is not SchemaFormat.PROTOBUF or writer.descriptors:
-        return
     try:
-        _descriptors(writer)
+        with_descriptors(schema.format, writer)
     except InvalidSpecError as error:
         raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
 
@@ -507,12 +392,3 @@ NO_REGISTRIES = Registries({}, None)
 def registries(settings: GroupSettings) -> Registries:
     """Return the schema registries that the settings name."""
     return Registries(settings.registries, settings.schema_directory)
-
-
-def schema_of_contract(schema: RecordSchema) -> dict[int, WriterSchema | Refusal]:
-    """Return the schema that a contract has, by its id."""
-    if schema.schema_id is None:
-        return {}
-    parts = {name: getattr(schema, name) for name in ("text", "references", "names", "descriptors")}
-    writer = WriterSchema(**parts)
-    return {schema.schema_id: writer}

@@ -71,9 +71,11 @@ class Decoder:
         exclude: Identities | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
         writer_schemas: WriterSchemas = MappingProxyType({}),
+        key_schemas: WriterSchemas = MappingProxyType({}),
         rows_only: bool = False,
     ) -> None:
-        """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of the topic's registry.
+        """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of values in a registry,
+        ``key_schemas`` those of keys.
         ``rows_only`` skips bad records, whatever the contract says: they are dead letters already.
 
         Raises InvalidSpecError for an invalid schema or quality rule.
@@ -89,7 +91,7 @@ class Decoder:
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
         self._projector = None if job.record_schema.projection is None else Projector(job.record_schema)
-        self._keys = KeyColumns(job.record_schema.key) if job.record_schema.key is not None else None
+        self._keys = KeyColumns(job.record_schema.key, key_schemas) if job.record_schema.key is not None else None
         # The rules of an earlier contract name a renamed column as it was before.
         earlier = former_names(columns, job.record_schema.renames)
         self._named = [
@@ -116,11 +118,12 @@ class Decoder:
             records, forced = records.select(kept), forced[kept]
 
         columns = self._format.decode(records)
+        ids = columns.schema_ids
         if self._projector is not None:
             columns = self._projector.project(records, columns)
         errors = columns.errors
         kafka = kafka_columns(records)
-        members = kafka if self._job.record_schema.subject is None else [*kafka, id_column(records)]
+        members = kafka if ids is None else [*kafka, id_column(ids)]
         of_keys: list[pa.Array] = []
         if self._keys is not None:
             of_keys, bad_keys = self._keys.decode(records)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 Numbers = np.ndarray[Any, np.dtype[Any]]
 """An array of numpy."""
@@ -130,6 +131,17 @@ class HeaderPlaces:
         starts = np.append(0, np.cumsum(counts))
         places = np.repeat(self.starts[:-1][indices] - starts[:-1], counts) + np.arange(starts[-1])
         return HeaderPlaces(starts, self.present[indices], self.names.select(places), self.values.select(places))
+
+    def last(self, name: str) -> pa.Array:
+        """Return the value of each record's last header with this name, null without one, as Kafka's ``lastHeader`` does."""
+        named = pc.call_function("equal", [self.names.to_arrow(), pa.scalar(name.encode())])
+        hits = np.flatnonzero(named.to_numpy(zero_copy_only=False))
+        last = np.full(len(self.present), -1, np.int64)
+        last[np.searchsorted(self.starts, hits, side="right") - 1] = hits
+        found = last >= 0
+        values = self.values.select(last[found]).to_arrow()
+        places = np.cumsum(found) - 1
+        return values.take(pa.array(places, pa.int64(), mask=~found))
 
     def to_arrow(self) -> pa.Array:
         """Return the headers as a list array of structs with members ``key`` and ``value``."""

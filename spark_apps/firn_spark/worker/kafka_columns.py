@@ -5,8 +5,7 @@ import pyarrow as pa
 
 from firn.tables import rows
 from firn_spark.worker import arrow_types
-from firn_spark.worker.fetched import NO_TIME, Fetched
-from firn_spark.worker.formats.framing import schema_ids
+from firn_spark.worker.fetched import NO_TIME, Fetched, Numbers
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 _MOST_ID = 2**31 - 1
@@ -30,9 +29,8 @@ def kafka_columns(records: Fetched) -> list[pa.Array]:
     ]
 
 
-def id_column(records: Fetched) -> pa.Array:
-    """Return the array of `firn.tables.rows.SCHEMA_ID`."""
-    ids = schema_ids(records.values)
+def id_column(ids: Numbers) -> pa.Array:
+    """Return the array of `firn.tables.rows.SCHEMA_ID`. ``ids`` are -1 for values without one."""
     # No registry has ids beyond 31 bits. Such values are no rows.
     return pa.array(ids, pa.int32(), mask=(ids < 0) | (ids > _MOST_ID))
 

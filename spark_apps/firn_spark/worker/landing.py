@@ -31,7 +31,7 @@ from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writer_schemas import SchemasNeededError, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import Reference, SchemasNeededError, WriterSchemas
 from firn_spark.worker.quality.rules import FailedRule
 
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -85,9 +85,10 @@ class TaskStats(TypedDict):
 
 
 class NeededSchemas(TypedDict):
-    """Ids of schemas that values begin with, and that the task does not have."""
+    """Ids and GUIDs of schemas that values name, or keys, and that the task does not have."""
 
-    ids: list[int]
+    ids: list[Reference]
+    of_keys: bool
 
 
 class Detour(TypedDict):
@@ -121,9 +122,9 @@ class TopicLanding:
     """Instructions for one topic's records.
 
     ``exclude`` lists records that are dead letters already, because a crash came between the two tables' commits. They
-    make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead letters whatever they hold
-    (resume: skip). ``writer_schemas`` are the known schemas of the topic's registry. ``rows_only``: bad records are skipped, because
-    they are dead letters already.
+    make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead
+    letters whatever they hold (resume: skip). ``writer_schemas`` are the known schemas of values in a registry,
+    ``key_schemas`` those of keys. ``rows_only``: bad records are skipped, because they are dead letters already.
     """
 
     job: IngestJob
@@ -132,6 +133,7 @@ class TopicLanding:
     exclude: Identities = field(default_factory=dict)
     force_dead: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writer_schemas: WriterSchemas = field(default_factory=dict)
+    key_schemas: WriterSchemas = field(default_factory=dict)
     rows_only: bool = False
 
 
@@ -248,6 +250,7 @@ class _Topic:
                 exclude=landing.exclude,
                 force_dead=landing.force_dead,
                 writer_schemas=landing.writer_schemas,
+                key_schemas=landing.key_schemas,
                 rows_only=landing.rows_only,
             )
             self._writer = DataFileWriter(landing.table)
@@ -361,7 +364,7 @@ class _Topic:
         try:
             yield
         except SchemasNeededError as error:
-            missing: NeededSchemas = {"ids": error.ids}
+            missing: NeededSchemas = {"ids": error.ids, "of_keys": error.of_keys}
             self._end(Kind.SCHEMAS_NEEDED, missing)
         except Exception as error:
             failure: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}

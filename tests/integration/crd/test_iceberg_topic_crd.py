@@ -314,9 +314,48 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "columns: Flat and columns: Struct need fields",
     ),
     "columns of a raw key": ({"schema": {"raw": "Binary", "key": {"columns": "Binary"}}}, "key needs format"),
-    "columns of a key with a registry": (
-        {"schema": {"format": "Avro", "registry": {"name": "main"}, "key": {"columns": "Binary"}}},
-        "key needs format",
+    "key with fields and text": (
+        keyed({"columns": "Flat", "format": "Avro", "fields": [{"name": "a", "type": "int"}], "text": "{}"}),
+        "set one of fields, text and registry",
+    ),
+    "fields of an Avro key": (
+        keyed({"columns": "Flat", "format": "Avro", "fields": [{"name": "a", "type": "int"}]}),
+        "fields need format: Json",
+    ),
+    "text of a JSON key": (keyed({"columns": "Flat", "text": "{}"}), "text needs format: Avro or Protobuf"),
+    "message of an Avro key": (
+        keyed({"columns": "Flat", "format": "Avro", "text": "{}", "message": "R"}),
+        "message needs format: Protobuf",
+    ),
+    "strategy of keys without message": (
+        keyed({"columns": "Flat", "format": "Avro", "registry": {"name": "main", "subjectStrategy": "RecordName"}}),
+        "need message, the name of the record",
+    ),
+    "subject and strategy": (
+        {"schema": {"format": "Avro", "registry": {"name": "main", "subject": "s", "subjectStrategy": "TopicName"}}},
+        "set subject or subjectStrategy, not both",
+    ),
+    "strategy without message": (
+        {"schema": {"format": "Json", "registry": {"name": "main", "subjectStrategy": "TopicRecordName"}}},
+        "need message, the name of the record",
+    ),
+    "message by topic": (
+        {
+            "schema": {
+                "format": "Avro",
+                "message": "R",
+                "registry": {"name": "main", "subjectStrategy": "TopicName"},
+            }
+        },
+        "message needs format: Protobuf",
+    ),
+    "gate of headers": (
+        {"schema": {"format": "Avro", "gate": "Id", "registry": {"name": "main", "idIn": "Header"}}},
+        "gate needs registry.idIn: Payload",
+    ),
+    "another place of the id": (
+        {"schema": {"format": "Avro", "registry": {"name": "main", "idIn": "Key"}}},
+        "spec.schema.registry.idIn",
     ),
     "two rules of one name": (
         {"quality": {"rules": [{"name": "a", "check": "a"}, {"name": "a", "check": "b"}]}},

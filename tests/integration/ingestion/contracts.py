@@ -2,6 +2,7 @@
 
 import base64
 from pathlib import Path
+from typing import Any
 
 from firn import protoc
 from firn.model.jobs import RecordSchema, SchemaFormat, Subject
@@ -10,7 +11,9 @@ from firn.schemas.columns import columns_of
 from tests.servers.apicurio import Apicurio
 
 
-def schema_of(registry: Apicurio, subject: str, kind: str = "Avro", message: str = "") -> RecordSchema:
+def schema_of(
+    registry: Apicurio, subject: str, kind: str = "Avro", message: str = "", id_in: Any = "Payload"
+) -> RecordSchema:
     """Return the schema of a contract with the latest schema of a subject."""
     latest = SchemaRegistry("main", registry.connection, Path.read_text).latest(subject)  # type: ignore[arg-type]
     assert latest is not None
@@ -19,5 +22,7 @@ def schema_of(registry: Apicurio, subject: str, kind: str = "Avro", message: str
         imports = tuple(zip(writer.names, writer.references, strict=True))
         content = base64.b64encode(protoc.descriptors(writer.text, imports)).decode()
         writer = writer.model_copy(update={"references": (), "descriptors": content})
-    whole = schema.of_writer(latest.id, writer).model_copy(update={"subject": Subject(registry="main", name=subject)})
+    whole = schema.of_writer(latest.id, writer).model_copy(
+        update={"subject": Subject(registry="main", name=subject, id_in=id_in)}
+    )
     return whole.model_copy(update={"fields": columns_of(whole, subject)})

@@ -15,7 +15,7 @@ from firn_spark.maintenance.replaying import decoding
 from firn_spark.maintenance.steps import audit
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Extras, read_landed
-from firn_spark.worker.formats.writer_schemas import Refusal
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.integration.maintenance.lake import FIELDS, Lake, Topic
 from tests.unit.spark import records
@@ -34,7 +34,7 @@ class Letters:
         self.dead = dead_letters.create(lake.tables, self.job)
         self.epoch_landed = dead_letters.claim(self.topic.committer, self.dead, "topic-id", 1)
         self.topic_id = "topic-id"
-        self.writers: dict[int, WriterSchema | Refusal] = {}
+        self.writers: dict[Reference, WriterSchema | Refusal | int] = {}
 
     def ingest(self, *values: bytes) -> None:
         """Land values as a round does: dead letters first, then the rows."""

@@ -310,3 +310,118 @@ async def test_a_change_of_the_policy_works_without_the_registry() -> None:
     )
     await live.settle()
     assert live.job().record_schema.incompatible == "DeadLetter"
+
+
+@pytest.mark.parametrize(
+    ("registry", "message", "subject"),
+    [
+        ({"subjectStrategy": "TopicName"}, None, SUBJECT),
+        ({"subjectStrategy": "RecordName"}, "shop.Order", "shop.Order"),
+        ({"subjectStrategy": "TopicRecordName"}, "shop.Order", "flights-shop.Order"),
+        ({"subject": "own"}, None, "own"),
+    ],
+)
+@pytest.mark.parametrize("form", ["Avro", "Json"])
+async def test_the_strategy_names_the_subject(registry: Any, message: str | None, subject: str, form: str) -> None:
+    live = world()
+    schema = {"format": form, **({"message": message} if message else {})}
+    content = text(("id", "long")) if form == "Avro" else json.dumps({"properties": {"id": {"type": "integer"}}})
+    live.schemas.register(subject, content, kind=form.upper())
+    await create(live, {"name": "main", **registry}, schema=schema)
+    found = live.job().record_schema
+    assert found.subject is not None
+    assert (found.subject.name, found.message) == (subject, "")
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_another_place_of_the_id_keeps_the_columns() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    live.schemas.register(SUBJECT, text(("id", "int"), ("more", "string")))
+    live.cluster.edit("flights", lambda manifest: manifest["spec"]["schema"]["registry"].update(idIn="Header"))
+    await live.settle()
+    await resynced(live)
+    schema = live.job().record_schema
+    assert schema.subject is not None
+    assert schema.subject.id_in == "Header"
+    assert [(field.name, field.type) for field in schema.fields] == [("id", "long"), ("more", "string")]
+
+
+KEY_SUBJECT = "flights-key"
+
+
+async def test_the_latest_schema_of_keys_has_their_columns() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    number = live.schemas.register(KEY_SUBJECT, text(("carrier", "string")))
+    key = {"format": "Avro", "columns": "Flat", "registry": {"name": "main"}}
+    await create(live, schema={"key": key}, table={"partitionBy": ["key_carrier"]})
+    found = live.job().record_schema.key
+    assert found is not None
+    assert found.decoding is not None
+    assert (found.decoding.schema_id, found.decoding.fields) == (number, ())
+    assert [(field.name, field.type) for field in found.fields] == [("carrier", "string")]
+    assert [subject.name for subject in live.job().record_schema.subjects] == [SUBJECT, KEY_SUBJECT]
+    live.schemas.register(KEY_SUBJECT, text(("carrier", "string"), ("number", "int")))
+    live.schemas.problem = UnavailableError("away")
+    await resynced(live)
+    assert live.job().record_schema.key == found, "the contract keeps the schema of keys while the registry is away"
+    live.schemas.problem = None
+    await resynced(live)
+    later = live.job().record_schema.key
+    assert later is not None
+    assert [field.name for field in later.fields] == ["carrier", "number"]
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_keys_in_protobuf_beside_json_values() -> None:
+    live = world()
+    proto = 'syntax = "proto3"; message K { int64 id = 1; } message L { string carrier = 1; }'
+    key = {"format": "Protobuf", "columns": "Struct", "text": proto, "message": "L"}
+    live.cluster.create(
+        gen.topic("flights", schema={"format": "Json", "fields": [{"name": "a", "type": "int"}], "key": key})
+    )
+    await live.settle()
+    found = live.job().record_schema.key
+    assert found is not None
+    assert found.decoding is not None
+    assert found.decoding.descriptors
+    assert [column.type for column in rows.key_columns(found)] == ["struct<carrier: string>"]
+
+
+@pytest.mark.parametrize(
+    ("key", "texts", "reason", "message"),
+    [
+        (
+            {"registry": {"name": "main"}},
+            {},
+            "SchemaMissing",
+            "subject flights-key of schema registry main has no schema",
+        ),
+        ({"registry": {"name": "other"}}, {}, "RegistryNotFound", "spec.schema.key.registry.name: other is not in"),
+        ({"registry": {"name": "private"}}, {}, "NotAllowed", "may not use schema registry private"),
+        ({"text": "{"}, {}, "BadSchema", "spec.schema.key.text: "),
+        (
+            {"registry": {"name": "main"}},
+            {KEY_SUBJECT: text(("at", {"type": "long", "logicalType": "time-micros"}))},
+            "BadSchema",
+            "a field of the schema is a time of day",
+        ),
+        (
+            {"registry": {"name": "main"}},
+            {KEY_SUBJECT: text(("id", "int")), SUBJECT: text(("key_id", "long"))},
+            "BadSchema",
+            "field key_id of the values has the name of column key_id of the key",
+        ),
+    ],
+)
+async def test_a_schema_of_keys_that_cannot_be_used_is_named(
+    key: Any, texts: dict[str, str], reason: str, message: str
+) -> None:
+    live = world()
+    for subject, content in {SUBJECT: text(("id", "long")), **texts}.items():
+        live.schemas.register(subject, content)
+    await create(live, schema={"key": {"format": "Avro", "columns": "Flat", **key}})
+    kinds = [kind for kind, (_, found) in live.conditions().items() if found == reason]
+    assert message in live.message(kinds[0])

@@ -63,13 +63,14 @@ NEW: dict[str, dict[str, Any]] = {
             "framing": "Registry",
             "references": ["{}"],
             "names": ["money.json"],
-            "subject": {"registry": "main", "name": "orders-value"},
+            "subject": {"registry": "main", "name": "orders-value", "id_in": "Header"},
             "schema_id": 41,
             "incompatible": "DeadLetter",
             "message": "shop.v1.Order",
             "key": {
                 "columns": "Struct",
                 "fields": [{"name": "at", "type": "date", "required": True, "doc": "d", "epoch": "s"}],
+                "decoding": {"format": "Avro", "text": "{}", "framing": "Registry", "schema_id": 42},
             },
             "descriptors": "Cg==",
             "renames": [{"old": "when", "new": "at"}, {"old": "then", "new": "at", "by_schema": True}],
@@ -211,7 +212,8 @@ def unset(document: Any) -> set[str]:
             value = getattr(document, name)
             if not field.is_required() and value == field.get_default(call_default_factory=True):
                 found.add(name)
-            found |= unset(value)
+            if name != "decoding":  # It is a RecordSchema again.
+                found |= unset(value)
     elif isinstance(document, dict | list | tuple):
         parts = [unset(part) for part in (document.values() if isinstance(document, dict) else document)]
         found |= set.intersection(*parts) if parts else set()

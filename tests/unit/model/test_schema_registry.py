@@ -4,6 +4,7 @@ import base64
 import json
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -259,3 +260,77 @@ def test_only_a_busy_registry_is_away_for_all_schemas(server: Server, status: in
     with pytest.raises(UnavailableError) as error:
         client(server.url).by_id(1)
     assert isinstance(error.value, schema_registry.RegistryAwayError) == away
+
+
+GUID = "01234567-89ab-cdef-0123-456789abcdef"
+
+
+@pytest.mark.parametrize(
+    ("context", "status", "answer", "number"),
+    [
+        ("", 200, [{"context": ".", "id": 7}], 7),
+        ("", 200, [{"context": ".sales", "id": 9}, {"context": ".", "id": 7}], 7),
+        ("/contexts/.sales", 200, [{"context": ".sales", "id": 9}, {"context": ".", "id": 7}], 9),
+        ("/contexts/.other", 200, [{"context": ".", "id": 7}], None),
+        ("", 404, {"error_code": 40403, "message": "Schema not found"}, None),
+    ],
+)
+def test_a_guid_has_an_id_in_the_context_of_the_url(
+    server: Server, context: str, status: int, answer: Any, number: int | None
+) -> None:
+    server.answer_with(f"{context}/schemas/guids/{GUID}/ids", answer, status)
+    assert client(server.url + context).id_of(GUID) == number
+
+
+@pytest.mark.parametrize(
+    ("status", "answer", "problem"),
+    [
+        (404, {"error_code": 404, "message": "HTTP 404 Not Found"}, "does not resolve the GUIDs of schemas"),
+        (404, b"<html>not here</html>", "does not resolve the GUIDs of schemas"),
+        (405, b"", "does not resolve the GUIDs of schemas"),
+        (200, [], "is not a schema"),
+        (200, {"id": 7}, "is not a schema"),
+        (200, [{"context": ".", "id": "7"}], "is not a schema"),
+        (429, b"", "HTTP 429"),
+        (200, b"<html>log in</html>", "is not a schema"),
+    ],
+)
+def test_a_registry_without_guids_makes_records_wait(server: Server, status: int, answer: Any, problem: str) -> None:
+    server.answer_with(f"/schemas/guids/{GUID}/ids", answer, status)
+    with pytest.raises(UnavailableError, match=problem) as error:
+        client(server.url).id_of(GUID)
+    assert error.value.reason == Reason.REGISTRY_UNREACHABLE
+
+
+@pytest.mark.parametrize("before", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", b"HTTP/1.1 200 OK\r\nX: "])
+def test_headers_that_trickle_end(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
+    monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.3)
+    ended = threading.Event()
+
+    def trickle(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(before)
+            while not ended.wait(0.02):
+                try:
+                    connection.sendall(b"H")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=trickle, args=(listener,), daemon=True).start()
+        begun = time.monotonic()
+        with pytest.raises(UnavailableError, match="no answer"):
+            client(f"http://127.0.0.1:{listener.getsockname()[1]}").by_id(9)
+        assert time.monotonic() - begun < 5
+    ended.set()
+
+
+def test_a_connection_is_used_again_after_its_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.2)
+    server.answer_with("/schemas/ids/7", {"schema": "{}"})
+    registry, over = client(server.url), threading.Event()
+    assert registry.by_id(7) is not None
+    over.wait(0.3)
+    assert registry.by_id(7) is not None

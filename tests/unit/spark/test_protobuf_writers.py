@@ -11,6 +11,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from tests.unit.spark.protobuf_values import tagged, varint
 from tests.unit.spark.records import fetched
 
@@ -54,7 +55,7 @@ def text(field: int, content: bytes) -> bytes:
 
 
 def decoded(table: RecordSchema, *values: bytes | None, writers: Sequence[int] = (1, 2)) -> Columns:
-    known = {number: writer(FIRST if number == 1 else LATER) for number in writers}
+    known: WriterSchemas = {number: writer(FIRST if number == 1 else LATER) for number in writers}
     return open_format(table, known).decode(fetched(list(values)))
 
 

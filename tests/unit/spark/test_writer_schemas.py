@@ -104,7 +104,7 @@ def test_a_task_reports_missing_schemas_and_writes_no_file(tmp_path: Any) -> Non
         return tables.results(land(iter([records.batch([value(1, NARROW, a=4), value(2, NARROW, a=5)])]), plan))["t"]
 
     result = landed({1: writer(NARROW)})
-    assert dict(result) == {Kind.SCHEMAS_NEEDED: [{"ids": [2]}]}
+    assert dict(result) == {Kind.SCHEMAS_NEEDED: [{"ids": [2], "of_keys": False}]}
     result = landed({1: writer(NARROW), 2: writer(NARROW)})
     assert result["stats"][0]["rows"] == 2
 
@@ -126,7 +126,7 @@ def test_a_row_has_the_id_of_its_schema(shape: str) -> None:
 def test_types_of_references_are_known() -> None:
     money = {"type": "record", "name": "Money", "namespace": "shop", "fields": [{"name": "cents", "type": "long"}]}
     text = json.dumps(record([{"name": "price", "type": "shop.Money"}]))
-    writers = {1: WriterSchema(text=text, references=(json.dumps(money),))}
+    writers: WriterSchemas = {1: WriterSchema(text=text, references=(json.dumps(money),))}
     columns = open_format(schema(("price", "struct<cents: long>")), writers).decode(fetched([b"\0\0\0\0\1\x06"]))
     assert columns.arrays[0].to_pylist() == [{"cents": 3}]
 
@@ -159,7 +159,7 @@ def test_a_field_that_is_always_null_gives_nulls_to_the_column_of_another_schema
 
 def test_a_topic_whose_schema_cannot_be_opened_fails_alone(tmp_path: Any) -> None:
     job = records.job().model_copy(update={"record_schema": schema(("a", "long"))})
-    broken = {1: WriterSchema(text="{")}
+    broken: WriterSchemas = {1: WriterSchema(text="{")}
     plan = LandingPlan({"t": TopicLanding(job, tables.table_of(job, tmp_path), writer_schemas=broken)}, ingested_at=0)
     result = tables.results(land(iter([records.batch([value(1, NARROW, a=4)])]), plan))["t"]
     assert list(result) == ["error"]

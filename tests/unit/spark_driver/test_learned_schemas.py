@@ -27,7 +27,9 @@ from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writer_schemas import Registries, TableColumns, adapted, allowed, learn
+from firn_spark.ingestion.writer_schemas import TableColumns, adapted, allowed, learn
+from firn_spark.schemas import registries as registries_module
+from firn_spark.schemas.registries import Registries
 from firn_spark.worker.formats.writer_schemas import Refusal
 from tests.unit.spark_driver.topic import job
 
@@ -47,6 +49,8 @@ class Answers:
         self.asked: list[int] = []
         self.subjects_of: dict[int, frozenset[str]] = {}
         """The subjects of schemas. Others belong to the topic's subject."""
+        self.ids: dict[str, int] = {}
+        """The ids of GUIDs."""
 
     def add(self, number: int, kind: str = "AVRO", **fields: Any) -> None:
         self.schemas[number] = Registered(number, kind, WriterSchema(text=text(**fields)))
@@ -56,6 +60,11 @@ class Answers:
         if self.problem is not None:
             raise self.problem
         return self.schemas.get(number)
+
+    def id_of(self, guid: str) -> int | None:
+        if self.problem is not None:
+            raise self.problem
+        return self.ids.get(guid)
 
     def subjects(self, number: int, *, deleted: bool) -> frozenset[str]:
         assert deleted, "the log may have records of deleted versions"
@@ -89,7 +98,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Answers:
     made = Answers()
-    monkeypatch.setattr(writer_schemas, "SchemaRegistry", lambda *_: made)
+    monkeypatch.setattr(registries_module, "SchemaRegistry", lambda *_: made)
     return made
 
 
@@ -136,7 +145,7 @@ def test_a_schema_of_another_subject_is_refused_until_the_subject_has_it(
     asking = registries(tmp_path)
     with pytest.raises(NotReadyError, match="does not have schema 7 under subject orders-value"):
         asking.schema(wanted(), 7)
-    clock.now += writer_schemas.MISSING_SECONDS
+    clock.now += registries_module.MISSING_SECONDS
     found = asking.schema(wanted(), 7)
     assert found == Refusal(
         Code.UNKNOWN_SCHEMA,
@@ -197,7 +206,7 @@ def test_a_schema_that_stays_missing_is_refused_and_asked_for_again(answers: Ans
     asking = registries()
     with pytest.raises(NotReadyError):
         asking.schema(wanted(), 9)
-    clock.now += writer_schemas.MISSING_SECONDS
+    clock.now += registries_module.MISSING_SECONDS
     found = asking.schema(wanted(), 9)
     assert isinstance(found, Refusal)
     assert found.code is Code.UNKNOWN_SCHEMA
@@ -219,7 +228,7 @@ def test_a_text_is_compiled_once_with_its_imports(answers: Answers, tmp_path: Pa
 def test_a_text_that_protoc_rejects_does_not_fit_the_table(answers: Answers) -> None:
     answers.schemas[7] = proto("message Order { Money price = 1; }")
     orders = Topic(job().model_copy(update={"record_schema": PROTOBUF}))
-    orders.reading.needed_schemas = {7}
+    orders.reading.writers.needed = {7}
     learn(orders, registries())
     with pytest.raises(
         ConflictError, match='schema 7 of schema registry main: protoc rejects the text: .*"Money"'
@@ -235,7 +244,7 @@ def test_values_of_a_text_without_the_message_are_bad_records(answers: Answers) 
     }
     schema = PROTOBUF.model_copy(update={"message": "shop.Order", "fields": (Column(name="id", type="int"),)})
     orders = Topic(job().model_copy(update={"record_schema": schema}))
-    orders.reading.needed_schemas = {7, 8}
+    orders.reading.writers.needed = {7, 8}
     learn(orders, registries())
     found, left_out = adapted(orders, {})
     assert fields(found) == {"id": "long"}
@@ -250,7 +259,7 @@ def test_a_text_that_exchanges_the_names_of_fields_does_not_fit_the_table(answer
     )
     schema = PROTOBUF.model_copy(update={"descriptors": base64.b64encode(content).decode()})
     orders = Topic(job().model_copy(update={"record_schema": schema}))
-    orders.reading.needed_schemas = {7}
+    orders.reading.writers.needed = {7}
     learn(orders, registries())
     with pytest.raises(
         ConflictError, match="schema 7 of schema registry main: field buyer has the number of another field"
@@ -268,12 +277,12 @@ def test_json_schemas_add_columns(answers: Answers) -> None:
         answers.schemas[number] = Registered(number, "JSON", schema)
     answers.add(3, id="int")
     orders = Topic(job().model_copy(update={"record_schema": wanted(format="Json")}))
-    orders.reading.needed_schemas = {1, 2, 3}
+    orders.reading.writers.needed = {1, 2, 3}
     learn(orders, registries())
     found, left_out = adapted(orders, {"id": "long"})
     assert fields(found) == {"id": "long", "at": "timestamptz"}
     assert left_out == {}
-    assert isinstance(orders.reading.schemas[3], Refusal)
+    assert isinstance(orders.reading.writers.schemas[3], Refusal)
 
 
 def test_an_id_beyond_31_bits_is_refused_without_a_request(answers: Answers) -> None:
@@ -297,7 +306,7 @@ def test_while_the_registry_is_away_the_driver_sends_no_request_for_five_seconds
         with pytest.raises(UnavailableError, match="away"):
             asking.schema(wanted(), number)
     assert answers.asked == [1]
-    clock.now += writer_schemas.QUIET_SECONDS
+    clock.now += registries_module.QUIET_SECONDS
     answers.problem = UnavailableError("schema 2 has a circle")
     answers.add(3, id="int")
     with pytest.raises(UnavailableError, match="circle"):
@@ -315,30 +324,30 @@ def test_after_an_outage_only_the_missing_ids_are_requested(answers: Answers) ->
     answers.add(1, id="int")
     answers.add(2, id="int")
     asking, orders = registries(), topic(("id", "int"))
-    orders.reading.needed_schemas = {1, 2}
+    orders.reading.writers.needed = {1, 2}
     learn(orders, asking)
-    assert orders.reading.needed_schemas == set()
-    orders.reading.needed_schemas, answers.problem = {1, 5}, UnavailableError("away")
+    assert orders.reading.writers.needed == set()
+    orders.reading.writers.needed, answers.problem = {1, 5}, UnavailableError("away")
     with pytest.raises(UnavailableError):
         learn(orders, asking)
-    assert orders.reading.needed_schemas == {5}
-    assert isinstance(orders.reading.schemas[1], WriterSchema)
+    assert orders.reading.writers.needed == {5}
+    assert isinstance(orders.reading.writers.schemas[1], WriterSchema)
 
 
 def test_a_refusal_ends_a_while_after_its_first_use(answers: Answers, clock: Clock) -> None:
     answers.add(1, id="int")
     orders, asking = topic(("id", "int")), registries()
-    orders.reading.needed_schemas = {1, 9}
+    orders.reading.writers.needed = {1, 9}
     with pytest.raises(NotReadyError):
         learn(orders, asking)
-    assert orders.reading.needed_schemas == {9}
-    clock.now += writer_schemas.MISSING_SECONDS
+    assert orders.reading.writers.needed == {9}
+    clock.now += registries_module.MISSING_SECONDS
     learn(orders, asking)
     clock.now += 100.0
-    assert set(orders.reading.known_schemas(clock.now)) == {1, 9}, "no round has used the answer yet"
+    assert set(orders.reading.writers.known(clock.now)) == {1, 9}, "no round has used the answer yet"
     clock.now += REFUSED_SECONDS
-    assert set(orders.reading.known_schemas(clock.now)) == {1, 9}
-    assert set(orders.reading.known_schemas(clock.now + 1)) == {1}
+    assert set(orders.reading.writers.known(clock.now)) == {1, 9}
+    assert set(orders.reading.writers.known(clock.now + 1)) == {1}
 
 
 def test_a_topic_keeps_the_schemas_that_it_learned_last(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,17 +355,17 @@ def test_a_topic_keeps_the_schemas_that_it_learned_last(answers: Answers, monkey
     asking, orders = registries(), topic(("id", "int"))
     for number in (5, 4, 3, 2, 5):
         answers.add(number, id="int")
-        orders.reading.needed_schemas = {number}
+        orders.reading.writers.needed = {number}
         learn(orders, asking)
-    assert list(orders.reading.schemas) == [4, 3, 2, 5], "a round may need more of them"
+    assert list(orders.reading.writers.schemas) == [4, 3, 2, 5], "a round may need more of them"
     learn(orders, asking)
-    assert list(orders.reading.schemas) == [3, 2, 5]
+    assert list(orders.reading.writers.schemas) == [3, 2, 5]
 
 
 def test_columns_hold_the_values_of_all_schemas() -> None:
     orders = topic(("id", "int"), ("note", "string"))
     inner = {"type": "record", "name": "C", "fields": [{"name": "email", "type": "string"}]}
-    orders.reading.schemas = {
+    orders.reading.writers.schemas = {
         1: WriterSchema(text=text(id="long", customer=inner)),
         2: WriterSchema(text=text(more="double")),
         3: Refusal(Code.UNKNOWN_SCHEMA, "gone"),
@@ -383,7 +392,7 @@ def computed(schema: RecordSchema) -> dict[str, str]:
 def test_new_fields_become_columns_only_if_the_projection_keeps_others(keeps_others: bool) -> None:
     columns = (ProjectedColumn(name="number", source="$.id"), ProjectedColumn(name="id", source="header:id"))
     orders = projected(topic(("id", "int")), *columns, keeps_others=keeps_others)
-    orders.reading.schemas = {1: WriterSchema(text=text(id="long", more="double"))}
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="long", more="double"))}
     # The column id is a text. It has nothing to do with the field id.
     schema, _ = adapted(orders, {"number": "int", "id": "string"})
     assert computed(schema) == {"number": "long", "id": "string", **({"more": "double"} if keeps_others else {})}
@@ -398,7 +407,7 @@ def test_a_wider_computed_column_of_the_table_stays_wide() -> None:
 
 def test_a_new_field_with_the_name_of_a_computed_column_waits() -> None:
     orders = projected(topic(("id", "int")), ProjectedColumn(name="region", source="header:region"), keeps_others=True)
-    orders.reading.schemas = {1: WriterSchema(text=text(id="int", Region="string"))}
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="int", Region="string"))}
     with pytest.raises(ConflictError, match="region: field Region becomes a column with this name"):
         adapted(orders, {})
 
@@ -430,13 +439,13 @@ def test_a_wider_column_of_the_table_stays_wide() -> None:
 )
 def test_incompatible_records_wait_or_become_dead_letters(schema: str, problem: str) -> None:
     holding = topic(("id", "long"))
-    holding.reading.schemas = {4: WriterSchema(text=schema)}
+    holding.reading.writers.schemas = {4: WriterSchema(text=schema)}
     with pytest.raises(ConflictError) as error:
         adapted(holding, {"id": "long"})
     assert str(error.value).startswith(problem)
     assert error.value.reason == Reason.INCOMPATIBLE_SCHEMA
     passing = topic(("id", "long"), incompatible="DeadLetter")
-    passing.reading.schemas = {4: WriterSchema(text=schema), 5: WriterSchema(text=text(id="long", more="int"))}
+    passing.reading.writers.schemas = {4: WriterSchema(text=schema), 5: WriterSchema(text=text(id="long", more="int"))}
     found, left_out = adapted(passing, {"id": "long"})
     assert fields(found) == {"id": "long", "more": "int"}
     assert left_out[4].code is Code.INCOMPATIBLE_SCHEMA
@@ -445,14 +454,14 @@ def test_incompatible_records_wait_or_become_dead_letters(schema: str, problem: 
 
 def test_another_subject_forgets_the_schemas() -> None:
     orders = topic(("id", "int"))
-    orders.reading.schemas, orders.reading.needed_schemas = {1: WriterSchema(text=text(id="int"))}, {2}
+    orders.reading.writers.schemas, orders.reading.writers.needed = {1: WriterSchema(text=text(id="int"))}, {2}
     same = orders.job.model_copy(update={"freshness_ms": 9})
     orders.accept(same)
-    assert orders.reading.schemas
+    assert orders.reading.writers.schemas
     other = orders.job.record_schema.model_copy(update={"subject": Subject(registry="main", name="other")})
     orders.accept(orders.job.model_copy(update={"record_schema": other}))
-    assert orders.reading.schemas == {}
-    assert orders.reading.needed_schemas == set()
+    assert orders.reading.writers.schemas == {}
+    assert orders.reading.writers.needed == set()
 
 
 def test_a_renamed_field_keeps_its_computed_column_and_renames_no_other() -> None:
@@ -464,7 +473,7 @@ def test_a_renamed_field_keeps_its_computed_column_and_renames_no_other() -> Non
     aliased = {"type": "record", "name": "R", "fields": [
         {"name": "email", "type": "string", "aliases": ["mail"]}, {"name": "new", "type": "int", "aliases": ["old"]},
     ]}  # fmt: skip
-    orders.reading.schemas = {1: WriterSchema(text=json.dumps(aliased))}
+    orders.reading.writers.schemas = {1: WriterSchema(text=json.dumps(aliased))}
     table = [{"id": 1, "name": "mail_hash", "type": "string"}, {"id": 2, "name": "old", "type": "string"}]
     present = {"mail_hash": "string", "old": "string"}
     schema, left_out = adapted(orders, present, TableColumns(table))
@@ -482,7 +491,7 @@ def test_a_renamed_private_field_is_not_kept() -> None:
     aliased = {"type": "record", "name": "R", "fields": [
         {"name": "email", "type": "string", "aliases": ["mail"]}, {"name": "remark", "type": "string", "aliases": ["note"]},
     ]}  # fmt: skip
-    orders.reading.schemas = {1: WriterSchema(text=json.dumps(aliased))}
+    orders.reading.writers.schemas = {1: WriterSchema(text=json.dumps(aliased))}
     table = [{"id": 1, "name": "mail_hash", "type": "string"}, {"id": 2, "name": "note", "type": "string"}]
     schema, _ = adapted(orders, {"mail_hash": "string", "note": "string"}, TableColumns(table))
     assert computed(schema) == {"mail_hash": "string", "remark": "string"}
@@ -495,7 +504,10 @@ TABLE = TableColumns(({"id": 1, "name": "id", "required": False, "type": "int"},
 def proposing(**changes: Any) -> Topic:
     """Return a topic whose records have a schema that fits, and one that needs another column."""
     orders = topic(("id", "int"), **{"evolution": Evolution(add="Propose"), **changes})
-    orders.reading.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=text(id="int", note="string"))}
+    orders.reading.writers.schemas = {
+        1: WriterSchema(text=text(id="int")),
+        2: WriterSchema(text=text(id="int", note="string")),
+    }
     return orders
 
 
@@ -539,13 +551,13 @@ def test_a_refused_change_is_not_proposed() -> None:
 def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
     aliased = {"type": "record", "name": "R", "fields": [{"name": "number", "type": "long", "aliases": ["id"]}]}
     orders = topic(("id", "int"))
-    orders.reading.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=json.dumps(aliased))}
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=json.dumps(aliased))}
     schema, _ = allowed(orders, {"id": "int"}, TABLE)
     assert fields(schema) == {"number": "long"}
     assert [(each.old, each.new) for each in schema.renames] == [("id", "number")]
     policy = Evolution(rename="Propose")
     waiting = topic(("id", "int"), evolution=policy)
-    waiting.reading.schemas = orders.reading.schemas
+    waiting.reading.writers.schemas = orders.reading.writers.schemas
     with pytest.raises(ConflictError, match="rename column id to number"):
         allowed(waiting, {"id": "int"}, TABLE)
 
@@ -553,9 +565,12 @@ def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
 def test_a_new_field_with_the_earlier_name_of_a_column_waits() -> None:
     table = [{"id": 1, "name": "number", "required": False, "type": "int"}]
     orders = topic(("number", "int"))
-    orders.reading.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=text(id="int", number="int"))}
+    orders.reading.writers.schemas = {
+        1: WriterSchema(text=text(id="int")),
+        2: WriterSchema(text=text(id="int", number="int")),
+    }
     with pytest.raises(ConflictError, match="schema 2 of .* field id is new, but column number had this name before"):
         adapted(orders, {"number": "int"}, TableColumns(table, {1: ("id",)}))
-    del orders.reading.schemas[2]
+    del orders.reading.writers.schemas[2]
     schema, _ = adapted(orders, {"number": "int"}, TableColumns(table, {1: ("id",)}))
     assert fields(schema) == {"number": "int"}

@@ -3,7 +3,7 @@
 import base64
 from collections.abc import Mapping
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic, with_columns
+from firn.api.v1alpha1.iceberg_topic import KEY_TEXT, IcebergTopic, key_with_columns, with_columns
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import RecordSchema, SchemaFormat, Subject
@@ -14,6 +14,8 @@ from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
 
 _TEXT = "spec.schema.text"
+_SUBJECTS = {_TEXT: "spec.schema.registry.subject", KEY_TEXT: "spec.schema.key.registry.subject"}
+"""Fields with subjects, beside the fields with texts."""
 
 
 class TopicSchemas:
@@ -27,6 +29,7 @@ class TopicSchemas:
     def forget(self, uid: str) -> None:
         """Forget a deleted topic."""
         self._found.pop(uid, None)
+        self._found.pop(f"{uid}/key", None)
 
     async def find(self, uid: str, resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
         """Return the schema of a topic with its columns, or the error of the spec, the text or the registry.
@@ -35,32 +38,43 @@ class TopicSchemas:
         the registry is not configured, the schema has no columns.
         """
         schema = schema_of(resource)
-        found = await self._find(uid, schema, job)
-        if not isinstance(schema, RecordSchema) or not isinstance(found, RecordSchema):
+        if not isinstance(schema, RecordSchema):
+            return schema
+        in_force = job.job.record_schema if job is not None else None
+        found = await self._find(uid, schema, in_force, _TEXT)
+        if not isinstance(found, RecordSchema):
             return found
         try:
-            return projections.applied(found, schema.projection)
+            found = projections.applied(found, schema.projection)
+            if schema.key is None or schema.key.decoding is None or not schema.key.decoding.has_found_columns:
+                return found.model_copy(update={"key": schema.key})
+            before = in_force.key.record_schema if in_force is not None and in_force.key is not None else None
+            of_key = await self._find(f"{uid}/key", schema.key.decoding, before, KEY_TEXT)
+            if not isinstance(of_key, RecordSchema):
+                return of_key
+            return found.model_copy(update={"key": key_with_columns(schema.key, of_key)})
         except InvalidSpecError as error:
             return error
 
     async def _find(
-        self, uid: str, schema: RecordSchema | InvalidSpecError, job: LiveJob | None
+        self, uid: str, schema: RecordSchema, in_force: RecordSchema | None, place: str
     ) -> RecordSchema | FirnError:
-        if not isinstance(schema, RecordSchema) or not schema.has_found_columns:
+        """Return a schema of values or keys. ``place`` is the field of the spec with its text."""
+        if not schema.has_found_columns:
             return schema
         if schema.subject is None:
-            return await self._compiled(uid, schema, job)
+            return await self._compiled(uid, schema, in_force, place)
         if schema.subject.registry not in self._context.config.registries:
             return schema
-        in_force = job.job.record_schema if job is not None else None
-        if in_force is not None and in_force.subject != schema.subject:
+        if in_force is not None and (in_force.subject is None or in_force.subject.place != schema.subject.place):
             in_force = None
         if in_force is not None:
-            in_force = in_force.model_copy(update={"incompatible": schema.incompatible, "evolution": schema.evolution})
+            of_spec = {name: getattr(schema, name) for name in ("subject", "incompatible", "evolution")}
+            in_force = in_force.model_copy(update=of_spec)
         try:
             latest = await self._context.ports.schemas.latest(schema.subject.registry, schema.subject.name)
             if latest is None:
-                return in_force or _missing(schema.subject)
+                return in_force or _missing(schema.subject, _SUBJECTS[place])
             source = (schema, latest, in_force)
             known = self._found.get(uid)
             if known is None or known[0] != source:
@@ -72,18 +86,19 @@ class TopicSchemas:
         except FirnError as error:
             return in_force or error
 
-    async def _compiled(self, uid: str, schema: RecordSchema, job: LiveJob | None) -> RecordSchema | FirnError:
+    async def _compiled(
+        self, uid: str, schema: RecordSchema, in_force: RecordSchema | None, place: str
+    ) -> RecordSchema | FirnError:
         """Return the schema with descriptors of its text. The contract in force has them, unless the text is new."""
-        in_force = job.job.record_schema if job is not None else None
         try:
             if in_force is not None and in_force.text == schema.text and _is_readable(in_force):
                 descriptors = in_force.descriptors
             else:
-                descriptors = await self._descriptors(schema.text, {}, _TEXT)
+                descriptors = await self._descriptors(schema.text, {}, place)
             source = (schema, descriptors, in_force)
             known = self._found.get(uid)
             if known is None or known[0] != source:
-                whole = with_columns(schema.model_copy(update={"descriptors": descriptors}), _TEXT)
+                whole = with_columns(schema.model_copy(update={"descriptors": descriptors}), place)
                 known = self._found[uid] = source, _with_numbers(whole, in_force)
             return known[1]
         except FirnError as error:
@@ -168,9 +183,9 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     return found.model_copy(update={"fields": (*fields, *kept)})
 
 
-def _missing(subject: Subject) -> NotReadyError:
+def _missing(subject: Subject, field: str) -> NotReadyError:
     return NotReadyError(
         f"subject {subject.name} of schema registry {subject.registry} has no schema; let a producer register one, or correct"
-        " spec.schema.registry.subject",
+        f" {field}",
         reason=Reason.SCHEMA_MISSING,
     )

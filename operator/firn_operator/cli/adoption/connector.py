@@ -232,7 +232,7 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
         yield f"{', '.join(writes)}: ingestion writes files by the properties of the table; set them in spec.table.properties"
     strategy = values.get("value.converter.value.subject.name.strategy", _TOPIC_STRATEGY)
     if not strategy.endswith(f".{_TOPIC_STRATEGY}") and strategy != _TOPIC_STRATEGY:
-        yield f"subject name strategy {strategy}: set spec.schema.registry.subject to the subject of the records"
+        yield f"subject name strategy {strategy}: set spec.schema.registry.subjectStrategy and spec.schema.message to those of the records"
 
     if values.get("value.converter", "").startswith(_APICURIO) and not _is_true(values, _AS_CONFLUENT):
         yield f"{_AS_CONFLUENT} is not true: values may have ids of eight bytes, and the topic reads ids of four bytes"

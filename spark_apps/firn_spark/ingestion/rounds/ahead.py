@@ -76,7 +76,7 @@ class Ahead:
             result.error is not None
             or result.halts
             or result.dead_letters_missing
-            or result.schemas_needed
+            or result.needs_schemas
             or topic.gaps
         ):
             return None

@@ -19,7 +19,17 @@ from firn_spark.tables import dead_letters
 from firn_spark.worker.fetching.access import Bucket, access
 from firn_spark.worker.fetching.slices import Slice
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.landing import RESULT_DDL, Detour, HaltPlace, Kind, LandingPlan, TaskStats, TopicLanding
+from firn_spark.worker.formats.writer_schemas import Reference
+from firn_spark.worker.landing import (
+    RESULT_DDL,
+    Detour,
+    HaltPlace,
+    Kind,
+    LandingPlan,
+    NeededSchemas,
+    TaskStats,
+    TopicLanding,
+)
 
 OLD_FORMAT = "OldFormatError"
 """The error of a task that met messages in a format before record batches. Spark's own source reads them."""
@@ -50,8 +60,10 @@ class TopicResult:
     problem: str = ""
     """Why a task could not read the bucket."""
     dead_letters_missing: bool = False
-    schemas_needed: set[int] = field(default_factory=set)
-    """Ids of schemas that tasks do not have."""
+    schemas_needed: set[Reference] = field(default_factory=set)
+    """Schemas of values that tasks do not have."""
+    key_schemas_needed: set[Reference] = field(default_factory=set)
+    """Schemas of keys that tasks do not have."""
     error: str | None = None
     ingested_at: int = 0
     """The time that the tasks wrote into dead letters; microseconds since 1970."""
@@ -68,7 +80,8 @@ class TopicResult:
             case Kind.DEAD_LETTERS_MISSING:
                 self.dead_letters_missing = True
             case Kind.SCHEMAS_NEEDED:
-                self.schemas_needed.update(json.loads(text)["ids"])
+                needed: NeededSchemas = json.loads(text)
+                (self.key_schemas_needed if needed["of_keys"] else self.schemas_needed).update(needed["ids"])
             case Kind.STATS:
                 self._add_stats(json.loads(text))
             case Kind.DETOUR:
@@ -96,6 +109,11 @@ class TopicResult:
             before = self.partitions.get(int(text), (0, first, last))
             self.partitions[int(text)] = (before[0] + count, min(before[1], first), max(before[2], last))
             self.records += count
+
+    @property
+    def needs_schemas(self) -> bool:
+        """True if tasks need schemas of values or keys, and have written no files."""
+        return bool(self.schemas_needed or self.key_schemas_needed)
 
     @property
     def landed(self) -> bool:
@@ -142,7 +160,8 @@ class LandingJobs:
                 dead_letters=topic.letters.spec,
                 exclude=topic.letters.exclude,
                 force_dead=forced(topic.job),
-                writer_schemas=topic.reading.known_schemas(time.monotonic()),
+                writer_schemas=topic.reading.writers.known(time.monotonic()),
+                key_schemas=topic.reading.key_writers.known(time.monotonic()),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
         results = self._results(planned, plan)

@@ -19,8 +19,9 @@ from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writer_schemas import Registries, TableColumns
+from firn_spark.ingestion.writer_schemas import TableColumns
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
+from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
@@ -123,14 +124,13 @@ class Preparation:
         return offsets_of(ends[topic.job.topic])
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
-        if topic.job.record_schema.subject is None:
+        if not topic.job.record_schema.subjects:
             found = self._read(topic, lambda: self._ensure(topic))
             # The table may have other names than the contract, because the operator renames columns before it writes the contract.
             schema, known = topic.job.record_schema, self._tables.followed(found[0], topic.job)
             kept = kept_schema(renames.named(schema, rows.column_renames(schema, known.following)), known)
             topic.reading.schema = None if kept is schema else kept
             return found
-        topic.reading.schemas |= writer_schemas.schema_of_contract(topic.job.record_schema)
         writer_schemas.learn(topic, self._registries)
         return self._read(topic, lambda: self._ensure_adapted(topic))
 
@@ -145,12 +145,17 @@ class Preparation:
         reading, target = topic.reading, topic.job.table
         table = self._tables.load(target.catalog, target.namespace, target.name, rare=topic.table.uuid is None)
         present = {} if table is None else self._tables.columns(table)
-        columns = writer_schemas.NO_TABLE
+        columns, known = writer_schemas.NO_TABLE, None
         if table is not None:
             known = self._tables.follow(table, topic.job)
             schema_id = table.operations().current().currentSchemaId()
             columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped)
-        reading.schema, reading.incompatible = writer_schemas.allowed(topic, present, columns)
+        schema = topic.job.record_schema
+        if schema.subject is not None:
+            schema, reading.writers.incompatible = writer_schemas.allowed(topic, present, columns)
+        elif known is not None:
+            schema = kept_schema(renames.named(schema, rows.column_renames(schema, known.following)), known)
+        reading.schema, reading.key_writers.incompatible = writer_schemas.with_keys(topic, schema, present)
         return self._ensure(topic)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:

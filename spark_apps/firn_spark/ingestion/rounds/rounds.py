@@ -200,10 +200,10 @@ class Rounds:
             problem = _problem(topic, result, current.get(topic.job.topic)) or elected.get(topic)
             if problem is not None:
                 self._refuse(topic, result, problem)
-            elif result.schemas_needed:
+            elif result.needs_schemas:
                 # The next preparation requests these schemas and changes the table. Then the round begins again.
                 self._commits.discard(topic, result)
-                self._need_schemas(topic, result.schemas_needed)
+                self._need_schemas(topic, result)
             elif result.dead_letters_missing:
                 self._commits.discard(topic, result)
                 try:
@@ -227,17 +227,19 @@ class Rounds:
         for topic in again:
             self._run([topic], started)
 
-    def _need_schemas(self, topic: Topic, ids: set[int]) -> None:
+    def _need_schemas(self, topic: Topic, result: TopicResult) -> None:
         """Let the next preparation request schemas. A topic whose rounds need further schemas each time backs off."""
         reading = topic.reading
-        reading.needed_schemas |= ids
+        reading.writers.needed |= result.schemas_needed
+        reading.key_writers.needed |= result.key_schemas_needed
         reading.repeats += 1
         topic.prepared = False
+        known = len(reading.writers.schemas) + len(reading.key_writers.schemas)
         if reading.repeats > MOST_REPEATS:
             fail(
                 topic,
                 NotReadyError(
-                    f"topic {topic.job.topic}: its records name ever more schemas, {len(reading.schemas)} so far; check that their"
+                    f"topic {topic.job.topic}: its records name ever more schemas, {known} so far; check that their"
                     " producers use the schema registry"
                 ),
             )
@@ -298,6 +300,6 @@ def _problem(topic: Topic, result: TopicResult, current: TopicInfo | FirnError |
     """Return why a result must not be committed."""
     if isinstance(current, FirnError) or current is None or current.topic_id != topic.topic_id:
         return NotReadyError(f"topic {topic.job.topic}: it was deleted or re-created while it was read")
-    if result.error is not None and not result.dead_letters_missing and not result.schemas_needed:
+    if result.error is not None and not result.dead_letters_missing and not result.needs_schemas:
         return UnavailableError(f"topic {topic.job.topic}: writing failed: {result.error}")
     return None

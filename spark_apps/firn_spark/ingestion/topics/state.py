@@ -16,7 +16,7 @@ from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
 from firn_spark.worker.fetched import Identities
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writer_schemas import Refusal
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 
 FIRST_RECORD_BYTES = 1024.0
 """Assumed size of a record before any was read."""
@@ -172,6 +172,38 @@ class DeadLetters:
 
 
 @dataclass(slots=True)
+class Writers:
+    """The schemas of a topic in a schema registry, of its values or of its keys."""
+
+    schemas: dict[Reference, WriterSchema | Refusal | int] = field(default_factory=dict)
+    """Schema id -> the schema, or why records with this id are bad records. GUID -> the id. In the order in which the driver got them."""
+    incompatible: dict[Reference, Refusal] = field(default_factory=dict)
+    """Schema id -> why the table cannot hold its values, if the contract has ``incompatible: DeadLetter``."""
+    refused_at: dict[Reference, float] = field(default_factory=dict)
+    """A schema that the registry does not have -> when a round first used this answer (monotonic seconds)."""
+    needed: set[Reference] = field(default_factory=set)
+    """Schemas that tasks need, and that the driver has to request."""
+
+    def known(self, now: float) -> dict[Reference, WriterSchema | Refusal | int]:
+        """Return the schemas for the tasks of a round at ``now`` (monotonic seconds).
+
+        The registry may have a missing schema by now. So refusals are left out after `REFUSED_SECONDS`, and the driver asks again.
+        """
+        known = {
+            reference: each
+            for reference, each in self.schemas.items()
+            if not isinstance(each, Refusal) or now - self.refused_at.setdefault(reference, now) <= REFUSED_SECONDS
+        }
+        return known | self.incompatible
+
+    def clear(self) -> None:
+        """Forget all schemas, for example after a change of the subject."""
+        self.schemas, self.incompatible = {}, {}
+        self.refused_at.clear()
+        self.needed.clear()
+
+
+@dataclass(slots=True)
 class Reading:
     """Position of the topic, and size and duration of its rounds."""
 
@@ -196,33 +228,17 @@ class Reading:
     round_seconds: float = FIRST_ROUND_SECONDS
     """Duration of recent rounds from the time when they were due, including the wait for a worker."""
     schema: RecordSchema | None = None
-    """The schema of a topic with a schema registry, with the columns of all ``schemas`` that the table can hold. None before the
+    """The schema of a topic with a schema registry, with the columns of all schemas of ``writers`` that the table can hold. None before the
     first preparation, and without a registry."""
-    schemas: dict[int, WriterSchema | Refusal] = field(default_factory=dict)
-    """Schema id -> the schema, or why records with this id are bad records. In the order in which the driver got them."""
-    incompatible: dict[int, Refusal] = field(default_factory=dict)
-    """Schema id -> why the table cannot hold its values, if the contract has ``incompatible: DeadLetter``."""
-    refused_at: dict[int, float] = field(default_factory=dict)
-    """Id of a schema that the registry does not have -> when a round first used this answer (monotonic seconds)."""
+    writers: Writers = field(default_factory=Writers)
+    """The schemas that values name."""
+    key_writers: Writers = field(default_factory=Writers)
+    """The schemas that keys name."""
     repeats: int = 0
     """Rounds in a row that needed further schemas."""
-    needed_schemas: set[int] = field(default_factory=set)
-    """Ids of schemas that tasks need, and that the driver has to request."""
     older: Offsets | None = None
     """Ends of the log at the first preparation of a table without a commit. Records before them are older than the
     table."""
-
-    def known_schemas(self, now: float) -> dict[int, WriterSchema | Refusal]:
-        """Return the schemas for the tasks of a round at ``now`` (monotonic seconds).
-
-        The registry may have a missing schema by now. So refusals are left out after `REFUSED_SECONDS`, and the driver asks again.
-        """
-        known = {
-            number: each
-            for number, each in self.schemas.items()
-            if not isinstance(each, Refusal) or now - self.refused_at.setdefault(number, now) <= REFUSED_SECONDS
-        }
-        return known | self.incompatible
 
     def measure(self, size: int, records: int) -> None:
         """Estimate the size of later records from ``records`` that have ``size`` bytes of keys and values."""

@@ -321,10 +321,10 @@ class Topic:
             return
         if job.record_schema != self.job.record_schema:
             self.recent = Recent(new_schema=True)
-        if job.record_schema.subject != self.job.record_schema.subject:
-            self.reading.schemas, self.reading.incompatible, self.reading.schema = {}, {}, None
-            self.reading.needed_schemas.clear()
-            self.reading.refused_at.clear()
+        if job.record_schema.subjects != self.job.record_schema.subjects:
+            self.reading.schema = None
+            self.reading.writers.clear()
+            self.reading.key_writers.clear()
         if job.quality_rules != self.job.quality_rules:
             unchanged = {rule.name for rule in job.quality_rules if rule in self.job.quality_rules}
             self.totals.failed_rules = {name: n for name, n in self.totals.failed_rules.items() if name in unchanged}

@@ -1,30 +1,27 @@
 """Decodes letters with the topic's current schema, by the code of ingestion, into data files that no table refers to yet."""
 
-import base64
 import functools
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
 
-from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
-from firn.model.jobs import Column, IngestJob, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
-from firn.schema_registry import MOST_ID, TYPES, SchemaRegistry, of_others
+from firn.model.jobs import Column, IngestJob, RecordSchema, WriterSchema
 from firn.schemas import projections
 from firn.schemas.columns import columns_of
 from firn.schemas.other_clients import kept_schema, without
 from firn.tables import evolution, renames, rows, types
-from firn_spark.credentials import read_secret
 from firn_spark.kafka.tasks import land_records
 from firn_spark.maintenance.replaying import letters
+from firn_spark.schemas.registries import Registries, schema_of_contract, with_descriptors
 from firn_spark.tables.java_tables import Tables
-from firn_spark.worker.formats.writer_schemas import Refusal
-from firn_spark.worker.landing import RESULT_DDL, Kind, LandingPlan, TopicLanding
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal
+from firn_spark.worker.landing import RESULT_DDL, Kind, LandingPlan, NeededSchemas, TopicLanding
 
 log = structlog.get_logger()
 
@@ -40,8 +37,10 @@ class Result:
     files: list[str] = field(default_factory=list)
     rows: int = 0
     codes: Counter[str] = field(default_factory=Counter)
-    needed: set[int] = field(default_factory=set)
-    """Ids of schemas that tasks do not have."""
+    needed: set[Reference] = field(default_factory=set)
+    """Schemas of values that tasks do not have."""
+    needed_of_keys: set[Reference] = field(default_factory=set)
+    """Schemas of keys that tasks do not have."""
     error: str = ""
 
     def add(self, kind: str, text: str) -> None:
@@ -54,7 +53,8 @@ class Result:
                 self.rows += stats["rows"]
                 self.codes.update(stats["codes"])
             case Kind.SCHEMAS_NEEDED:
-                self.needed.update(json.loads(text)["ids"])
+                needed: NeededSchemas = json.loads(text)
+                (self.needed_of_keys if needed["of_keys"] else self.needed).update(needed["ids"])
             case Kind.ERROR:
                 problem = json.loads(text)
                 self.error = f"{problem['type']}: {problem['message']}"
@@ -81,13 +81,13 @@ class Decoding:
                 f"table {table.name()}: column {name} is {present or 'missing'}, and the schema of the topic wants {wanted}; the replay"
                 " waits until the table has changed"
             )
-        self._writers: dict[int, WriterSchema | Refusal] = {}
-        schema = self._schema
-        if schema.schema_id is not None:
-            parts = {name: getattr(schema, name) for name in ("text", "references", "names", "descriptors")}
-            self._learn(schema.schema_id, WriterSchema(**parts))
+        self._writers: dict[Reference, WriterSchema | Refusal | int] = {}
+        self._key_writers: dict[Reference, WriterSchema | Refusal | int] = {}
+        self._learn(schema_of_contract(self._schema).items())
+        if self._schema.key is not None:
+            self._learn(schema_of_contract(self._schema.key.record_schema).items(), of_keys=True)
 
-    def run(self, frame: Any, count: int, table: Any, registries: Mapping[str, RegistryConnection]) -> Result:
+    def run(self, frame: Any, count: int, table: Any, registries: Registries) -> Result:
         """Decode ``count`` letters. Raises CorruptDataError, and the errors of the schema registry."""
         spec = self._tables.spec(table)
         records = letters.as_records(frame, self._topic)
@@ -95,13 +95,15 @@ class Decoding:
         for _ in range(MOST_REQUESTS):
             # A letter that still fails makes no row, and stays where it is.
             job = self._job.model_copy(update={"record_schema": self._schema})
-            landing = TopicLanding(job, spec, writer_schemas=dict(self._writers), rows_only=True)
+            landing = TopicLanding(
+                job, spec, writer_schemas=dict(self._writers), key_schemas=dict(self._key_writers), rows_only=True
+            )
             plan = LandingPlan({self._topic: landing}, ingested_at=0)
             work = functools.partial(land_records, plan=plan)
             result = Result()
             for _topic, kind, text in records.coalesce(parts).mapInArrow(work, RESULT_DDL).collect():
                 result.add(kind, text)
-            if not result.needed and not result.error:
+            if not result.needed and not result.needed_of_keys and not result.error:
                 return result
             self.discard(table, result)
             if result.error:
@@ -109,7 +111,10 @@ class Decoding:
                     f"table {table.name()}: the dead letters could not be decoded: {result.error}; if the message stays, keep the log of"
                     " the run and report a bug"
                 )
-            self._ask(result.needed, registries)
+            self._learn((number, registries.find(self._schema, number)) for number in result.needed)
+            self._learn(
+                ((number, registries.find(self._of_keys, number)) for number in result.needed_of_keys), of_keys=True
+            )
         raise InvalidSpecError(
             f"table {table.name()}: the dead letters name more ids of schemas than one replay requests, so most of them are not ids;"
             " select other dead letters with where, for example all codes but UnknownSchema"
@@ -121,15 +126,10 @@ class Decoding:
             table.io().deleteFile(json.loads(text)["file-path"])
         result.files.clear()
 
-    def _ask(self, numbers: set[int], registries: Mapping[str, RegistryConnection]) -> None:
-        subject = self._schema.subject
-        if subject is None or subject.registry not in registries:
-            raise InvalidSpecError(
-                "the run does not have the schema registry of the topic; add it to registries in the operator's configuration"
-            )
-        client = SchemaRegistry(subject.registry, registries[subject.registry], read_secret)
-        for number in sorted(numbers):
-            self._learn(number, requested(client, self._schema, number))
+    @property
+    def _of_keys(self) -> RecordSchema:
+        assert self._schema.key is not None
+        return self._schema.key.record_schema
 
     def _misfit(self, schema: RecordSchema) -> tuple[str, str, str | None] | None:
         """Return a column that the table lacks or cannot hold: its name, its type, and the table's type. None if there is none."""
@@ -141,6 +141,10 @@ class Decoding:
 
     def _widened(self, schema: RecordSchema) -> RecordSchema:
         """Return the schema of a registry with columns as wide as those of the table."""
+        if schema.key is not None and schema.key.decoding is not None:
+            present = rows.fields_of_key(schema.key, self._present, rows.schema_columns(schema))
+            of_key = tuple(_wider(field, present.get(field.name)) for field in schema.key.fields)
+            schema = schema.model_copy(update={"key": schema.key.model_copy(update={"fields": of_key})})
         if schema.subject is None:
             return schema
         schema = projections.resolved(schema)
@@ -156,22 +160,23 @@ class Decoding:
         )
         return whole.model_copy(update={"projection": whole.projection.model_copy(update={"columns": computed})})
 
-    def _learn(self, number: int, writer: WriterSchema | Refusal) -> None:
-        """Add a schema. Its values are bad records if it cannot be read, or if the table cannot hold their columns."""
-        if isinstance(writer, WriterSchema):
-            try:
-                writer = _compiled(self._schema.format, writer)
-                self._schema, self._writers[number] = self._with_writer(number, writer), writer
-                return
-            except InvalidSpecError as error:
-                writer = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
-        self._writers[number] = writer
+    def _learn(self, found: Iterable[tuple[Reference, WriterSchema | Refusal | int]], *, of_keys: bool = False) -> None:
+        """Add schemas. Their values are bad records if they cannot be read, or if the table cannot hold their columns."""
+        known = self._key_writers if of_keys else self._writers
+        for reference, writer in found:
+            known[reference] = writer
+            if isinstance(writer, WriterSchema) and isinstance(reference, int):
+                try:
+                    compiled = with_descriptors(self._schema.format if not of_keys else self._of_keys.format, writer)
+                    self._schema, known[reference] = self._with_writer(reference, compiled, of_keys=of_keys), compiled
+                except InvalidSpecError as error:
+                    known[reference] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
 
-    def _with_writer(self, number: int, writer: WriterSchema) -> RecordSchema:
+    def _with_writer(self, number: int, writer: WriterSchema, *, of_keys: bool) -> RecordSchema:
         """Return the schema with the columns of a writer. Raises InvalidSpecError if the table cannot hold them."""
-        place = f"schema {number}"
-        fields = {field.name: field for field in self._schema.fields}
-        for column in columns_of(self._schema.of_writer(number, writer), place):
+        place, own = f"schema {number}", self._of_keys if of_keys else self._schema
+        fields = {field.name: field for field in own.fields}
+        for column in columns_of(own.of_writer(number, writer), place):
             known = fields.get(column.name)
             both = evolution.merged(types.parse((known or column).type), types.parse(column.type))
             if both is None:
@@ -179,43 +184,18 @@ class Decoding:
                     f"{place}: field {column.name} has the type {column.type}, which column {column.name} cannot hold"
                 )
             fields[column.name] = (known or column).model_copy(update={"type": str(both)})
-        kept = without(tuple(fields.values()), self._known.fields, self._known.dropped)
-        schema = self._widened(self._schema.model_copy(update={"fields": kept}))
+        update: dict[str, object] = {"fields": tuple(fields.values())}
+        if of_keys and self._schema.key is not None:
+            update = {"key": self._schema.key.model_copy(update=update)}
+        else:
+            update = {"fields": without(tuple(fields.values()), self._known.fields, self._known.dropped)}
+        schema = self._widened(self._schema.model_copy(update=update))
         if (problem := self._misfit(schema)) is not None:
             name, wanted, present = problem
             raise InvalidSpecError(
                 f"{place}: column {name} has the type {wanted}, and the table has {present or 'no such column'}"
             )
         return schema
-
-
-def requested(client: SchemaRegistry, wanted: RecordSchema, number: int) -> WriterSchema | Refusal:
-    """Return the schema with an id, or why letters with this id stay, by the rules of ingestion. Raises the errors of the client.
-
-    ``wanted`` is the topic's schema, which has a subject.
-    """
-    subject = wanted.subject
-    assert subject is not None
-    # Registries answer a request for a larger id as if they had failed.
-    answer = client.by_id(number) if number <= MOST_ID else None
-    problem: str | None = None
-    if answer is None:
-        problem = f"schema {number} of schema registry {subject.registry} does not exist"
-    elif answer.kind != TYPES[wanted.format]:
-        problem = f"schema {number} of schema registry {subject.registry} has the type {answer.kind}, not {TYPES[wanted.format]}"
-    else:
-        problem = of_others(subject.registry, number, client.subjects(number, deleted=True), subject.name)
-    if problem is not None or answer is None:
-        return Refusal(Code.UNKNOWN_SCHEMA, problem or "")
-    return answer.schema
-
-
-def _compiled(kind: SchemaFormat, writer: WriterSchema) -> WriterSchema:
-    """Return a Protobuf schema with its descriptors. Raises InvalidSpecError if protoc rejects the text."""
-    if kind is not SchemaFormat.PROTOBUF or writer.descriptors:
-        return writer
-    content = protoc.descriptors(writer.text, tuple(zip(writer.names, writer.references, strict=True)))
-    return writer.model_copy(update={"descriptors": base64.b64encode(content).decode()})
 
 
 def _wider(field: Column, present: str | None) -> Column:

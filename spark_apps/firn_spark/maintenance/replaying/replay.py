@@ -31,6 +31,7 @@ from firn_spark.maintenance.replaying.letters import Part, Selection
 from firn_spark.maintenance.steps.changes import Marks, NewMetadata
 from firn_spark.maintenance.steps.rewriting import planned
 from firn_spark.maintenance.steps.subject import Subject
+from firn_spark.schemas.registries import Registries
 from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.commits import Landed, newest
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
@@ -63,7 +64,8 @@ class Replay:
         self._work = work
         self._tables = tables
         self._tasks = tasks
-        self._registries = registries
+        # Letters are old, so a schema that is missing now is not just registered.
+        self._registries = Registries(registries, None, missing_seconds=0)
         self._flat = work.job.table.metadata_columns == "Flat"
         self._failures: Counter[str] = Counter()
         self._expected: Replaying | None = None

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from firn.decoders.bad_records import BadRecordError
 from firn.model.jobs import Epoch
-from firn_spark.worker.fetched import Fetched
+from firn_spark.worker.fetched import Fetched, Numbers
 
 
 class Times(NamedTuple):
@@ -37,12 +37,14 @@ class Times(NamedTuple):
 class Columns:
     """Arrays of the schema's columns, as long as the records they were decoded from, and the bad records by index.
 
-    The values of bad records are null. ``times`` has the fields with times, by name.
+    The values of bad records are null. ``times`` has the fields with times, by name. ``schema_ids`` are those of a schema
+    registry, -1 for a value without one; None without a registry.
     """
 
     arrays: list[pa.Array]
     errors: dict[int, BadRecordError]
     times: Mapping[str, Times] = field(default_factory=dict)
+    schema_ids: Numbers | None = None
 
 
 UNBOUNDED = 2**62

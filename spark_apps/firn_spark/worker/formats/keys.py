@@ -1,15 +1,17 @@
-"""Record keys to columns: the bytes, or the members of a JSON object, decoded as values are."""
+"""Record keys to columns: the bytes, or fields, decoded by the formats of values."""
 
 import dataclasses
 
 import pyarrow as pa
 
 from firn.decoders.bad_records import BadRecordError, Code, Stage
-from firn.model.jobs import KeySchema, RecordSchema, SchemaFormat
+from firn.model.jobs import KeySchema
 from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched
+from firn_spark.worker.formats import header_ids
 from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writer_schemas import SchemasNeededError, WriterSchemas
 
 PLACE = "key"
 """Begins the path of an error in a key: ``$key.a``."""
@@ -18,19 +20,23 @@ PLACE = "key"
 class KeyColumns:
     """Decodes the keys of a topic."""
 
-    def __init__(self, key: KeySchema) -> None:
-        """Set up the format of the keys. Raises InvalidSpecError for a column type that does not exist."""
+    def __init__(self, key: KeySchema, writer_schemas: WriterSchemas) -> None:
+        """Set up the format of the keys. ``writer_schemas`` are the known schemas of keys. Raises InvalidSpecError for a column type
+        that does not exist."""
         self._struct = key.columns == "Struct"
         self._schema = arrow_types.arrow_schema(rows.key_columns(key))
         self._format = None
         if key.columns != "Binary":
-            self._format = open_format(RecordSchema(format=SchemaFormat.JSON, fields=key.fields), {})
+            self._format = open_format(key.record_schema, writer_schemas, header_ids.KEY)
 
     def decode(self, records: Fetched) -> tuple[list[pa.Array], dict[int, BadRecordError]]:
-        """Return the arrays of `firn.tables.rows.key_columns`, and the bad keys by index."""
+        """Return the arrays of `firn.tables.rows.key_columns`, and the bad keys by index. Raises SchemasNeededError."""
         if self._format is None:
             return [records.keys.to_arrow()], {}
-        columns = self._format.decode(dataclasses.replace(records, values=records.keys))
+        try:
+            columns = self._format.decode(dataclasses.replace(records, values=records.keys))
+        except SchemasNeededError as error:
+            raise SchemasNeededError(error.ids, of_keys=True) from None
         errors = {index: _of_key(error, records, index) for index, error in columns.errors.items()}
         if not self._struct:
             return columns.arrays, errors

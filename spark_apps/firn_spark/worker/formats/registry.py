@@ -4,9 +4,11 @@ import functools
 from collections.abc import Callable, Mapping
 
 from firn.model.jobs import RecordSchema, SchemaFormat
+from firn_spark.worker.formats import header_ids
+from firn_spark.worker.formats.by_writer import ByWriterSchema
 from firn_spark.worker.formats.format import Format
 from firn_spark.worker.formats.raw.passing import RawFormat
-from firn_spark.worker.formats.writer_schemas import ByWriterSchema, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import WriterSchemas
 
 MOST_KEPT = 64
 """Formats of schemas of a registry that a process keeps from one task to the next."""
@@ -44,11 +46,11 @@ def _cached_format(schema: RecordSchema) -> Format:
     return _FORMATS[schema.format](schema)
 
 
-def open_format(schema: RecordSchema, writer_schemas: WriterSchemas) -> Format:
+def open_format(schema: RecordSchema, writer_schemas: WriterSchemas, header: str = header_ids.VALUE) -> Format:
     """Set up the format that ``schema`` names. ``writer_schemas`` are the known schemas of its registry.
 
-    Raises InvalidSpecError for a column type that does not exist.
+    ``header`` is the one that may have the id of a value's schema. Raises InvalidSpecError for a column type that does not exist.
     """
     if schema.subject is not None:
-        return ByWriterSchema(schema, writer_schemas, _cached_format)
+        return ByWriterSchema(schema, writer_schemas, _cached_format, header)
     return _FORMATS[schema.format](schema)

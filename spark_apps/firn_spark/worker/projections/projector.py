@@ -12,7 +12,7 @@ from firn.model.jobs import ProjectedColumn, RecordSchema
 from firn.schemas import projections
 from firn.tables import rows, types
 from firn.tables.types import Primitive, Type
-from firn_spark.worker.fetched import Fetched, HeaderPlaces
+from firn_spark.worker.fetched import Fetched
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.projections.casts import Cast
 
@@ -101,7 +101,7 @@ class _Column:
         if column.source == "value":
             return records.values.to_arrow()
         if column.source.startswith(projections.HEADER):
-            return header_values(records.headers, column.source.removeprefix(projections.HEADER))
+            return records.headers.last(column.source.removeprefix(projections.HEADER))
         array = decoded.arrays[self.place]
         for member in self.members:
             array = pc.call_function("struct_field", [array], pc.StructFieldOptions([member]))
@@ -148,16 +148,3 @@ def hashed(array: pa.Array) -> pa.Array:
         for value in encoded.dictionary.to_pylist()
     ]
     return pa.array(digests, pa.string()).take(encoded.indices)
-
-
-def header_values(headers: HeaderPlaces, name: str) -> pa.Array:
-    """Return the value of each record's last header with this name, null without one, as Kafka's ``lastHeader`` does."""
-    count = len(headers.present)
-    named = pc.call_function("equal", [headers.names.to_arrow(), pa.scalar(name.encode())])
-    hits = np.flatnonzero(named.to_numpy(zero_copy_only=False))
-    last = np.full(count, -1, np.int64)
-    last[np.searchsorted(headers.starts, hits, side="right") - 1] = hits
-    found = last >= 0
-    values = headers.values.select(last[found]).to_arrow()
-    places = np.cumsum(found) - 1
-    return values.take(pa.array(places, pa.int64(), mask=~found))

@@ -1,0 +1,1 @@
+"""The schemas of writers, for ingestion and for replays of dead letters."""

@@ -1,0 +1,141 @@
+"""Values of a topic with a schema registry: `ByWriterSchema` decodes each one with its own schema, into the columns of the table."""
+
+import dataclasses
+from collections.abc import Callable
+
+import numpy as np
+import pyarrow as pa
+
+from firn.decoders.bad_records import BadRecordError, Code, Stage
+from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
+from firn_spark.worker import arrow_types
+from firn_spark.worker.fetched import Fetched, Numbers
+from firn_spark.worker.formats import header_ids
+from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
+from firn_spark.worker.formats.framing import schema_ids
+from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
+
+
+def _to_open(schema: RecordSchema, number: int, writer: WriterSchema) -> RecordSchema:
+    """Return the schema with which to decode the values of a writer. JSON names its members, so all writers have the same."""
+    if schema.format is SchemaFormat.JSON:
+        return schema.of_writer(0, WriterSchema(text=""))
+    return schema.of_writer(number, writer)
+
+
+class ByWriterSchema:
+    """Decodes each value with its own schema."""
+
+    def __init__(
+        self,
+        schema: RecordSchema,
+        writer_schemas: WriterSchemas,
+        open_one: Callable[[RecordSchema], Format],
+        header: str = header_ids.VALUE,
+    ) -> None:
+        """Set up the formats of all schemas. ``open_one`` sets up the format of one. ``header`` may have the id of a value.
+
+        Raises InvalidSpecError.
+        """
+        assert schema.subject is not None
+        self._id_in, self._header = schema.subject.id_in, header
+        self._noun = "key" if header == header_ids.KEY else "value"
+        if self._id_in == "None":
+            schema = schema.model_copy(update={"framing": "None"})
+        self._schema, self._known = schema, writer_schemas
+        self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
+        self._formats: dict[int, Format] = {}
+        self._refusals: dict[int, Refusal] = {}
+        for number, writer in writer_schemas.items():
+            if isinstance(number, str) or isinstance(writer, int):
+                continue
+            if isinstance(writer, Refusal):
+                self._refusals[number] = writer
+                continue
+            self._formats[number] = open_one(_to_open(schema, number, writer))
+
+    @property
+    def most_bytes(self) -> int:
+        """Implement `Format.most_bytes`: the smallest value of all formats."""
+        return min((each.most_bytes for each in self._formats.values()), default=UNBOUNDED)
+
+    @property
+    def row_bytes(self) -> int:
+        """Implement `Format.row_bytes`: the most of all writers."""
+        return max((each.row_bytes for each in self._formats.values()), default=0)
+
+    def decode(self, records: Fetched) -> Columns:
+        """Implement `Format.decode`. Raises SchemasNeededError."""
+        records, ids, bad = self._identified(records)
+        found = np.unique(ids).tolist()
+        known = self._formats.keys() | self._refusals.keys()
+        missing = [number for number in found if number >= 0 and number not in known]
+        if missing:
+            raise SchemasNeededError(missing)
+        parts = [(np.flatnonzero(np.isin(ids, numbers)), numbers[0]) for numbers in self._alike(found)]
+        decoded = [(places, self._decode(records, places, number)) for places, number in parts]
+        if len(decoded) == 1:
+            only = decoded[0][1]
+            return dataclasses.replace(only, errors=only.errors | bad, schema_ids=ids)
+        order = np.argsort(np.concatenate([places for places, _ in decoded])) if decoded else np.empty(0, np.int64)
+        arrays = [
+            pa.concat_arrays([columns.arrays[place] for _, columns in decoded]).take(pa.array(order))
+            if decoded
+            else pa.array([], kind)
+            for place, kind in enumerate(self._types)
+        ]
+        errors = {int(places[at]): error for places, columns in decoded for at, error in columns.errors.items()}
+        # JSON has times, and one format.
+        times = next((columns.times for _, columns in decoded if columns.times), {})
+        return Columns(arrays, errors | bad, times, ids)
+
+    def _identified(self, records: Fetched) -> tuple[Fetched, Numbers, dict[int, BadRecordError]]:
+        """Return the records with their ids before the values, the ids (-1 without one), and the records whose header is wrong."""
+        if self._id_in == "None":
+            assert self._schema.schema_id is not None
+            return records, np.where(records.values.present, self._schema.schema_id, -1), {}
+        bad: dict[int, BadRecordError] = {}
+        if self._id_in == "Header":
+            values, bad = header_ids.with_ids(records, self._header, self._schema.format, self._known)
+            records = dataclasses.replace(records, values=values)
+        ids = schema_ids(records.values)
+        ids[list(bad)] = -1
+        return records, ids, bad
+
+    def _alike(self, ids: list[int]) -> list[list[int]]:
+        """Return lists of ids whose values are decoded together, because they have the same format."""
+        groups: dict[int, list[int]] = {}
+        for number in ids:
+            one = self._formats.get(number)
+            groups.setdefault(number if one is None else -2 - id(one), []).append(number)
+        return list(groups.values())
+
+    def _decode(self, records: Fetched, places: Numbers, number: int) -> Columns:
+        """Decode the values with one id, or those without an id (-1)."""
+        one = self._formats.get(number)
+        if one is not None:
+            return one.decode(records if len(places) == len(records) else records.select(places))
+        errors = {
+            at: self._unreadable(number, int(records.values.ends[place] - records.values.firsts[place]))
+            for at, place in enumerate(places.tolist())
+            if records.values.present[place]
+        }
+        return Columns([pa.nulls(len(places), kind) for kind in self._types], errors)
+
+    def _unreadable(self, number: int, size: int) -> BadRecordError:
+        if number >= 0:
+            return BadRecordError(self._refusals[number].code, Stage.DECODE, self._refusals[number].detail)
+        if self._id_in == "Header":
+            return BadRecordError(
+                Code.UNKNOWN_SCHEMA,
+                Stage.DECODE,
+                f"the record has no header {self._header}, and no schema id before its {self._noun}; let the producer use"
+                " HeaderSchemaIdSerializer",
+            )
+        if not size:
+            return BadRecordError(Code.EMPTY_PAYLOAD, Stage.DECODE, f"the {self._noun} is empty")
+        return BadRecordError(
+            Code.UNKNOWN_SCHEMA,
+            Stage.DECODE,
+            f"the {self._noun} has no framing of a schema registry; let the producer use a serializer that writes a byte 0 and the schema id",
+        )
