@@ -86,25 +86,33 @@ def status(
     everywhere: Annotated[
         bool, typer.Option("--all-namespaces", "-A", help="Without TOPIC: list the topics of all namespaces.")
     ] = False,
+    topic_set: Annotated[
+        str | None, typer.Option("--topic-set", help="Show a TopicSet instead, given as NAME or NAMESPACE/NAME.")
+    ] = None,
     context: Context = None,
     output: Annotated[Format, typer.Option("--output", "-o", help="Format of the report: text or json.")] = Format.TEXT,
 ) -> None:
     """Show the state of a topic on one screen: conditions, topic, table, ingestion, maintenance, audits and the next step.
 
     The command reads the resource and its Events with the rights of your kubeconfig. The bad conditions come first, and the last
-    line is the message of the most important one. Without TOPIC, topics that are not Ready come first.
+    line is the message of the most important one. Without TOPIC, topics that are not Ready come first. With --topic-set, the screen has the
+    conditions of a TopicSet, its refused topics, and its IcebergTopics that are not Ready.
 
-    The exit code is 0 if the topic is Ready, or all listed topics are. It is 3 if a topic is not Ready, and 2 if it does not exist or a
-    right is missing. It is 75 if the API server does not answer.
+    The exit code is 0 if the topic or the TopicSet is Ready, or all listed topics are. It is 3 if one is not Ready, and 2 if it does not
+    exist or a right is missing. It is 75 if the API server does not answer.
     """
     from firn_operator.cli.resources import connection
     from firn_operator.cli.resources import status as reports
 
     if topic is not None and everywhere:
         raise InvalidSpecError("-A lists the topics of all namespaces; leave out TOPIC or -A")
+    if topic_set is not None and (topic is not None or everywhere):
+        raise InvalidSpecError("--topic-set shows one TopicSet; leave out TOPIC and -A")
     with connection.Connection(connection.log_in(context, namespace)) as api:
         as_json = output is Format.JSON
-        if topic is not None:
+        if topic_set is not None:
+            code = reports.one_set(api, topic_set, as_json=as_json)
+        elif topic is not None:
             code = reports.one(api, topic, as_json=as_json)
         else:
             code = reports.many(api, everywhere=everywhere, as_json=as_json)

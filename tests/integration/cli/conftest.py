@@ -127,7 +127,7 @@ def cluster(api_server: ApiServer, tmp_path: Path) -> Iterator[Cluster]:
     api_server.call("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
     cluster = Cluster(api_server, namespace, tmp_path)
     yield cluster
-    for plural in ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays"):
+    for plural in ("icebergtopics", "compactionpolicies", "retentionpolicies", "deadletterreplays", "topicsets"):
         api_server.call("DELETE", cluster.path(plural))
 
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+from firn.model import names
 from tests import apiserver
 from tests.apiserver import TOKEN
 from tests.integration.cli.conftest import FIRN, Cluster, Person
@@ -99,6 +100,27 @@ def test_a_wrong_name_is_answered_with_near_names(cluster: Cluster) -> None:
     assert done.stderr == f"firn: IcebergTopic {cluster.namespace}/ordres does not exist; did you mean orders?\n"
     elsewhere = cluster.administrator.run("status", "orders", "-n", "nowhere")
     assert "there are no IcebergTopics in namespace nowhere" in elsewhere.stderr
+
+
+def test_a_topic_set_is_shown_on_one_screen(cluster: Cluster) -> None:
+    spec = {"profile": "classic", "match": "^dev", "template": {"metadata": {"name": "$topic"}}}
+    cluster.api.call("POST", cluster.path("topicsets"), {**cluster.topic("events"), "kind": "TopicSet", "spec": spec})
+    labelled = cluster.topic("dev-a")
+    labelled["metadata"]["labels"] = {names.LABEL_TOPIC_SET: "events"}
+    cluster.create(labelled)
+    cluster.create(cluster.topic("other"))
+    me = cluster.administrator
+    document = me.document("status", "--topic-set", f"{cluster.namespace}/events", code=3)
+    assert (document["ready"], document["notReady"]) == ("Unknown", ["dev-a"])
+    status = {"observedGeneration": 1, "matched": 1, "made": 1, "conditions": [READY]}
+    place = f"{cluster.path('topicsets', 'events')}/status"
+    cluster.api.call("PATCH", place, {"status": status}, "application/merge-patch+json")
+    done = me.run("status", "--topic-set", "events")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"TopicSet {cluster.namespace}/events: Ready (AllReady)")
+    assert done.stdout.rstrip().endswith("Next step: none, the TopicSet needs nothing")
+    wrong = me.run("status", "--topic-set", "event")
+    assert wrong.stderr == f"firn: TopicSet {cluster.namespace}/event does not exist; did you mean events?\n"
 
 
 def test_missing_rights_name_verb_and_resource(cluster: Cluster) -> None:

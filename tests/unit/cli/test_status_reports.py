@@ -124,7 +124,7 @@ def test_json_has_the_sections_and_the_next_step() -> None:
     document = json.loads(json.dumps(report(READY)))
     assert set(document) == {
         "namespace", "name", "ready", "generation", "observedGeneration", "deleting", "nextStep", "conditions", "topic", "table",
-        "schema", "ingestion", "deadLetters", "losses", "maintenance", "audit", "events",
+        "schema", "ingestion", "deadLetters", "quality", "losses", "maintenance", "audit", "events",
     }  # fmt: skip
     assert document["nextStep"] == ""
     assert document["deadLetters"] == {
@@ -238,6 +238,45 @@ def test_warnings_come_first_and_old_events_are_left_out() -> None:
     document = report(READY, events=events)
     assert [each["reason"] for each in document["events"]] == ["R3", "R0", "R1", "R2", "R4"]
     assert "4m  Warning R3: m" in text(document)
+
+
+def test_quality_rules_have_their_counts() -> None:
+    rules = [{"name": "plausible", "check": "total > 0"}, {"name": "new", "check": "id > 0", "onFail": "Count"}]
+    manifest = topic(READY, quality={"rules": rules})
+    manifest["status"]["quality"] = [{"rule": "plausible", "failed": 1200}]
+    document = reports.report(manifest, [], NOW)
+    assert document["quality"][0] == {"rule": "plausible", "check": "total > 0", "onFail": "DeadLetter", "failed": 1200}
+    assert "  plausible       1,200 records failed (DeadLetter): total > 0\n" in text(document)
+    assert "  new             not known yet (Count): id > 0\n" in text(document)
+    assert "Quality rules" not in text(report(READY))
+
+
+def test_a_topic_set_is_shown_with_its_refused_topics_and_those_that_are_not_ready() -> None:
+    refused = {"topic": "dev.a", "why": "TableConflict", "message": "another IcebergTopic has table lake.demo.a"}
+    found = gen.topic_set("events", exclude="tmp")
+    found["status"] = {
+        "observedGeneration": 1, "conditions": [condition("Ready", "False", "refused topics: 21", "RefusedForSome")],
+        "clusterId": "kafka-1", "matched": 1021, "made": 1000, "kept": 3, "topicsRefused": 21, "refused": [refused] * 20,
+    }  # fmt: skip
+    broken = topic(condition("Ready", "False"))
+    document = reports.set_report(found, [topic(READY), broken], [], NOW)
+    assert document["notReady"] == ["orders"]
+    shown = "\n".join(line.text for line in screen.set_lines(document))
+    for part in (
+        "TopicSet demo/events: not Ready (RefusedForSome) for 90s",
+        f"match           {found['spec']['match']}, without tmp (profile classic)",
+        "Kafka cluster   kafka-1",
+        "matched         1,021",
+        "not Ready       1 IcebergTopics: orders",
+        "! dev.a (TableConflict): another IcebergTopic has table lake.demo.a",
+        "and 1 more",
+        "Next step: refused topics: 21",
+    ):
+        assert part in shown, part
+    del found["status"]
+    assert "not known yet" in "\n".join(
+        line.text for line in screen.set_lines(reports.set_report(found, [], None, NOW))
+    )
 
 
 def test_missing_rights_to_events_are_said() -> None:

@@ -62,6 +62,11 @@ def topics(namespace: str | None) -> Collection:
     return Collection("icebergtopics", namespace)
 
 
+def topic_sets(namespace: str | None) -> Collection:
+    """Return the TopicSets of a namespace."""
+    return Collection("topicsets", namespace)
+
+
 def replays(namespace: str) -> Collection:
     """Return the DeadLetterReplays of a namespace."""
     return Collection("deadletterreplays", namespace)

@@ -86,9 +86,34 @@ def report(topic: Manifest, events: Sequence[Manifest] | None, now: datetime) ->
             "table": table.get("deadLetters"),
             "onBadRecord": settings.get("onBadRecord", "DeadLetter"),
         },
+        "quality": _quality(spec, status),
         "losses": status.get("losses") or [],
         "maintenance": status.get("maintenance") or {},
         "audit": status.get("audit") or {},
+        "events": None if events is None else recent(events, now),
+    }
+
+
+def set_report(
+    topic_set: Manifest, made: Iterable[Manifest], events: Sequence[Manifest] | None, now: datetime
+) -> dict[str, Any]:
+    """Return the report on a TopicSet. ``made`` are its IcebergTopics."""
+    metadata, status = topic_set["metadata"], topic_set.get("status") or {}
+    listed = conditions(status, now)
+    counts = ("matched", "made", "kept", "topicsRefused", "clusterId")
+    return {
+        "namespace": metadata["namespace"],
+        "name": metadata["name"],
+        "ready": ready(topic_set),
+        "generation": metadata.get("generation"),
+        "observedGeneration": status.get("observedGeneration"),
+        "deleting": "deletionTimestamp" in metadata,
+        "nextStep": next_step(topic_set, listed),
+        "conditions": listed,
+        "spec": {key: topic_set["spec"].get(key) for key in ("profile", "match", "exclude", "removal")},
+        **{key: status.get(key) for key in counts},
+        "refused": status.get("refused") or [],
+        "notReady": sorted(each["metadata"]["name"] for each in made if ready(each) != "True"),
         "events": None if events is None else recent(events, now),
     }
 
@@ -180,6 +205,20 @@ def age(moment: str | None, now: datetime) -> int | None:
     if then.year <= 1970:
         return None
     return max(0, int((now - then.astimezone(UTC)).total_seconds()))
+
+
+def _quality(spec: Manifest, status: Manifest) -> list[dict[str, Any]]:
+    """Return the quality rules of the spec, with the number of records that failed each."""
+    failed = {each["rule"]: each["failed"] for each in status.get("quality") or []}
+    return [
+        {
+            "rule": rule["name"],
+            "check": rule["check"],
+            "onFail": rule.get("onFail", "DeadLetter"),
+            "failed": failed.get(rule["name"]),
+        }
+        for rule in (spec.get("quality") or {}).get("rules") or []
+    ]
 
 
 def _topic(status: Manifest) -> dict[str, Any]:

@@ -19,6 +19,8 @@ _SCALES = (
 )
 """Seconds from which an age has these units, as in duration.HumanDuration of Kubernetes."""
 _NONE = "-"
+NAMED = 5
+"""Number of IcebergTopics of a set that the screen names."""
 
 
 def lines(report: Mapping[str, Any]) -> list[Line]:
@@ -29,6 +31,7 @@ def lines(report: Mapping[str, Any]) -> list[Line]:
         *_section("Kafka topic", _fields(_topic(report))),
         *_section("Table", _fields(_table(report))),
         *_section("Ingestion", _fields(_ingestion(report))),
+        *_section("Quality rules", _quality(report["quality"])),
         *_section("Losses", _losses(report["losses"])),
         *_section("Maintenance", _fields(_maintenance(report["maintenance"]))),
         *_section("Audit", _fields(_audit(report["audit"]))),
@@ -38,9 +41,50 @@ def lines(report: Mapping[str, Any]) -> list[Line]:
     ]
 
 
-def _head(report: Mapping[str, Any]) -> Iterator[Line]:
+def set_lines(report: Mapping[str, Any]) -> list[Line]:
+    """Return the whole screen of one TopicSet."""
+    return [
+        *_head(report, "TopicSet"),
+        *_section("Conditions", _conditions(report["conditions"])),
+        *_section("Topics", _fields(_set(report))),
+        *_section("Refused topics", _refused(report)),
+        *_section("Events", _events(report["events"])),
+        Line(""),
+        _next_step(report["nextStep"], "TopicSet"),
+    ]
+
+
+def _set(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    spec = report["spec"]
+    without = f", without {spec['exclude']}" if spec["exclude"] else ""
+    yield "match", f"{spec['match']}{without} (profile {spec['profile']})"
+    yield "Kafka cluster", report["clusterId"] or ""
+    for label, key in (("matched", "matched"), ("made", "made"), ("kept", "kept"), ("refused", "topicsRefused")):
+        yield label, f"{report[key]:,}" if report[key] is not None else "not known yet"
+    others = report["notReady"]
+    more = f" and {len(others) - NAMED:,} more" if len(others) > NAMED else ""
+    yield "not Ready", f"{len(others):,} IcebergTopics: {', '.join(others[:NAMED])}{more}" if others else ""
+    yield "removal", spec["removal"] or "Keep"
+
+
+def _refused(report: Mapping[str, Any]) -> Iterator[Line]:
+    for each in report["refused"]:
+        yield Line(f"  ! {each['topic']} ({each['why']}): {each.get('message', '')}", "bad", indent=4)
+    more = (report["topicsRefused"] or 0) - len(report["refused"])
+    if more > 0:
+        yield Line(f"  and {more:,} more", "bad")
+
+
+def _quality(rules: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    for each in rules:
+        failed = "not known yet" if each["failed"] is None else f"{each['failed']:,} records failed"
+        mark: Style = "bad" if each["failed"] else "" if each["failed"] is None else "good"
+        yield Line(f"  {each['rule']:<{_LABEL}} {failed} ({each['onFail']}): {each['check']}", mark, indent=_LABEL + 3)
+
+
+def _head(report: Mapping[str, Any], kind: str = "IcebergTopic") -> Iterator[Line]:
     found = next((each for each in report["conditions"] if each["type"] == "Ready"), None)
-    name = f"IcebergTopic {report['namespace']}/{report['name']}"
+    name = f"{kind} {report['namespace']}/{report['name']}"
     deleting = ", being deleted" if report["deleting"] else ""
     if found is None:
         yield Line(f"{name}: no status yet{deleting}", "bad")
@@ -200,8 +244,8 @@ def _events(events: Sequence[Mapping[str, Any]] | None) -> Iterator[Line]:
         )
 
 
-def _next_step(step: str) -> Line:
-    return Line(f"Next step: {step}", "bad") if step else Line("Next step: none, the topic needs nothing", "good")
+def _next_step(step: str, subject: str = "topic") -> Line:
+    return Line(f"Next step: {step}", "bad") if step else Line(f"Next step: none, the {subject} needs nothing", "good")
 
 
 def _with(value: str | None, label: str, other: str | None) -> str:

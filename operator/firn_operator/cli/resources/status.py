@@ -1,14 +1,16 @@
-"""``firn status``: reads IcebergTopics and their Events, and prints the report."""
+"""``firn status``: reads IcebergTopics or a TopicSet, and their Events, and prints the report."""
 
 import json
 import sys
+from collections.abc import Callable
 from enum import IntEnum
 from typing import Any
 
+from firn.model import names
 from firn.model.errors import AccessDeniedError, InvalidSpecError
 from firn_operator.cli.resources import report as reports
 from firn_operator.cli.resources import screen
-from firn_operator.cli.resources.connection import Collection, Connection, Manifest, events, near, topics
+from firn_operator.cli.resources.connection import Collection, Connection, Manifest, events, near, topic_sets, topics
 from firn_operator.cli.resources.terminal import show
 
 
@@ -21,19 +23,37 @@ class StatusCode(IntEnum):
 
 def one(connection: Connection, topic: str, *, as_json: bool) -> StatusCode:
     """Print the report on a topic, NAME or NAMESPACE/NAME. Raises InvalidSpecError with near names if it does not exist."""
-    namespace, separator, name = topic.rpartition("/")
-    collection = topics(namespace if separator else connection.namespace)
-    manifest = connection.read(collection, name)
-    if manifest is None:
-        raise InvalidSpecError(
-            f"IcebergTopic {collection.namespace}/{name} does not exist; {_names(connection, collection, name)}"
-        )
+    manifest = _read(connection, topics, "IcebergTopic", topic)
     document = reports.report(manifest, _events(connection, manifest), screen.now())
     if as_json:
         print(json.dumps(document, indent=2, ensure_ascii=False))
     else:
         show(screen.lines(document))
     return StatusCode.READY if document["ready"] == "True" else StatusCode.NOT_READY
+
+
+def one_set(connection: Connection, topic_set: str, *, as_json: bool) -> StatusCode:
+    """Print the report on a TopicSet, NAME or NAMESPACE/NAME. Raises InvalidSpecError with near names if it does not exist."""
+    manifest = _read(connection, topic_sets, "TopicSet", topic_set)
+    metadata = manifest["metadata"]
+    made = connection.list(topics(metadata["namespace"]), labelSelector=f"{names.LABEL_TOPIC_SET}={metadata['name']}")
+    document = reports.set_report(manifest, made, _events(connection, manifest), screen.now())
+    if as_json:
+        print(json.dumps(document, indent=2, ensure_ascii=False))
+    else:
+        show(screen.set_lines(document))
+    return StatusCode.READY if document["ready"] == "True" else StatusCode.NOT_READY
+
+
+def _read(connection: Connection, kind_of: Callable[[str | None], Collection], kind: str, place: str) -> Manifest:
+    """Return a resource, NAME or NAMESPACE/NAME. Raises InvalidSpecError if it does not exist."""
+    namespace, separator, name = place.rpartition("/")
+    collection = kind_of(namespace if separator else connection.namespace)
+    manifest = connection.read(collection, name)
+    if manifest is None:
+        hint = _names(connection, collection, kind, name)
+        raise InvalidSpecError(f"{kind} {collection.namespace}/{name} does not exist; {hint}")
+    return manifest
 
 
 def many(connection: Connection, *, everywhere: bool, as_json: bool) -> StatusCode:
@@ -55,13 +75,13 @@ def many(connection: Connection, *, everywhere: bool, as_json: bool) -> StatusCo
     return StatusCode.READY if all_ready else StatusCode.NOT_READY
 
 
-def _names(connection: Connection, collection: Collection, name: str) -> str:
-    """Return the topics with names close to ``name``, if the person may list them."""
+def _names(connection: Connection, collection: Collection, kind: str, name: str) -> str:
+    """Return the resources with names close to ``name``, if the person may list them."""
     try:
         known = [each["metadata"]["name"] for each in connection.list(collection)]
     except AccessDeniedError:
-        return f"you may not list the IcebergTopics {collection.place}, so no near names are known"
-    return near(name, known, f"IcebergTopics {collection.place}")
+        return f"you may not list the {kind}s {collection.place}, so no near names are known"
+    return near(name, known, f"{kind}s {collection.place}")
 
 
 def _events(connection: Connection, manifest: Manifest) -> list[Any] | None:
