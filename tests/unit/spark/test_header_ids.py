@@ -199,6 +199,23 @@ def test_a_text_of_the_spec_reads_keys() -> None:
     assert decoded.dead["error_code"].to_pylist() == ["InvalidAvro"]
 
 
+def test_large_keys_are_decoded_in_portions() -> None:
+    item = {"type": "record", "name": "I", "fields": [{"name": f"c{n}", "type": "double"} for n in range(50)]}
+    items = {"type": "array", "items": ["null", item]}
+    decoding = RecordSchema(
+        format="Avro", text=json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": items}]})
+    )
+    job, kind = keyed(), f"list<struct<{', '.join(f'c{n}: double' for n in range(50))}>>"
+    key = KeySchema(columns="Flat", fields=(Column(name="a", type=kind),), decoding=decoding)
+    job = job.model_copy(update={"record_schema": job.record_schema.model_copy(update={"key": key})})
+    decoder = Decoder(job, ingested_at=0)
+    given = fetched([b'{"n": 1}'] * 4, key=[bytes(2**20)] * 4)
+    portions = list(decoder.portions(given))
+    assert len(portions) > 1
+    assert sum(map(len, portions)) == 4
+    assert len(list(decoder.portions(fetched([b'{"n": 1}'] * 4, key=[b"k"] * 4)))) == 1
+
+
 def test_a_task_names_the_schemas_of_keys_that_it_needs(tmp_path: Any) -> None:
     job = keyed()
     plan = LandingPlan({"t": TopicLanding(job, tables.table_of(job, tmp_path))}, ingested_at=0)
