@@ -24,7 +24,7 @@ FRAMING = 5
 MOST_PACKED = 32_000
 """Most characters of a packed schema. Older versions of Kafka's protocol have 32,767 for the value of a topic config."""
 MOST_UNPACKED = 1 << 20
-_OF_CHECK = {"format", "fields", "unknown_fields", "text", "framing", "message", "renames"}
+_OF_CHECK = {"format", "fields", "unknown_fields", "unknown_column", "text", "framing", "message", "renames"}
 Check = Callable[[bytes | None], object]
 """Raises BadRecordError for a value that does not fit."""
 
@@ -66,7 +66,10 @@ def check_of(schema: RecordSchema) -> Check:
 def _json(schema: RecordSchema) -> Check:
     fields = schema.fields or columns.columns_of(schema, f"schema {schema.schema_id}")
     reader = json_values.RecordReader.for_schema(
-        fields, refuse_unknown=schema.unknown_fields == "DeadLetter", former=former_names(fields, schema.renames)
+        fields,
+        refuse_unknown=schema.unknown_fields == "DeadLetter",
+        keep_unknown=bool(schema.unknown_column),
+        former=former_names(fields, schema.renames),
     )
 
     def check(value: bytes | None) -> None:

@@ -13,9 +13,12 @@ date                  ``YYYY-MM-DD``, years 0001 to 9999, as everywhere below
 time                  ``hh:mm``, ``hh:mm:ss`` or ``hh:mm:ss.f``; digits below the microsecond have to be zeros, as below
 timestamp             date, ``T`` or a space, time; a zone is refused; or an integer since 1970 in the unit of the field's ``epoch``
 timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or such an integer
+timestamp_ns          as timestamp, with nine digits below the second, from 1677-09-21T00:12:43.145224193 to
+                      2262-04-11T23:47:16.854775807; timestamptz_ns likewise
 decimal(P, S)         a JSON number, or a string holding one, whose value needs no more than S places and P digits
 binary, fixed[L]      base64 (RFC 4648 section 4, padded, canonical); a fixed of exactly L bytes
 uuid                  ``8-4-4-4-12`` hexadecimal digits, either case
+variant               any value
 list                  an array; elements may be null
 map                   an object, its keys read as texts of the key type; if the key is a list, map or struct, an array of
                       ``{"key": ..., "value": ...}``
@@ -33,36 +36,28 @@ import datetime
 import json
 import re
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
 from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
-from firn.decoders.json_limits import EPOCHS, MAX_DEPTH, MAX_MICROSECONDS, MAX_ZONE_MINUTES
+from firn.decoders.json_limits import (
+    EPOCHS,
+    EPOCHS_OF_NANOSECONDS,
+    MAX_DEPTH,
+    MAX_MICROSECONDS,
+    MAX_ZONE_MINUTES,
+)
+from firn.decoders.json_trees import Fraction as _Fraction
+from firn.decoders.json_trees import Integer as _Integer
+from firn.decoders.json_trees import Object as _Object
+from firn.decoders.json_variants import encoded
 from firn.model.jobs import Column, Epoch
 from firn.tables import renames, types
 from firn.tables.renames import Former
 
 _EXCERPT_LIMIT = 48
-
-
-class _Integer(str):
-    """The text of a JSON number without fraction and exponent."""
-
-    __slots__ = ()
-
-
-class _Fraction(str):
-    """The text of a JSON number with a fraction or an exponent."""
-
-    __slots__ = ()
-
-
-class _Object(list[tuple[str, Any]]):
-    """The members of a JSON object, in order."""
-
-    __slots__ = ()
 
 
 def _refuse_constant(name: str) -> Any:
@@ -214,7 +209,23 @@ _TIME_TEXT = re.compile(_TIME, re.ASCII)
 _TIMESTAMP_TEXT = re.compile(f"{_DATE}[T ]{_TIME}", re.ASCII)
 _TIMESTAMPTZ_TEXT = re.compile(f"{_DATE}[T ]{_TIME}{_ZONE}", re.ASCII)
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
-_DAY = 86_400_000_000
+_NANOSECONDS = frozenset(types.NANOSECONDS)
+
+
+def epochs(kind: types.Type) -> Mapping[str, tuple[int, int]]:
+    """Return factor and divisor of integer times by their unit, for the resolution of a type of times."""
+    return EPOCHS_OF_NANOSECONDS if _digits(kind) == 9 else EPOCHS
+
+
+def _digits(kind: types.Type) -> int:
+    """Return the number of digits below the second."""
+    return 9 if isinstance(kind, types.Primitive) and kind.name in _NANOSECONDS else 6
+
+
+def _bounded(kind: types.Type, value: str, moment: int) -> int:
+    if abs(moment) > MAX_MICROSECONDS:
+        raise _bad(Code.OUT_OF_RANGE, kind, value, "nanoseconds from 1970 exceed 64 bits")
+    return moment
 
 
 def _days(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
@@ -224,14 +235,17 @@ def _days(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
         raise _bad(Code.OUT_OF_RANGE, kind, value, "this day does not exist") from None
 
 
-def _micros(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
+def _of_day(kind: types.Type, value: str, parts: Sequence[str | None], digits: int = 6) -> int:
+    """Return a time of day, with ``digits`` below the second."""
     hour, minute, second = int(parts[0] or 0), int(parts[1] or 0), int(parts[2] or 0)
     if hour > 23 or minute > 59 or second > 59:
         raise _bad(Code.OUT_OF_RANGE, kind, value, "this time of day does not exist")
     fraction = parts[3] or ""
-    if fraction[6:].strip("0"):
-        raise _bad(Code.INEXACT, kind, value, "finer than a microsecond")
-    return ((hour * 60 + minute) * 60 + second) * 1_000_000 + int(fraction[:6].ljust(6, "0"))
+    if fraction[digits:].strip("0"):
+        raise _bad(Code.INEXACT, kind, value, f"finer than a {'microsecond' if digits == 6 else 'nanosecond'}")
+    return ((hour * 60 + minute) * 60 + second) * (1_000_000 if digits == 6 else 1_000_000_000) + int(
+        fraction[:digits].ljust(digits, "0")
+    )
 
 
 def _matched(pattern: re.Pattern[str], form: str, kind: types.Type, value: Any) -> tuple[str | None, ...]:
@@ -246,12 +260,12 @@ def _date(kind: types.Type) -> Converter:
 
 
 def _time(kind: types.Type) -> Converter:
-    return lambda value: _micros(kind, value, _matched(_TIME_TEXT, "hh:mm:ss.ffffff", kind, value))
+    return lambda value: _of_day(kind, value, _matched(_TIME_TEXT, "hh:mm:ss.ffffff", kind, value))
 
 
 def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
     integer = _integer(kind, 64)
-    factor, divisor = EPOCHS[epoch]
+    factor, divisor = epochs(kind)[epoch]
 
     def convert(value: Any) -> int:
         number: int = integer(value)
@@ -269,33 +283,35 @@ def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
 
 
 def _timestamp(kind: types.Type, epoch: Epoch) -> Converter:
-    since_1970 = _since_1970(kind, epoch)
+    since_1970, digits = _since_1970(kind, epoch), _digits(kind)
+    day = 86_400 * 10**digits
 
     def convert(value: Any) -> int:
         if type(value) is _Integer or type(value) is _Fraction:
             number: int = since_1970(value)
             return number
-        parts = _matched(_TIMESTAMP_TEXT, "YYYY-MM-DDThh:mm:ss.ffffff, without a zone", kind, value)
-        return _days(kind, value, parts) * _DAY + _micros(kind, value, parts[3:])
+        parts = _matched(_TIMESTAMP_TEXT, f"YYYY-MM-DDThh:mm:ss.{'f' * digits}, without a zone", kind, value)
+        return _bounded(kind, value, _days(kind, value, parts) * day + _of_day(kind, value, parts[3:], digits))
 
     return convert
 
 
 def _timestamptz(kind: types.Type, epoch: Epoch) -> Converter:
-    since_1970 = _since_1970(kind, epoch)
+    since_1970, digits = _since_1970(kind, epoch), _digits(kind)
+    day = 86_400 * 10**digits
 
     def convert(value: Any) -> int:
         if type(value) is _Integer or type(value) is _Fraction:
             number: int = since_1970(value)
             return number
-        parts = _matched(_TIMESTAMPTZ_TEXT, "YYYY-MM-DDThh:mm:ss.ffffff and a zone", kind, value)
-        micros = _days(kind, value, parts) * _DAY + _micros(kind, value, parts[3:])
+        parts = _matched(_TIMESTAMPTZ_TEXT, f"YYYY-MM-DDThh:mm:ss.{'f' * digits} and a zone", kind, value)
+        moment = _days(kind, value, parts) * day + _of_day(kind, value, parts[3:], digits)
         if parts[7]:
-            return micros
+            return _bounded(kind, value, moment)
         offset = int(parts[9] or 0) * 60 + int(parts[10] or 0)
         if offset > MAX_ZONE_MINUTES or int(parts[10] or 0) > 59:
             raise _bad(Code.OUT_OF_RANGE, kind, value, "this zone does not exist")
-        return micros - (offset if parts[8] == "+" else -offset) * 60_000_000
+        return _bounded(kind, value, moment - (offset if parts[8] == "+" else -offset) * 60 * 10**digits)
 
     return convert
 
@@ -371,6 +387,10 @@ def _uuid(kind: types.Type) -> Converter:
         return bytes.fromhex(value.replace("-", ""))
 
     return convert
+
+
+def _variant(kind: types.Type) -> Converter:
+    return encoded
 
 
 def _list(kind: types.ListOf, strict: bool, epoch: Epoch, former: Former) -> Converter:
@@ -467,8 +487,13 @@ def _struct(kind: types.Struct, strict: bool, epoch: Epoch, former: Former) -> C
     return convert
 
 
-def _members(columns: Sequence[Column], strict: bool, former: Former) -> Callable[[_Object], list[Any]]:
-    """Return a reader of an object's members in the order of ``columns``; ``strict`` refuses other members."""
+def _members(
+    columns: Sequence[Column], strict: bool, former: Former, *, keep: bool = False
+) -> Callable[[_Object], list[Any]]:
+    """Return a reader of an object's members in the order of ``columns``.
+
+    ``strict`` refuses other members, ``keep`` makes a variant of them, after the others. It is null if there are none.
+    """
     places = {name: place for place, column in enumerate(columns) for name in (column.name, *former.of(column.name))}
     plan = [
         (
@@ -482,19 +507,19 @@ def _members(columns: Sequence[Column], strict: bool, former: Former) -> Callabl
     def read(value: _Object) -> list[Any]:
         values: list[Any] = [None] * len(plan)
         seen: set[int] = set()
-        unknown: str | None = None
+        others = _Object()
         for name, item in value:
             place = places.get(name)
             if place is None:
-                unknown = name if unknown is None else unknown
+                others.append((name, item))
                 continue
             if place in seen:
                 raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field occurs twice").within(f".{name}")
             seen.add(place)
             values[place] = item
-        if strict and unknown is not None:
+        if strict and others:
             raise BadRecordError(Code.UNKNOWN_FIELD, Stage.SCHEMA, "the schema does not name this field").within(
-                f".{unknown[:DETAIL_LIMIT]}", from_record=True
+                f".{others[0][0][:DETAIL_LIMIT]}", from_record=True
             )
         for place, (name, required, convert) in enumerate(plan):
             item = values[place]
@@ -508,6 +533,8 @@ def _members(columns: Sequence[Column], strict: bool, former: Former) -> Callabl
                 raise BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, f"a required field {state}").within(
                     f".{name}"
                 )
+        if keep:
+            values.append(encoded(others) if others else None)
         return values
 
     return read
@@ -530,12 +557,12 @@ def _converter(kind: types.Type, strict: bool, epoch: Epoch, former: Former) -> 
             return _integer(kind, 32)
         case "long":
             return _integer(kind, 64)
-        case "timestamp":
+        case "timestamp" | "timestamp_ns":
             return _timestamp(kind, epoch)
-        case "timestamptz":
+        case "timestamptz" | "timestamptz_ns":
             return _timestamptz(kind, epoch)
     return {
-        "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "time": _time,
+        "variant": _variant, "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "time": _time,
         "uuid": _uuid, "binary": _binary,
     }[kind.name](kind)  # fmt: skip
 
@@ -550,10 +577,19 @@ class RecordReader:
 
     @classmethod
     def for_schema(
-        cls, fields: Sequence[Column], *, refuse_unknown: bool, former: Former = renames.NONE
+        cls,
+        fields: Sequence[Column],
+        *,
+        refuse_unknown: bool,
+        keep_unknown: bool = False,
+        former: Former = renames.NONE,
     ) -> "RecordReader":
-        """Make a reader of ``fields``, which may also have their earlier names. Raises InvalidSpecError for an invalid type."""
-        return cls(_members(fields, refuse_unknown, former), len(fields), any(field.required for field in fields))
+        """Make a reader of ``fields``, which may also have their earlier names. Raises InvalidSpecError for an invalid type.
+
+        ``keep_unknown``: read all other members as one variant, after the fields.
+        """
+        read = _members(fields, refuse_unknown, former, keep=keep_unknown)
+        return cls(read, len(fields) + keep_unknown, any(field.required for field in fields))
 
     def read(self, value: bytes | None) -> list[Any]:
         """Return one value for each field, as Arrow stores it (times as integers). Raises BadRecordError."""

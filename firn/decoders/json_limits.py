@@ -6,6 +6,9 @@ MAX_DEPTH = 64
 EPOCHS = {"s": (1_000_000, 1), "ms": (1000, 1), "us": (1, 1), "ns": (1, 1000)}
 """Unit of integer times -> factor and divisor that make microseconds of it."""
 
+EPOCHS_OF_NANOSECONDS = {"s": (1_000_000_000, 1), "ms": (1_000_000, 1), "us": (1000, 1), "ns": (1, 1)}
+"""Unit of integer times -> factor and divisor that make nanoseconds of it."""
+
 MAX_MICROSECONDS = 2**63 - 1
 """The latest time in microseconds since 1970. The earliest is its negative."""
 

@@ -64,7 +64,7 @@ def merged_columns(known: Sequence[Column], new: Sequence[Column]) -> tuple[Colu
     def fit(column: Column) -> Column:
         if column.name not in earlier:
             return column
-        both = merged(types.parse(earlier[column.name]), types.parse(column.type))
+        both = merged(types.of_table(earlier[column.name]), types.parse(column.type))
         return column if both is None else column.model_copy(update={"type": str(both)})
 
     return tuple(fit(column) for column in new)
@@ -95,9 +95,9 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     for field in old_fields:
         after_field = fields.get(field.name)
         if after_field is None and keeps:
-            # The column stays. Spark cannot read a column with a time of day. The
-            # operator plans no run for such a table only while the schema has the field.
-            if types.has_time(types.parse(field.type)):
+            # The column stays. If Spark cannot read its type, the operator
+            # plans no run for the table only while the schema has the field.
+            if types.unreadable(types.parse(field.type)):
                 reasons.append(f"field {field.name} of type {field.type} cannot be removed: keep it{beside}")
         elif after_field is None:
             hint = _hint(field.name, fields, old_names) if new.projection is None else ""

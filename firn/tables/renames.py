@@ -71,7 +71,10 @@ def named(schema: RecordSchema, following: Sequence[Rename]) -> RecordSchema:
     if not following:
         return schema
     fields = renamed_columns(schema.fields, following)
-    return schema.model_copy(update={"fields": fields, "renames": (*schema.renames, *following)})
+    update: dict[str, Any] = {"fields": fields, "renames": (*schema.renames, *following)}
+    if schema.unknown_column:
+        update["unknown_column"] = destination(schema.unknown_column, following)
+    return schema.model_copy(update=update)
 
 
 def has_path(columns: Sequence[Column], path: str) -> bool:

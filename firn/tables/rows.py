@@ -39,6 +39,8 @@ def decoded_columns(schema: RecordSchema) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.RAW:
         kind = "string" if schema.raw_as == "String" else "binary"
         return (Column(name="key", type=kind), Column(name="value", type=kind))
+    if schema.unknown_column:
+        return (*schema.fields, Column(name=schema.unknown_column, type=types.VARIANT))
     return schema.fields
 
 

@@ -15,9 +15,16 @@ from firn.model.errors import InvalidSpecError
 MAX_DEPTH = 16
 MOST_COLUMNS = 1000
 """Most columns of a table, without those of Kafka."""
+NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
+"""Times in nanoseconds from 1970. Their range is 1677 to 2262."""
+VARIANT = "variant"
+"""Any JSON value, encoded by Parquet's specification ("Variant Binary Encoding")."""
+NEW_IN_V3 = (*NANOSECONDS, VARIANT)
+"""Types that only tables of format version 3 can have."""
 PRIMITIVES = (
-    "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary",
+    "boolean", "int", "long", "float", "double", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary", *NEW_IN_V3,
 )  # fmt: skip
+_UNREADABLE = ("time", *NANOSECONDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +145,8 @@ class _Reader:
         if name == "map":
             self.expect("<")
             key = self.type(depth + 1)
+            if has(key, VARIANT):
+                raise self.error("a key of a map cannot be a variant")
             self.expect(",")
             value = self.type(depth + 1)
             self.expect(">")
@@ -206,6 +215,14 @@ class _Reader:
         return InvalidSpecError(f"type {text!r}, character {self.start + 1}: {problem}", reason=Reason.BAD_SCHEMA)
 
 
+def of_table(text: str) -> Type:
+    """Return the type of a table's column from the text of `of_json`. A type that no schema can have is a primitive of that name."""
+    try:
+        return parse(text)
+    except InvalidSpecError:
+        return Primitive(text)
+
+
 def of_json(kind: Any) -> str:
     """Return a type of the JSON of Iceberg's specification (Appendix C) as a text. An unknown type keeps its name."""
     if isinstance(kind, str):
@@ -220,16 +237,23 @@ def of_json(kind: Any) -> str:
             return f"struct<{', '.join(members)}>"
 
 
-def has_time(kind: Type) -> bool:
-    """Return whether a type is or has a time of day. Spark reads no table with such a column."""
+def has(kind: Type, *names: str) -> str:
+    """Return the first of the primitive types ``names`` that ``kind`` is or has in it; an empty text if there is none."""
     match kind:
+        case Primitive(name):
+            return name if name in names else ""
         case Struct(fields):
-            return any(has_time(member) for _, member in fields)
+            return next((found for _, member in fields if (found := has(member, *names))), "")
         case ListOf(element):
-            return has_time(element)
+            return has(element, *names)
         case MapOf(key, value):
-            return has_time(key) or has_time(value)
-    return kind == Primitive("time")
+            return has(key, *names) or has(value, *names)
+    return ""
+
+
+def unreadable(kind: Type) -> str:
+    """Return the type inside ``kind`` because of which Spark refuses the whole table; an empty text if there is none."""
+    return has(kind, *_UNREADABLE)
 
 
 def _similar(name: str) -> str:

@@ -15,7 +15,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
 from firn.model.names import OWN_CONFIG
 from firn.schemas import changes, protobuf
-from firn.tables import evolution, rows, transforms
+from firn.tables import evolution, rows, transforms, types
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import tenancy
 from firn_controllers.iceberg_topic.failure import Check, Failure
@@ -281,6 +281,22 @@ def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]
     return protobuf.changes(earlier, protobuf.message_of(after))
 
 
+def format_version_fits(observed: ObservedTopic) -> Failure | None:
+    """Check that the table's format version has the types of all columns."""
+    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+        return None
+    if observed.target.format_version >= 3:
+        return None
+    for column in rows.table_columns(observed.schema, observed.target.metadata_columns):
+        if kind := types.has(types.parse(column.type), *types.NEW_IN_V3):
+            return Failure(
+                Reason.BAD_SCHEMA,
+                f"spec.schema: column {column.name} has the type {kind}, which tables of format version {observed.target.format_version} do"
+                " not have; set spec.table.formatVersion: 3, or choose another type",
+            )
+    return None
+
+
 def key_fits(observed: ObservedTopic) -> Failure | None:
     """Check that no field of the values has the name of a column of the key."""
     if not isinstance(observed.schema, RecordSchema):
@@ -383,6 +399,7 @@ CHECKS: tuple[Check, ...] = (
     tenancy.table_properties_allowed,
     tenancy.partitions_allowed,
     key_fits,
+    format_version_fits,
     schema_evolves,
     partitioning_fits,
     sorting_fits,

@@ -37,7 +37,7 @@ from firn_controllers.policies.outcome import (
     significant_section,
 )
 from firn_controllers.ports import Manifest, TableState, TopicState
-from firn_controllers.specs.policy_fit import time_column
+from firn_controllers.specs.policy_fit import unreadable_column
 
 ORIGINS = frozenset({Reason.CREATED, Reason.ADOPTED})
 BACK_IN_TIME = 0.8
@@ -757,12 +757,14 @@ def _proposed(proposal: Proposal) -> list[Manifest]:
 
 def _excluded(observed: ObservedTopic) -> Manifest:
     """Return why no run audits the topic, for ``status.audit``."""
-    column = time_column(rows.schema_columns(observed.schema)) if isinstance(observed.schema, RecordSchema) else None
-    if column is None:
+    schema = observed.schema
+    found = unreadable_column(rows.schema_columns(schema)) if isinstance(schema, RecordSchema) else None
+    if found is None:
         return {}
+    column, kind = found
     namespace, name = observed.entry.name
     return {
-        "excluded": f"column {column} has type time, which Spark cannot read, so no run audits the topic; run firn audit {namespace}/{name}"
+        "excluded": f"column {column} has type {kind}, which Spark cannot read, so no run audits the topic; run firn audit {namespace}/{name}"
     }
 
 

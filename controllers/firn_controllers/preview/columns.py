@@ -26,6 +26,7 @@ _ADVICE = {
     "unknownFields": {
         "Ignore": "members that are not in fields are left out of later records",
         "DeadLetter": "later records with a member that is not in fields become dead letters",
+        "Keep": "members that are not in fields are in the variant of later rows",
     },
     "framing": {
         "Registry": "later values begin with the five bytes of a schema registry",

@@ -24,7 +24,7 @@ from firn_controllers.reconcilers.policy.reconciler import LISTEN
 from firn_controllers.reconcilers.policy.reporting import EndedRuns
 from firn_controllers.reconcilers.policy.runs import PolicyRuns
 from firn_controllers.reconcilers.policy.subjects import in_turns, target_table
-from firn_controllers.specs.policy_fit import time_column
+from firn_controllers.specs.policy_fit import unreadable_column
 
 LEAST = 15.0
 """Least seconds until the next topic is due. In a large installation a topic is due each second."""
@@ -106,7 +106,7 @@ class AuditReconciler:
         schema: object = self._context.board.schemas.get(entry.uid)
         if schema is None and entry.resource is not None:
             schema = schema_of(entry.resource)
-        return isinstance(schema, RecordSchema) and time_column(rows.schema_columns(schema)) is not None
+        return isinstance(schema, RecordSchema) and unreadable_column(rows.schema_columns(schema)) is not None
 
     async def _publish(self, decision: PolicyDecision) -> None:
         """Put the results on the board, and wake the topics whose results changed."""

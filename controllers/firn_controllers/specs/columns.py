@@ -7,10 +7,11 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
 from firn.tables import types
 from firn.tables.transforms import PartitionTerm
-from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
+from firn.tables.types import NANOSECONDS, VARIANT, Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
 
 _BUCKETS = frozenset({"int", "long", "date", "time", "timestamp", "timestamptz", "string", "uuid", "binary"})
 """Primitive types of bucket, beside decimal and fixed."""
+_MOMENTS = frozenset({"timestamp", "timestamptz", *NANOSECONDS})
 _TRUNCATES = frozenset({"int", "long", "string", "binary"})
 """Primitive types of truncate, beside decimal."""
 _TAKES = {
@@ -18,10 +19,10 @@ _TAKES = {
     "void": "a primitive type",
     "bucket": "int, long, decimal, date, time, timestamp, timestamptz, string, uuid, fixed or binary",
     "truncate": "int, long, decimal, string or binary",
-    "year": "date, timestamp or timestamptz",
-    "month": "date, timestamp or timestamptz",
-    "day": "date, timestamp or timestamptz",
-    "hour": "timestamp or timestamptz",
+    "year": "date or a timestamp",
+    "month": "date or a timestamp",
+    "day": "date or a timestamp",
+    "hour": "a timestamp",
 }
 
 
@@ -60,15 +61,15 @@ def check_term(term: PartitionTerm, columns: tuple[Column, ...]) -> None:
     name = kind.name if isinstance(kind, Primitive) else ""
     match term.transform:
         case "identity" | "void":
-            fits = not nested
+            fits = not nested and name != VARIANT
         case "bucket":
             fits = name in _BUCKETS or isinstance(kind, Decimal | Fixed)
         case "truncate":
             fits = name in _TRUNCATES or isinstance(kind, Decimal)
         case "year" | "month" | "day":
-            fits = name in ("date", "timestamp", "timestamptz")
+            fits = name == "date" or name in _MOMENTS
         case "hour":
-            fits = name in ("timestamp", "timestamptz")
+            fits = name in _MOMENTS
     if not fits:
         message = f"{term}: {term.transform} takes {_TAKES[term.transform]}, and {term.column} is {kind}"
         raise InvalidSpecError(message, reason=Reason.BAD_TRANSFORM)

@@ -66,17 +66,19 @@ def _check_compaction(policy: CompactionPolicy, topic: IcebergTopic, columns: tu
 
 def _check_readable(field: str, columns: tuple[Column, ...]) -> None:
     """Raise InvalidSpecError for a column that Spark cannot read. Spark rewrites files."""
-    column = time_column(columns)
-    if column is not None:
+    found = unreadable_column(columns)
+    if found is not None:
+        column, kind = found
         raise InvalidSpecError(
-            f"{field}: column {column} has type time, which Spark cannot read, so no run can rewrite files of the table;"
+            f"{field}: column {column} has type {kind}, which Spark cannot read, so no run can rewrite files of the table;"
             " change the selector or the topic's labels, so that this policy does not govern the topic"
         )
 
 
-def time_column(columns: tuple[Column, ...]) -> str | None:
-    """Return a column whose type is or has a time, so that Spark refuses the whole table; None without one."""
-    return next((column.name for column in columns if types.has_time(types.parse(column.type))), None)
+def unreadable_column(columns: tuple[Column, ...]) -> tuple[str, str] | None:
+    """Return the name of a column because of which Spark refuses the whole table, and the type in it; None without one."""
+    found = ((column.name, types.unreadable(types.parse(column.type))) for column in columns)
+    return next(((name, kind) for name, kind in found if kind), None)
 
 
 def _type_of(field: str, column: str, columns: tuple[Column, ...]) -> Type:

@@ -95,7 +95,8 @@ class FieldSpec(ApiModel):
         min_length=1,
         max_length=4096,
         description="An Iceberg type: boolean, int, long, float, double, decimal(P,S), date, time, timestamp, timestamptz, string, uuid,"
-        " fixed[L], binary, list<T>, map<K,V>, struct<a: T, b: T>.",
+        " fixed[L], binary, list<T>, map<K,V>, struct<a: T, b: T>. With table.formatVersion: 3 also timestamp_ns, timestamptz_ns"
+        " and variant, which holds any JSON value.",
     )
     required: bool = Field(
         default=False,
@@ -364,6 +365,14 @@ class SchemaSpec(ApiModel):
             "unknownFields needs fields",
         ),
         Rule(
+            "(self.unknownFields == 'Keep') == has(self.unknownFieldsColumn)",
+            "unknownFields: Keep needs unknownFieldsColumn, and unknownFieldsColumn needs unknownFields: Keep",
+        ),
+        Rule(
+            "!has(self.unknownFieldsColumn) || !has(self.columns) || self.otherFields == 'Keep'",
+            "unknownFieldsColumn beside columns needs otherFields: Keep",
+        ),
+        Rule(
             "has(self.text) || self.framing == 'None'",
             "framing needs text; remove framing: values with a registry have these bytes",
         ),
@@ -424,9 +433,15 @@ class SchemaSpec(ApiModel):
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     key: KeySpec | None = Field(default=None, description="Conversion of record keys to columns.")
-    unknown_fields: Literal["Ignore", "DeadLetter"] = Field(
+    unknown_fields: Literal["Ignore", "DeadLetter", "Keep"] = Field(
         default="Ignore",
-        description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter.",
+        description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter."
+        " Keep: unknownFieldsColumn has them. Members of structs that the type does not name are left out with Keep.",
+    )
+    unknown_fields_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)] | None = Field(
+        default=None,
+        description="Name of a column of type variant, for unknownFields: Keep. It is an object with the members of the record that are not in"
+        " fields, or null if there are none. It needs table.formatVersion: 3.",
     )
     columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,
@@ -1142,11 +1157,13 @@ class IcebergTopic(ApiModel):
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         found = _columns_of(schema.fields)
+        _check_unknown_column(schema.unknown_fields_column, found)
         _check_renames(renames, found)
         return RecordSchema(
             format=SchemaFormat(schema.format or SchemaFormat.JSON),
             fields=found,
-            unknown_fields=schema.unknown_fields,
+            unknown_fields="Ignore" if schema.unknown_fields == "Keep" else schema.unknown_fields,
+            unknown_column=schema.unknown_fields_column or "",
             renames=renames,
             evolution=evolution,
         )
@@ -1169,10 +1186,12 @@ class IcebergTopic(ApiModel):
         except InvalidSpecError as error:
             problem = str(error).removeprefix("spec.schema.fields: ")
             raise InvalidSpecError(f"spec.schema.key.fields: {problem}", reason=error.reason) from None
-        if any(map(types.has_time, kinds)):
-            raise InvalidSpecError(
-                "spec.schema.key.fields: the type time is not allowed in a key; use string", reason=Reason.BAD_SCHEMA
-            )
+        for kind in kinds:
+            if unusable := types.unreadable(kind) or types.has(kind, types.VARIANT):
+                raise InvalidSpecError(
+                    f"spec.schema.key.fields: the type {unusable} is not allowed in a key; use string",
+                    reason=Reason.BAD_SCHEMA,
+                )
         return found
 
     def _decoded_key(self, key: KeySpec, columns: Literal["Binary", "Struct", "Flat"]) -> KeySchema:
@@ -1229,7 +1248,7 @@ def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
     whole = key.model_copy(
         update={"decoding": found.model_copy(update={"fields": (), "renames": ()}), "fields": found.fields}
     )
-    if any(types.has_time(types.parse(column.type)) for column in rows.key_columns(whole)):
+    if any(types.unreadable(types.parse(column.type)) for column in rows.key_columns(whole)):
         raise InvalidSpecError(
             "spec.schema.key: a field of the schema is a time of day, which is not allowed in a key; remove the field, or set"
             " columns: Binary",
@@ -1274,14 +1293,26 @@ def _columns_of(fields: Sequence[FieldSpec]) -> tuple[Column, ...]:
         except InvalidSpecError as error:
             raise _bad_schema(f"{field.name}: {error}") from error
         if field.epoch is not None and "timestamp" not in str(kind):
-            raise _bad_schema(
-                f"{field.name}: epoch is for timestamp and timestamptz, and the type is {kind}; remove epoch"
-            )
+            raise _bad_schema(f"{field.name}: epoch is for timestamps, and the type is {kind}; remove epoch")
         epoch = field.epoch or "ms"
         found.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
     if len(seen) < len(found):
         raise _bad_schema("two fields have the same name; rename one of them")
     return tuple(found)
+
+
+def _check_unknown_column(name: str | None, columns: Sequence[Column]) -> None:
+    """Check the name of the column for other members of a record. Raises InvalidSpecError (BadSchema)."""
+    if name is None:
+        return
+    other = next((column.name for column in columns if column.name.lower() == name.lower()), None)
+    if other is not None or name.startswith("_kafka"):
+        taken = (
+            f"field {other} has this name" if other is not None else "names that start with _kafka are Kafka's columns"
+        )
+        raise InvalidSpecError(
+            f"spec.schema.unknownFieldsColumn: {name}: {taken}; choose another name", reason=Reason.BAD_SCHEMA
+        )
 
 
 def _renames(schema: SchemaSpec | None) -> tuple[Rename, ...]:

@@ -6,11 +6,15 @@ Used by the CLI in a process of its own, so Arrow may be loaded here.
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import pyarrow as pa
 from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io import pyarrow as arrow
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import Schema
 from pyiceberg.table import Table
 
 from firn.model.config import Config
@@ -100,6 +104,41 @@ class Lake:
                 return self.catalog(catalog).load_table((namespace, name))
             except NoSuchTableError:
                 return None
+
+
+def readable_schema(schema: Schema) -> tuple[Schema, dict[str, str]]:
+    """Return the columns that can be read, and the types of the others by name."""
+    others: dict[str, str] = {}
+    for field in schema.fields:
+        try:
+            schema_to_pyarrow(Schema(field))
+        except (KeyError, NotImplementedError, TypeError, ValueError):
+            others[field.name] = str(field.field_type)
+    return Schema(*(field for field in schema.fields if field.name not in others)), others
+
+
+def _schema_of_file(schema: pa.Schema, *options: Any, **more: Any) -> Schema:
+    """Return the schema of a data file without its variants.
+
+    The parts of a variant have no field ids, because of which PyIceberg would look up all columns by name.
+    """
+    fields = [field for field in schema if not _has_variant(field.type)]
+    found: Schema = _pyiceberg_schema(pa.schema(fields, schema.metadata), *options, **more)
+    return found
+
+
+def _has_variant(kind: pa.DataType) -> bool:
+    if not pa.types.is_nested(kind):
+        return False
+    members = [kind.field(place) for place in range(kind.num_fields)]
+    if pa.types.is_struct(kind) and {member.name for member in members} >= {"metadata", "value"}:
+        return not any(FIELD_ID in (member.metadata or {}) for member in members)
+    return any(_has_variant(member.type) for member in members)
+
+
+FIELD_ID = b"PARQUET:field_id"
+_pyiceberg_schema = arrow.pyarrow_to_schema
+arrow.pyarrow_to_schema = _schema_of_file
 
 
 def scan(table: Table, columns: Sequence[str], snapshot_id: int | None = None) -> pa.RecordBatchReader:

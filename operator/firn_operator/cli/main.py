@@ -320,7 +320,9 @@ def sql(
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
 
-    result = query.run(lake.Lake(configuration.load(config, private=True)), statement)
+    result = query.run(
+        lake.Lake(configuration.load(config, private=True)), statement, note=lambda text: typer.echo(text, err=True)
+    )
     _print_result(result, output)
 
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import duckdb
@@ -11,15 +11,22 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 
 from firn.model.errors import InvalidSpecError
 from firn_operator.cli import database
-from firn_operator.cli.lake import Lake, scan
+from firn_operator.cli.lake import Lake, readable_schema, scan
 
 _SHOW_TABLES = re.compile(r"\s*show\s+(?:all\s+)?tables\s*;?\s*", re.IGNORECASE)
 _NO_TABLE = re.compile(r"^Catalog Error: Table with name \"?([^\"]+?)\"? does not exist")
 _METADATA = "firn sql reads tables, and no metadata tables such as files or snapshots"
 
 
-def run(lake: Lake, statement: str, memory_limit: str = database.MEMORY_LIMIT) -> pa.Table:
+def run(
+    lake: Lake,
+    statement: str,
+    memory_limit: str = database.MEMORY_LIMIT,
+    note: Callable[[str], None] = lambda text: None,
+) -> pa.Table:
     """Run one SELECT, or list the tables (``show tables``). Timestamps with a zone are in UTC.
+
+    ``note`` gets a line for each column that cannot be read. The tables are without these columns.
 
     Raises InvalidSpecError for SQL that DuckDB refuses, and for tables that do not exist.
     """
@@ -38,11 +45,15 @@ def run(lake: Lake, statement: str, memory_limit: str = database.MEMORY_LIMIT) -
         for catalog, namespace in sorted({(name.split(".")[0], name.split(".")[1]) for name in tables}):
             connection.execute(f"ATTACH IF NOT EXISTS ':memory:' AS {quoted(catalog)}")
             connection.execute(f"CREATE SCHEMA IF NOT EXISTS {quoted(catalog)}.{quoted(namespace)}")
+        readable = {}
         for name, table in tables.items():
-            _create(connection, name, schema_to_pyarrow(table.schema(), include_field_ids=False))
+            readable[name], others = readable_schema(table.schema())
+            for column, kind in others.items():
+                note(f"table {name}: firn sql leaves out column {column}, because it does not read the type {kind}")
+            _create(connection, name, schema_to_pyarrow(readable[name], include_field_ids=False))
         used = _columns(connection, statement)
         for name, table in tables.items():
-            fields = [field.name for field in table.schema().fields]
+            fields = [field.name for field in readable[name].fields]
             columns = [column for column in fields if column in used.get(name, fields)] or fields[:1]
             _fill(connection, name, scan(table, columns))
         return connection.execute(statement).fetch_arrow_table()

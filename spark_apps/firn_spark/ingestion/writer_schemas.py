@@ -330,7 +330,7 @@ def _projected(schema: RecordSchema, present: Mapping[str, str]) -> RecordSchema
     wide = tuple(
         column.model_copy(update={"type": str(both)})
         if column.name in present
-        and (both := evolution.merged(types.parse(column.type), types.parse(present[column.name]))) is not None
+        and (both := evolution.merged(types.parse(column.type), types.of_table(present[column.name]))) is not None
         else column
         for column in whole.projection.columns
     )
@@ -375,7 +375,7 @@ def _with_schema(
         if before is None:
             merged[column.name] = column
             continue
-        both = evolution.merged(types.parse(before), types.parse(column.type))
+        both = evolution.merged(types.of_table(before), types.parse(column.type))
         if both is None:
             raise InvalidSpecError(
                 f"{place}: field {column.name} has the type {column.type}, but column {column.name} has the type {before},"

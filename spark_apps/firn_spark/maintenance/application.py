@@ -63,6 +63,7 @@ from firn_spark.maintenance.steps.rewriting import Rewriter
 from firn_spark.maintenance.steps.subject import Done, Subject
 from firn_spark.maintenance.stopping import Stop, StoppedError
 from firn_spark.tables.catalogs import Catalogs
+from firn_spark.tables.columns import unreadable_column
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables, quoted
 from firn_spark.tables.swaps import short
@@ -239,9 +240,9 @@ class Run:
         self._loaded.add(work.uid)
         if work.audit is not None:
             assert table is not None
-            schema = str(self._spark._jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
-            if (column := audit.time_column(schema)) is not None:
-                return "Nothing", f"column {column} has type time, which Spark cannot read; use firn audit instead"
+            if (found := unreadable_column(self._spark._jvm, table)) is not None:
+                column, kind = found
+                return "Nothing", f"column {column} has type {kind}, which Spark cannot read; use firn audit instead"
             done.audit = self._audit(work.audit, target, table, may)
             return ("Done", "") if done.audit is not None else ("Nothing", "no record of the topic has landed yet")
         guard = Guard(self._spark._jvm, table, work.table_uuid, may)
@@ -293,10 +294,10 @@ class Run:
         self, work: ReplayWork, subject: Subject, workers: ThreadPoolExecutor, may: Callable[[], None]
     ) -> tuple[str, str]:
         target, done = work.job.table, subject.done
-        schema = str(self._spark._jvm.org.apache.iceberg.SchemaParser.toJson(subject.table.schema()))
-        if (column := audit.time_column(schema)) is not None:
+        if (found := unreadable_column(self._spark._jvm, subject.table)) is not None:
+            column, kind = found
             raise InvalidSpecError(
-                f"table {target.identifier}: column {column} has type time, which Spark cannot read; produce the records again instead"
+                f"table {target.identifier}: column {column} has type {kind}, which Spark cannot read; produce the records again instead"
             )
         dead = self._dead_letters(target)
         if dead is None:
@@ -313,9 +314,16 @@ class Run:
     ) -> list[tuple[Subject, Callable[[], None]]]:
         # Each step leaves less to the next: dropped rows need no rewriting, and expiry drops the files that compaction replaced.
         parts: list[Callable[[], None]] = []
-        if retain is not None:
+        found = unreadable_column(self._spark._jvm, subject.table)
+        if found is not None and (compact is not None or (retain is not None and retain.rows is not None)):
+            # Another engine added the column. The policy fits the columns of the topic.
+            column, kind = found
+            subject.done.notes.append(
+                f"column {column} has type {kind}, which Spark cannot read: the run leaves the data files as they are"
+            )
+        if retain is not None and found is None:
             parts.append(partial(retention.drop_rows, subject, retain))
-        if compact is not None:
+        if compact is not None and found is None:
             parts.append(partial(compaction.compact, subject, compact))
         if retain is not None:
             parts += [

@@ -1,4 +1,7 @@
-"""Columns of a table by name: data files name their columns by field id, and a column that comes again has another id."""
+"""Columns of a table: their fields, those that another one replaced, and those that Spark cannot read.
+
+Data files name their columns by field id, and a column that comes again has another id.
+"""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -11,7 +14,8 @@ from firn.schemas import other_clients
 from firn.schemas.other_clients import SCHEMA_ID, Followed
 from firn.tables import rows
 from firn.tables.renames import Fields
-from firn_spark.jvm import texts
+from firn_spark.jvm import elements, texts
+from firn_spark.tables.java_errors import JAVA_ERRORS
 
 
 def fields(jvm: Any, schema: Any) -> Fields:
@@ -47,6 +51,16 @@ def replaced_column(written: str, current: str) -> str | None:
     """
     present = dict(_ids(json.loads(current)))
     return next((name for name, field_id in _ids(json.loads(written)) if present.get(name, field_id) != field_id), None)
+
+
+def unreadable_column(jvm: Any, table: Any) -> tuple[str, str] | None:
+    """Return the name and the type of a column because of which Spark refuses the whole table (Java); None without one."""
+    for column in elements(table.schema().columns().iterator()):
+        try:
+            jvm.org.apache.iceberg.spark.SparkSchemaUtil.convert(column.type())
+        except JAVA_ERRORS:
+            return str(column.name()), str(column.type())
+    return None
 
 
 def _ids(node: Any, path: str = "") -> Iterator[tuple[str, int]]:

@@ -310,7 +310,7 @@ class Tables:
             if field is None:
                 changed.append(column)
                 continue
-            current, wanted = types.parse(types.of_json(field["type"])), types.parse(column.type)
+            current, wanted = types.of_table(types.of_json(field["type"])), types.parse(column.type)
             if not evolution.can_become(wanted, current):
                 if not evolution.can_become(current, wanted):
                     raise ConflictError(
@@ -321,7 +321,8 @@ class Tables:
                 changed.append(column)
             elif field["required"] and not column.required:
                 changed.append(column)
-        missing = {name for name, field in present.items() if field["required"]} - {column.name for column in columns}
+        missing = {name for name, field in present.items() if field["required"] and "write-default" not in field}
+        missing -= {column.name for column in columns}
         if missing:
             raise ConflictError(
                 f"table {target.identifier}: required column {', '.join(sorted(missing))} is not in the schema; "

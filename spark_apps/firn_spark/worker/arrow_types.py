@@ -7,6 +7,8 @@ import pyarrow as pa
 from firn.model.jobs import Column
 from firn.tables import types
 
+VARIANT = pa.struct([pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)])
+"""A variant that is not shredded (Parquet specification, "Variant Binary Encoding")."""
 _PRIMITIVES: dict[str, pa.DataType] = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -17,9 +19,12 @@ _PRIMITIVES: dict[str, pa.DataType] = {
     "time": pa.time64("us"),
     "timestamp": pa.timestamp("us"),
     "timestamptz": pa.timestamp("us", tz="UTC"),
+    "timestamp_ns": pa.timestamp("ns"),
+    "timestamptz_ns": pa.timestamp("ns", tz="UTC"),
     "string": pa.string(),
     "uuid": pa.binary(16),  # the storage of Arrow's uuid type, which most Arrow functions do not support
     "binary": pa.binary(),
+    "variant": VARIANT,
 }
 
 

@@ -30,7 +30,10 @@ from pyiceberg.schema import Schema
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.sorting import SortOrder
 
+from firn_spark.worker import arrow_types
 from firn_spark.worker.partitioning import Part, Partitioner
+from firn_spark.worker.table_types import annotations
+from firn_spark.worker.table_types.written import VariantType, written_schema
 
 log = logging.getLogger(__name__)
 _CODECS = {
@@ -90,13 +93,45 @@ class _Layout(NamedTuple):
     schema: Schema
     arrow: pa.Schema
     paths: tuple[str, ...]
+    defaults: Mapping[str, pa.Scalar]
+    """Values of the columns that a writer without a value for them has to write (``write-default``)."""
 
 
 @functools.lru_cache(maxsize=256)
 def _layout(schema: str) -> _Layout:
     """Return the layout of a schema in Iceberg's JSON. A worker writes files with few rows for many topics, again and again."""
-    parsed = Schema.model_validate_json(schema)
-    return _Layout(parsed, arrow_schema(parsed), tuple(parquet_path_to_id_mapping(parsed)))
+    parsed = written_schema(schema).schema
+    arrow = arrow_schema(parsed)
+    defaults = {
+        column.name: _scalar(column, kind)
+        for column, kind in zip(parsed.fields, arrow.types, strict=True)
+        if column.write_default is not None
+    }
+    return _Layout(parsed, arrow, parquet_paths(parsed), defaults)
+
+
+def _scalar(column: types.NestedField, kind: pa.DataType) -> pa.Scalar:
+    """Return the default of a column. Raises ValueError for a value that its type cannot have."""
+    value = column.write_default
+    if isinstance(value, uuid.UUID):
+        value = value.bytes
+    try:
+        return pa.scalar(value, kind)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise ValueError(
+            f"column {column.name}: the default {value!r} is not a value of {column.field_type}: {error}"
+        ) from error
+
+
+def parquet_paths(schema: Schema) -> tuple[str, ...]:
+    """Return the paths of the columns of a table's Parquet files, in their order."""
+    return tuple(
+        part
+        for path, number in parquet_path_to_id_mapping(schema).items()
+        for part in (
+            (f"{path}.metadata", f"{path}.value") if isinstance(schema.find_type(number), VariantType) else (path,)
+        )
+    )
 
 
 class DataFileWriter:
@@ -106,6 +141,7 @@ class DataFileWriter:
         """Prepare to write. Raises ValueError for a table that cannot be written, such as a codec that Parquet lacks."""
         layout = _layout(table.schema)
         self._schema, self._arrow, self._paths = layout.schema, layout.arrow, layout.paths
+        self._defaults = layout.defaults
         self._spec = PartitionSpec.model_validate_json(table.partition_spec)
         self._order = SortOrder.model_validate_json(table.sort_order)
         self._partitioner = Partitioner(self._schema, self._spec, self._order)
@@ -166,6 +202,8 @@ class DataFileWriter:
                         f"column {column.name} is required in the table, and {array.null_count} rows have no value"
                     )
                 columns.append(array if array.type == column.type else array.cast(column.type))
+            elif column.name in self._defaults:
+                columns.append(pa.repeat(self._defaults[column.name], rows.num_rows))
             elif column.nullable:
                 columns.append(pa.nulls(rows.num_rows, column.type))
             else:
@@ -202,7 +240,12 @@ class DataFileWriter:
         self._written.append(path)
         options = encodings(self._paths, first, size, self._parquet) | self._parquet.options
         return _OpenFile(
-            path, values, self._io.new_output(path).create(overwrite=True), self._arrow, self._parquet, options
+            path,
+            values,
+            annotations.opened(self._io.new_output(path).create(overwrite=True), self._schema),
+            self._arrow,
+            self._parquet,
+            options,
         )
 
     def _complete(self, file: "_OpenFile") -> str:
@@ -238,7 +281,7 @@ class _OpenFile:
     def close(self) -> tuple[int, pq.FileMetaData]:
         """Complete the file, and return its size in bytes and its metadata. Raises OSError."""
         with self._sink:
-            self._writer.close()
+            annotations.complete(self._writer, self._sink)
             size = self._sink.tell()
         return size, self._writer.writer.metadata
 
@@ -459,6 +502,9 @@ _ARROW: dict[type, pa.DataType] = {
     types.TimeType: pa.time64("us"),
     types.TimestampType: pa.timestamp("us"),
     types.TimestamptzType: pa.timestamp("us", tz="UTC"),
+    types.TimestampNanoType: pa.timestamp("ns"),
+    types.TimestamptzNanoType: pa.timestamp("ns", tz="UTC"),
+    VariantType: arrow_types.VARIANT,
     types.StringType: pa.string(),
     types.UUIDType: pa.uuid(),
     types.BinaryType: pa.binary(),
@@ -507,6 +553,10 @@ class _Leaf:
     kind: types.IcebergType
     repeated: bool
     keep: str | int
+    place: int
+    """Place of its first column in the Parquet file."""
+    columns: int
+    """Number of its columns there: a variant has two."""
 
 
 class Metrics:
@@ -521,11 +571,14 @@ class Metrics:
         leaves = [leaf for column in schema.fields for leaf in _leaves(column, column.name, False)]
         default = _mode(properties, "write.metadata.metrics.default")
         limit = int(properties.get("write.metadata.metrics.max-inferred-column-defaults", "100"))
-        self._leaves = []
-        for place, (name, column, repeated) in enumerate(leaves):
-            inferred = 16 if place < limit else "none"
+        self._leaves: list[_Leaf] = []
+        place = 0
+        for number, (name, column, repeated) in enumerate(leaves):
+            inferred = 16 if number < limit else "none"
             mode = _mode(properties, f"write.metadata.metrics.column.{name}") or default or inferred
-            self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, mode))
+            columns = 2 if isinstance(column.field_type, VariantType) else 1
+            self._leaves.append(_Leaf(column.field_id, column.field_type, repeated, mode, place, columns))
+            place += columns
 
     def collect(self, file: pq.FileMetaData, nans: Mapping[int, int] = MappingProxyType({})) -> dict[str, Any]:
         """Return a file's metrics in the form of its descriptor. ``nans``: number of NaN values by field id, if there
@@ -537,11 +590,15 @@ class Metrics:
         not_numbers: dict[int, int] = {}
         lower: dict[int, str] = {}
         upper: dict[int, str] = {}
-        for place, leaf in enumerate(self._leaves):
+        for leaf in self._leaves:
             if leaf.keep == "none":
                 continue
-            columns = [group.column(place) for group in groups]
-            sizes[leaf.field_id] = sum(column.total_compressed_size for column in columns)
+            columns = [group.column(leaf.place) for group in groups]
+            sizes[leaf.field_id] = sum(
+                group.column(place).total_compressed_size
+                for group in groups
+                for place in range(leaf.place, leaf.place + leaf.columns)
+            )
             if leaf.repeated:
                 continue
             counts[leaf.field_id] = sum(column.num_values for column in columns)
@@ -648,7 +705,14 @@ def _packing(kind: types.IcebergType) -> Any:
             return lambda value: b"\x01" if value else b"\x00"
         case types.IntegerType() | types.DateType():
             return struct.Struct("<i").pack
-        case types.LongType() | types.TimeType() | types.TimestampType() | types.TimestamptzType():
+        case (
+            types.LongType()
+            | types.TimeType()
+            | types.TimestampType()
+            | types.TimestamptzType()
+            | types.TimestampNanoType()
+            | types.TimestamptzNanoType()
+        ):
             return struct.Struct("<q").pack
         case types.FloatType():
             return struct.Struct("<f").pack

@@ -158,9 +158,8 @@ def _calendar(array: pa.Array, unit: str) -> pa.Array:
     """Return whole units since 1970, rounded down, in 32 bits as Iceberg's Java library stores them."""
     days = pa.types.is_date32(array.type)
     numbers = array.cast(pa.int32() if days else pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
-    counts = (
-        numbers.astype(np.int64).astype("M8[D]" if days else "M8[us]").astype(unit).astype(np.int64).astype(np.int32)
-    )
+    resolution = "M8[D]" if days else f"M8[{array.type.unit}]"
+    counts = numbers.astype(np.int64).astype(resolution).astype(unit).astype(np.int64).astype(np.int32)
     return pa.array(counts, mask=array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None)
 
 
@@ -224,6 +223,10 @@ def json_value(kind: types.IcebergType, value: Any) -> Any:
             return _iso_timestamp(value)
         case types.TimestamptzType():
             return _iso_timestamp(value) + "+00:00"
+        case types.TimestampNanoType():
+            return _iso_timestamp(value, 9)
+        case types.TimestamptzNanoType():
+            return _iso_timestamp(value, 9) + "+00:00"
         case types.UUIDType():
             return str(UUID(bytes=value))
         case types.BinaryType() | types.FixedType():
@@ -232,9 +235,6 @@ def json_value(kind: types.IcebergType, value: Any) -> Any:
             return format(Decimal(value), "f")
         case _:
             return value
-
-
-_DAY = 86_400_000_000
 
 
 def _year(year: int) -> str:
@@ -248,11 +248,12 @@ def _iso_date(days: int) -> str:
     return f"{_year(months // 12 + 1970)}-{months % 12 + 1:02d}-{int((date - month.astype('M8[D]')).astype(np.int64)) + 1:02d}"
 
 
-def _iso_time(micros: int) -> str:
-    seconds, fraction = divmod(micros, 1_000_000)
-    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:06d}"
+def _iso_time(time: int, digits: int = 6) -> str:
+    seconds, fraction = divmod(time, 10**digits)
+    return f"{seconds // 3600:02d}:{seconds // 60 % 60:02d}:{seconds % 60:02d}.{fraction:0{digits}d}"
 
 
-def _iso_timestamp(micros: int) -> str:
-    days, rest = divmod(micros, _DAY)
-    return f"{_iso_date(days)}T{_iso_time(rest)}"
+def _iso_timestamp(moment: int, digits: int = 6) -> str:
+    """Return a time with ``digits`` below the second."""
+    days, rest = divmod(moment, 86_400 * 10**digits)
+    return f"{_iso_date(days)}T{_iso_time(rest, digits)}"

@@ -5,10 +5,11 @@ import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from firn.model.errors import ExitCode
@@ -44,12 +45,12 @@ def ago(days: float) -> str:
 class Topic:
     """A table under ingestion, without its topic. The code of ingestion lands and commits its rows."""
 
-    def __init__(self, lake: "Lake", **changes: Any) -> None:
+    def __init__(self, lake: "Lake", fields: tuple[Column, ...] = FIELDS, **changes: Any) -> None:
         name = f"t_{uuid.uuid4().hex[:8]}"
         table = {"catalog": lake.catalog, "namespace": f"ns_{lake.suffix}", "name": name, **changes}
         self.job = IngestJob(
             uid=f"uid-{name}", namespace="tests", name=name, generation=1, group="test", profile="classic", topic="t",
-            record_schema=RecordSchema(format="Json", fields=FIELDS), table=TableTarget(**table), freshness_ms=1000,
+            record_schema=RecordSchema(format="Json", fields=fields), table=TableTarget(**table), freshness_ms=1000,
         )  # fmt: skip
         self.lake = lake
         self.tables = lake.tables
@@ -76,12 +77,18 @@ class Topic:
         at: str | Sequence[str] = NOON,
         timestamp_ms: int | None = None,
         keep_ms: int | None = None,
+        more: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        """Make ``commits`` commits of ``count`` rows each, with consecutive offsets and these record timestamps."""
+        """Make ``commits`` commits of ``count`` rows each, with consecutive offsets and these record timestamps.
+
+        ``more`` are members of all records beside id, name and at.
+        """
         for _ in range(commits):
             times = [at] * count if isinstance(at, str) else list(at)
             values = [
-                json.dumps({"id": self.end + n, "name": f"n{self.end + n}", "at": times[n % len(times)]}).encode()
+                json.dumps(
+                    {"id": self.end + n, "name": f"n{self.end + n}", "at": times[n % len(times)], **more}
+                ).encode()
                 for n in range(count)
             ]
             written = {} if timestamp_ms is None else {"timestamp": [timestamp_ms * 1000] * count}
@@ -144,6 +151,9 @@ class Topic:
 
     def sql(self, text: str) -> None:
         self.lake.spark.sql(text.format(t=self.identifier))
+
+    def sql_rows(self, text: str) -> list[Any]:
+        return list(self.lake.spark.sql(text.format(t=self.identifier)).collect())
 
     def dead_letters(self) -> Any:
         return self.tables.create(

@@ -139,6 +139,38 @@ def test_a_schema_with_fields_is_json() -> None:
     )
 
 
+def test_other_members_of_json_records_have_a_column() -> None:
+    spec = {
+        "format": "Json",
+        "fields": [{"name": "a", "type": "int"}],
+        "unknownFields": "Keep",
+        "unknownFieldsColumn": "others",
+    }
+    schema = topic({"schema": spec}).record_schema()
+    assert [(column.name, column.type) for column in rows.schema_columns(schema)] == [
+        ("a", "int"),
+        ("others", "variant"),
+    ]
+    assert (schema.unknown_fields, schema.fields) == ("Ignore", (Column(name="a", type="int"),))
+    kept = topic({"schema": {**spec, "columns": [{"name": "b", "from": "$.a"}], "otherFields": "Keep"}}).record_schema()
+    assert [column.name for column in rows.other_columns(kept)] == ["others"]
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [("A", "A: field a has this name"), ("_kafka_x", "_kafka_x: names that start with _kafka are Kafka's")],
+)
+def test_the_column_of_other_members_has_a_name_of_its_own(name: str, problem: str) -> None:
+    spec = {
+        "format": "Json",
+        "fields": [{"name": "a", "type": "int"}],
+        "unknownFields": "Keep",
+        "unknownFieldsColumn": name,
+    }
+    with pytest.raises(InvalidSpecError, match=f"spec.schema.unknownFieldsColumn: {problem}"):
+        topic({"schema": spec}).record_schema()
+
+
 def keyed(columns: str, *fields: dict[str, Any]) -> Any:
     key: dict[str, Any] = {"columns": columns, **({"fields": fields} if fields else {})}
     return topic({"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "key": key}})
@@ -245,7 +277,7 @@ def test_a_bad_avro_schema_names_the_cause(text: str, problem: str) -> None:
         ([{"name": "a", "type": "int"}, {"name": "a", "type": "int"}], "two fields have the same name"),
         (
             [{"name": "a", "type": "long", "epoch": "s"}],
-            "a: epoch is for timestamp and timestamptz, and the type is long",
+            "a: epoch is for timestamps, and the type is long",
         ),
         ([{"name": "_kafka", "type": "int"}], "_kafka: names that start with _kafka"),
         ([{"name": "_kafka_offset", "type": "int"}], "_kafka_offset: names that start with _kafka"),

@@ -149,7 +149,7 @@ def test_columns_that_no_field_can_fill_are_left_out() -> None:
     )
     schema = Schema(
         iceberg.NestedField(1, "id", iceberg.LongType(), required=True),
-        iceberg.NestedField(2, "at", iceberg.TimestampNanoType(), required=False),
+        iceberg.NestedField(2, "at", iceberg.GeometryType(), required=False),
         iceberg.NestedField(3, "_kafka_metadata", iceberg.StringType(), required=False),
         iceberg.NestedField(4, "more", nested, required=False),
     )
@@ -158,10 +158,10 @@ def test_columns_that_no_field_can_fill_are_left_out() -> None:
         {"name": "id", "type": "long", "required": True},
         {"name": "more", "type": "struct<tags: list<string>, price: decimal(10, 2)>"},
     ]
-    assert made.left_out == ("at (timestamp_ns)", "_kafka_metadata (string)")
+    assert made.left_out == ("at (geometry)", "_kafka_metadata (string)")
     assert made.consent == "shop/mine"
-    required = Schema(iceberg.NestedField(1, "at", iceberg.TimestampNanoType(), required=True))
-    with pytest.raises(InvalidSpecError, match="column at of type timestamp_ns is required"):
+    required = Schema(iceberg.NestedField(1, "at", iceberg.GeometryType(), required=True))
+    with pytest.raises(InvalidSpecError, match="column at of type geometry is required"):
         adopting(read(), required, 3, Choices("shop"))
 
 

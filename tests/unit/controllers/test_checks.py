@@ -55,6 +55,12 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
         ),
         pytest.param({"schema": fields(("_kafka_x", "int"))}, Reason.BAD_SCHEMA, "_kafka", id="a reserved name"),
         pytest.param(
+            {"schema": fields(("a", "list<timestamp_ns>"))},
+            Reason.BAD_SCHEMA,
+            "column a has the type timestamp_ns, which tables of format version 2 do not have; set spec.table.formatVersion: 3",
+            id="a type of format version 3",
+        ),
+        pytest.param(
             {"topicName": "orders__dlq"},
             Reason.RESOURCE_CONFLICT,
             "another table.name",

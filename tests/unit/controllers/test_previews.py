@@ -105,6 +105,16 @@ CHANGES: list[tuple[Manifest, str]] = [
 """Changed parts of a spec, and the single effect of each."""
 
 
+def test_a_column_for_other_members_is_listed() -> None:
+    spec = {"schema": json_schema(unknownFields="Keep", unknownFieldsColumn="others"), "table": {"formatVersion": 3}}
+    effects = {effect.field: effect.text for effect in preview(live(), wanted(**spec))}
+    assert effects["spec.schema.unknownFields"] == "members that are not in fields are in the variant of later rows"
+    assert (
+        effects["spec.schema.fields[others]"]
+        == "table lake.demo.orders gets column others variant, which is null in earlier rows"
+    )
+
+
 @pytest.mark.parametrize(
     ("spec", "effect"), CHANGES, ids=[effect.split()[1] + str(n) for n, (_, effect) in enumerate(CHANGES)]
 )

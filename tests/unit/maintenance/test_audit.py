@@ -1,6 +1,5 @@
 """The comparison of an audit: words of rows become ranges without a row, and surplus rows are counted."""
 
-import json
 import random
 from collections import Counter as Tally
 from collections import defaultdict
@@ -16,7 +15,7 @@ from firn.model.progress import AuditFrom, Cause, Gap, Losses
 from firn_spark.kafka import gaps as gaps_search
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.maintenance.steps import audit
-from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, time_column, windows
+from firn_spark.maintenance.steps.audit import CHUNK, WORD, Bounds, Counted, compared, windows
 from firn_spark.tables.commits import Landed
 from tests.fakes.lake.java import JavaMap
 
@@ -125,29 +124,6 @@ def test_windows_cover_the_bounds_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made = list(windows(bounds))
     assert made == [{0: (0, 10)}, {0: (10, 20)}, {0: (20, 25), 1: (100, 103), 2: (5, 7)}, {2: (7, 9)}]
     assert list(windows({})) == []
-
-
-def column(number: int, kind: Any) -> dict[str, Any]:
-    return {"id": number, "name": f"c{number}", "required": False, "type": kind}
-
-
-TIMES = [
-    "time",
-    {"type": "list", "element-id": 9, "element": "time", "element-required": False},
-    {"type": "map", "key-id": 8, "key": "string", "value-id": 9, "value": "time", "value-required": False},
-    {"type": "struct", "fields": [column(8, "string"), column(9, "time")]},
-]
-
-
-@pytest.mark.parametrize("kind", TIMES, ids=lambda kind: kind if isinstance(kind, str) else kind["type"])
-def test_a_column_with_times_is_named(kind: Any) -> None:
-    assert time_column(json.dumps({"type": "struct", "fields": [column(1, "long"), column(2, kind)]})) == "c2"
-
-
-def test_a_schema_without_times_has_no_such_column() -> None:
-    nested = {"type": "struct", "fields": [{**column(3, "timestamp"), "name": "time"}]}
-    named = {"type": "struct", "fields": [{**column(1, "long"), "name": "time"}, column(2, nested)]}
-    assert time_column(json.dumps(named)) is None
 
 
 class Brokers:

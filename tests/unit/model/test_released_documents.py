@@ -59,6 +59,7 @@ NEW: dict[str, dict[str, Any]] = {
         "quality_rules": [{"name": "plausible", "check": "at is not null", "on_fail": "Count"}],
         "record_schema": {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
+            "unknown_column": "others",
             "text": "{}",
             "framing": "Registry",
             "references": ["{}"],

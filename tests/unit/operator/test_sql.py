@@ -1,5 +1,6 @@
 """`firn sql` on a real catalog: names, pruned columns, types, and errors with a next step."""
 
+import json
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from firn.model.config import Config
@@ -94,6 +96,35 @@ def test_a_query_is_answered(lake: Lake, statement: str, expected: list[dict[str
 def test_an_error_explains_why_a_query_failed(lake: Lake, statement: str, message: str) -> None:
     with pytest.raises(InvalidSpecError, match=message):
         query.run(lake, statement)
+
+
+def test_columns_of_unknown_types_are_left_out_with_a_note(lake: Lake) -> None:
+    catalog = lake.catalog("lake")
+    table = catalog.load_table(("demo", "flights"))
+    document = json.loads(table.metadata.model_dump_json())
+    document.update({"format-version": 3, "next-row-id": 3})
+    for schema in document["schemas"]:
+        schema["fields"].append({"id": 90, "name": "notes", "required": False, "type": "variant"})
+    (task,) = table.scan().plan_files()
+    parts = pa.struct(
+        [pa.field("metadata", pa.binary(), nullable=False), pa.field("value", pa.binary(), nullable=False)]
+    )
+    path = task.file.file_path.removeprefix("file://")
+    rows = pq.read_table(path)
+    notes = pa.array([{"metadata": b"\1\0\0", "value": b"\x0c\5"}] * rows.num_rows, parts)
+    field = pa.field("notes", parts, metadata={"PARQUET:field_id": "90"})
+    pq.write_table(rows.append_column(field, notes), path)
+    place = table.metadata_location.replace(".metadata.json", "-v3.metadata.json")
+    with table.io.new_output(place).create() as stream:
+        stream.write(json.dumps(document).encode())
+    catalog.register_table(("demo", "noted"), place)
+    said: list[str] = []
+    result = query.run(lake, "select * from lake.demo.noted order by id", note=said.append)
+    assert result.column_names == ["id", "carrier", "moment", "_kafka"]
+    assert result["id"].to_pylist() == [1, 2, 3]
+    assert said == [
+        "table lake.demo.noted: firn sql leaves out column notes, because it does not read the type variant"
+    ]
 
 
 def test_a_long_query_prints_no_progress() -> None:

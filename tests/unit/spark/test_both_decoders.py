@@ -34,6 +34,9 @@ FIELDS = (
     Column(name="singles", type="list<float>"), Column(name="when", type="map<string, timestamptz>"),
     Column(name="ids", type="list<uuid>"), Column(name="codes", type="map<int, string>"),
     Column(name="seconds", type="timestamptz", epoch="s"), Column(name="nanos", type="timestamp", epoch="ns"),
+    Column(name="fine", type="timestamp_ns", epoch="ns"), Column(name="finest", type="timestamptz_ns"),
+    Column(name="finer", type="list<timestamptz_ns>", epoch="us"),
+    Column(name="loose", type="variant"), Column(name="looser", type="list<variant>"),
     Column(name="moments", type="struct<a: list<timestamp>, b: map<string, timestamptz>>", epoch="us"),
     Column(name="deep", type="struct<a: struct<b: list<map<string, struct<c: string, d: date>>>>, e: boolean, f: map<string, list<string>>>"),
 )  # fmt: skip

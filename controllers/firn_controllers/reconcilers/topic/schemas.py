@@ -176,10 +176,10 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     before = renames.renamed_columns(in_force.fields, found.renames)
     fields = evolution.merged_columns(before, found.fields)
     names = {field.name for field in fields}
-    # Spark cannot read a column with a time of day. The contract names it, so that the operator plans no run for the table. A
-    # column of the projection is null if producers no longer write its field.
+    # Spark cannot read a table with a column of some types. The contract names it, so that the operator plans no run for the
+    # table. A column of the projection is null if producers no longer write its field.
     read = projections.reads(schema)
-    kept = (f for f in before if f.name not in names and (f.name in read or types.has_time(types.parse(f.type))))
+    kept = (f for f in before if f.name not in names and (f.name in read or types.unreadable(types.parse(f.type))))
     return found.model_copy(update={"fields": (*fields, *kept)})
 
 

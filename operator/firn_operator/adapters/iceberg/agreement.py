@@ -10,9 +10,8 @@ from typing import Any
 
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog.sql import SqlCatalog
-from pyiceberg.serializers import Compressor
 from pyiceberg.table import Table, Transaction
-from pyiceberg.table.metadata import TableMetadata, TableMetadataUtil
+from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.sorting import UNSORTED_SORT_ORDER, UNSORTED_SORT_ORDER_ID
 from pyiceberg.table.update import (
     AddSortOrderUpdate,
@@ -32,8 +31,9 @@ from firn.schemas import changes, other_clients
 from firn.tables import table_properties
 from firn.tables.ownership import Claimant, Ownership
 from firn_controllers.ports import TableState
+from firn_operator.adapters import foreign_types
 from firn_operator.adapters.iceberg import evolution, file_io
-from firn_operator.adapters.iceberg.catalogs import LeanSqlCatalog, TableKey, places
+from firn_operator.adapters.iceberg.catalogs import LeanSqlCatalog, TableKey, places, read_document
 from firn_operator.adapters.iceberg.connections import Agreed, Connection
 from firn_operator.adapters.iceberg.evolution import Layout
 
@@ -118,13 +118,13 @@ class Agreement:
         if isinstance(self._catalog, SqlCatalog):
             if place is None:
                 return self._create()
-            document = _read_metadata(self._catalog, place)
+            document = read_document(file_io.ObjectFileIO(self._catalog.properties), place)
             digest = _digest(document)
             seen = self._connection.seen.get(self._key)
             if seen is not None and seen.request == self._request and seen.digest == digest:
                 seen.place = place
                 return seen.state
-            table = _table(self._catalog, self._key, TableMetadataUtil.parse_obj(document), place)
+            table = _table(self._catalog, self._key, foreign_types.metadata_of(document), place)
         else:
             try:
                 table = self._catalog.load_table(self._key)
@@ -307,16 +307,6 @@ def _state(metadata: TableMetadata) -> TableState:
         format_version=metadata.format_version,
         owner=metadata.properties.get(OWNER),
     )
-
-
-def _read_metadata(catalog: SqlCatalog, place: str) -> dict[str, Any]:
-    io = file_io.ObjectFileIO(catalog.properties)
-    with (
-        io.new_input(place).open() as raw,
-        Compressor.get_compressor(place).stream_decompressor(raw) as stream,
-    ):
-        document: dict[str, Any] = json.loads(stream.read())
-    return document
 
 
 def _digest(document: Mapping[str, Any]) -> bytes:

@@ -5,20 +5,22 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+import pydantic
 import requests
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.catalog import Catalog
-from pyiceberg.catalog.rest import RestCatalog
+from pyiceberg.catalog.rest import SNAPSHOT_LOADING_MODE, Endpoints, RestCatalog, TableResponse
 from pyiceberg.catalog.sql import IcebergTables, SqlCatalog
-from pyiceberg.io import PY_IO_IMPL
+from pyiceberg.io import PY_IO_IMPL, FileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
-from pyiceberg.serializers import ToOutputFile
+from pyiceberg.serializers import Compressor, ToOutputFile
 from pyiceberg.table import CommitTableResponse, Table
 from pyiceberg.table.locations import load_location_provider
 from pyiceberg.table.metadata import TableMetadata, new_table_metadata
 from pyiceberg.table.sorting import SortOrder
 from pyiceberg.table.update import AddSchemaUpdate, TableRequirement, TableUpdate
+from pyiceberg.typedef import Identifier
 from requests.adapters import HTTPAdapter
 from sqlalchemy import exc as sql_errors
 from sqlalchemy import insert, select, tuple_
@@ -26,7 +28,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.orm import Session
 
 from firn.model.jobs import CatalogConnection
-from firn_operator.adapters import secret_files
+from firn_operator.adapters import foreign_types, secret_files
 from firn_operator.adapters.iceberg import file_io
 
 _REQUEST_TIMEOUT = (5.0, 30.0)
@@ -66,6 +68,20 @@ class TimedRestCatalog(RestCatalog):
         session.mount("http://", self._requests)
         session.mount("https://", self._requests)
         return session
+
+    def load_table(self, identifier: str | Identifier) -> Table:
+        """Load a table, which may have types that PyIceberg does not know. Raises NoSuchTableError."""
+        try:
+            table: Table = super().load_table(identifier)
+            return table
+        except (pydantic.ValidationError, iceberg_errors.ValidationError, TypeError):
+            params = {"snapshots": self.properties[SNAPSHOT_LOADING_MODE]}
+            path = self._split_identifier_for_path(identifier)
+            response = self._session.get(self.url(Endpoints.load_table, prefixed=True, **path), params=params)
+            response.raise_for_status()
+            document = response.json()
+            answer = {**document, "metadata": foreign_types.metadata_of(document["metadata"])}
+            return self._response_to_table(self.identifier_to_tuple(identifier), TableResponse.model_validate(answer))
 
     def commit_table(
         self, table: Table, requirements: tuple[TableRequirement, ...], updates: tuple[TableUpdate, ...]
@@ -110,6 +126,16 @@ class LeanSqlCatalog(SqlCatalog):
             raise iceberg_errors.TableAlreadyExistsError(f"table {'.'.join(key)} exists already") from error
         return metadata
 
+    def _convert_orm_to_iceberg(self, orm_table: IcebergTables) -> Table:
+        """Return the table of a row. It may have types that PyIceberg does not know."""
+        try:
+            return super()._convert_orm_to_iceberg(orm_table)
+        except (iceberg_errors.ValidationError, TypeError):
+            place = str(orm_table.metadata_location)
+            metadata = foreign_types.metadata_of(read_document(self._load_file_io(location=place), place))
+            key = (orm_table.table_namespace, orm_table.table_name)
+            return Table(key, metadata, place, self._load_file_io(metadata.properties, place), self)
+
     def namespace_location(self, namespace: str) -> str:
         """Return the location of a namespace's tables: its own location, or its folder in the warehouse."""
         own = self.load_namespace_properties(namespace).get("location")
@@ -137,6 +163,16 @@ def open_catalog(name: str, connection: CatalogConnection, *, snapshots: Literal
         url = sql_url(connection.uri, properties).render_as_string(hide_password=False)
         return LeanSqlCatalog(name, **{**properties, "uri": url, "schema_version": "v1"})
     return TimedRestCatalog(name, **{**properties, "uri": connection.uri, "snapshot-loading-mode": snapshots})
+
+
+def read_document(io: FileIO, place: str) -> dict[str, Any]:
+    """Return a table's metadata as JSON."""
+    with (
+        io.new_input(place).open() as raw,
+        Compressor.get_compressor(place).stream_decompressor(raw) as stream,
+    ):
+        document: dict[str, Any] = json.loads(stream.read())
+    return document
 
 
 def places(catalog: Catalog, keys: Sequence[TableKey]) -> Sequence[str | None]:

@@ -28,6 +28,7 @@ from firn.schemas.other_clients import Followed
 from firn.tables import renames, rows, table_properties, transforms, types
 from firn.tables.renames import Fields, FormerNames, Renaming
 from firn.tables.transforms import PartitionTerm, SortTerm
+from firn_operator.adapters.foreign_types import ForeignType, schema_of
 
 Parsed = TypeVar("Parsed")
 _PRIMITIVES: dict[str, iceberg.PrimitiveType] = {
@@ -40,6 +41,9 @@ _PRIMITIVES: dict[str, iceberg.PrimitiveType] = {
     "time": iceberg.TimeType(),
     "timestamp": iceberg.TimestampType(),
     "timestamptz": iceberg.TimestamptzType(),
+    "timestamp_ns": iceberg.TimestampNanoType(),
+    "timestamptz_ns": iceberg.TimestamptzNanoType(),
+    "variant": ForeignType("variant"),
     "string": iceberg.StringType(),
     "uuid": iceberg.UUIDType(),
     "binary": iceberg.BinaryType(),
@@ -162,7 +166,7 @@ def _term_named(term: PartitionTerm, following: Sequence[Rename]) -> PartitionTe
 
 def renamed_schema(schema: Schema, change: Renaming) -> Schema:
     """Return a schema with the names after a change."""
-    return Schema.model_validate({**json.loads(schema.model_dump_json()), "fields": change.fields})
+    return schema_of({**json.loads(schema.model_dump_json()), "fields": change.fields})
 
 
 def iceberg_type(kind: types.Type, ids: Iterator[int]) -> iceberg.IcebergType:
@@ -424,7 +428,7 @@ class _Comparison:
         folded = {field.name.lower(): field.name for field in current.fields}
         names = {column.name for column in self._layout.columns}
         for field in current.fields:
-            if field.required and field.name not in names:
+            if field.required and field.write_default is None and field.name not in names:
                 raise self._refused(
                     (field.name,),
                     "is required in the table, but no field of the schema fills it; add the field, or make the column optional",

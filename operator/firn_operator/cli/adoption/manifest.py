@@ -24,6 +24,8 @@ _PRIMITIVES: dict[type[iceberg.IcebergType], str] = {
     iceberg.TimeType: "time",
     iceberg.TimestampType: "timestamp",
     iceberg.TimestamptzType: "timestamptz",
+    iceberg.TimestampNanoType: "timestamp_ns",
+    iceberg.TimestamptzNanoType: "timestamptz_ns",
     iceberg.StringType: "string",
     iceberg.UUIDType: "uuid",
     iceberg.BinaryType: "binary",

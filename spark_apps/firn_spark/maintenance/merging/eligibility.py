@@ -4,9 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pyiceberg.schema import Schema
-
 from firn_spark.worker.data_files import ParquetSettings, arrow_schema
+from firn_spark.worker.table_types.written import written_schema
 
 JAVA_FILE_SETTINGS = (
     "s3.sse.", "s3.acl", "s3.write.", "s3.delete.", "s3.remote-signing", "gcs.encryption", "gcs.decryption",
@@ -96,9 +95,14 @@ def _schema_obstacle(schema: str) -> str:
     if _has_default(json.loads(schema)):
         return "a column has a default for rows that were written before it"
     try:
-        arrow = arrow_schema(Schema.model_validate_json(schema))
+        found = written_schema(schema)
+        arrow = arrow_schema(found.schema)
     except ValueError as error:
         return f"a type of the table is not supported: {str(error).splitlines()[0]}"
+    if found.left_out:
+        return (
+            f"a type of the table is not supported: column {found.left_out[0][0]} has the type {found.left_out[0][1]}"
+        )
     if any("." in name for name in arrow.names) or len(set(arrow.names)) != len(arrow.names):
         return "column names contain a dot or occur twice"
     return ""

@@ -135,7 +135,7 @@ class Decoding:
         """Return a column that the table lacks or cannot hold: its name, its type, and the table's type. None if there is none."""
         for column in rows.table_columns(schema, self._shape):
             present = self._present.get(column.name)
-            if present is None or not evolution.can_become(types.parse(column.type), types.parse(present)):
+            if present is None or not evolution.can_become(types.parse(column.type), types.of_table(present)):
                 return column.name, column.type, present
         return None
 
@@ -206,5 +206,5 @@ def _wider_type(kind: str, present: str | None) -> str:
     """Return the type of a column that holds values of both types; the first one if there is none."""
     if present is None:
         return kind
-    both = evolution.merged(types.parse(kind), types.parse(present))
+    both = evolution.merged(types.parse(kind), types.of_table(present))
     return kind if both is None else str(both)

@@ -6,7 +6,6 @@ Rows before the start of the log are not compared, because nothing can show what
 them while the log had their records.
 """
 
-import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,23 +264,6 @@ def _read(spark: Any, source: Source, snapshot: Any, condition: str = "true") ->
     return (
         read_snapshot(spark, source.table, snapshot).where(condition).selectExpr(f"{partition} AS p", f"{offset} AS o")
     )
-
-
-def time_column(schema: str) -> str | None:
-    """Return a column of a schema (Iceberg's JSON) whose type is or has a time; None without one.
-
-    Spark refuses the whole table, and its reader fails at files with such a column even if no query selects it.
-    """
-    fields = json.loads(schema)["fields"]
-    return next((str(field["name"]) for field in fields if _has_time(field["type"])), None)
-
-
-def _has_time(kind: Any) -> bool:
-    """Return whether a type in Iceberg's JSON is a time, or has one in it (Iceberg spec, appendix C)."""
-    if isinstance(kind, str):
-        return kind == "time"
-    members = [field["type"] for field in kind.get("fields", ())]
-    return any(map(_has_time, [*members, *(kind[part] for part in ("element", "key", "value") if part in kind)]))
 
 
 @dataclass(slots=True)

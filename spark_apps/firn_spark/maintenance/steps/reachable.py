@@ -2,6 +2,7 @@
 statistics.
 """
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -10,6 +11,8 @@ from urllib.parse import unquote
 import numpy as np
 import numpy.typing as npt
 from pyspark.sql import DataFrame
+
+from firn_spark.tables.columns import unreadable_column
 
 _PLACE = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:(//[^/]*)?")
 
@@ -63,11 +66,37 @@ class Reachable:
 
     def _metadata_table(self, kind: str) -> Any:
         iceberg = self._jvm.org.apache.iceberg
-        static = iceberg.BaseTable(iceberg.StaticTableOperations(self._metadata, self._io), self._name)
+        metadata = self._readable(self._metadata)
+        static = iceberg.BaseTable(iceberg.StaticTableOperations(metadata, self._io), self._name)
         java = iceberg.spark.SparkTableUtil.loadMetadataTable(
             self._spark._jsparkSession, static, iceberg.MetadataTableType.valueOf(kind)
         )
         return DataFrame(java, self._spark)
+
+    def _readable(self, metadata: Any) -> Any:
+        """Return metadata whose columns Spark can read: metadata tables have the bounds of all columns, which are not used here."""
+        if unreadable_column(self._jvm, metadata) is None:
+            return metadata
+        iceberg = self._jvm.org.apache.iceberg
+        schema = with_readable_types(json.loads(iceberg.SchemaParser.toJson(metadata.schema())))
+        java = iceberg.SchemaParser.fromJson(json.dumps(schema))
+        return iceberg.TableMetadata.buildFrom(metadata).setCurrentSchema(java, metadata.lastColumnId()).build()
+
+
+_READABLE = {"time": "long", "timestamp_ns": "timestamp", "timestamptz_ns": "timestamptz"}
+
+
+def with_readable_types(kind: Any) -> Any:
+    """Return a type in Iceberg's JSON without defaults, and with other types in place of those that Spark may refuse."""
+    if isinstance(kind, str):
+        return "binary" if kind.startswith(("geometry", "geography")) else _READABLE.get(kind, kind)
+    parts = {part: with_readable_types(kind[part]) for part in ("element", "key", "value") if part in kind}
+    if "fields" in kind:
+        fields = [{**field, "type": with_readable_types(field["type"])} for field in kind["fields"]]
+        parts["fields"] = [
+            {key: value for key, value in field.items() if not key.endswith("-default")} for field in fields
+        ]
+    return {**kind, **parts}
 
 
 def place(path: str) -> str:

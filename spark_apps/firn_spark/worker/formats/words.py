@@ -22,8 +22,8 @@ _LOW_SEVEN = np.uint64(0x7F7F7F7F7F7F7F7F)
 _ABOVE_NINE = np.uint64(0x7676767676767676)
 """Added to a byte from 0 to 127, this sets its mark if it is 10 or more."""
 _WORD = ir.IntType(64)
-POWERS = np.array([10**power for power in range(BYTES + 1)], np.uint64)
-"""The powers of ten that a word of digits can shift a number by."""
+POWERS = np.array([10**power for power in range(BYTES + 2)], np.uint64)
+"""The powers of ten that a word of digits can shift a number by, and that of nanoseconds in a second."""
 
 
 def _word(text: bytes) -> np.uint64:

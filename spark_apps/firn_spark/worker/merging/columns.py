@@ -8,10 +8,12 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.schema import Schema
 from pyiceberg.table.name_mapping import NameMapping, parse_mapping_from_json
 
 from firn_spark.worker.data_files import FIELD_ID, field_id
 from firn_spark.worker.merging.plan import UnfitError
+from firn_spark.worker.table_types.written import written_schema
 
 ROW_ID = 2147483540
 """Field id of ``_row_id`` (Iceberg specification, reserved field ids)."""
@@ -22,6 +24,15 @@ LINEAGE = (
     pa.field("_last_updated_sequence_number", pa.int64(), metadata={FIELD_ID: str(LAST_UPDATED)}),
 )
 NAME_MAPPING = "schema.name-mapping.default"
+
+
+def merged_schema(text: str) -> Schema:
+    """Return a table's schema from Iceberg's JSON. Raises UnfitError if a merge would lose the values of a column."""
+    found = written_schema(text)
+    if found.left_out:
+        path, kind = found.left_out[0]
+        raise UnfitError(f"column {path} has the type {kind}, which a merge would lose")
+    return found.schema
 
 
 def mapped_names(properties: Mapping[str, str]) -> dict[str, int]:

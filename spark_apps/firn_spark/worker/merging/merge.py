@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyiceberg.io.pyarrow import PyArrowFileIO, parquet_path_to_id_mapping
+from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionSpec
 from pyiceberg.schema import Schema
 
@@ -22,9 +22,12 @@ from firn_spark.worker.data_files import (
     descriptor,
     encodings,
     nans,
+    parquet_paths,
 )
+from firn_spark.worker.merging.columns import merged_schema
 from firn_spark.worker.merging.plan import Kind, MergePlan, UnfitError
 from firn_spark.worker.merging.reading import Sources
+from firn_spark.worker.table_types import annotations
 
 HELD_BYTES = 64 * 1024 * 1024
 """Most bytes of rows in memory for a row group."""
@@ -67,7 +70,7 @@ class _Merger:
         self._locations = Locations(plan.table)
         self._io = TableFileIO(arrow_io_properties(plan.table.io))
         self._spec_id = PartitionSpec.model_validate_json(plan.table.partition_spec).spec_id
-        self._schema = Schema.model_validate_json(plan.table.schema)
+        self._schema = merged_schema(plan.table.schema)
         self._written: list[str] = []
         self._held: list[pa.Table] = []
         self._held_bytes = 0
@@ -155,9 +158,9 @@ class _NewFile:
     def __init__(self, path: str, io: PyArrowFileIO, rows: pa.Table, schema: Schema, parquet: ParquetSettings) -> None:
         self.path = path
         self._nans: Counter[int] = Counter()
-        paths = [*parquet_path_to_id_mapping(schema), *rows.column_names[len(schema.fields) :]]
+        paths = [*parquet_paths(schema), *rows.column_names[len(schema.fields) :]]
         self._arrow = rows.schema
-        self._sink = io.new_output(path).create(overwrite=True)
+        self._sink = annotations.opened(io.new_output(path).create(overwrite=True), schema)
         options = encodings(paths, rows, rows.nbytes, parquet) | parquet.options
         self._writer = pq.ParquetWriter(self._sink, self._arrow, **options)
 
@@ -174,7 +177,7 @@ class _NewFile:
     def close(self) -> tuple[int, pq.FileMetaData, Counter[int]]:
         """Write the footer and return size, metadata, and numbers of NaN values by field id."""
         with self._sink:
-            self._writer.close()
+            annotations.complete(self._writer, self._sink)
             size = self._sink.tell()
         return int(size), self._writer.writer.metadata, self._nans
 

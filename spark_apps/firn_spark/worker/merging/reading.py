@@ -13,11 +13,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyiceberg.io.pyarrow import PyArrowFileIO
 from pyiceberg.partitioning import PartitionSpec
-from pyiceberg.schema import Schema
 from pyiceberg.transforms import IdentityTransform
 
 from firn_spark.worker.data_files import arrow_io_properties, arrow_schema, field_id
-from firn_spark.worker.merging.columns import LAST_UPDATED, LINEAGE, ROW_ID, fitted, identified, mapped_names
+from firn_spark.worker.merging.columns import (
+    LAST_UPDATED,
+    LINEAGE,
+    ROW_ID,
+    fitted,
+    identified,
+    mapped_names,
+    merged_schema,
+)
 from firn_spark.worker.merging.plan import MergePlan, SourceFile, UnfitError
 
 BATCH_ROWS = 65_536
@@ -43,7 +50,7 @@ class Sources:
 
     def __init__(self, plan: MergePlan) -> None:
         self._plan = plan
-        self._schema = Schema.model_validate_json(plan.table.schema)
+        self._schema = merged_schema(plan.table.schema)
         self._table = arrow_schema(self._schema)
         self._ids = {column.field_id: field for column, field in zip(self._schema.fields, self._table, strict=True)}
         self._names = mapped_names(plan.table.properties)

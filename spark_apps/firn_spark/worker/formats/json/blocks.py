@@ -18,9 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 import pyarrow as pa
 
-from firn.decoders import json_limits as limits
 from firn.decoders.bad_records import BadRecordError
-from firn.decoders.json import ValueReader
+from firn.decoders.json import ValueReader, epochs
 from firn.model.jobs import Column, Epoch
 from firn.tables import renames, types
 from firn.tables.renames import Former
@@ -40,6 +39,8 @@ _KINDS = {
     "time": kernel.TIME,
     "timestamp": kernel.TIMESTAMP,
     "timestamptz": kernel.TIMESTAMPTZ,
+    "timestamp_ns": kernel.TIMESTAMP_NS,
+    "timestamptz_ns": kernel.TIMESTAMPTZ_NS,
 }
 _SMALL = frozenset({kernel.INT, kernel.DATE, kernel.BOOLEAN})
 """Kinds whose values fit 32 bits."""
@@ -69,14 +70,24 @@ _NAME_BYTES = 1024
 class BlockDecoder:
     """Decodes blocks of JSON records by one schema."""
 
-    def __init__(self, fields: Sequence[Column], *, refuse_unknown: bool, former: Former = renames.NONE) -> None:
-        """Set up readers for the fields, which may also have their earlier names. Raises InvalidSpecError for an invalid type."""
+    def __init__(
+        self,
+        fields: Sequence[Column],
+        *,
+        refuse_unknown: bool,
+        doubt_unknown: bool = False,
+        former: Former = renames.NONE,
+    ) -> None:
+        """Set up readers for the fields, which may also have their earlier names. ``doubt_unknown``: vouch for no record with others.
+
+        Raises InvalidSpecError for an invalid type.
+        """
         self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
         # JSON escapes such names, and the kernel compares bytes. Members of structs cannot have such names.
         usable = bool(fields) and not any(
             '"' in field.name or "\\" in field.name or min(field.name, default=" ") < " " for field in fields
         )
-        self._members = _Members(fields, refuse_unknown, former) if usable else None
+        self._members = _Members(fields, refuse_unknown, former, doubt_unknown=doubt_unknown) if usable else None
 
     def decode(self, records: Places) -> tuple[list[pa.Array], _Array]:
         """Return the columns, and for each record whether they hold for it. Other records have null."""
@@ -112,7 +123,9 @@ def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch, former: Former
 class _Members:
     """The members of objects by name: fields of records, or of structs."""
 
-    def __init__(self, fields: Sequence[Column], refuse_unknown: bool, former: Former) -> None:
+    def __init__(
+        self, fields: Sequence[Column], refuse_unknown: bool, former: Former, *, doubt_unknown: bool = False
+    ) -> None:
         kinds = [types.parse(field.type) for field in fields]
         self._types = [arrow_types.arrow_type(kind) for kind in kinds]
         self._kinds = np.array([_kind(kind) for kind in kinds], np.int64)
@@ -125,7 +138,7 @@ class _Members:
         self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._owners = np.array([*range(len(fields)), *(place for place, _ in earlier)], np.int64)
-        self._refuse_unknown = refuse_unknown
+        self._refuse_unknown = refuse_unknown or doubt_unknown
         self._slots, self._widths = _slots(self._kinds)
         self._readers = {
             place: _reader(kind, refuse_unknown, fields[place].epoch, former.at(fields[place].name))
@@ -342,7 +355,7 @@ def _fits_float(bits: _Array) -> _Array:
 
 def _digits(kind: types.Type, epoch: Epoch) -> tuple[int, int]:
     """Return precision and scale of a decimal, or factor and divisor of integers for other types."""
-    return (kind.precision, kind.scale) if isinstance(kind, types.Decimal) else limits.EPOCHS[epoch]
+    return (kind.precision, kind.scale) if isinstance(kind, types.Decimal) else epochs(kind)[epoch]
 
 
 def _kind(kind: types.Type) -> int:

@@ -1,6 +1,7 @@
 """JSON values to columns: compiled where the block decoder vouches for its answer, else strictly, record by record."""
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +10,11 @@ from firn.decoders.bad_records import BadRecordError, Stage
 from firn.decoders.json import RecordReader
 from firn.model.jobs import RecordSchema
 from firn.tables.renames import former_names
+from firn.tables.rows import decoded_columns
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.formats import arrays
-from firn_spark.worker.formats.format import UNBOUNDED, Columns
+from firn_spark.worker.formats.format import UNBOUNDED, Columns, Times
 from firn_spark.worker.formats.framing import unframed
 from firn_spark.worker.formats.json.blocks import BlockDecoder
 from firn_spark.worker.formats.json.times import read_times
@@ -27,11 +29,16 @@ class JsonFormat:
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for a column type that does not exist."""
         refuse_unknown = schema.unknown_fields == "DeadLetter"
+        self._keeps_unknown = bool(schema.unknown_column)
         self._fields = schema.fields
-        self._columns = arrow_types.arrow_schema(schema.fields)
+        self._columns = arrow_types.arrow_schema(decoded_columns(schema))
         former = former_names(schema.fields, schema.renames)
-        self._blocks = BlockDecoder(schema.fields, refuse_unknown=refuse_unknown, former=former)
-        self._reader = RecordReader.for_schema(schema.fields, refuse_unknown=refuse_unknown, former=former)
+        self._blocks = BlockDecoder(
+            schema.fields, refuse_unknown=refuse_unknown, doubt_unknown=self._keeps_unknown, former=former
+        )
+        self._reader = RecordReader.for_schema(
+            schema.fields, refuse_unknown=refuse_unknown, keep_unknown=self._keeps_unknown, former=former
+        )
         # A value that names a JSON schema is not Avro.
         self._hints = schema.framing == "None"
 
@@ -40,16 +47,24 @@ class JsonFormat:
         # No JSON begins with byte 0.
         values, framed = unframed(records.values)
         fast, vouched = self._blocks.decode(values)
+        if self._keeps_unknown:
+            # The strict decoder reads each record that has other members.
+            fast.append(pa.nulls(len(values), self._columns.types[-1]))
         doubted = np.flatnonzero(~vouched)
         if not len(doubted):
-            return Columns(fast, {}, read_times(self._fields, fast))
+            return Columns(fast, {}, self._times(fast))
         strict = self._strict(values.select(doubted))
         merged = arrays.replaced(fast, doubted, strict.arrays)
         errors = {
             int(doubted[index]): _hinted(error) if self._hints and framed[doubted[index]] else error
             for index, error in strict.errors.items()
         }
-        return Columns(merged, errors, read_times(self._fields, merged, _refused_times(strict.errors)))
+        return Columns(merged, errors, self._times(merged, _refused_times(strict.errors)))
+
+    def _times(
+        self, arrays: list[pa.Array], refused: Mapping[str, list[int]] = MappingProxyType({})
+    ) -> Mapping[str, Times]:
+        return read_times(self._fields, arrays[: len(self._fields)], refused)
 
     def _strict(self, values: Places) -> Columns:
         errors: dict[int, BadRecordError] = {}

@@ -13,7 +13,22 @@ from firn_spark.worker.compiled import inlined, njit
 from firn_spark.worker.formats import utf8, words
 from firn_spark.worker.formats.json import limits
 
-BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, DATE, TIME, TIMESTAMP, TIMESTAMPTZ, DECIMAL, OPAQUE = range(12)
+(
+    BOOLEAN,
+    INT,
+    LONG,
+    FLOAT,
+    DOUBLE,
+    STRING,
+    DATE,
+    TIME,
+    TIMESTAMP,
+    TIMESTAMPTZ,
+    TIMESTAMP_NS,
+    TIMESTAMPTZ_NS,
+    DECIMAL,
+    OPAQUE,
+) = range(14)
 """Kinds of values. Opaque values are only found and checked for being JSON."""
 
 QUOTE, BACKSLASH, COMMA, COLON, MINUS, PLUS, POINT, ZERO, NINE = (ord(sign) for sign in '"\\,:-+.09')
@@ -32,6 +47,8 @@ MAX_LONG = np.uint64(2**63 - 1)
 DOUBT = -1
 DAY_MICROS = 86_400_000_000
 MAX_MICROSECONDS = limits.MAX_MICROSECONDS
+MOST_DAYS_OF_NANOSECONDS = 106_749
+"""Days from 1970 whose nanoseconds fit 64 bits in each zone."""
 MAX_ZONE_MINUTES = limits.MAX_ZONE_MINUTES
 MAX_INNER_DEPTH = limits.MAX_DEPTH - 1
 MAX_KEYS = 64
@@ -378,8 +395,8 @@ def _day(data, at, end):
 
 
 @inlined
-def _time_of_day(data, at, end):
-    """Return the place behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to six digits, and its microseconds."""
+def _time_of_day(data, at, end, most):
+    """Return the place behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to ``most`` digits, and the time in this unit."""
     if at + 5 > end or data[np.uintp(at + 2)] != COLON:
         return DOUBT, 0
     second, fraction = 0, 0
@@ -402,10 +419,10 @@ def _time_of_day(data, at, end):
             at += 1
             first = at
             at, digits = _after_digits(data, at, end, np.uint64(0))
-            if at == first or at - first > 6:
+            if at == first or at - first > most:
                 return DOUBT, 0
-            fraction = np.int64(digits * words.POWERS[6 - (at - first)])
-    return at, ((hour * 60 + minute) * 60 + second) * 1_000_000 + fraction
+            fraction = np.int64(digits * words.POWERS[most - (at - first)])
+    return at, ((hour * 60 + minute) * 60 + second) * np.int64(words.POWERS[most]) + fraction
 
 
 @inlined
@@ -434,13 +451,15 @@ def _zone(data, at, end):
 
 
 @inlined
-def _moment(data, at, end, zoned):
-    """Return the place behind a date, a time of day and, if ``zoned``, a zone; and microseconds since 1970."""
+def _moment(data, at, end, zoned, most):
+    """Return the place behind a date, a time of day and, if ``zoned``, a zone; and the time since 1970 with ``most`` digits."""
     days, valid = _day(data, at, end)
     at += 10
     if not valid or at >= end or (data[np.uintp(at)] != LARGE_T and data[np.uintp(at)] != SPACE):
         return DOUBT, 0
-    at, micros = _time_of_day(data, at + 1, end)
+    if most == 9 and (days > MOST_DAYS_OF_NANOSECONDS or days < -MOST_DAYS_OF_NANOSECONDS):
+        return DOUBT, 0
+    at, moment = _time_of_day(data, at + 1, end, most)
     if at < 0:
         return DOUBT, 0
     east = 0
@@ -448,7 +467,7 @@ def _moment(data, at, end, zoned):
         at, east = _zone(data, at, end)
         if at < 0:
             return DOUBT, 0
-    return at, days * DAY_MICROS + micros - east * 60_000_000
+    return at, days * DAY_MICROS * (1000 if most == 9 else 1) + moment - east * 60 * np.int64(words.POWERS[most])
 
 
 @njit
@@ -567,7 +586,7 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
     if kind == BOOLEAN:
         values[column, row] = 1 if byte == SMALL_T else 0
         return _literal(data, at, end) if byte == SMALL_T or byte == SMALL_F else DOUBT
-    if (kind == TIMESTAMPTZ or kind == TIMESTAMP) and byte != QUOTE:
+    if (kind == TIMESTAMPTZ or kind == TIMESTAMP or kind == TIMESTAMPTZ_NS or kind == TIMESTAMP_NS) and byte != QUOTE:
         at, negative, mantissa, digits, _, integral = _number(data, at, end)
         if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
             return DOUBT
@@ -577,8 +596,11 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
         values[column, row] = (-number if negative else number) // scale * precision
         return at
     if kind == TIMESTAMPTZ or kind == TIMESTAMP:
-        at, micros = _moment(data, at + 1, end, kind == TIMESTAMPTZ)
-        values[column, row] = micros
+        at, moment = _moment(data, at + 1, end, kind == TIMESTAMPTZ, 6)
+        values[column, row] = moment
+    elif kind == TIMESTAMPTZ_NS or kind == TIMESTAMP_NS:
+        at, moment = _moment(data, at + 1, end, kind == TIMESTAMPTZ_NS, 9)
+        values[column, row] = moment
     elif kind == DATE:
         if byte != QUOTE:
             return DOUBT
@@ -588,8 +610,8 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
     elif kind == TIME:
         if byte != QUOTE:
             return DOUBT
-        at, micros = _time_of_day(data, at + 1, end)
-        values[column, row] = micros
+        at, moment = _time_of_day(data, at + 1, end, 6)
+        values[column, row] = moment
     elif kind == DECIMAL:
         quoted = byte == QUOTE
         at, negative, mantissa, digits, exponent, _ = _number(data, at + 1 if quoted else at, end)

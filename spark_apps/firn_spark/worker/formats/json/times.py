@@ -31,7 +31,7 @@ def read_times(
     for field, array in zip(fields, arrays, strict=True):
         if "timestamp" not in field.type:
             continue
-        leaves = [leaf.drop_null().cast(pa.int64()).to_numpy() for leaf in _timestamps(array)]
+        leaves = [_microseconds(leaf.drop_null()) for leaf in _timestamps(array)]
         values = leaves[0] if len(leaves) == 1 else np.concatenate([np.empty(0, np.int64), *leaves])
         factor, divisor = EPOCHS[field.epoch]
         beyond = [number * factor // divisor for number in refused.get(field.name, ())]
@@ -56,6 +56,11 @@ def _times(field: Column, values: "np.ndarray[tuple[int], np.dtype[np.int64]]", 
             sample = int(odd[first]) if first < len(odd) else beyond[first - len(odd)]
             best = Times(best.values, len(fits), epoch, sample)
     return best
+
+
+def _microseconds(moments: pa.Array) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
+    values: np.ndarray[tuple[int], np.dtype[np.int64]] = moments.cast(pa.int64()).to_numpy()
+    return values // 1000 if moments.type.unit == "ns" else values
 
 
 def _timestamps(array: pa.Array) -> Iterator[pa.Array]:

@@ -1,0 +1,1 @@
+"""The types of tables that PyIceberg or pyarrow lack."""

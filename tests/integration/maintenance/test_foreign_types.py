@@ -1,0 +1,122 @@
+"""Tables with columns of types that Firn does not write, or that Spark does not read: nothing stops, and no value is lost."""
+
+import json
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+from firn.model.jobs import Column
+from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
+from tests.integration.maintenance.lake import DAY, FIELDS, Lake, Topic
+
+NOW = CompactionWork(open_grace_ms=0)
+
+
+def add(topic: Topic, name: str, kind: str) -> None:
+    """Add a column as another engine does."""
+    iceberg = topic.lake.spark._jvm.org.apache.iceberg
+    topic.table.updateSchema().addColumn(name, iceberg.types.Types.fromPrimitiveString(kind)).commit()
+    topic.spec = topic.tables.spec(topic.table)
+
+
+def evolve(topic: Topic, *columns: Column) -> None:
+    """Let the driver add columns of the topic."""
+    schema = topic.job.record_schema
+    topic.job = topic.job.model_copy(
+        update={"record_schema": schema.model_copy(update={"fields": (*schema.fields, *columns)})}
+    )
+    topic.table = topic.tables.ensure(topic.job)
+    topic.spec = topic.tables.spec(topic.table)
+
+
+@pytest.mark.parametrize("kind", ["geometry", "geography", "unknown"])
+def test_a_column_that_only_spark_knows_stays_as_it_is(lake: Lake, kind: str) -> None:
+    topic = lake.topic(format_version=3)
+    topic.ingest(2)
+    add(topic, "shape", kind)
+    topic.ingest(2)
+    evolve(topic, Column(name="note", type="string"))
+    topic.ingest(2, more={"note": "x"})
+    report = lake.run(topic.work(compaction=NOW))
+    assert (report.outcome, report.files_after) == ("Done", 1)
+    topic.check()
+    assert [row["note"] for row in topic.rows()] == [None] * 40 + ["x"] * 20
+    assert "shape" in topic.rows()[0]
+
+
+@pytest.mark.parametrize("kind", ["time", "timestamp_ns", "geometry(srid:4326)"])
+def test_files_of_a_table_that_spark_cannot_read_stay_as_they_are(lake: Lake, kind: str) -> None:
+    topic = lake.topic(format_version=3)
+    topic.ingest(2)
+    add(topic, "other", kind)
+    topic.ingest(2)
+    evolve(topic, Column(name="note", type="string"))
+    topic.ingest(1, more={"note": "x"})
+    everything = RetentionWork(
+        enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1), orphan_min_age_ms=DAY, metadata_keep=1
+    )
+    report = lake.run(topic.work(compaction=NOW, retention=everything))
+    assert (report.outcome, report.files_after) == ("Done", 0)
+    assert (
+        report.message
+        == f"column other has type {kind}, which Spark cannot read: the run leaves the data files as they are"
+    )
+    assert report.snapshots is not None
+    assert report.snapshots.items > 0
+    assert topic.fresh().currentSnapshot().summary()["total-data-files"] == "5"
+
+
+VARIANTS: tuple[Any, ...] = (
+    {"a": [1, 2.5, "x", None, True], "b": {"c": "long " * 40, "ä": -(2**40)}, "": {}},
+    [], "text", 12345678901234567890, 1e300, -0.001, False, {str(n): n for n in range(300)}, [{"k": [n]} for n in range(300)],
+)  # fmt: skip
+
+
+def test_variants_are_what_spark_makes_of_the_same_json(lake: Lake) -> None:
+    fields = (*FIELDS, Column(name="loose", type="variant"), Column(name="all", type="list<variant>"))
+    topic = lake.topic(fields=fields, format_version=3)
+    for number, value in enumerate(VARIANTS):
+        topic.ingest(1, 1, more={"loose": value, "all": [value, None]} if number else {"loose": value})
+    topic.ingest(1, 1)
+
+    def check() -> None:
+        rows = topic.sql_rows("SELECT to_json(loose) AS text, to_json(all) AS texts FROM {t} ORDER BY id")
+        expected = [json.dumps(value, ensure_ascii=False) for value in VARIANTS]
+        parsed = lake.spark.createDataFrame([(text,) for text in expected], "text string")
+        same = [row[0] for row in parsed.selectExpr("to_json(parse_json(text))").collect()]
+        assert [row["text"] for row in rows] == [*same, None]
+        assert [row["texts"] for row in rows] == [None, *(f"[{text},null]" for text in same[1:]), None]
+
+    check()
+    report = lake.run(topic.work(compaction=NOW))
+    assert (report.outcome, report.files_after) == ("Done", 1)
+    check()
+    (file,) = topic.data_files()
+    footer = pq.ParquetFile(lake.path(file["file_path"])).schema
+    assert "loose (Variant(1))" in str(footer)
+    assert pq.read_metadata(lake.path(file["file_path"])).created_by.startswith("parquet-cpp-arrow")
+
+
+def test_nanoseconds_are_in_the_files(lake: Lake) -> None:
+    at = {"fine": "2024-02-29T12:00:00.123456789", "zoned": 1_700_000_000_123_456_789}
+    fields = (
+        *FIELDS,
+        Column(name="fine", type="timestamp_ns"),
+        Column(name="zoned", type="timestamptz_ns", epoch="ns"),
+    )
+    topic = lake.topic(fields=fields, format_version=3, partition_by=("day(fine)",))
+    topic.ingest(more=at)
+    iceberg = lake.spark._jvm.org.apache.iceberg
+    row = iceberg.data.IcebergGenerics.read(topic.fresh()).build().iterator().next()
+    assert [str(row.getField(name)) for name in at] == [
+        "2024-02-29T12:00:00.123456789",
+        "2023-11-14T22:13:20.123456789Z",
+    ]
+    task = topic.fresh().newScan().includeColumnStats().planFiles().iterator().next()
+    ids = {str(field.name()): field.fieldId() for field in topic.fresh().schema().columns()}
+    bound = iceberg.types.Conversions.fromByteBuffer(
+        topic.fresh().schema().findType(ids["zoned"]), task.file().lowerBounds().get(ids["zoned"])
+    )
+    assert bound == 1_700_000_000_123_456_789
+    assert str(pq.read_schema(lake.path(str(task.file().location()))).field("fine").type) == "timestamp[ns]"
