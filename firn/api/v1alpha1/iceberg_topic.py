@@ -73,6 +73,8 @@ MOST_PROPOSED, MOST_PROPOSED_TEXT = 100, 1024
 """Most proposed changes in the status, and the longest text of one."""
 MOST_PATH = 1024
 """Longest path of a column, in characters."""
+MOST_KEY_BYTES = 150_000
+"""Most bytes of a schema of keys with its columns, beside that of the values."""
 KEY_TEXT = "spec.schema.key.text"
 MOST_CONTRACT_BYTES = 700_000
 """Most bytes of a schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
@@ -1248,6 +1250,13 @@ def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
     whole = key.model_copy(
         update={"decoding": found.model_copy(update={"fields": (), "renames": ()}), "fields": found.fields}
     )
+    size = len(whole.model_dump_json().encode())
+    if size > MOST_KEY_BYTES:
+        raise InvalidSpecError(
+            f"spec.schema.key: the schema takes {size} bytes with the types of its columns; a key has at most {MOST_KEY_BYTES} bytes;"
+            " remove fields, or set columns: Binary",
+            reason=Reason.BAD_SCHEMA,
+        )
     if any(types.unreadable(types.parse(column.type)) for column in rows.key_columns(whole)):
         raise InvalidSpecError(
             "spec.schema.key: a field of the schema is a time of day, which is not allowed in a key; remove the field, or set"

@@ -372,6 +372,11 @@ async def test_the_latest_schema_of_keys_has_their_columns() -> None:
     later = live.job().record_schema.key
     assert later is not None
     assert [field.name for field in later.fields] == ["carrier", "number"]
+    live.schemas.register(KEY_SUBJECT, text(("number", "long")))
+    await resynced(live)
+    latest = live.job().record_schema.key
+    assert latest is not None
+    assert [(field.name, field.type) for field in latest.fields] == [("number", "long"), ("carrier", "string")]
     assert live.conditions()["Ready"] == ("True", "AllReady")
 
 
@@ -402,6 +407,17 @@ async def test_keys_in_protobuf_beside_json_values() -> None:
         ({"registry": {"name": "other"}}, {}, "RegistryNotFound", "spec.schema.key.registry.name: other is not in"),
         ({"registry": {"name": "private"}}, {}, "NotAllowed", "may not use schema registry private"),
         ({"text": "{"}, {}, "BadSchema", "spec.schema.key.text: "),
+        (
+            {"registry": {"name": "main"}},
+            {
+                KEY_SUBJECT: text(*((f"field_{number}", "long") for number in range(999)))[:-2]
+                + ", "
+                + json.dumps({"name": "x", "type": "long", "doc": "d" * 150_000})
+                + "]}"
+            },
+            "BadSchema",
+            "a key has at most 150000 bytes",
+        ),
         (
             {"registry": {"name": "main"}},
             {KEY_SUBJECT: text(("at", {"type": "long", "logicalType": "time-micros"}))},

@@ -52,7 +52,11 @@ class TopicSchemas:
             of_key = await self._find(f"{uid}/key", schema.key.decoding, before, KEY_TEXT)
             if not isinstance(of_key, RecordSchema):
                 return of_key
-            return found.model_copy(update={"key": key_with_columns(schema.key, of_key)})
+            # A column of the table stays, and is null in rows of later keys.
+            names = {field.name for field in of_key.fields}
+            dropped = tuple(field for field in (before.fields if before is not None else ()) if field.name not in names)
+            whole = of_key.model_copy(update={"fields": (*of_key.fields, *dropped)})
+            return found.model_copy(update={"key": key_with_columns(schema.key, whole)})
         except InvalidSpecError as error:
             return error
 
