@@ -251,6 +251,24 @@ class QualityRule(Contract):
     on_fail: Literal["DeadLetter", "Halt", "Count"] = "DeadLetter"
 
 
+class PublishCheck(Contract):
+    """A condition on the rows that main does not have yet. `firn.quality.aggregates` has the language of ``check``."""
+
+    name: str
+    check: str
+
+
+class Publish(Contract):
+    """Rows land on a branch of the table, and main follows it after checks."""
+
+    branch: str
+    every_ms: int
+    checks: tuple[PublishCheck, ...] = ()
+    on_fail: Literal["Hold", "Publish"] = "Hold"
+    approved: int | None = None
+    """Snapshot of the branch up to which main follows without checks."""
+
+
 class StartFrom(Contract):
     """The first record to land when the table has no offsets."""
 
@@ -302,6 +320,7 @@ class IngestJob(Contract):
     on_bad_record: Literal["DeadLetter", "Halt", "Skip"] = "DeadLetter"
     quality_rules: tuple[QualityRule, ...] = Field(default=(), exclude_if=lambda rules: not rules)
     """Rules that each row has to satisfy, in order."""
+    publish: Publish | None = Field(default=None, exclude_if=lambda publish: publish is None)
     suspended: bool = False
     resume: str | None = Field(default=None, pattern=RESUME)
     """``skip:PARTITION:OFFSET``: write the record at which the topic halted to the dead letters. A new value ends the halt."""

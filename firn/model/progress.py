@@ -443,6 +443,39 @@ class Proposal(BaseModel):
     approve: str
 
 
+class CheckResult(BaseModel):
+    """The last result of a check of rows that wait to be published."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    name: str
+    passed: bool
+    values: str = ""
+    """The aggregates of the check, such as ``null_share(customer) = 0.02``."""
+
+
+class PublishProgress(BaseModel):
+    """The branch on which the rows of a topic land, and how far main is behind it. Times are Unix seconds."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    branch: str
+    state: Literal["Published", "Waiting", "Held", "MainMoved"]
+    """Waiting: rows wait for the next checks. Held: a check failed."""
+    rows: int = 0
+    """Number of rows that main does not have."""
+    since: float | None = None
+    """Time of the oldest commit that main does not have."""
+    snapshot: int | None = None
+    """Snapshot whose rows a check did not pass."""
+    checks: tuple[CheckResult, ...] = ()
+    """Results of the last checks."""
+    message: str = ""
+    """Why main cannot follow, if its state is MainMoved."""
+    failures: dict[str, int] = Field(default_factory=dict)
+    """Name of each check -> how often it failed since the driver started."""
+
+
 class TopicProgress(BaseModel):
     """The driver's report of a topic. Times are Unix seconds; lag is in records and in seconds."""
 
@@ -484,6 +517,8 @@ class TopicProgress(BaseModel):
     """Changes that the schemas of records need, and that the policy of the topic does not allow yet."""
     failed_rules: dict[str, int] = Field(default_factory=dict, exclude_if=lambda rules: not rules)
     """Name of each quality rule -> records that failed it since the driver started."""
+    publish: PublishProgress | None = Field(default=None, exclude_if=lambda publish: publish is None)
+    """None if rows land on main."""
 
 
 class GroupProgress(BaseModel):

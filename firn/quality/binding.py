@@ -1,7 +1,7 @@
 """Binds checks to the columns of a table: names exist, and types fit."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
@@ -41,20 +41,30 @@ def bind(text: str, columns: Sequence[Column]) -> Expression:
 
     Raises InvalidSpecError that names the place: BadRule for the syntax or a type, UnknownColumn for a name.
     """
-    expression = syntax.parse(text)
-    binder = _Binder(text, {column.name: types.parse(column.type) for column in columns})
+    bound = bind_parsed(text, syntax.parse(text), {column.name: types.parse(column.type) for column in columns})
+    if not names(bound):
+        raise syntax.error(text, bound.position, "the check names no column; add a column of the table")
+    return bound
+
+
+def bind_parsed(text: str, expression: Expression, columns: Mapping[str, Type]) -> Expression:
+    """Return the expression of a check for columns of these types. Raises the errors of `bind`."""
+    binder = _Binder(text, columns)
     bound, kind = binder.bind(expression)
     if kind != BOOLEAN:
         raise binder.error(expression, f"the check has type {kind} and is not a condition; compare it, as in a > 0")
-    if not names(bound):
-        raise binder.error(expression, "the check names no column; add a column of the table")
     return bound
+
+
+def type_of(text: str, name: Name, columns: Mapping[str, Type]) -> Type:
+    """Return the type of a column that a check names. Raises InvalidSpecError (UnknownColumn)."""
+    return _Binder(text, columns).bind(name)[1]
 
 
 @dataclass(frozen=True, slots=True)
 class _Binder:
     text: str
-    columns: dict[str, Type]
+    columns: Mapping[str, Type]
 
     def error(self, at: Expression, problem: str, reason: Reason = Reason.BAD_RULE) -> InvalidSpecError:
         return syntax.error(self.text, at.position, problem, reason)

@@ -8,6 +8,7 @@ from uuid import UUID
 
 Value = bool | int | Decimal | str | date | datetime | UUID
 Function = Literal["length", "lower", "upper"]
+AggregateFunction = Literal["count", "null_share", "min", "max"]
 Operator = Literal["=", "!=", "<", "<=", ">", ">="]
 Sign = Literal["+", "-", "*", "/"]
 
@@ -38,6 +39,19 @@ class Call:
     function: Function
     argument: "Expression"
     position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A function of all rows. A check of many rows has a `Name` in its place, whose only part is the text of the aggregate."""
+
+    function: AggregateFunction
+    column: Name | None
+    """None for ``count(*)``."""
+    position: int
+
+    def __str__(self) -> str:
+        return f"{self.function}({self.column or '*'})"
 
 
 @dataclass(frozen=True, slots=True)

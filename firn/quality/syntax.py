@@ -12,6 +12,8 @@ from typing import get_args
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.quality.expressions import (
+    Aggregate,
+    AggregateFunction,
     AllOf,
     AnyOf,
     Arithmetic,
@@ -61,9 +63,12 @@ class _Token:
         return "the end" if self.kind == "end" else repr(self.text)
 
 
-def parse(text: str) -> Expression:
-    """Parse a check. Raises InvalidSpecError (BadRule) that names cause and place."""
-    reader = _Reader(text)
+def parse(text: str, aggregates: list[Aggregate] | None = None) -> Expression:
+    """Parse a check. Raises InvalidSpecError (BadRule) that names cause and place.
+
+    With a list for ``aggregates``, the check is about many rows. Its aggregates are added to the list.
+    """
+    reader = _Reader(text, aggregates)
     expression = reader.any_of(1)
     reader.end()
     return expression
@@ -76,8 +81,9 @@ def error(text: str, position: int, problem: str, reason: Reason = Reason.BAD_RU
 
 
 class _Reader:
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, aggregates: list[Aggregate] | None) -> None:
         self._text = text
+        self._aggregates = aggregates
         self._tokens = self._split()
         self._next = 0
 
@@ -292,10 +298,12 @@ class _Reader:
                 self._text, token.position, f"{token.text!r} is not a {word.keyword}; write it like '{example}'"
             ) from None
 
-    def _call(self, word: _Token, depth: int) -> Call | None:
+    def _call(self, word: _Token, depth: int) -> Call | Name | None:
         if not self._take("("):
             return None
-        functions = get_args(Function)
+        if self._aggregates is not None and word.keyword in get_args(AggregateFunction):
+            return self._aggregate(word, self._aggregates)
+        functions = get_args(Function) if self._aggregates is None else get_args(AggregateFunction) + get_args(Function)
         if word.keyword not in functions:
             problem = f"{word.text!r} is not a function; use one of {', '.join(functions)}"
             raise error(self._text, word.position, problem)
@@ -303,6 +311,20 @@ class _Reader:
         self._expect(")")
         (function,) = (each for each in functions if each == word.keyword)
         return Call(function, argument, word.position)
+
+    def _aggregate(self, word: _Token, found: list[Aggregate]) -> Name:
+        (function,) = (each for each in get_args(AggregateFunction) if each == word.keyword)
+        column = None
+        if function != "count" or not self._take("*"):
+            token = self._token
+            if token.kind != "quoted" and (token.kind != "word" or token.keyword in RESERVED):
+                raise self._error(f"{function} takes a column, found {token}; write the name of a column here")
+            self._next += 1
+            column = self._name(token)
+        self._expect(")")
+        aggregate = Aggregate(function, column, word.position)
+        found.append(aggregate)
+        return Name((str(aggregate),), word.position)
 
     def _name(self, first: _Token) -> Name:
         path = [self._unquoted(first)]

@@ -30,8 +30,15 @@ PARTITION_BY, SORT_BY = "partitionBy", "sortBy"
 RESERVED = ("firn.", "format-version")
 """Prefixes of properties that a spec must not set."""
 _OF_COLUMNS = (".column.", "write.orc.bloom.filter.columns")
+MAIN = "main"
+"""The branch that readers get by default."""
 PLACES = ("write.data.path", "write.metadata.path", "write.object-storage.path", "write.folder-storage.path")
 """Properties with a location for a table's files."""
+
+
+def landing_branch(properties: Mapping[str, str]) -> str:
+    """Return the branch on which rows land, by the properties of a table."""
+    return properties.get(names.TABLE_BRANCH) or MAIN
 
 
 def created_with(columns: Sequence[Column], own_references: bool) -> dict[str, str]:

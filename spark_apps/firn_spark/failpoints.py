@@ -29,6 +29,7 @@ Ingestion = Literal[
     "after-commit",
     "after-readback",
 ]
+Publishing = Literal["before-publish", "after-publish"]
 Maintenance = Literal[
     "before-rewrite",
     "after-rewrite",
@@ -39,7 +40,7 @@ Maintenance = Literal[
     "after-replay-append",
     "after-replay-deletion",
 ]
-Name = Literal[Ingestion, Maintenance]
+Name = Literal[Ingestion, Publishing, Maintenance]
 Action = Literal["kill", "stop", "raise"]
 
 log = structlog.get_logger()

@@ -18,6 +18,7 @@ ON_TOPICS = (
     names.ACKNOWLEDGE_LOSS,
     names.ACKNOWLEDGE_AUDIT,
     names.APPROVE,
+    names.PUBLISH,
 )
 _SWITCH = (re.compile(r"true|false"), '"true", or remove it')
 _FORMS = {
@@ -25,6 +26,7 @@ _FORMS = {
     names.FORCE_DELETION: _SWITCH,
     names.RESUME: (re.compile(f"skip|{RESUME}"), "skip or skip:PARTITION:OFFSET"),
     names.APPROVE: (re.compile(f"[0-9a-f]{{{APPROVAL_DIGITS}}}"), "the value in the message of SchemaCompatible"),
+    names.PUBLISH: (re.compile(r"[0-9]{1,19}"), "the value in the message of Published"),
     names.ACKNOWLEDGE_LOSS: (re.compile(r"[0-9]+-\S*"), "the name of a loss, which the message of Complete has"),
 }
 """Annotation -> the values that it takes, and their description. Others take any value."""

@@ -42,6 +42,10 @@ class EventReason(StrEnum):
     """Records do not fit the schema or the quality rules. They are dead letters, or dropped because `onBadRecord` is Skip."""
     SUSPICIOUS_TIMES = "SuspiciousTimes"
     """Most integers of a column are sensible times only in another unit. The message names `epoch` of the field."""
+    CHECKS_FAILED = "ChecksFailed"
+    """Main of the table does not follow the branch on which rows land. The message names the check, or the cause."""
+    PUBLISHED = "Published"
+    """Main of the table follows the branch on which rows land again."""
     RECORDS_LOST = "RecordsLost"
     """The log deleted records before they landed, or lost its end. The message names the offsets."""
     AUDIT_FAILED = "AuditFailed"
@@ -221,6 +225,8 @@ _RULES: tuple[Rule, ...] = (
     _turns(ConditionType.FRESH, "True", "Normal", EventReason.CAUGHT_UP, only_from="False"),
     _rejected,
     _lost,
+    _turns(ConditionType.PUBLISHED, "False", "Warning", EventReason.CHECKS_FAILED),
+    _turns(ConditionType.PUBLISHED, "True", "Normal", EventReason.PUBLISHED, only_from="False"),
     _turns(ConditionType.PAUSED, "True", "Normal", EventReason.PAUSED),
     _unpaused,
     _turns(ConditionType.DELETION_BLOCKED, "True", "Warning", EventReason.DELETION_BLOCKED),

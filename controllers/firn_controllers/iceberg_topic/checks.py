@@ -381,6 +381,24 @@ def quality_rules_valid(observed: ObservedTopic) -> Failure | None:
     return None
 
 
+def publish_valid(observed: ObservedTopic) -> Failure | None:
+    """Check that every check of publish has a name of its own, and fits the columns of the table."""
+    publish = observed.resource.publish
+    if publish is None:
+        return None
+    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+        return None
+    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    if (twice := quality.duplicate(publish.checks)) is not None:
+        return Failure(Reason(twice.reason), f"spec.quality.publish.checks: {twice}")
+    for check in publish.checks:
+        try:
+            quality.check_publish(check, columns)
+        except InvalidSpecError as error:
+            return Failure(Reason(error.reason), f"spec.quality.publish.checks: check {check.name}: {error}")
+    return None
+
+
 CHECKS: tuple[Check, ...] = (
     profile_exists,
     group_exists,
@@ -404,6 +422,7 @@ CHECKS: tuple[Check, ...] = (
     partitioning_fits,
     sorting_fits,
     quality_rules_valid,
+    publish_valid,
 )
 
 

@@ -212,6 +212,7 @@ def contract(
         adopt=resource.adoption,
         on_bad_record=resource.spec.ingestion.on_bad_record,
         quality_rules=resource.quality_rules,
+        publish=resource.publish,
         suspended=resource.spec.suspend,
         resume=marked,
         keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),
@@ -228,6 +229,9 @@ def contract(
 def _obeyed(observed: ObservedTopic, job: IngestJob) -> dict[str, object]:
     """Return the fields of the spec that a contract follows although topic or table do not follow the spec."""
     fields: dict[str, object] = {"suspended": observed.resource.spec.suspend}
+    publish = observed.resource.publish
+    if job.publish is not None and publish is not None:
+        fields["publish"] = job.publish.model_copy(update={"approved": publish.approved})
     if isinstance(observed.schema, RecordSchema) and job.record_schema.subject is not None:
         # The driver proposes changes too. Records may wait for an approval while the latest schema does.
         update = {"approved": observed.schema.evolution.approved}

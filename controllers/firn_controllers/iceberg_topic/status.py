@@ -24,6 +24,7 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
+from firn_controllers.iceberg_topic import publishing
 from firn_controllers.iceberg_topic.completeness import complete, near_retention, unacknowledged
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
@@ -111,6 +112,9 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     quality = _quality(observed, previous)
     if quality:
         status["quality"] = quality
+    publish = publishing.section(observed, previous)
+    if publish:
+        status["publish"] = publish
     losses = unacknowledged(observed)
     if losses:
         status["losses"] = losses
@@ -136,6 +140,7 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.RECORDS_ACCEPTED: _records_accepted(observed),
         ConditionType.COMPLETE: complete(observed),
         **_schema_compatible(observed, findings),
+        **_published(observed, findings),
         **governed,
     }
     if stalled is not None:
@@ -207,6 +212,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("deadLetters", None)
     copy["ingestion"] = ingestion
     copy.pop("quality", None)
+    copy["publish"] = publishing.significant(copy.get("publish") or {})
     copy["maintenance"] = significant_section(copy.get("maintenance") or {})
     copy["audit"] = {key: value for key, value in (copy.get("audit") or {}).items() if key != "nextRunTime"}
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
@@ -240,6 +246,7 @@ def driver_digest(
         _is_decisive(progress.recent),
         None if progress.losses is None else progress.losses.newest,
         progress.proposed,
+        publishing.digest(progress.publish),
         progress.lag_records is None,
         _empty(progress),
         progress.backfilling,
@@ -373,6 +380,15 @@ def _dropped_text(target: TableTarget, dropped: Sequence[str]) -> str:
     )
 
 
+def _published(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
+    """Return the condition about publishing, if the spec has a branch for rows."""
+    if observed.resource.publish is None:
+        return {}
+    verdict = publishing.published(observed) if findings.job is not None and not observed.deleting else None
+    before = as_before(observed, ConditionType.PUBLISHED)
+    return {ConditionType.PUBLISHED: verdict or before or _pending("waiting for the ingestion driver to report")}
+
+
 def _proposal(observed: ObservedTopic, findings: TopicFindings) -> Proposal | None:
     """Return the changes that wait for an approval: those of the spec or the latest schema, else those of records."""
     if isinstance(findings.table, TableState) and findings.table.proposed is not None:
@@ -420,7 +436,12 @@ def _ingestion_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdic
                 " serves this topic",
             )
         case "BackingOff":
-            of_driver = (Reason.OUT_OF_MEMORY, Reason.WAITING_FOR_CONNECTOR)
+            of_driver = (
+                Reason.OUT_OF_MEMORY,
+                Reason.WAITING_FOR_CONNECTOR,
+                Reason.BRANCH_REFUSED,
+                Reason.MAIN_MOVED,
+            )
             reason = Reason(progress.reason) if progress.reason in of_driver else Reason.BACKING_OFF
             return Verdict(
                 "False",

@@ -84,6 +84,15 @@ def _rule_effect(difference: Difference, after: ObservedTopic) -> Effect:
     return changed(difference.path, text, *difference.texts)
 
 
+def _publishing(observed: ObservedTopic) -> str:
+    """Return how rows reach the readers of the table."""
+    publish, table = observed.resource.publish, table_name(observed)
+    if publish is None:
+        return f"rows land on main of table {table}, which gets all rows of the branch at once"
+    action = "are held there if a check fails" if publish.on_fail == "Hold" else "are published even if a check fails"
+    return f"rows land on branch {publish.branch} of table {table}, and {action}"
+
+
 def _failing(rule: QualityRule, observed: ObservedTopic) -> str:
     effect = {
         "DeadLetter": f"go to table {table_name(observed)}{names.DEAD_LETTER_SUFFIX}",
@@ -116,6 +125,8 @@ def field_effect(difference: Difference, after: ObservedTopic) -> Effect:
     """Return the effect of a changed field of the spec. A field without known words shows its values only."""
     old, new = difference.texts
     path = difference.path
+    if path.startswith("spec.quality.publish"):
+        return changed(path, _publishing(after), old, new)
     if path.startswith("spec.quality"):
         return _rule_effect(difference, after)
     if path.startswith("spec.table.properties."):
@@ -157,6 +168,8 @@ def annotation_effect(key: str, before: str, after: str) -> Effect | None:
             return changed(field, "Complete no longer reports what this value names", before, after)
         case names.APPROVE, _:
             return changed(field, "the table gets the proposed changes that this value names", before, after)
+        case names.PUBLISH, _:
+            return changed(field, "main gets the rows up to the snapshot that this value names", before, after)
         case names.FORCE_DELETION, "true":
             return changed(field, "a deletion does not wait for brokers and catalog", before, after)
     return None

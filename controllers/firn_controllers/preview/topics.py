@@ -212,8 +212,10 @@ def _new(after: ObservedTopic) -> Iterator[Effect]:
     text = f"{state} in group {after.entry.group} within {spec.ingestion.freshness}{start}"
     yield created("spec.ingestion", text)
     rules = _spec(after).get("quality")
-    if rules is not None:
+    if rules is not None and rules.get("rules"):
         yield field_effect(Difference("spec.quality.rules", None, rules["rules"]), after)
+    if rules is not None and "publish" in rules:
+        yield field_effect(Difference("spec.quality.publish", None, rules["publish"]), after)
     for field, value in (("topic", spec.deletion_policy.topic), ("table", spec.deletion_policy.table)):
         if value == "Delete":
             yield field_effect(Difference(f"spec.deletionPolicy.{field}", None, value), after)

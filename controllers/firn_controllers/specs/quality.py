@@ -6,8 +6,9 @@ import re2
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, QualityRule
+from firn.model.jobs import Column, PublishCheck, QualityRule
 from firn.quality import syntax
+from firn.quality.aggregates import bind_aggregates
 from firn.quality.binding import bind
 from firn.quality.expressions import patterns
 
@@ -36,7 +37,12 @@ def _problem(pattern: str) -> str:
     return ""
 
 
-def duplicate(rules: Sequence[QualityRule]) -> InvalidSpecError | None:
+def check_publish(check: PublishCheck, columns: Sequence[Column]) -> None:
+    """Check a check of many rows for a table with these columns. Raises InvalidSpecError: BadRule or UnknownColumn."""
+    bind_aggregates(check.check, columns)
+
+
+def duplicate(rules: Sequence[QualityRule | PublishCheck]) -> InvalidSpecError | None:
     """Return the error that two rules have one name, or None."""
     names = [rule.name for rule in rules]
     twice = next((name for name in names if names.count(name) > 1), None)

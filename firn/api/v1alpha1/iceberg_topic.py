@@ -25,6 +25,8 @@ from firn.model.jobs import (
     KeySchema,
     ProjectedColumn,
     Projection,
+    Publish,
+    PublishCheck,
     QualityRule,
     RecordSchema,
     Rename,
@@ -648,6 +650,53 @@ class QualityRuleSpec(ApiModel):
     )
 
 
+class PublishCheckSpec(ApiModel):
+    """A condition on the rows that wait for publishing."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] = Field(
+        description="Name of the check. Metrics and status have it."
+    )
+    check: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
+        description="The condition, such as count(*) >= 1000 and null_share(customer) < 0.01. It is about all rows that main does not have. Its"
+        " aggregates are count(*), count(column), null_share(column), min(column) and max(column). min and max take numbers, dates and times. The"
+        " operators are those of rules. A condition that is null passes.",
+    )
+
+
+class PublishSpec(ApiModel):
+    """Publishing after checks: rows land on a branch, and main of the table follows it."""
+
+    branch: Annotated[
+        str,
+        Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?$", max_length=63),
+        Rule("self != 'main' && !self.startsWith('firn')", "branch must not be main, and must not start with firn"),
+    ] = Field(
+        default="staging",
+        description="Branch of the table on which rows land. Firn creates it at main, and drops it when publish is removed.",
+    )
+    every: Annotated[
+        Duration,
+        DURATION.bounded(
+            "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
+            " && duration(self) >= duration('10s') && duration(self) <= duration('24h')",
+            "every must be between 10s and 1d",
+        ),
+    ] = Field(
+        default="5m",
+        description="Time after which a row that has landed is checked and published: 10s to 1d. Freshness counts until the row is on the branch.",
+    )
+    checks: Annotated[tuple[PublishCheckSpec, ...], Field(max_length=16)] = Field(
+        default=(),
+        description="Conditions on the rows that main does not have yet. Commits without rows are published without checks.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    on_fail: Literal["Hold", "Publish"] = Field(
+        default="Hold",
+        description="Action if a check fails. Hold: main stays until the checks pass or the annotation firn.dev/publish lets the rows go; rows"
+        " land on the branch meanwhile. Publish: count the failure, and publish.",
+    )
+
+
 class QualitySpec(ApiModel):
     """Rules for the rows of the table."""
 
@@ -658,6 +707,10 @@ class QualitySpec(ApiModel):
         " record fails several rules, a rule with Halt takes precedence, and then the first rule with DeadLetter. They apply to records that"
         " land later.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    publish: PublishSpec | None = Field(
+        default=None,
+        description="Publishing after checks. Without it, rows land on main. If it is removed, main gets all rows of the branch at once.",
     )
 
 
@@ -824,6 +877,37 @@ class FailedRule(ApiModel):
     failed: Int64 = Field(
         description="Number of records that failed the rule since the driver started. Updated at most once a minute."
     )
+
+
+class CheckStatus(ApiModel):
+    """A check of the rows that wait for publishing."""
+
+    check: str = Field(max_length=63, description="Name of the check.")
+    passed: bool | None = Field(default=None, description="Result of the last check. Absent before the first one.")
+    values: str | None = Field(
+        default=None,
+        max_length=1024,
+        description="Aggregates of the last check, such as null_share(customer) = 0.02.",
+    )
+    failed: Int64 = Field(
+        description="How often the check failed since the driver started. Updated at most once a minute."
+    )
+
+
+class PublishStatus(ApiModel):
+    """How far main of the table is behind the branch on which rows land."""
+
+    branch: str = Field(max_length=63, description="Branch on which rows land.")
+    waiting_rows: Int64 = Field(description="Number of rows that main does not have. Updated at most once a minute.")
+    waiting_since: datetime | None = Field(
+        default=None, description="Time of the oldest commit that main does not have. Absent if main has them all."
+    )
+    held_snapshot: str | None = Field(
+        default=None,
+        max_length=20,
+        description="Value of the annotation firn.dev/publish that publishes the rows whose checks failed.",
+    )
+    checks: Annotated[tuple[CheckStatus, ...], Field(max_length=16)] = Field(default=(), description="The checks.")
 
 
 class PolicyBinding(ApiModel):
@@ -1014,6 +1098,9 @@ class IcebergTopicStatus(ApiModel):
     quality: Annotated[tuple[FailedRule, ...], Field(max_length=32)] = Field(
         default=(), description="Quality rules, and the records that failed them."
     )
+    publish: PublishStatus | None = Field(
+        default=None, description="How far main of the table is behind the branch on which rows land."
+    )
     maintenance: MaintenanceStatus | None = Field(
         default=None, description="Policies of the table, and its pending maintenance."
     )
@@ -1091,6 +1178,21 @@ class IcebergTopic(ApiModel):
         quality = self.spec.quality
         given = quality.row_rules if quality is not None else ()
         return tuple(QualityRule(name=rule.name, check=rule.check, on_fail=rule.on_fail) for rule in given)
+
+    @property
+    def publish(self) -> Publish | None:
+        """Return how main follows the branch on which rows land, None if they land on main."""
+        spec = self.spec.quality.publish if self.spec.quality is not None else None
+        if spec is None:
+            return None
+        approved = self.metadata.annotations.get(names.PUBLISH, "")
+        return Publish(
+            branch=spec.branch,
+            every_ms=durations.milliseconds(spec.every),
+            checks=tuple(PublishCheck(name=each.name, check=each.check) for each in spec.checks),
+            on_fail=spec.on_fail,
+            approved=int(approved) if approved.isascii() and approved.isdecimal() else None,
+        )
 
     @property
     def start_from(self) -> StartFrom:

@@ -45,6 +45,7 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn.model.progress import AuditFrom, Losses, Offsets, described, recorded_offsets
 from firn.tables import rows
+from firn.tables.table_properties import MAIN, landing_branch
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
 from firn_operator.cli import database
@@ -115,6 +116,8 @@ class Audit:
     """Offsets that the table records as passed without landing."""
     decided: AuditFrom | None = None
     """The offsets from which the audit decides about missing records."""
+    unpublished: str = ""
+    """A note on the rows that main does not have yet."""
 
     @property
     def exact(self) -> bool:
@@ -127,6 +130,8 @@ class Audit:
         lines = [f"lost before it landed: {described([loss])}" for loss in self.losses.ranges]
         if self.losses.dropped:
             lines.append(f"lost before they landed, and no longer listed: {self.losses.dropped} earlier offsets")
+        if self.unpublished:
+            lines.append(self.unpublished)
         unproved = sum(partition.unproved for partition in self.partitions)
         if unproved and self.decided is not None:
             lines += _undecided(self.decided)
@@ -232,13 +237,38 @@ def rows_removed(table: Table) -> bool:
 
 def _history(table: Table) -> Iterator[Snapshot]:
     """Yield the known history, newest first. Ingestion removes old snapshots, so it may have gaps."""
-    snapshot = table.current_snapshot()
+    snapshot = landed_snapshot(table)
     while snapshot is not None:
         yield snapshot
         if snapshot.parent_snapshot_id is None:
             return
         parent = table.snapshot_by_id(snapshot.parent_snapshot_id)
         snapshot = parent if parent is not None else _newest_before(table, snapshot.sequence_number or 0)
+
+
+def landed_snapshot(table: Table) -> Snapshot | None:
+    """Return the newest snapshot of the branch on which rows land."""
+    branch = table.metadata.refs.get(landing_branch(table.properties))
+    return table.snapshot_by_id(branch.snapshot_id) if branch is not None else table.current_snapshot()
+
+
+def _landed_id(table: Table) -> int | None:
+    """Return the id of `landed_snapshot` if rows do not land on main."""
+    snapshot = landed_snapshot(table) if landing_branch(table.properties) != MAIN else None
+    return snapshot.snapshot_id if snapshot is not None else None
+
+
+def _unpublished(table: Table) -> str:
+    """Return the branch that main follows, and how many rows main lacks, as a note; empty without such a branch."""
+    branch, landed, main = landing_branch(table.properties), landed_snapshot(table), table.current_snapshot()
+    if branch == MAIN or landed is None:
+        return ""
+    count = _records(landed) - (_records(main) if main is not None else 0)
+    return f"the audit compares branch {branch}, on which rows land; main has {count:,} rows less, which wait for the checks of publish"
+
+
+def _records(snapshot: Snapshot) -> int:
+    return int(_summary(snapshot).get("total-records", 0))
 
 
 def _newest_before(table: Table, sequence: int) -> Snapshot | None:
@@ -568,7 +598,7 @@ def audit_tables(
     earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
     losses = Losses.read(table.properties.get(names.TABLE_LOST))
     rows = Rows(
-        row_offsets(table),
+        row_offsets(table, _landed_id(table)),
         row_offsets(dead),
         row_offsets(table, earlier) if earlier is not None else (),
         row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
@@ -588,7 +618,17 @@ def audit_tables(
         decided=decided,
     )
     waiting = sum(max(0, end - max(landed.get(partition, 0), starts[partition])) for partition, end in ends.items())
-    return Audit(partitions, live.compacted, skips, history and dead_history, drops, waiting, losses, decided)
+    return Audit(
+        partitions,
+        live.compacted,
+        skips,
+        history and dead_history,
+        drops,
+        waiting,
+        losses,
+        decided,
+        _unpublished(table),
+    )
 
 
 def as_json(audit: Audit) -> str:

@@ -23,6 +23,7 @@ from firn_spark.ingestion.jobs import DirectoryJobs, JobSource, KubernetesJobs
 from firn_spark.ingestion.lease import LEASE_SECONDS, LeasedJobs, holder
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics, Server
+from firn_spark.ingestion.publishing.publisher import Publisher
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import LandingJobs
 from firn_spark.ingestion.rounds.preparation import Preparation
@@ -65,10 +66,11 @@ class Driver:
             spark, self.kafka, tasks=settings.tasks, buffer_bytes=settings.buffer_bytes, direct=settings.direct
         )
         commits = TopicCommits(tables, committer, preparation, points, self.metrics)
+        publisher = Publisher(spark, tables, committer, points, preparation.begin)
         self.loop = Loop(
             settings,
             jobs,
-            lambda loop: Rounds(self.kafka, preparation, landing, commits, points, loop),
+            lambda loop: Rounds(self.kafka, preparation, landing, commits, points, loop, publisher),
             self.metrics,
             self.kafka,
             self._unfit,

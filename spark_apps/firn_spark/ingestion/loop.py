@@ -39,6 +39,8 @@ ROUNDS_PER_KEY = 2
 LARGE_PER_KEY = ROUNDS_PER_KEY - 1
 """Number of rounds of a key that may read large topics at a time, so that small topics get a round beside many backlogs."""
 PREPARATIONS_PER_KEY = 8
+PUBLICATIONS_PER_KEY = 2
+"""Number of topics of a key whose main may follow its branch at a time, besides those at the end of their rounds."""
 DECIDING_SHARE = 0.1
 """Largest share of the loop's time for decisions. With thousands of topics, it decides less often than each `TICK`."""
 LONGEST_PAUSE = 1.0
@@ -74,6 +76,7 @@ class Loop:
         self._rounds = rounds(self)
         self._workers = ThreadPoolExecutor(64, thread_name_prefix="round")
         self._running: Counter[tuple[str, str]] = Counter()
+        self._publishing: Counter[tuple[str, str]] = Counter()
         self._reading: set[Topic] = set()
         """Large topics whose round is being read. During their commits, the job of another large topic may start."""
         self._preparing: Counter[tuple[str, str]] = Counter()
@@ -269,6 +272,9 @@ class Loop:
                 if _needs_preparation(topic, now):
                     unprepared.setdefault(topic.key, []).append(topic)
                 continue
+            if topic.publish_due(now) and self._publishing[topic.key] < PUBLICATIONS_PER_KEY:
+                self._start_publication(topic)
+                continue
             at = topic.due(self._settings.bytes_per_commit)
             if at is not None and at <= now + min(SOON_MOST, topic.job.freshness_ms * SOON_SHARE / 1000):
                 # A backlog stays due until it has landed completely. Its place in the queue counts from its last round.
@@ -368,6 +374,24 @@ class Loop:
             topic.failed(
                 UnavailableError(f"topic {topic.job.topic}: {type(error).__name__}: {error}"), time.monotonic()
             )
+
+    def _start_publication(self, topic: Topic) -> None:
+        """Let a worker look at the rows that main of the topic's table lacks."""
+        with self._lock:
+            self._publishing[topic.key] += 1
+        topic.busy = True
+
+        def work() -> None:
+            try:
+                self._rounds.publish(topic)
+            except Exception as error:
+                self._escaped([topic], error)
+            finally:
+                topic.busy = False
+                with self._lock:
+                    self._publishing[topic.key] -= 1
+
+        self._workers.submit(work)
 
     def _start_round(self, group: list[Topic]) -> None:
         key = group[0].key

@@ -27,7 +27,8 @@ from typing import Any
 import structlog
 
 from firn.model import names
-from firn.model.errors import CommitConflictError, CorruptDataError, FencedError
+from firn.model.conditions import Reason
+from firn.model.errors import CommitConflictError, ConflictError, CorruptDataError, FencedError
 from firn.model.progress import (
     AuditFrom,
     Gap,
@@ -42,8 +43,10 @@ from firn.model.progress import (
     encode_offsets,
     recorded_offsets,
 )
+from firn.tables.table_properties import MAIN
 from firn_spark.failpoints import Failpoints
 from firn_spark.jvm import java_map, texts
+from firn_spark.tables.branches.landing import branch_of, head, head_of, on_branch, unpublished
 from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
@@ -110,8 +113,8 @@ def read_losses(table: Any) -> Losses:
 
 
 def read_landed(table: Any) -> Landed | None:
-    """Return the newest ingestion commit in the history of ``table``'s current snapshot, else the one in its
-    properties.
+    """Return the newest ingestion commit in the history of the branch on which rows land, else the one in the
+    table's properties.
 
     Returns None for a table without ingestion. Refreshes the table. Raises Java's exceptions (`JAVA_ERRORS`), and
     CorruptDataError for an invalid summary.
@@ -151,8 +154,8 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
 
 
 def history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
-    """Yield ``snapshot``, by default the current one, and those before it, newest first."""
-    snapshot = snapshot if snapshot is not None else table.currentSnapshot()
+    """Yield ``snapshot``, by default the newest of the branch on which rows land, and those before it, newest first."""
+    snapshot = snapshot if snapshot is not None else head(table)
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parentId()
@@ -160,7 +163,7 @@ def history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
 
 
 def newest_summary(table: Any, key: str) -> str | None:
-    """Return the newest value of ``key`` in the summaries of the current snapshot and those before it, without a refresh."""
+    """Return the newest value of ``key`` in the summaries of the newest landed snapshot and those before it, without a refresh."""
     summaries = (snapshot.summary() for snapshot in history(table))
     return next((str(summary.get(key)) for summary in summaries if summary.get(key) is not None), None)
 
@@ -235,6 +238,17 @@ def _offsets(values: Mapping[str, str], table: Any, snapshot: Any | None) -> Off
     return recorded_offsets(older, texts(table.properties())) or {}
 
 
+def main_moved(table: Any) -> ConflictError:
+    """Return the error that main of ``table`` has a snapshot of another writer, which the branch of the rows lacks."""
+    metadata = table.operations().current()
+    branch, main = branch_of(metadata), metadata.currentSnapshot()
+    return ConflictError(
+        f"table {table.name()}: another writer changed main, whose snapshot {main.snapshotId()} is not in branch {branch}; make main refer to"
+        f" a snapshot of the branch again (rollback_to_snapshot), and make the change on the branch (write to branch_{branch})",
+        reason=Reason.MAIN_MOVED,
+    )
+
+
 def _moved(landed: Landed | None, base: Landed | None) -> bool:
     return (landed.commit_id if landed is not None else None) != (base.commit_id if base is not None else None)
 
@@ -276,6 +290,8 @@ class Extras:
     """The writer whose table the commit takes over."""
     other_key: str = ""
     """Key of another writer, from which the topic took the table over. A commit of this writer since then fails the commit."""
+    branch: str = ""
+    """Branch on which rows land after this commit; empty: unchanged. If it is main, everything is published."""
 
 
 NO_EXTRAS = Extras()
@@ -367,15 +383,26 @@ class Committer:
         """Return ``snapshot`` as `with_summary` does."""
         return with_summary(self._tables.jvm, snapshot, values, not_before_ms)
 
-    def replaced(self, base: Any, snapshot: Any | None, values: Mapping[str, str], keep_ms: int | None = None) -> Any:
-        """Return ``base`` with ``values`` as properties, and ``snapshot``, if any, as the newest of main.
+    def replaced(
+        self,
+        base: Any,
+        snapshot: Any | None,
+        values: Mapping[str, str],
+        keep_ms: int | None = None,
+        branch: str = "",
+    ) -> Any:
+        """Return ``base`` with ``values`` as properties, and ``snapshot``, if any, as the newest of the branch on which rows land.
 
-        ``snapshot`` has its final time and summary (`with_summary`). With ``keep_ms``, without old snapshots.
+        ``snapshot`` has its final time and summary (`with_summary`). With ``keep_ms``, without old snapshots. With ``branch``,
+        rows land on that branch from here on.
         """
         builder = builder_on(self._tables.jvm, base, self.now_ms())
+        present = branch_of(base)
         if snapshot is not None:
-            builder.setBranchSnapshot(snapshot, "main")
+            builder.setBranchSnapshot(snapshot, present)
         builder.setProperties(java_map(base, values))
+        if snapshot is not None and branch not in ("", present):
+            self._move(builder, base, int(snapshot.snapshotId()), present, branch)
         old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
         if old:
             gone = self._tables.jvm.java.util.ArrayList()
@@ -384,10 +411,24 @@ class Committer:
             builder.removeSnapshots(gone)
             # Iceberg's expiry in other engines takes the snapshots behind a gap for rolled back, and deletes files that
             # newer ones still need. It compares the files of all snapshots if the table has a second reference.
-            head = base.currentSnapshot().snapshotId()
-            tag = self._tables.jvm.org.apache.iceberg.SnapshotRef.tagBuilder(head).build()
+            newest_before = head_of(base)
+            assert newest_before is not None
+            tag = self._tables.jvm.org.apache.iceberg.SnapshotRef.tagBuilder(newest_before.snapshotId()).build()
             builder.setRef(names.HISTORY_TAG, tag)
         return builder.build()
+
+    def _move(self, builder: Any, base: Any, snapshot_id: int, present: str, branch: str) -> None:
+        """Let rows land on ``branch`` instead of ``present``. Both, as far as they stay, have the snapshot then."""
+        builder.setBranchSnapshot(snapshot_id, branch)
+        if present != MAIN:
+            # A REST catalog checks that the old branch has not moved, because the same request moves it.
+            builder.removeRef(present)
+        if branch == MAIN:
+            gone = self._tables.jvm.java.util.HashSet()
+            gone.add(names.TABLE_BRANCH)
+            builder.removeProperties(gone)
+        else:
+            builder.setProperties(java_map(base, {names.TABLE_BRANCH: branch}))
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
         """Raise FencedError if the writer of ``landed``, read after ``base``, takes precedence over ``epoch``."""
@@ -417,7 +458,7 @@ class Committer:
         # A tag or branch may keep a snapshot that is no longer in the history of main.
         if any(kept.summary().get(COMMIT_ID) == commit_id for kept in table.snapshots()):
             return False
-        snapshot = table.currentSnapshot()
+        snapshot = head(table)
         while snapshot is not None:
             if base is not None and snapshot.snapshotId() == base.snapshot_id:
                 return True
@@ -425,7 +466,7 @@ class Committer:
             if parent is None:
                 return base is None
             snapshot = table.snapshot(parent)
-        return base is None and table.currentSnapshot() is None
+        return base is None and head(table) is None
 
     def discard(self, table: Any, descriptors: Sequence[str]) -> None:
         """Delete data files whose commit was never tried, or was certainly refused. Best effort: orphan removal finds
@@ -484,7 +525,7 @@ class _Append:
         self.landed: Landed | None = None
 
     def _read_newest(self, table: Any) -> Landed | None:
-        current = table.currentSnapshot()
+        current = head(table)
         id = current.snapshotId() if current is not None else None
         if id is None or self._cached is None or id != self._cached[0]:
             landed = newest(table, self._cached)
@@ -506,6 +547,7 @@ class _Append:
                 f"table {table.name()}: another ingestion commit changed the table first; the driver reloads the offsets"
             )
         self._check_claim(table)
+        self._check_branch(table)
         self._of_other_writer(table)
         self._check_other_writer(table)
         column = replaced_column(self._extras.schema, self._committer.schema(table)) if self._extras.schema else None
@@ -526,6 +568,21 @@ class _Append:
                 self.discard(table)
             raise
 
+    def _check_branch(self, table: Any) -> None:
+        """Raise ConflictError if rows cannot land on the branch that the commit chooses."""
+        metadata, branch = table.operations().current(), self._extras.branch
+        if not branch:
+            return
+        present = branch_of(metadata)
+        if branch not in (MAIN, present) and metadata.ref(branch) is not None:
+            raise ConflictError(
+                f"table {table.name()}: branch {branch} exists, and another writer made it; drop it, or name another branch in"
+                " spec.quality.publish.branch",
+                reason=Reason.BRANCH_REFUSED,
+            )
+        if branch == MAIN and unpublished(metadata) is None:
+            raise main_moved(table)
+
     def discard(self, table: Any) -> None:
         """Delete the files, once, if no snapshot of the table as last read is of this commit."""
         if self._descriptors and self._committer.absent(table, self._values[COMMIT_ID], self._base):
@@ -539,13 +596,13 @@ class _Append:
         writer that commits without a pause would otherwise always come first.
         """
         if self._append is None:
-            self._append = table.newAppend()
+            self._append = on_branch(table.newAppend(), branch_of(table))
             for file in self._files:
                 self._append.appendFile(file)
         snapshot = self._append.apply()
         base = table.operations().current()
         # Iceberg reloaded the table for the snapshot. It has to be the metadata that `done` read.
-        parent, seen = snapshot.parentId(), base.currentSnapshot()
+        parent, seen = snapshot.parentId(), head_of(base)
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         # These are two requests in all, and `append.set` needs some for each value.
@@ -560,7 +617,7 @@ class _Append:
             **self._leaders,
             **self._place,
         }
-        return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms)
+        return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms, self._extras.branch)
 
     def _of_other_writer(self, table: Any) -> dict[str, str]:
         """Return the other writer's part of the summary. Raises CommitConflictError if it committed in between."""
@@ -575,7 +632,7 @@ class _Append:
 
     def _check_other_writer(self, table: Any) -> None:
         """Raise CommitConflictError if the writer of `Extras.other_key` has committed after ingestion."""
-        key, current = self._extras.other_key, table.currentSnapshot()
+        key, current = self._extras.other_key, head(table)
         if not key or current is None or (self._base is not None and current.snapshotId() == self._base.snapshot_id):
             return
         if wrote_last(table, key):

@@ -17,7 +17,9 @@ import structlog
 
 from firn.model import names
 from firn.model.progress import is_complete
+from firn.tables.table_properties import MAIN
 from firn_spark.jvm import texts
+from firn_spark.tables.branches.landing import branch_of, unpublished
 
 log = structlog.get_logger()
 
@@ -120,13 +122,23 @@ def _entry(id: int, moment: int, snapshot: Any) -> Entry:
 
 def _needed(metadata: Any) -> Iterator[int]:
     """Yield the current snapshot, those of tags with those that complete their offsets, the whole histories of
-    branches, and snapshots with statistics."""
+    branches, and snapshots with statistics.
+
+    Of the branch on which rows land, only the snapshots that main does not have stay, and the head.
+    """
     # After a rollback, newer snapshots are not in its history.
     yield int(metadata.currentSnapshot().snapshotId())
     for file in [*metadata.statisticsFiles(), *metadata.partitionStatisticsFiles()]:
         yield int(file.snapshotId())
+    landing = branch_of(metadata)
+    waiting = unpublished(metadata) if landing != MAIN else []
+    for snapshot in waiting or ():
+        yield int(snapshot.snapshotId())
     for name, ref in dict(metadata.refs()).items():
-        if name in ("main", names.HISTORY_TAG):
+        if name in (MAIN, names.HISTORY_TAG):
+            continue
+        if name == landing and waiting is not None:
+            yield int(ref.snapshotId())
             continue
         for snapshot in _lineage(metadata, ref.snapshotId()):
             yield int(snapshot.snapshotId())

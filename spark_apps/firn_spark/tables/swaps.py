@@ -21,6 +21,7 @@ import structlog
 
 from firn.model.errors import CommitConflictError, CommitUnknownError, FirnError, NotReadyError
 from firn_spark.failpoints import Failpoints
+from firn_spark.tables.branches.landing import head_of
 from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
 
 log = structlog.get_logger()
@@ -75,7 +76,7 @@ def builder_on(jvm: Any, base: Any, now_ms: int) -> Any:
 
 def in_order(jvm: Any, base: Any, snapshot: Any) -> Any:
     """Return ``snapshot`` (Java) for a commit on top of ``base``, with a time that is not before the newest snapshot's."""
-    newest = base.currentSnapshot()
+    newest = head_of(base)
     if newest is None or snapshot.timestampMillis() >= newest.timestampMillis():
         return snapshot
     return with_summary(jvm, snapshot, {}, newest.timestampMillis())

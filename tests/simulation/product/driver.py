@@ -20,6 +20,7 @@ from firn_spark.ingestion import jobs as job_sources
 from firn_spark.ingestion import loop, watcher
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics
+from firn_spark.ingestion.publishing.publisher import Publisher
 from firn_spark.ingestion.rounds import ahead, committing, failures, planning, preparation, rounds
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.landing_job import LandingJobs
@@ -189,13 +190,14 @@ class Driver:
         tables = Tables(Catalogs(spark, settings))
         self.committer = Committer(tables, f"{GROUP}/{host.name}", points)
         prepared = Preparation(spark, tables, kafka, self.committer, points)
+        publisher = Publisher(spark, tables, self.committer, points, prepared.begin)
         metrics = Metrics()
         landed = TopicCommits(tables, self.committer, prepared, points, metrics)
         landing = Tasks(host, log, lake)
         self.loop = Loop(
             settings,
             ContractSource(cluster),
-            lambda loop: Rounds(kafka, prepared, landing, landed, points, loop),
+            lambda loop: Rounds(kafka, prepared, landing, landed, points, loop, publisher),
             metrics,
             kafka,
             lambda: None,

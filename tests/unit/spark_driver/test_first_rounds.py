@@ -34,7 +34,7 @@ def rounds_with(begin: Callable[[Topic], None]) -> Rounds:
     nothing: Any = None
     preparation: Any = SimpleNamespace(begin=begin)
     turns: Any = SimpleNamespace(round_bytes=lambda _: 1, next_bytes=lambda _: 0)
-    return Rounds(lambda _: nothing, preparation, nothing, nothing, Failpoints(), turns)
+    return Rounds(lambda _: nothing, preparation, nothing, nothing, Failpoints(), turns, nothing)
 
 
 def test_new_topics_of_a_round_claim_their_tables_at_the_same_time(planned: list[str]) -> None:

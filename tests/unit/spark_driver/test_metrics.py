@@ -86,7 +86,7 @@ def test_records_whose_commit_waits_for_a_thread_are_uncommitted(monkeypatch: py
     kafka: Any = SimpleNamespace(topics=lambda names: {"orders": waiting.reading.topic})
     nothing: Any = None
     turns: Any = SimpleNamespace(round_bytes=lambda topics: 2**30, next_bytes=lambda topic: 0)
-    made = Rounds(lambda _: kafka, nothing, jobs, nothing, Failpoints(), turns)
+    made = Rounds(lambda _: kafka, nothing, jobs, nothing, Failpoints(), turns, nothing)
     monkeypatch.setattr(rounds, "plan", lambda *_: {waiting: {0: (0, 40)}})
     monkeypatch.setattr(rounds, "compare_ranges", lambda *_: {})
     seen: list[int] = []

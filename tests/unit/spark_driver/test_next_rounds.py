@@ -57,7 +57,7 @@ class Driver:
         commits = topic_commits(self.committer, [])
         begun: Any = SimpleNamespace(begin=self.begin)
         kafka: Any = self
-        self.rounds = Rounds(lambda _: kafka, begun, self.jobs, commits, Failpoints(), self)
+        self.rounds = Rounds(lambda _: kafka, begun, self.jobs, commits, Failpoints(), self, cast(Any, None))
         self.meanwhile: Any = lambda: None
 
     def __getattr__(self, name: str) -> Any:

@@ -29,6 +29,7 @@ from firn.model.maintenance import CompactionWork
 from firn.tables import compaction, deletes
 from firn.tables.compaction import CommitTimes, DataFile
 from firn.tables.deletes import DeleteFile
+from firn.tables.table_properties import landing_branch
 from firn_controllers.ports import TableDebt
 from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg import file_io, iceberg_manifests
@@ -234,7 +235,8 @@ class CatalogDebts:
     ) -> tuple[TableDebt, int]:
         snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in document.get("snapshots") or ()}
         debt = TableDebt(table_uuid=document["table-uuid"], snapshots=len(snapshots), metadata_bytes=size)
-        current = snapshots.get(document.get("current-snapshot-id"))
+        branch = (document.get("refs") or {}).get(landing_branch(document.get("properties") or {})) or {}
+        current = snapshots.get(branch.get("snapshot-id") or document.get("current-snapshot-id"))
         if current is None:
             return debt, _NEVER
         listed = iceberg_manifests.read_list(io, current["manifest-list"])

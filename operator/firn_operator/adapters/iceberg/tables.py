@@ -14,6 +14,7 @@ from pyiceberg.catalog import Catalog
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
 from firn.tables.ownership import Claimant, Ownership
+from firn.tables.table_properties import landing_branch
 from firn_controllers.ports import Dropped, FoundTable, TableState
 from firn_operator.adapters.batches import Batch
 from firn_operator.adapters.iceberg.agreement import Agreement
@@ -115,7 +116,8 @@ def _found(catalog: Catalog, key: TableKey) -> FoundTable | None:
     if table is None:
         return None
     ownership = Ownership.of(table.properties)
-    snapshot = table.current_snapshot()
+    branch = table.metadata.refs.get(landing_branch(table.properties))
+    snapshot = table.snapshot_by_id(branch.snapshot_id) if branch is not None else table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if names.SUMMARY_TOPIC_ID in summary:

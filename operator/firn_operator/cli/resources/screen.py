@@ -32,6 +32,7 @@ def lines(report: Mapping[str, Any]) -> list[Line]:
         *_section("Table", _fields(_table(report))),
         *_section("Ingestion", _fields(_ingestion(report))),
         *_section("Quality rules", _quality(report["quality"])),
+        *_section("Publishing", _fields(_publishing(report["publish"]))),
         *_section("Losses", _losses(report["losses"])),
         *_section("Maintenance", _fields(_maintenance(report["maintenance"]))),
         *_section("Audit", _fields(_audit(report["audit"]))),
@@ -159,6 +160,18 @@ def _freshness(report: Mapping[str, Any]) -> str:
     if found is None:
         return ""
     return f": {found['message']}" if found["status"] == "True" else f": {found['reason']}, {found['message']}"
+
+
+def _publishing(section: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if not section:
+        return
+    since = f" since {section['waitingSince']}" if section.get("waitingSince") else ""
+    yield "branch", section["branch"]
+    yield "main lacks", f"{section['waitingRows']:,} rows{since}"
+    for check in section.get("checks") or ():
+        result = {True: "passed", False: "failed"}.get(check.get("passed"), "not checked yet")
+        values = f": {check['values']}" if check.get("values") else ""
+        yield "check", f"{check['check']} {result}{values}, {check['failed']:,} times failed"
 
 
 def _losses(losses: Sequence[Mapping[str, Any]]) -> Iterator[Line]:

@@ -13,6 +13,7 @@ from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
 from firn.schemas.other_clients import kept_schema
 from firn.tables import renames, rows
+from firn.tables.table_properties import MAIN
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.rounds import adoption
@@ -23,13 +24,16 @@ from firn_spark.ingestion.writer_schemas import TableColumns
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
+from firn_spark.tables.branches.landing import branch_of
 from firn_spark.tables.commits import Committer, Extras, Landed, read_claim, read_landed, read_losses
-from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import needs_renewal
 
 log = structlog.get_logger()
 
+_BRANCHES_REFUSED = ("UnsupportedOperationException", "BadRequestException")
+"""Exceptions of catalogs that have no branches."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks for the table or the brokers of a suspended topic."""
 
@@ -106,6 +110,7 @@ class Preparation:
         elif landed is not None and not table.properties().get(names.TABLE_KAFKA_CLUSTER):
             # The claim records the cluster, so that the table of an idle topic is safe from another cluster too.
             self._claim(topic, live.topic_id)
+        self._choose_branch(topic, live)
         position(topic, live)
         if landed is None and topic.reading.older is None:
             topic.reading.older = self._first_ends(topic, live)
@@ -113,6 +118,33 @@ class Preparation:
         topic.table.following = self._tables.following(table)
         self.follow_table(topic)
         return True
+
+    def _choose_branch(self, topic: Topic, live: TopicInfo) -> None:
+        """Let rows land on the branch of the contract. A commit without rows changes the branch, so an older driver cannot
+        land rows on the old one after it. If rows land on main again, main gets all rows of the branch.
+        """
+        table, publish = topic.table.java, topic.job.publish
+        branch = publish.branch if publish is not None else MAIN
+        if branch_of(table) == branch:
+            return
+        landed = topic.table.landed
+        offsets = landed.offsets if landed is not None and landed.topic_id == live.topic_id else {}
+        epochs = landed.leader_epochs if landed is not None else {}
+        epoch = self._claim(topic, live.topic_id)
+        try:
+            topic.table.landed = self._committer.commit(
+                table, (), landed, live.topic_id, epoch, offsets, Extras(branch=branch, leader_epochs=epochs)
+            )
+        except FirnError as error:
+            cause = error.__cause__
+            if isinstance(cause, JAVA_ERRORS) and java_class(cause).endswith(_BRANCHES_REFUSED):
+                raise ConflictError(
+                    f"table {topic.job.table.identifier}: the catalog refuses branch {branch}: {error}; remove spec.quality.publish, or use a"
+                    " catalog with branches",
+                    reason=Reason.BRANCH_REFUSED,
+                ) from error
+            raise
+        log.info("rows land on another branch", topic=topic.job.topic, namespace=topic.job.namespace, branch=branch)
 
     def _first_ends(self, topic: Topic, live: TopicInfo) -> Offsets:
         """Return the ends that the driver knows, without a request if they are current."""

@@ -17,6 +17,7 @@ import structlog
 
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.publishing.publisher import Publisher
 from firn_spark.ingestion.rounds.ahead import Ahead, NextRound
 from firn_spark.ingestion.rounds.committing import TopicCommits
 from firn_spark.ingestion.rounds.elections import compare_ranges
@@ -74,6 +75,7 @@ class Rounds:
         commits: TopicCommits,
         failpoints: Failpoints,
         turns: Turns,
+        publisher: Publisher,
     ) -> None:
         self._kafkas = kafkas
         self._preparation = preparation
@@ -81,6 +83,7 @@ class Rounds:
         self._commits = commits
         self._failpoints = failpoints
         self._turns = turns
+        self._publisher = publisher
         self._ahead = Ahead(kafkas, jobs, turns.next_bytes)
         self._pools: dict[tuple[str, ...], ThreadPoolExecutor] = {}
         self._lock = threading.Lock()
@@ -99,6 +102,13 @@ class Rounds:
         ready = [topic for topic in topics if (new[topic].result() if topic in new else self._begin(topic))]
         if ready:
             self._run(ready, started)
+
+    def publish(self, topic: Topic) -> None:
+        """Let main of a topic's table follow its branch, if that is due. Never raises: a failure is recorded on the topic."""
+        try:
+            self._publisher.publish(topic)
+        except Exception as error:
+            fail(topic, error)
 
     def _begin(self, topic: Topic) -> bool:
         """Claim the topic's table if that is still to do. Return False after a failure, which is recorded on the topic."""
@@ -264,6 +274,12 @@ class Rounds:
             self._commits.commit(topic, ranges, result, started)
             topic.attempts.succeeded()
             topic.reading.repeats = 0
+            now = time.monotonic()
+            if topic.job.publish is not None:
+                topic.publishing.landed(result.rows, topic.job.publish.every_ms, now)
+            if topic.publish_due(now):
+                # A backlog leaves no pause between its rounds.
+                self._publisher.publish(topic)
         except Exception as error:
             fail(topic, error)
         finally:

@@ -4,14 +4,23 @@ import datetime
 import math
 import random
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import Epoch, RecordSchema, Rename, WriterSchema
-from firn.model.progress import LeaderEpochs, Losses, Offsets, Proposal, RecentRecords, SuspiciousTimes
+from firn.model.progress import (
+    LeaderEpochs,
+    Losses,
+    Offsets,
+    Proposal,
+    PublishProgress,
+    RecentRecords,
+    SuspiciousTimes,
+)
 from firn_spark.kafka.admin import TopicInfo
+from firn_spark.tables.branches.statistics import Figures
 from firn_spark.tables.commits import Landed
 from firn_spark.worker.data_files import TableSpec
 from firn_spark.worker.fetched import Identities
@@ -419,6 +428,33 @@ def _year_and_day(micros: int) -> str:
         return (datetime.date(1970, 1, 1) + datetime.timedelta(days)).isoformat()
     except OverflowError:
         return f"the year {1970 + int(days / 365.2425)}"
+
+
+@dataclass(slots=True)
+class Publishing:
+    """Main of the table, which follows the branch on which rows land."""
+
+    next_at: float = 0.0
+    """When to look at the rows that main lacks (monotonic seconds); infinite while it lacks none."""
+    report: PublishProgress | None = None
+    failures: Mapping[str, int] = field(default_factory=dict)
+    """Check -> how often it failed since the process started. Replaced, not changed."""
+    figures: dict[tuple[int, tuple[int, ...]], Figures] = field(default_factory=dict)
+    """Snapshot and columns -> the figures of the rows that it adds."""
+
+    def count(self, failed: Iterable[str]) -> None:
+        """Count checks that failed."""
+        before = dict(self.failures)
+        for name in failed:
+            before[name] = before.get(name, 0) + 1
+        self.failures = before
+
+    def landed(self, rows: int, every_ms: int, now: float) -> None:
+        """Record that rows landed on the branch at ``now`` (monotonic seconds)."""
+        if self.report is not None:
+            state = "Waiting" if self.report.state == "Published" else self.report.state
+            self.report = self.report.model_copy(update={"rows": self.report.rows + rows, "state": state})
+        self.next_at = min(self.next_at, now + every_ms / 1000)
 
 
 @dataclass(slots=True)

@@ -13,6 +13,7 @@ from firn_spark.ingestion.topics.state import (
     DeadLetters,
     Fence,
     Log,
+    Publishing,
     Reading,
     Recent,
     Table,
@@ -41,6 +42,7 @@ class Topic:
     reading: Reading = field(default_factory=Reading)
     attempts: Attempts = field(default_factory=Attempts)
     totals: Totals = field(default_factory=Totals)
+    publishing: Publishing = field(default_factory=Publishing)
     recent: Recent = field(default_factory=Recent)
     epoch: int | None = None
     """This process's epoch in the commits of both tables."""
@@ -93,7 +95,9 @@ class Topic:
     def replaced_table(self) -> bool:
         """True if the table has no offsets yet, and replaced an earlier table of the resource."""
         first = self.job.first_table
-        return self.table.landed is None and first is not None and first != self.table.uuid
+        # The commit that makes the branch of a new table has no offsets.
+        empty = self.table.landed is None or not self.table.landed.offsets
+        return empty and first is not None and first != self.table.uuid
 
     @property
     def has_landed(self) -> bool:
@@ -271,12 +275,19 @@ class Topic:
             due += longest - min(longest / 2, 1.0 + 1.5 * self.reading.round_seconds)
         return max(due, self.attempts.next_at)
 
+    def publish_due(self, now: float) -> bool:
+        """Return whether a worker should look at the rows that main lacks at ``now`` (monotonic seconds)."""
+        if self.job.publish is None or not self.prepared or self.job.suspended or self.removed or self.fenced:
+            return False
+        return now >= max(self.publishing.next_at, self.attempts.next_at)
+
     def was_prepared(self, *, complete: bool = True) -> None:
         """Record the end of a preparation. It ends the failure of a round only if no record waits for another round.
 
         If not ``complete``, the table is ready but the brokers have not described the topic. This ends an earlier failure of the catalog.
         """
         self.prepared = complete
+        self.publishing.next_at = 0.0
         if not (self.attempts.round_failed and (self.lag_records or not complete)):
             self.attempts.succeeded()
 
@@ -328,6 +339,8 @@ class Topic:
         if job.quality_rules != self.job.quality_rules:
             unchanged = {rule.name for rule in job.quality_rules if rule in self.job.quality_rules}
             self.totals.failed_rules = {name: n for name, n in self.totals.failed_rules.items() if name in unchanged}
+        if job.publish != self.job.publish:
+            self.publishing = Publishing()
         self.job, self.halted = job, None
         self.prepared = False
         self.attempts.failures, self.attempts.next_at = 0, 0.0

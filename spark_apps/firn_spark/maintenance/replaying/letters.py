@@ -15,6 +15,7 @@ from firn.model import names
 from firn.model.maintenance import ReplayWork
 from firn.model.progress import Offsets
 from firn_spark.maintenance.scans import read_snapshot
+from firn_spark.tables.branches.landing import head
 
 LETTERS_PER_PART = 1_000_000
 """Letters from which a commit of rows has enough. A run that ends early loses the work of one commit."""
@@ -140,9 +141,9 @@ def before(table: Any, topic_id: str) -> Any | None:
 
 
 def _history(table: Any) -> Iterator[Any]:
-    """Yield the known snapshots of the current one's history, newest first."""
+    """Yield the known snapshots of the landed history, newest first."""
     older = sorted(table.snapshots(), key=lambda each: int(each.sequenceNumber()))
-    snapshot = table.currentSnapshot()
+    snapshot = head(table)
     while snapshot is not None:
         yield snapshot
         parent, sequence = snapshot.parentId(), int(snapshot.sequenceNumber())
@@ -155,12 +156,12 @@ def _history(table: Any) -> Iterator[Any]:
 
 
 def occupied(spark: Any, frame: Any, table: Any, topic_id: str, *, flat: bool) -> Any | None:
-    """Return the letters whose offset has a row in the current snapshot of ``table``, computed once; None if there are none.
+    """Return the letters whose offset has a landed row in ``table``, computed once; None if there are none.
 
     The columns are those of `identities`, and ``same``: whether the row is of the same record. ``topic_id``: Kafka's id of
     the letters' topic. Rows of an earlier topic do not count.
     """
-    snapshot = table.currentSnapshot()
+    snapshot = head(table)
     places = identities(frame)
     bounds = places.groupBy("p").agg(functions.expr("min(o)"), functions.expr("max(o)")).collect()
     if snapshot is None or not bounds:

@@ -32,6 +32,7 @@ from firn_spark.maintenance.steps.changes import Marks, NewMetadata
 from firn_spark.maintenance.steps.rewriting import planned
 from firn_spark.maintenance.steps.subject import Subject
 from firn_spark.schemas.registries import Registries
+from firn_spark.tables.branches.landing import head
 from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.commits import Landed, newest
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
@@ -128,7 +129,7 @@ class Replay:
         self._table.renew()
         self._dead.renew()
         self._table.table.refresh()
-        base = self._table.table.currentSnapshot()
+        base = head(self._table.table)
         self._check_alone()
         frame = self._free(selection, part)
         if count < part.letters:
@@ -229,7 +230,7 @@ class Replay:
 
     def _check_overtaken(self, table: Any, base_id: int | None) -> None:
         """Raise CommitConflictError unless only commits that land no dead letters came after ``base_id``."""
-        snapshot = table.currentSnapshot()
+        snapshot = head(table)
         while snapshot is not None and int(snapshot.snapshotId()) != base_id:
             if snapshot.summary().get(names.SUMMARY_KIND) == REPLAY:
                 raise CommitConflictError(

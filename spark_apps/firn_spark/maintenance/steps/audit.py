@@ -23,6 +23,7 @@ from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
 from firn_spark.maintenance.scans import read_snapshot
+from firn_spark.tables.branches.landing import head
 from firn_spark.tables.commits import Landed, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 
@@ -84,7 +85,7 @@ def _audit(
     described = kafka.topics([topic])[topic]
     if isinstance(described, FirnError):
         raise described
-    landed, snapshot = read_landed(source.table), source.table.currentSnapshot()
+    landed, snapshot = read_landed(source.table), head(source.table)
     if landed is None or snapshot is None or landed.topic_id != described.topic_id:
         # A topic that was created again may stay without records: then no offset is to be compared.
         first = offsets_of(kafka.starts({topic: described.partitions})[topic])

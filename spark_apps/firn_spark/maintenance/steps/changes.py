@@ -8,6 +8,7 @@ from typing import Any
 from firn.model import names
 from firn.model.errors import CommitConflictError, NotReadyError
 from firn.model.progress import AuditFrom
+from firn_spark.tables.branches.landing import branch_of, head, head_of, on_branch
 from firn_spark.tables.commits import carried, newest
 from firn_spark.tables.swaps import OutdatedError, builder_on, in_order
 
@@ -79,6 +80,7 @@ class NewSnapshot:
         self._produce = produce
         self._expect = dict(expect or {})
         self._producer: Any | None = None
+        self._branch = ""
         self._id: int | None = None
         self.snapshot: Any | None = None
 
@@ -95,7 +97,13 @@ class NewSnapshot:
         """Implement `Change.build`."""
         operations = table.operations()
         # The same producer at each attempt: it reuses its manifests, so that it succeeds on a table with frequent commits too.
-        producer = self._producer = self._producer or self._produce(table)
+        branch = branch_of(table)
+        if self._branch not in ("", branch):
+            raise OutdatedError(
+                f"table {table.name()}: rows land on branch {branch} since the run planned; the next run plans again"
+            )
+        producer = self._producer = self._producer or on_branch(self._produce(table), branch)
+        self._branch = branch
         for key, value in {
             **carried(newest(table)),
             names.SUMMARY_KIND: self._kind,
@@ -103,10 +111,10 @@ class NewSnapshot:
             **self._marks.summary,
         }.items():
             producer.set(key, value)
-        seen = _snapshot_id(table.currentSnapshot())
+        seen = _snapshot_id(head(table))
         snapshot = producer.apply()
         base = operations.current()
-        if not snapshot.parentId() == seen == _snapshot_id(base.currentSnapshot()):
+        if not snapshot.parentId() == seen == _snapshot_id(head_of(base)):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         summary = snapshot.summary()
         for key, value in self._expect.items():
@@ -119,7 +127,7 @@ class NewSnapshot:
         self._guard.check()
         self._id = int(snapshot.snapshotId())
         builder = builder_on(self._guard.jvm, base, int(time.time() * 1000))
-        builder = builder.setBranchSnapshot(in_order(self._guard.jvm, base, snapshot), "main")
+        builder = builder.setBranchSnapshot(in_order(self._guard.jvm, base, snapshot), branch)
         return base, builder.setProperties({**self._audit_from(table), **self._marks.properties}).build()
 
     def _audit_from(self, table: Any) -> dict[str, str]:

@@ -20,11 +20,13 @@ from firn.model.errors import CommitConflictError
 from firn.model.maintenance import CompactionWork
 from firn.tables.compaction import CommitTimes, DataFile, Group, manifests_fragmented, plan
 from firn.tables.deletes import DeleteFile, applied
+from firn.tables.table_properties import MAIN
 from firn_spark.jvm import elements
 from firn_spark.maintenance.scans import Columns
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.rewriting import Arrangement
 from firn_spark.maintenance.steps.subject import Subject
+from firn_spark.tables.branches.landing import branch_of, head
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap
 
@@ -213,7 +215,7 @@ def _forget(subject: Subject, planned: Planned) -> bool:
 def read(subject: Subject, work: CompactionWork, arrangement: Arrangement) -> Planned | None:
     """Return the table's files as planning needs them; None for a table without a snapshot."""
     table = subject.table
-    snapshot = table.currentSnapshot()
+    snapshot = head(table)
     if snapshot is None:
         return None
     times = CommitTimes({int(commit.sequenceNumber()): int(commit.timestampMillis()) for commit in table.snapshots()})
@@ -338,8 +340,9 @@ def rewrite_manifests(subject: Subject, *, always: bool = False) -> None:
     table = subject.table
     subject.guard.check()
     table.refresh()
-    snapshot = table.currentSnapshot()
-    if snapshot is None:
+    snapshot = head(table)
+    if snapshot is None or branch_of(table) != MAIN:
+        # Iceberg rewrites the manifests of main only. The appends of ingestion merge them too.
         return
     lengths = [int(manifest.length()) for manifest in snapshot.dataManifests(table.io())]
     # The new manifests are about as long as the old ones, so a single manifest cannot be improved.
@@ -383,7 +386,7 @@ def _mark(subject: Subject, arrangement: Arrangement, alive: frozenset[int], seq
 
 def _totals(subject: Subject) -> tuple[int, int]:
     """Return the numbers of data files and manifests of the newest loaded snapshot."""
-    snapshot = subject.table.currentSnapshot()
+    snapshot = head(subject.table)
     if snapshot is None:
         return 0, 0
     return (

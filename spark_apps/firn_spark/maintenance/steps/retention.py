@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any
 
 import structlog
@@ -17,12 +18,14 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, InvalidSpecError
 from firn.model.maintenance import Removed, RetentionWork, RowsWork, SnapshotsWork
 from firn.model.progress import is_complete
+from firn.tables.table_properties import MAIN
 from firn_spark.jvm import elements
 from firn_spark.maintenance.steps import orphans
 from firn_spark.maintenance.steps.changes import NewMetadata
 from firn_spark.maintenance.steps.reachable import Places, Reachable
 from firn_spark.maintenance.steps.rewriting import planned
 from firn_spark.maintenance.steps.subject import SAMPLE, Subject
+from firn_spark.tables.branches.landing import branch_of, head
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.swaps import PATIENT, swap
 
@@ -147,7 +150,7 @@ def past_files(subject: Subject, limit: Cutoff, target: int) -> PastFiles | None
     A group of files is complete when it has ``target`` bytes.
     """
     table = subject.table
-    snapshot = table.currentSnapshot()
+    snapshot = head(table)
     if snapshot is None:
         return None
     snapshot_id = int(snapshot.snapshotId())
@@ -281,8 +284,11 @@ def expired(
     branches: Mapping[str, SnapshotsWork],
     work: SnapshotsWork,
     now_ms: int,
+    landing: str = MAIN,
 ) -> list[int]:
     """Return the ids of the snapshots that may expire.
+
+    ``landing``: the branch on which rows land. Its snapshots that main does not have are kept.
 
     ``refs``: tag or branch -> its snapshot. ``branches``: the refs that are branches, with their own retention if
     that keeps more than ``work``.
@@ -301,7 +307,7 @@ def expired(
     for branch, own in branches.items():
         cutoff, min_keep = now_ms - max(work.max_age_ms, own.max_age_ms), max(work.min_keep, own.min_keep)
         superseded = now_ms
-        count, has_offsets = 0, branch != "main"
+        count, has_offsets = 0, branch not in (MAIN, landing)
         lineage = list(_lineage(by_id, refs[branch]))
         ancestors.update(snapshot.id for snapshot in lineage)
         # A table without ingestion has no offsets.
@@ -312,6 +318,10 @@ def expired(
             keep.add(snapshot.id)
             has_offsets = has_offsets or snapshot.carries
             count, superseded = count + 1, snapshot.committed_ms
+    if landing in branches and landing != MAIN:
+        keep.update(
+            each.id for each in takewhile(lambda each: each.id != refs.get(MAIN), _lineage(by_id, refs[landing]))
+        )
     # In no branch: staged, or rolled back.
     oldest = now_ms - work.max_age_ms
     keep.update(
@@ -434,13 +444,14 @@ def _expired(
 ) -> tuple[list[int], list[str]]:
     """Return the snapshots that may expire, and the tags and branches whose own age (``max-ref-age-ms``) has passed."""
     refs = {str(entry.getKey()): entry.getValue() for entry in elements(metadata.refs().entrySet().iterator())}
+    landing = branch_of(metadata)
     # Firn's own tag keeps no snapshot.
     history = refs.pop(names.HISTORY_TAG, None)
     committed = {snapshot.id: snapshot.committed_ms for snapshot in snapshots}
     outdated = [
         name
         for name, ref in refs.items()
-        if name != "main"
+        if name not in (MAIN, landing)
         and ref.maxRefAgeMs() is not None
         and now_ms - committed.get(int(ref.snapshotId()), now_ms) > int(ref.maxRefAgeMs())
     ]
@@ -451,6 +462,7 @@ def _expired(
         {name: _own(ref) for name, ref in kept.items() if ref.isBranch()},
         work,
         now_ms,
+        landing,
     )
     if history is not None and int(history.snapshotId()) in ids:
         outdated.append(names.HISTORY_TAG)

@@ -1,0 +1,174 @@
+"""Publishing of a topic: when its checks are due, what they find, and what main does then.
+
+The age of the oldest commit that main lacks decides when checks are due. So a driver that restarts needs no state.
+Rows land on the branch whatever the checks find.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+
+from firn.model.conditions import Reason
+from firn.model.errors import ConflictError, NotReadyError
+from firn.model.jobs import Publish
+from firn.model.progress import CheckResult, PublishProgress
+from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.publishing.checks import Checks
+from firn_spark.ingestion.publishing.following import FollowBranch
+from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.tables.branches.landing import branch_of, unpublished
+from firn_spark.tables.branches.statistics import Figures, added
+from firn_spark.tables.commits import Committer, main_moved
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
+from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.swaps import read_back, swap
+
+log = structlog.get_logger()
+
+AGAIN_SECONDS = 60.0
+"""Longest time between two looks at a table whose main another writer has changed."""
+
+
+class Publisher:
+    """Lets main of tables follow the branches on which rows land."""
+
+    def __init__(
+        self,
+        spark: Any,
+        tables: Tables,
+        committer: Committer,
+        failpoints: Failpoints,
+        begin: Callable[[Topic], None],
+    ) -> None:
+        """``begin`` claims a topic's table before a change, unless this process has claimed it. It raises FirnError."""
+        self._spark = spark
+        self._tables = tables
+        self._committer = committer
+        self._failpoints = failpoints
+        self._begin = begin
+
+    def publish(self, topic: Topic) -> None:
+        """Look at the rows that main lacks, check them if they are due, and plan the next look. Raises FirnError."""
+        publish = topic.job.publish
+        if publish is None or topic.table.java is None:
+            return
+        try:
+            self._publish(topic, publish)
+        except JAVA_ERRORS as error:
+            raise translate(error, f"table {topic.job.table.identifier}, publishing") from error
+
+    def _publish(self, topic: Topic, publish: Publish) -> None:
+        table, state = topic.table.java, topic.publishing
+        read_back(table)
+        metadata = table.operations().current()
+        if branch_of(metadata) != publish.branch:
+            raise NotReadyError(
+                f"table {topic.job.table.identifier}: rows land on branch {branch_of(metadata)} instead of {publish.branch}; the driver reloads"
+                " the table"
+            )
+        waiting = unpublished(metadata)
+        if waiting is None:
+            self._report_moved(topic, publish, main_moved(table))
+            return
+        ids = [int(snapshot.snapshotId()) for snapshot in waiting]
+        if publish.approved in ids:
+            self._follow(topic, publish, publish.approved)
+            waiting = waiting[ids.index(publish.approved) + 1 :]
+            log.info("rows were published by an approval", topic=topic.job.topic, snapshot=publish.approved)
+        if not waiting:
+            state.report = self._report(topic, publish, "Published", None)
+            state.next_at = math.inf
+            return
+        since = int(waiting[0].timestampMillis())
+        due_ms = since + publish.every_ms - self._committer.now_ms()
+        if due_ms > 0:
+            state.next_at = time.monotonic() + due_ms / 1000
+            rows = sum(map(_rows, waiting))
+            state.report = self._report(topic, publish, "Waiting", since, rows)
+            return
+        self._check(topic, publish, waiting, since)
+
+    def _check(self, topic: Topic, publish: Publish, waiting: list[Any], since: int) -> None:
+        state, last = topic.publishing, int(waiting[-1].snapshotId())
+        rows = sum(map(_rows, waiting))
+        results = self._judge(topic, publish, waiting) if rows else ()
+        failed = [result.name for result in results if not result.passed]
+        state.count(failed)
+        if failed and publish.on_fail == "Hold":
+            state.next_at = time.monotonic() + publish.every_ms / 1000
+            state.report = self._report(topic, publish, "Held", since, rows, last, results)
+            log.warning("checks failed: main of the table stays", topic=topic.job.topic, checks=failed, snapshot=last)
+            return
+        try:
+            self._follow(topic, publish, last)
+        except ConflictError as error:
+            if error.reason != Reason.MAIN_MOVED:
+                raise
+            self._report_moved(topic, publish, error)
+            return
+        state.next_at = math.inf
+        state.report = self._report(topic, publish, "Published", None, checks=results)
+
+    def _judge(self, topic: Topic, publish: Publish, waiting: list[Any]) -> tuple[CheckResult, ...]:
+        table, figures = topic.table.java, topic.publishing.figures
+        checks = Checks(publish.checks, self._tables.columns(table), self._committer.schema(table))
+        key = tuple(sorted(checks.fields))
+        total = Figures()
+        for snapshot in waiting:
+            place = (int(snapshot.snapshotId()), key)
+            if place not in figures:
+                figures[place] = added(self._tables.jvm, table, snapshot, checks.fields)
+            total = total.plus(figures[place])
+        values = checks.values(total)
+        if values is None:
+            main = waiting[0].parentId()
+            values = checks.read(self._spark, table, main, int(waiting[-1].snapshotId()))
+        return checks.judge(values)
+
+    def _follow(self, topic: Topic, publish: Publish, snapshot_id: int) -> None:
+        """Let main follow the branch up to a snapshot."""
+        self._begin(topic)
+        assert topic.epoch is not None
+        self._failpoints.reach("before-publish")
+        change = FollowBranch(self._committer, self._tables.jvm, publish.branch, snapshot_id, topic.epoch)
+        swap(topic.table.java, change, self._failpoints)
+        topic.publishing.figures.clear()
+        self._failpoints.reach("after-publish")
+
+    def _report_moved(self, topic: Topic, publish: Publish, error: ConflictError) -> None:
+        state = topic.publishing
+        state.next_at = time.monotonic() + min(AGAIN_SECONDS, publish.every_ms / 1000)
+        report = self._report(topic, publish, "MainMoved", None)
+        state.report = report.model_copy(update={"message": str(error)})
+
+    def _report(
+        self,
+        topic: Topic,
+        publish: Publish,
+        state: str,
+        since: int | None,
+        rows: int = 0,
+        snapshot: int | None = None,
+        checks: tuple[CheckResult, ...] = (),
+    ) -> PublishProgress:
+        before = topic.publishing.report
+        if state == "Waiting" and before is not None:
+            # The verdict on the rows before counts until the next one.
+            checks = before.checks
+        return PublishProgress(
+            branch=publish.branch,
+            state=state,
+            rows=rows,
+            since=None if since is None else since / 1000,
+            snapshot=snapshot,
+            checks=checks,
+            failures={check.name: topic.publishing.failures.get(check.name, 0) for check in publish.checks},
+        )
+
+
+def _rows(snapshot: Any) -> int:
+    """Return the number of rows that a snapshot appends."""
+    return int(snapshot.summary().get("added-records") or 0) if snapshot.operation() == "append" else 0

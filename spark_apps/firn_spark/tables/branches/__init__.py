@@ -1,0 +1,1 @@
+"""Write-audit-publish: records land on a branch of the table, and main follows after checks."""

@@ -1,0 +1,58 @@
+"""The branch on which rows of a table land. The table names it, so that drivers, runs and the operator agree.
+
+Without the property `firn.model.names.TABLE_BRANCH`, rows land on main. With it, every change of rows goes to that
+branch: ingestion, replays, compaction and retention. Main only follows it (`firn_spark.tables.branches.publishing`).
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from firn.model import names
+from firn.tables.table_properties import MAIN
+
+
+def branch_of(table: Any) -> str:
+    """Return the branch on which rows land, of a table or of its metadata (Java)."""
+    return str(table.properties().get(names.TABLE_BRANCH) or MAIN)
+
+
+def head(table: Any) -> Any | None:
+    """Return the newest snapshot (Java) of the branch on which rows of ``table`` land, None without a snapshot."""
+    branch = branch_of(table)
+    return (table.snapshot(branch) if branch != MAIN else None) or table.currentSnapshot()
+
+
+def head_of(metadata: Any) -> Any | None:
+    """Return the newest snapshot (Java) of the branch on which rows land, in the metadata of a table.
+
+    If another engine has dropped the branch, it begins again at main.
+    """
+    branch = branch_of(metadata)
+    ref = metadata.ref(branch) if branch != MAIN else None
+    return metadata.snapshot(ref.snapshotId()) if ref is not None else metadata.currentSnapshot()
+
+
+def on_branch(producer: Any, branch: str) -> Any:
+    """Return a producer of a snapshot (Java), which continues ``branch``."""
+    return producer if branch == MAIN else producer.toBranch(branch)
+
+
+def unpublished(metadata: Any, until: Any | None = None) -> list[Any] | None:
+    """Return the snapshots (Java) up to ``until``, by default the head, that main does not have, oldest first.
+
+    Returns None if main is not an ancestor of ``until``: another writer has moved it.
+    """
+    main = metadata.currentSnapshot()
+    found: list[Any] = []
+    for snapshot in _lineage(metadata.snapshot, until if until is not None else head_of(metadata)):
+        if main is not None and snapshot.snapshotId() == main.snapshotId():
+            return found[::-1]
+        found.append(snapshot)
+    return found[::-1] if main is None else None
+
+
+def _lineage(find: Callable[[int], Any | None], snapshot: Any | None) -> Iterator[Any]:
+    while snapshot is not None:
+        yield snapshot
+        parent = snapshot.parentId()
+        snapshot = find(parent) if parent is not None else None
