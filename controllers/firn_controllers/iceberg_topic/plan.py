@@ -178,10 +178,9 @@ def contract(
     The contract follows the spec only if topic and table do (``topic_id``, ``table_agreed``). Otherwise ingestion continues under the
     contract in force, but obeys suspend, resume and restart. ``configs`` of the topic include the brokers' defaults.
     """
-    live = observed.job
+    live, resource = observed.job, observed.resource
     marked, seen = resume(observed)
     restart = observed.annotations.get(names.RESTART) or (live.job.restart if live else None)
-    resource = observed.resource
     if (
         topic_id is None
         or not table_agreed

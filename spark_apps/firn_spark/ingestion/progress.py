@@ -10,7 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
-from firn.model.progress import TopicProgress
+from firn.model.progress import PublishProgress, TopicProgress
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.topics.topic import Topic
 
@@ -23,6 +23,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
+        self._add_publishing()
         self._rows = self._counter("firn_ingest_rows", "Rows landed in the topic's table")
         self._bytes = self._counter("firn_ingest_bytes", "Bytes of keys and values read")
         self._dead = self._counter("firn_ingest_dead_letters", "Records landed as dead letters")
@@ -49,8 +50,8 @@ class Metrics:
             (*LABELS, "rule"),
             registry=self.registry,
         )
-        self._rules: dict[tuple[str, str], Mapping[str, int]] = {}
-        """Namespace and name of a topic with quality rules -> the rules that have series, and their values."""
+        self._rules: dict[tuple[Counter, tuple[str, str]], Mapping[str, int]] = {}
+        """Counter, and namespace and name of a topic -> the rules or checks that have series, and their values."""
         self._lag_records = self._gauge("firn_ingest_lag_records", "Offsets that have not landed yet")
         self._lag_seconds = self._gauge(
             "firn_ingest_lag_seconds", "Seconds for which the oldest record that has not landed may have waited"
@@ -75,6 +76,20 @@ class Metrics:
             LABELS,
             buckets=(0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120),
             registry=self.registry,
+        )
+
+    def _add_publishing(self) -> None:
+        self._failed_checks = Counter(
+            "firn_ingest_publish_check_failures",
+            "Failures of a check of the rows that wait for publishing",
+            (*LABELS, "check"),
+            registry=self.registry,
+        )
+        self._unpublished = self._gauge(
+            "firn_ingest_unpublished_rows", "Rows on the branch of spec.quality.publish that main of the table lacks"
+        )
+        self._unpublished_seconds = self._gauge(
+            "firn_ingest_unpublished_seconds", "Seconds since the oldest commit that main of the table lacks"
         )
 
     def _counter(self, name: str, text: str) -> Counter:
@@ -122,7 +137,8 @@ class Metrics:
         labels = (topic.job.namespace, topic.job.name)
         for counter in self._counters:
             counter.labels(*labels)
-        self._follow_rules(labels, progress.failed_rules)
+        self._follow_rules(self._failed_rules, labels, progress.failed_rules)
+        self._follow_branch(labels, progress.publish, wall)
         self._freshness.labels(*labels).set(topic.job.freshness_ms / 1000)
         self._suspended.labels(*labels).set(topic.job.suspended)
         if progress.lag_records is not None:
@@ -140,24 +156,36 @@ class Metrics:
         if progress.last_commit is not None:
             self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
 
-    def _follow_rules(self, labels: tuple[str, str], counts: Mapping[str, int]) -> None:
-        """Set the counters of a topic's rules, and remove those of rules that it no longer has. A changed rule counts from 0."""
-        before = self._rules.pop(labels, {})
+    def _follow_branch(self, labels: tuple[str, str], publish: PublishProgress | None, wall: float) -> None:
+        self._follow_rules(self._failed_checks, labels, publish.failures if publish is not None else {})
+        if publish is None:
+            for gauge in (self._unpublished, self._unpublished_seconds):
+                gauge.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
+            return
+        self._unpublished.labels(*labels).set(publish.rows)
+        waiting = 0.0 if publish.since is None else max(0.0, wall - publish.since)
+        self._unpublished_seconds.labels(*labels).set(waiting)
+
+    def _follow_rules(self, counter: Counter, labels: tuple[str, str], counts: Mapping[str, int]) -> None:
+        """Set the counters of a topic's rules or checks, and remove those that it no longer has. A changed one counts from 0."""
+        before = self._rules.pop((counter, labels), {})
         if counts:
-            self._rules[labels] = counts
+            self._rules[counter, labels] = counts
         for rule, count in before.items():
             if counts.get(rule, -1) < count:
-                self._failed_rules.remove(*labels, rule)
+                counter.remove(*labels, rule)
         for rule, count in counts.items():
             known = before.get(rule, 0)
-            self._failed_rules.labels(*labels, rule).inc(count - known if count >= known else count)
+            counter.labels(*labels, rule).inc(count - known if count >= known else count)
 
     def forget(self, topic: Topic) -> None:
         """Remove the series of a topic that left the group."""
-        self._rules.pop((topic.job.namespace, topic.job.name), None)
+        for counter in (self._failed_rules, self._failed_checks):
+            self._rules.pop((counter, (topic.job.namespace, topic.job.name)), None)
         for metric in (
             *self._counters, self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted,
             self._freshness, self._suspended, self._commit_age, self._seconds, self._failed_rules,
+            self._failed_checks, self._unpublished, self._unpublished_seconds,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

@@ -397,12 +397,12 @@ class Committer:
         rows land on that branch from here on.
         """
         builder = builder_on(self._tables.jvm, base, self.now_ms())
-        present = branch_of(base)
-        if snapshot is not None:
-            builder.setBranchSnapshot(snapshot, present)
         builder.setProperties(java_map(base, values))
-        if snapshot is not None and branch not in ("", present):
-            self._move(builder, base, int(snapshot.snapshotId()), present, branch)
+        if snapshot is not None:
+            present = branch_of(base)
+            builder.setBranchSnapshot(snapshot, present)
+            if branch not in ("", present):
+                self._move(builder, base, int(snapshot.snapshotId()), present, branch)
         old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
         if old:
             gone = self._tables.jvm.java.util.ArrayList()

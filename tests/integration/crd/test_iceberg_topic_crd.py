@@ -103,6 +103,12 @@ ACCEPTED: dict[str, Manifest] = {
     "quality rules": {
         "quality": {"rules": [{"name": "a-1", "check": "a > 1"}, {"name": "b", "check": "b", "onFail": "Halt"}]}
     },
+    "publishing with the defaults": {"quality": {"publish": {}}},
+    "publishing": {
+        "quality": {
+            "publish": {"branch": "audit.1", "every": "10s", "checks": [{"name": "a", "check": "count(*) > 1"}]}
+        }
+    },
     "protobuf with the first message": {"schema": {"format": "Protobuf", "text": "x"}},
     "a thousand fields": many_fields(1000),
     "sixteen partition terms": {"table": {"partitionBy": [f"f{number}" for number in range(16)]}},
@@ -367,6 +373,9 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"quality": {"rules": [{"name": "a", "check": "a", "onFail": "Skip"}]}},
         "spec.quality.rules[0].onFail",
     ),
+    "rows on main": ({"quality": {"publish": {"branch": "main"}}}, "branch must not be main"),
+    "publishing all the time": ({"quality": {"publish": {"every": "1s"}}}, "every must be between 10s and 1d"),
+    "publishing that halts": ({"quality": {"publish": {"onFail": "Halt"}}}, "spec.quality.publish.onFail"),
     # enums
     "unknown format": ({"schema": {"format": "Csv", "fields": [{"name": "a", "type": "int"}]}}, "spec.schema.format"),
     "unknown raw": ({"schema": {"raw": "Text"}}, "spec.schema.raw"),

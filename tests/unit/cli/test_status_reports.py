@@ -124,7 +124,7 @@ def test_json_has_the_sections_and_the_next_step() -> None:
     document = json.loads(json.dumps(report(READY)))
     assert set(document) == {
         "namespace", "name", "ready", "generation", "observedGeneration", "deleting", "nextStep", "conditions", "topic", "table",
-        "schema", "ingestion", "deadLetters", "quality", "losses", "maintenance", "audit", "events",
+        "schema", "ingestion", "deadLetters", "quality", "publish", "losses", "maintenance", "audit", "events",
     }  # fmt: skip
     assert document["nextStep"] == ""
     assert document["deadLetters"] == {

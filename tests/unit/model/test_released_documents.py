@@ -56,6 +56,13 @@ NEW: dict[str, dict[str, Any]] = {
         "topic_created": True,
         "retention_ms": 86_400_000,
         "retention_bytes": 1_073_741_824,
+        "publish": {
+            "branch": "staging",
+            "every_ms": 300_000,
+            "checks": [{"name": "nulls", "check": "null_share(at) < 0.1"}],
+            "on_fail": "Publish",
+            "approved": 7,
+        },
         "quality_rules": [{"name": "plausible", "check": "at is not null", "on_fail": "Count"}],
         "record_schema": {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
@@ -164,6 +171,16 @@ NEW: dict[str, dict[str, Any]] = {
             {
                 "halted_at": {"column": "id", "rule": "plausible"},
                 "failed_rules": {"plausible": 2},
+                "publish": {
+                    "branch": "staging",
+                    "state": "Held",
+                    "rows": 3,
+                    "since": 5.0,
+                    "snapshot": 7,
+                    "checks": [{"name": "nulls", "passed": False, "values": "null_share(at) = 1"}],
+                    "message": "m",
+                    "failures": {"nulls": 1},
+                },
                 "lag_bytes": 512.0,
                 "recent": {"records": 9, "rejected": 1, "code": "WrongKind", "path": "$.id", "new_schema": True},
                 "losses": Losses()

@@ -39,6 +39,9 @@ class Table:
     head: int | None
     reads: list[int] = field(default_factory=list)
 
+    def properties(self) -> Mapping[str, str]:
+        return {}
+
     def snapshots(self) -> list[Snapshot]:
         return self.kept
 

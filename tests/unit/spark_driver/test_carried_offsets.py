@@ -66,7 +66,7 @@ def test_a_known_history_is_not_read_again() -> None:
     foreign = SimpleNamespace(summary=JavaMap, snapshotId=lambda: 2, parentId=lambda: 1)
     # The older snapshot may be asked for its id only.
     before = {1: SimpleNamespace(snapshotId=lambda: 1)}
-    moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__)
+    moved = SimpleNamespace(currentSnapshot=lambda: foreign, snapshot=before.__getitem__, properties=JavaMap)
     assert newest(moved, (1, landed)) is landed
 
 
