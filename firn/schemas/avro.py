@@ -50,6 +50,10 @@ _LOGICAL: Mapping[tuple[str, str], str] = {
 """Primitive type and logical type -> column. Nanoseconds stay longs, because columns of format version 2 have none."""
 
 
+WHOLE = "value"
+"""The column of a schema that is no record."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scalar:
     """A primitive type. ``logical`` is a logical type of `_LOGICAL`, else empty."""
@@ -130,16 +134,20 @@ _Named = FixedBytes | DecimalBytes | Enum | Record
 
 
 def parse(text: str, references: Iterable[str] = ()) -> Record:
-    """Parse the schema of record values, which must be a record. Raises InvalidSpecError (BadSchema) with cause and place.
+    """Parse the schema of record values or keys. Raises InvalidSpecError (BadSchema) with cause and place.
 
-    ``references`` are schemas whose types the schema uses.
+    A text or a number is a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
+    types the schema uses.
     """
     parser = _Parser()
     for reference in references:
         parser.node(_document(reference), "", "", 1)
     parsed = parser.node(_document(text), "", "", 1)
+    # Serializers of Confluent write bytes without their length, if they are the whole schema.
+    if isinstance(parsed, Scalar) and parsed.kind not in ("null", "bytes"):
+        parsed = Record("", (Field(WHOLE, parsed),))
     if not isinstance(parsed, Record):
-        raise _bad_schema("the schema has to be a record, because its fields become columns")
+        raise _bad_schema("the schema has to be a record, a text or a number, because its fields become columns")
     if not columns(parsed):
         raise _bad_schema("the record has no field that can become a column; add a field with a type other than null")
     return parsed

@@ -301,7 +301,8 @@ class KeySpec(ApiModel):
     )
     text: Annotated[str, Field(min_length=1, max_length=MOST_KEY_TEXT)] | None = Field(
         default=None,
-        description="The schema with which producers write keys: an Avro schema as JSON, which must be a record, or a .proto text.",
+        description="The schema with which producers write keys: an Avro schema as JSON, or a .proto text. An Avro schema is a"
+        " record, a text or a number.",
     )
     message: MessageName | None = Field(
         default=None, description="Full name of the record of the keys, with the rules of spec.schema.message."
@@ -394,7 +395,8 @@ class SchemaSpec(ApiModel):
     )
     text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
         default=None,
-        description="The schema with which producers write record values: an Avro schema as JSON, which must be a record, or a .proto text."
+        description="The schema with which producers write record values: an Avro schema as JSON, or a .proto text. An Avro"
+        " schema is a record, a text or a number."
         " The fields of the record or message become the columns. Values are in the binary encoding of the format.",
     )
     message: MessageName | None = Field(
@@ -1359,12 +1361,14 @@ def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
             " remove fields, or set columns: Binary",
             reason=Reason.BAD_SCHEMA,
         )
-    if any(types.unreadable(types.parse(column.type)) for column in rows.key_columns(whole)):
-        raise InvalidSpecError(
-            "spec.schema.key: a field of the schema is a time of day, which is not allowed in a key; remove the field, or set"
-            " columns: Binary",
-            reason=Reason.BAD_SCHEMA,
-        )
+    for column in rows.key_columns(whole):
+        kind = types.parse(column.type)
+        if unusable := types.unreadable(kind) or types.has(kind, types.VARIANT):
+            raise InvalidSpecError(
+                f"spec.schema.key: the schema has a field of the type {unusable}, which is not allowed in a key; remove the field, or set"
+                " columns: Binary",
+                reason=Reason.BAD_SCHEMA,
+            )
     return whole
 
 

@@ -422,7 +422,7 @@ async def test_keys_in_protobuf_beside_json_values() -> None:
             {"registry": {"name": "main"}},
             {KEY_SUBJECT: text(("at", {"type": "long", "logicalType": "time-micros"}))},
             "BadSchema",
-            "a field of the schema is a time of day",
+            "the schema has a field of the type time, which is not allowed in a key",
         ),
         (
             {"registry": {"name": "main"}},

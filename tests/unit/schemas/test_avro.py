@@ -112,10 +112,21 @@ def test_a_thousand_fields_are_a_thousand_columns() -> None:
 
 
 @pytest.mark.parametrize(
+    ("declared", "kind"),
+    [('"string"', "string"), ('"long"', "long"), ({"type": "long", "logicalType": "timestamp-millis"}, "timestamptz")],
+)
+def test_a_text_or_a_number_has_one_column(declared: Any, kind: str) -> None:
+    text = declared if isinstance(declared, str) else json.dumps(declared)
+    assert [(column.name, column.type) for column in avro.columns(avro.parse(text))] == [("value", kind)]
+
+
+@pytest.mark.parametrize(
     ("declared", "problem"),
     [
         ("{", "the schema is not JSON"),
-        ('"string"', "the schema has to be a record"),
+        ('"bytes"', "the schema has to be a record, a text or a number"),
+        ('"null"', "the schema has to be a record, a text or a number"),
+        (["null", "string"], "the schema has to be a record, a text or a number"),
         ("3", "a type is a name, an object or a list, not 3"),
         ("[]", "a union has at least one branch"),
         (record(), "the record has no field that can become a column"),

@@ -199,6 +199,21 @@ def test_a_text_of_the_spec_reads_keys() -> None:
     assert decoded.dead["error_code"].to_pylist() == ["InvalidAvro"]
 
 
+@pytest.mark.parametrize(("kind", "content"), [("string", "DE-1"), ("long", 2**40), ("boolean", True), ("double", 0.5)])
+def test_a_key_is_one_text_or_number(kind: str, content: Any) -> None:
+    buffer = io.BytesIO()
+    fastavro.schemaless_writer(buffer, kind, content)
+    text = RecordSchema(format="Avro", text=json.dumps(kind))
+    key = KeySchema(columns="Flat", fields=(Column(name="value", type=kind),), decoding=text)
+    job = records.job(("n", "int"))
+    job = job.model_copy(update={"record_schema": job.record_schema.model_copy(update={"key": key})})
+    keys = [buffer.getvalue(), buffer.getvalue() + b"x", None]
+    decoded = Decoder(job, ingested_at=0).decode(fetched([b'{"n": 1}'] * 3, key=keys))
+    assert decoded.rows["key_value"].to_pylist() == [content, None]
+    assert decoded.dead is not None
+    assert decoded.dead["error_code"].to_pylist() == ["InvalidAvro"]
+
+
 def test_large_keys_are_decoded_in_portions() -> None:
     item = {"type": "record", "name": "I", "fields": [{"name": f"c{n}", "type": "double"} for n in range(50)]}
     items = {"type": "array", "items": ["null", item]}
