@@ -127,6 +127,7 @@ class Controllers:
             for group in {new.group, old.group if old else new.group} & self._config.groups.keys():
                 self.queue.add((GROUP, group))
             self._wake_sets_of(new)
+        self._wake_family(old, new)
         return True
 
     def topic_written(self, new: TopicEntry) -> None:
@@ -137,6 +138,7 @@ class Controllers:
         self.topics.put(new)
         if old is None or old.policy_trigger != new.policy_trigger:
             self._wake_policies(new.name[0])
+        self._wake_family(old, new)
 
     def topic_gone(self, manifest: Manifest) -> None:
         """Process the deletion of an IcebergTopic."""
@@ -146,6 +148,9 @@ class Controllers:
         for affected in self.topics.remove(name, metadata["uid"]):
             self._wake(affected, Lane.CHANGE)
         self._wake_policies(name[0])
+        if old is not None and old.parent is not None:
+            self._wake(old.parent, Lane.CHANGE)
+        self._wake_routed(name)
         if old is not None and old.group in self._config.groups:
             self.queue.add((GROUP, old.group))
         for each in self.sets.all():
@@ -370,6 +375,28 @@ class Controllers:
         owner = topic.metadata.labels.get(names.LABEL_TOPIC_SET)
         if owner is not None and self.sets.get((topic.name[0], owner)) is not None:
             self.queue.add_after((TOPIC_SET, topic.name[0], owner), TOGETHER, Lane.DEPENDENCY)
+
+    def _wake_family(self, old: TopicEntry | None, new: TopicEntry) -> None:
+        """Wake the parent of a routed table whose status changed, and the routed tables of a topic whose topic or spec changed."""
+        changed = old is None or old.status != new.status
+        if new.parent is not None:
+            if changed:
+                self.queue.add_after((TOPIC, *new.parent), TOGETHER, Lane.DEPENDENCY)
+            return
+        if new.resource is None or new.resource.spec.routes is None:
+            return
+        known = old is not None and (old.status.get("topicId"), old.generation) == (
+            new.status.get("topicId"),
+            new.generation,
+        )
+        if not known:
+            self._wake_routed(new.name)
+
+    def _wake_routed(self, parent: Name) -> None:
+        """Wake the IcebergTopics of the tables of ``spec.routes``."""
+        for each in self.topics.in_namespace(parent[0]):
+            if each.parent == parent:
+                self._wake(each.name, Lane.CHANGE)
 
     def _wake_younger_sets(self, changed: SetEntry) -> None:
         """Wake the sets that ``changed`` precedes: it may match other topics now."""

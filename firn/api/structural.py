@@ -14,6 +14,8 @@ _UNCHANGED = frozenset(
     {"type", "description", "format", "enum", "not", "required", "default", "pattern", "minLength", "maxLength"}
     | {"minItems", "maxItems", "minProperties", "maxProperties", "minimum", "maximum"}
 )
+_OF_TEXTS = ("pattern", "format")
+"""Keywords that a text with placeholders does not meet."""
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 
 
@@ -95,3 +97,20 @@ def _default(schema: Schema) -> Schema:
     if isinstance(default, dict):
         default = {name: value for name, value in default.items() if value not in _EMPTY}
     return without if default in _EMPTY else {**without, "default": default}
+
+
+def unchecked(schema: Schema) -> Schema:
+    """Return a structural schema without rules, defaults and forms of texts, which may have placeholders.
+
+    The API server checks and completes the IcebergTopics that the operator makes of it.
+    """
+    if "type" not in schema:
+        return schema  # a union, whose texts are fixed words
+    dropped = {VALIDATIONS, "default", *(_OF_TEXTS if schema["type"] == "string" else ())}
+    result = {key: value for key, value in schema.items() if key not in dropped}
+    if "properties" in schema:
+        result["properties"] = {name: unchecked(each) for name, each in schema["properties"].items()}
+    for key in ("items", "additionalProperties"):
+        if isinstance(schema.get(key), dict):
+            result[key] = unchecked(schema[key])
+    return result

@@ -6,12 +6,13 @@ DETAIL_LIMIT = 200
 
 
 class Stage(StrEnum):
-    """The stage at which a record failed: its bytes, the schema, the way into the table, or a rule."""
+    """The stage at which a record failed: its bytes, the schema, the way into the table, a rule, or the choice of a table."""
 
     DECODE = "Decode"
     SCHEMA = "Schema"
     WRITE = "Write"
     QUALITY = "Quality"
+    ROUTE = "Route"
 
 
 class Code(StrEnum):
@@ -58,6 +59,8 @@ class Code(StrEnum):
     """Write: the topic halted at this record, and a user skipped it."""
     QUALITY_RULE = "QualityRule"
     """Quality: the row does not satisfy a rule of the spec."""
+    NO_ROUTE = "NoRoute"
+    """Route: no route of the topic takes the record, and ``spec.routes.otherwise`` is DeadLetter."""
 
 
 class BadRecordError(ValueError):

@@ -21,6 +21,9 @@ ended well. TopicSets: each matched topic has its IcebergTopic."""
     """The Iceberg table exists and agrees with the spec."""
     INGESTION_READY = "IngestionReady"
     """The ingestion driver lands records of this topic."""
+    ROUTES_READY = "RoutesReady"
+    """The IcebergTopics of all tables of `spec.routes` are Ready. The reason is that of the first one that is not. Present only with \
+`spec.routes`."""
     FRESH = "Fresh"
     """Records are in the table within `spec.ingestion.freshness`. This condition does not affect Ready."""
     RECORDS_ACCEPTED = "RecordsAccepted"
@@ -60,7 +63,7 @@ class Reason(StrEnum):
     """
 
     ALL_READY = "AllReady"
-    """Ready: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy. TopicSets: each matched \
+    """Ready, RoutesReady: IcebergTopics: topic, table and ingestion are ready. Policies: the operator follows the policy. TopicSets: each matched \
 topic has its IcebergTopic."""
     SUSPENDED = "Suspended"
     """Ready, IngestionReady: `spec.suspend` is true. Set it to false to continue."""
@@ -110,6 +113,8 @@ Approve them with the command in the message, or restore the schema."""
     BAD_PATTERN = "BadPattern"
     """SpecValid: TopicSets: `match` or `exclude` is no RE2 expression, or the template uses a group that `match` does not have. \
 Correct the field in the message."""
+    BAD_ROUTE = "BadRoute"
+    """SpecValid, RoutesReady: `spec.routes` cannot be followed, or no IcebergTopic has the route of this one. Follow the message."""
     CREATED = "Created"
     """TopicReady, TableReady: Firn created the Kafka topic or the table."""
     ADOPTED = "Adopted"

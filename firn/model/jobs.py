@@ -225,6 +225,27 @@ class RecordSchema(Contract):
 KeySchema.model_rebuild()
 
 
+class Route(Contract):
+    """The records of a topic that go to the table of this contract. Each record goes to exactly one contract of the topic.
+
+    Without ``match``: the records that no route takes, and those whose value cannot be read.
+    """
+
+    values: RecordSchema
+    """Decodes the value that decides. Its projection has one column, of type string. All contracts of a topic have the same."""
+    match: str = ""
+    """An RE2 expression for the whole value."""
+    before: tuple[str, ...] = ()
+    """Expressions of the routes that take precedence; without ``match``, of all routes."""
+    otherwise: Literal["DeadLetter", "Table"] = "DeadLetter"
+    """Treatment of records that no route takes. DeadLetter: they are bad records."""
+
+    @property
+    def by(self) -> str:
+        """Return the source of the value: ``$.FIELD.MEMBER``, ``key`` or ``header:NAME``."""
+        return self.values.projection.columns[0].source if self.values.projection is not None else ""
+
+
 class TableTarget(Contract):
     """The Iceberg table of a topic. Without ``partition_by`` or ``sort_by``, the table keeps its own."""
 
@@ -309,6 +330,8 @@ class IngestJob(Contract):
     topic_id: str | None = None
     """Kafka's topic ID that the operator observed, in Kafka's base64."""
     record_schema: RecordSchema
+    route: Route | None = Field(default=None, exclude_if=lambda route: route is None)
+    """The records that land. None: all records of the topic."""
     table: TableTarget
     freshness_ms: int
     retention_ms: int | None = None

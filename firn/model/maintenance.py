@@ -122,6 +122,8 @@ class AuditWork(Contract):
 
     profile: str
     topic: str
+    others: tuple[TableTarget, ...] = Field(default=(), exclude_if=lambda others: not others)
+    """Further tables of the topic. Each record is in one of them, or in the table itself."""
 
 
 class ReplayWork(Contract):

@@ -170,6 +170,8 @@ class FakeCluster:
         live["metadata"]["generation"] += changed["spec"] != live["spec"]
         live["metadata"] |= {key: changed["metadata"][key] for key in ("labels", "annotations")}
         live["spec"] = changed["spec"]
+        if "ownerReferences" in metadata:
+            live["metadata"]["ownerReferences"] = metadata["ownerReferences"]
         self._set_applied[place] = copy.deepcopy(wanted)
         self.objects[place] = live
         self.faults.log.append(f"apply IcebergTopic {place[3]}")

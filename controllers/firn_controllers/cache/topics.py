@@ -55,9 +55,17 @@ class TopicEntry:
     def topic_claims(self) -> tuple[Claim, ...]:
         """The claims of the Kafka topic: by address and name, and by the id in the status.
 
-        Two profiles may name one Kafka by different addresses.
+        Two profiles may name one Kafka by different addresses. A table of ``spec.routes`` leaves the topic to its parent.
         """
+        if self.parent is not None:
+            return ()
         return _present(self.topic_claim, topic_id_claim(self.status.get("topicId")))
+
+    @property
+    def parent(self) -> Name | None:
+        """The IcebergTopic whose ``spec.routes`` has the table of this one; None if it serves a topic of its own."""
+        route = self.resource.spec.route if self.resource is not None else None
+        return (self.name[0], route.of) if route is not None else None
 
     @property
     def table_claims(self) -> tuple[Claim, ...]:
@@ -275,7 +283,7 @@ class TopicCache:
         return sum(
             other.partitions(default) if other.age < entry.age else other.live_partitions
             for other in others
-            if other.uid != entry.uid and other.resource is not None
+            if other.uid != entry.uid and other.resource is not None and other.parent is None
         )
 
     def holder(self, claim: Claim) -> TopicEntry | None:

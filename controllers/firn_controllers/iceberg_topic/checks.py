@@ -17,7 +17,7 @@ from firn.model.names import OWN_CONFIG
 from firn.schemas import changes, protobuf
 from firn.tables import evolution, rows, transforms, types
 from firn_controllers.cache.topics import TopicEntry
-from firn_controllers.iceberg_topic import tenancy
+from firn_controllers.iceberg_topic import routes, tenancy
 from firn_controllers.iceberg_topic.failure import Check, Failure
 from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.specs import quality
@@ -416,6 +416,8 @@ CHECKS: tuple[Check, ...] = (
     tenancy.topic_configs_allowed,
     tenancy.table_properties_allowed,
     tenancy.partitions_allowed,
+    routes.route_valid,
+    routes.routes_valid,
     key_fits,
     format_version_fits,
     schema_evolves,

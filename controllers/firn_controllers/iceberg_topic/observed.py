@@ -115,6 +115,10 @@ class ObservedTopic:
     now: datetime
     other_partitions: int = 0
     """The partitions of the namespace's other topics in the profile, if the profile limits them."""
+    parent: TopicEntry | None = None
+    """The resource of ``spec.route.of``."""
+    parent_schema: RecordSchema | FirnError | None = None
+    """The schema of ``parent``. None if it is not known yet, or there is no parent."""
     maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
     """The policies that govern the topic, and the maintenance debt of its table."""
 
@@ -143,7 +147,9 @@ class ObservedTopic:
 
     @property
     def log_retention(self) -> LogRetention:
-        """The topic configs that a RetentionPolicy asks for."""
+        """The topic configs that a RetentionPolicy asks for. The parent of a routed table sets those of the topic."""
+        if self.entry.parent is not None:
+            return LogRetention()
         return log_retention(self.maintenance)
 
     @property

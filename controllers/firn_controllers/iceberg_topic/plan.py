@@ -24,6 +24,7 @@ from firn_controllers.iceberg_topic.observed import (
     LiveJob,
     ObservedTopic,
 )
+from firn_controllers.iceberg_topic.routes import awaits_route, contract_route
 from firn_controllers.ingestion_group.settings import catalog_connection
 from firn_controllers.policies.snapshot_age import keep_snapshots_ms
 from firn_controllers.ports import Manifest, TopicState
@@ -181,12 +182,8 @@ def contract(
     live, resource = observed.job, observed.resource
     marked, seen = resume(observed)
     restart = observed.annotations.get(names.RESTART) or (live.job.restart if live else None)
-    if (
-        topic_id is None
-        or not table_agreed
-        or not isinstance(observed.schema, RecordSchema)
-        or not isinstance(observed.target, TableTarget)
-    ):
+    known = isinstance(observed.schema, RecordSchema) and isinstance(observed.target, TableTarget)
+    if topic_id is None or not table_agreed or not known or awaits_route(observed):
         if live is None:
             return None
         job = live.job.model_copy(update=_obeyed(observed, live.job) | {"resume": marked, "restart": restart})
@@ -203,6 +200,7 @@ def contract(
         topic=resource.topic_name,
         topic_id=topic_id,
         record_schema=observed.schema,
+        route=contract_route(observed),
         table=observed.target,
         freshness_ms=resource.freshness_ms,
         retention_ms=retention_ms(configs or {}),
@@ -214,7 +212,7 @@ def contract(
         publish=resource.publish,
         suspended=resource.spec.suspend,
         resume=marked,
-        keep_snapshots_ms=_keep_snapshots_ms(observed, observed.target),
+        keep_snapshots_ms=_keep_snapshots_ms(observed),
         restart=restart,
         first_table=(live.job.first_table if live else None) or _table_before(observed) or table_uuid,
         topic_created=topic_origin == Reason.CREATED,
@@ -245,9 +243,10 @@ def _table_before(observed: ObservedTopic) -> str | None:
     return str(found) if found else None
 
 
-def _keep_snapshots_ms(observed: ObservedTopic, target: TableTarget) -> int | None:
+def _keep_snapshots_ms(observed: ObservedTopic) -> int | None:
     """Return the time for which ingestion keeps snapshots; None if it removes none."""
-    catalog = observed.config.catalogs.get(target.catalog)
+    target = observed.target
+    catalog = observed.config.catalogs.get(target.catalog) if isinstance(target, TableTarget) else None
     group = observed.config.groups.get(observed.entry.group)
     if catalog is None or group is None or catalog_connection(catalog).has_own_references:
         return None

@@ -29,6 +29,7 @@ from firn_controllers.iceberg_topic.completeness import complete, near_retention
 from firn_controllers.iceberg_topic.failure import Failure
 from firn_controllers.iceberg_topic.observed import LiveJob, ObservedTopic
 from firn_controllers.iceberg_topic.plan import refused_decrease
+from firn_controllers.iceberg_topic.routes import RoutedTable, routes_ready
 from firn_controllers.policies.outcome import (
     audit_section,
     awaits_policy,
@@ -82,6 +83,8 @@ class TopicFindings:
     job: LiveJob | None = None
     blocked: Verdict | None = None
     """The reason why a deletion waits."""
+    tables: tuple[RoutedTable, ...] = ()
+    """The tables of ``spec.routes``. Empty before the Kafka topic is known."""
     announcements: tuple[Announcement, ...] = ()
     """Events of the steps that were made."""
 
@@ -102,6 +105,10 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     proposal = _proposal(observed, findings)
     if proposal is not None:
         status["schema"] = {"proposed": _proposed(proposal)}
+    if observed.resource.spec.routes is not None:
+        listed = [table.document() for table in findings.tables] or previous.get("tables")
+        if listed:
+            status["tables"] = listed
     status["ingestion"] = _ingestion(observed, findings, previous)
     maintenance = maintenance_section(observed.maintenance, previous.get("maintenance") or {})
     if maintenance:
@@ -130,6 +137,8 @@ def conditions(observed: ObservedTopic, findings: TopicFindings) -> dict[Conditi
         ConditionType.TABLE_READY: _table_ready(observed, findings),
         ConditionType.INGESTION_READY: _ingestion_ready(observed, findings),
     }
+    if observed.resource.spec.routes is not None:
+        parts[ConditionType.ROUTES_READY] = _routes_ready(observed, findings)
     stalled = _stalled(observed, findings, parts)
     governed = _governed(observed, findings)
     ready = _ready(observed, parts, stalled)
@@ -191,6 +200,8 @@ def unreadable(
 
 def is_on_its_way(observed: ObservedTopic, findings: TopicFindings) -> bool:
     """Return whether a topic that has no status yet is Ready as soon as a driver that works reports it."""
+    if observed.resource.spec.routes is not None:
+        return False  # the IcebergTopics of its tables wait for the first status
     if observed.entry.status.get("observedGeneration", -1) >= 0 or findings.failure is not None or findings.job is None:
         return False
     agreed = isinstance(findings.topic, TopicState) and (
@@ -213,6 +224,9 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     copy["ingestion"] = ingestion
     copy.pop("quality", None)
     copy["publish"] = publishing.significant(copy.get("publish") or {})
+    coarse = ("lastCommitTime", "deadLetters")
+    if "tables" in copy:
+        copy["tables"] = [{key: value for key, value in each.items() if key not in coarse} for each in copy["tables"]]
     copy["maintenance"] = significant_section(copy.get("maintenance") or {})
     copy["audit"] = {key: value for key, value in (copy.get("audit") or {}).items() if key != "nextRunTime"}
     copy["conditions"] = [_coarse(item) for item in copy.get("conditions") or []]
@@ -347,6 +361,14 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
         Reason.WAITING_FOR_DRIVER,
         f"waiting for the ingestion driver to {verb} table {target.identifier} of format version 3",
     )
+
+
+def _routes_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
+    if observed.deleting or not findings.tables:
+        return as_before(observed, ConditionType.ROUTES_READY) or _pending(
+            "waiting for the Kafka topic and a valid spec"
+        )
+    return routes_ready(findings.tables)
 
 
 def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
@@ -778,6 +800,10 @@ def _proposed(proposal: Proposal) -> list[Manifest]:
 
 def _excluded(observed: ObservedTopic) -> Manifest:
     """Return why no run audits the topic, for ``status.audit``."""
+    if observed.entry.parent is not None:
+        return {
+            "excluded": f"the audit of IcebergTopic {observed.entry.parent[1]} compares all tables of the Kafka topic"
+        }
     schema = observed.schema
     found = unreadable_column(rows.schema_columns(schema)) if isinstance(schema, RecordSchema) else None
     if found is None:

@@ -142,7 +142,12 @@ def partitions_allowed(observed: ObservedTopic) -> Failure | None:
     configured = observed.config.profiles[profile]
     allowed, others = configured.tenancy.partitions_per_namespace, observed.other_partitions
     wanted = observed.entry.partitions(configured.default_partitions)
-    if allowed is None or wanted <= observed.entry.live_partitions or others + wanted <= allowed:
+    if (
+        allowed is None
+        or observed.entry.parent is not None
+        or wanted <= observed.entry.live_partitions
+        or others + wanted <= allowed
+    ):
         return None
     return Failure(
         Reason.NOT_ALLOWED,

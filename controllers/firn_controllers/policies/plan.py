@@ -176,7 +176,11 @@ def _work(policy: PolicyEntry, table: DueTable) -> dict[str, Any]:
         case RetentionPolicy() as retention:
             return {"retention": _retention(retention, table.target)}
     assert table.topic.resource is not None
-    return {"audit": AuditWork(profile=table.topic.profile, topic=table.topic.resource.topic_name)}
+    routes = table.topic.resource.spec.routes
+    others = [table.target.model_copy(update={"name": each.name}) for each in routes.tables] if routes else ()
+    return {
+        "audit": AuditWork(profile=table.topic.profile, topic=table.topic.resource.topic_name, others=tuple(others))
+    }
 
 
 def _retention(resource: RetentionPolicy, target: TableTarget) -> RetentionWork | None:

@@ -15,6 +15,7 @@ from firn_controllers.conditions.annotations import ON_TOPICS, ours, remarks
 from firn_controllers.iceberg_topic import checks, plan
 from firn_controllers.iceberg_topic.failure import Check
 from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.iceberg_topic.routes import manifests
 from firn_controllers.policies.outcome import PolicyBinding
 from firn_controllers.ports import TopicState
 from firn_controllers.preview.columns import SCHEMA, column_effects, schema_effect
@@ -194,8 +195,9 @@ def _rest(before: ObservedTopic | None, after: ObservedTopic, found: Sequence[Di
         yield from _new(after)
     elif before.entry.group != after.entry.group:
         yield group_effect(before.entry.group, after.entry.group)
+    yield from _routes(before, after)
     known = {kind for kind in KINDS if kind in after.maintenance.bindings}
-    shown_elsewhere = (*_STEPS, SCHEMA, "spec.table", *(_REFERENCES[kind] for kind in known))
+    shown_elsewhere = (*_STEPS, SCHEMA, "spec.table", "spec.routes", *(_REFERENCES[kind] for kind in known))
     for difference in found:
         if not difference.path.startswith(shown_elsewhere):
             yield field_effect(difference, after)
@@ -203,6 +205,23 @@ def _rest(before: ObservedTopic | None, after: ObservedTopic, found: Sequence[Di
         if kind in known:
             yield from _policy(kind, _resolution(before, kind), _resolution(after, kind), table_name(after))
     yield from _annotations(before, after)
+
+
+def _routes(before: ObservedTopic | None, after: ObservedTopic) -> Iterator[Effect]:
+    """Yield the effects on the IcebergTopics of the tables of ``spec.routes``."""
+    routes = after.resource.spec.routes
+    if routes is None:
+        return
+    earlier = {each["metadata"]["name"]: each["spec"] for each in manifests(before)} if before is not None else {}
+    for table, wanted in zip(routes.tables, manifests(after), strict=False):
+        name, field = wanted["metadata"]["name"], f"spec.routes.tables[{table.name}]"
+        if name not in earlier:
+            place = ".".join(wanted["spec"]["table"][part] for part in ("catalog", "namespace", "name"))
+            text = f"IcebergTopic {name} with table {place}, for records whose {routes.by} matches {table.match}"
+            yield created(field, text)
+        elif earlier[name] != wanted["spec"]:
+            paths = ", ".join(each.path for each in differences(earlier[name], wanted["spec"], "spec"))
+            yield changed(field, f"IcebergTopic {name} follows: {paths}")
 
 
 def _new(after: ObservedTopic) -> Iterator[Effect]:

@@ -97,9 +97,10 @@ class AuditReconciler:
 
     def _has_landed(self, entry: TopicEntry) -> bool:
         """Return whether records of the topic may be in its table."""
-        return entry.profile in self._context.config.profiles and bool(
-            (entry.status.get("ingestion") or {}).get("lastCommitTime")
-        )
+        if entry.parent is not None or entry.profile not in self._context.config.profiles:
+            return False  # the audit of the parent reads the tables of its routes, too
+        tables = [entry.status.get("ingestion") or {}, *(entry.status.get("tables") or ())]
+        return any(table.get("lastCommitTime") for table in tables)
 
     def _excluded(self, entry: TopicEntry) -> bool:
         """Return whether no run can read the table. The status of the topic says so."""

@@ -1,16 +1,10 @@
 """The names of topics that a TopicSet matches, with RE2, which matches in linear time."""
 
 from collections.abc import Mapping
-from typing import Any
-
-import re2
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError
-
-PATTERN_BYTES = 1 << 20
-"""Most memory of a compiled expression."""
+from firn_controllers.specs.expressions import compiled
 
 
 class TopicPattern:
@@ -18,8 +12,8 @@ class TopicPattern:
 
     def __init__(self, match: str, exclude: str | None) -> None:
         """Raises InvalidSpecError (BadPattern) that names the field."""
-        self._match = _compiled("match", match)
-        self._exclude = _compiled("exclude", exclude) if exclude is not None else None
+        self._match = compiled("spec.match", match, Reason.BAD_PATTERN)
+        self._exclude = compiled("spec.exclude", exclude, Reason.BAD_PATTERN) if exclude is not None else None
         self._underscored = match.startswith(("_", "^_"))
         self._dead_letters = names.DEAD_LETTER_SUFFIX in match
         self.groups: frozenset[str] = frozenset(self._match.groupindex)
@@ -41,16 +35,3 @@ class TopicPattern:
         if topic.startswith("_"):
             return topic.startswith("__") or not self._underscored
         return topic.endswith(names.DEAD_LETTER_SUFFIX) and not self._dead_letters
-
-
-def _compiled(field: str, expression: str) -> Any:
-    options = re2.Options()
-    options.log_errors = False
-    options.max_mem = PATTERN_BYTES
-    try:
-        return re2.compile(expression, options)
-    except re2.error as error:
-        cause = error.args[0].decode(errors="replace") if error.args else "unknown error"
-        raise InvalidSpecError(
-            f"spec.{field}: {expression} is no RE2 expression: {cause}; correct it", reason=Reason.BAD_PATTERN
-        ) from error

@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule
+from firn.api.structural import Schema, structural, unchecked
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.decoders import checks
 from firn.model import durations, names
@@ -78,6 +79,8 @@ MOST_PATH = 1024
 MOST_KEY_BYTES = 150_000
 """Most bytes of a schema of keys with its columns, beside that of the values."""
 KEY_TEXT = "spec.schema.key.text"
+MOST_ROUTES = 50
+"""Most tables of a topic beside its own."""
 MOST_CONTRACT_BYTES = 700_000
 """Most bytes of a schema with its columns. The operator stores both in a ConfigMap, which has at most 1 MiB."""
 
@@ -716,6 +719,71 @@ class QualitySpec(ApiModel):
     )
 
 
+def _route_schema() -> Schema:
+    return unchecked(structural(SchemaSpec.model_json_schema(by_alias=True)))
+
+
+class RouteTableSpec(ApiModel):
+    """A table of a topic with routes, and the records that go to it."""
+
+    match: Annotated[str, Field(min_length=1, max_length=512)] = Field(
+        description="An RE2 expression for the whole value, such as order or refund.*. The first route that matches takes the record."
+    )
+    name: TableName = Field(
+        description="Name of the table, in the catalog and namespace of spec.table. The operator makes an IcebergTopic for it, whose name is"
+        " that of this IcebergTopic, -, and this name with - for _."
+    )
+    record_schema: Annotated[dict[str, Any], WithJsonSchema(_route_schema())] | None = Field(
+        default=None,
+        alias="schema",
+        description="Conversion of record values to the columns of this table, as spec.schema. Default: spec.schema and spec.quality.",
+    )
+    partition_by: Annotated[tuple[Term, ...], Field(max_length=16)] | None = Field(
+        default=None,
+        description="Iceberg partition transforms. Default: those of spec.table, if the route has no schema of its own.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    sort_by: Annotated[tuple[Term, ...], Field(max_length=16)] | None = Field(
+        default=None,
+        description="Sort order inside files. Default: that of spec.table, if the route has no schema of its own.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+
+
+class RoutesSpec(ApiModel):
+    """Distribution of the records of a topic over several tables."""
+
+    rules: ClassVar[tuple[Rule, ...]] = (
+        Rule(
+            "self.by == oldSelf.by && self.otherwise == oldSelf.otherwise && self.tables.map(each, each.name + ' ' + each.match) =="
+            " oldSelf.tables.map(each, each.name + ' ' + each.match)",
+            "by, otherwise, and the order, names and expressions of tables are immutable: records that have landed would be in the wrong table;"
+            " to change them, delete this IcebergTopic with deletionPolicy Retain, and create it again with other tables",
+        ),
+    )
+
+    by: Annotated[str, Field(pattern=r"^(key|header:.+|\$(\.[A-Za-z_][A-Za-z0-9_]*)+)$", max_length=MOST_PATH)] = Field(
+        description="The value that decides, as text: $.FIELD of the record, $.FIELD.MEMBER of a struct, header:NAME, or key. A field can have"
+        " the type string, int, long, boolean or uuid. In JSON, it need not be a column."
+    )
+    tables: Annotated[tuple[RouteTableSpec, ...], Field(min_length=1, max_length=MOST_ROUTES)] = Field(
+        description="The routes, in order.", json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    otherwise: Literal["DeadLetter", "Table"] = Field(
+        default="DeadLetter",
+        description="Treatment of records that no route takes. DeadLetter: they are bad records, and spec.ingestion.onBadRecord applies."
+        " Table: they are rows of the topic's own table.",
+    )
+
+
+class RouteSpec(ApiModel):
+    """The route of an IcebergTopic that the operator made for a table of another one."""
+
+    of: ResourceName = Field(
+        description="metadata.name of the IcebergTopic whose spec.routes has this table. Immutable."
+    )
+
+
 class DeletionPolicy(ApiModel):
     """Deletion of data together with the resource."""
 
@@ -753,6 +821,12 @@ class IcebergTopicSpec(ApiModel):
         _immutable("table.catalog"),
         _immutable("table.__namespace__"),
         _immutable("table.name"),
+        _immutable("route.of"),
+        Rule(
+            "has(self.routes) == has(oldSelf.routes)",
+            "routes is immutable: it cannot be set or removed later; create another IcebergTopic for another Kafka topic",
+        ),
+        Rule("!has(self.routes) || !has(self.route)", "set routes or route, not both"),
     )
 
     profile: ConfiguredName | None = Field(
@@ -804,6 +878,15 @@ class IcebergTopicSpec(ApiModel):
     )
     table: TableSpec = Field(default=TableSpec(), description="The Iceberg table.")
     ingestion: IngestionSpec = Field(default=IngestionSpec(), description="Ingestion of records into the table.")
+    routes: RoutesSpec | None = Field(
+        default=None,
+        description="Further tables for the records of the topic. Each record goes to one of them, or to the topic's own table.",
+    )
+    route: RouteSpec | None = Field(
+        default=None,
+        description="Set by the operator in the IcebergTopics that it makes for spec.routes. They land records of a topic that another"
+        " IcebergTopic manages. Change that IcebergTopic, because the operator restores their spec.",
+    )
     quality: QualitySpec | None = Field(default=None, description="Rules for the rows of the table.")
     compaction_policy_ref: PolicyRef | None = Field(
         default=None,
@@ -849,6 +932,24 @@ class TableStatus(ApiModel):
         default=None,
         max_length=512,
         description="Name of the dead-letter table. It exists after the first dead letter.",
+    )
+
+
+class RoutedTableStatus(ApiModel):
+    """Observed state of a table of spec.routes. Its IcebergTopic has more."""
+
+    name: str = Field(max_length=128, description="Name of the table.")
+    topic: str = Field(max_length=253, description="metadata.name of the IcebergTopic of the table.")
+    identifier: str | None = Field(
+        default=None, max_length=512, description="Name of the table: catalog.namespace.name."
+    )
+    uuid: str | None = Field(default=None, max_length=64, description="Iceberg's UUID of the table.")
+    ready: Literal["True", "False", "Unknown"] = Field(description="Status of Ready of the IcebergTopic.")
+    reason: str = Field(max_length=64, description="Reason of Ready of the IcebergTopic.")
+    fresh: Literal["True", "False", "Unknown"] = Field(description="Status of Fresh of the IcebergTopic.")
+    last_commit_time: datetime | None = Field(default=None, description="Time of the last commit with records.")
+    dead_letters: Int64 | None = Field(
+        default=None, description="Number of records that have landed in the dead-letter table of this table."
     )
 
 
@@ -1091,6 +1192,9 @@ class IcebergTopicStatus(ApiModel):
     partitions: int | None = Field(default=None, description="Number of partitions of the topic.")
     bootstrap_servers: str | None = Field(default=None, max_length=2048, description="Address for Kafka clients.")
     table: TableStatus | None = Field(default=None, description="Observed state of the table.")
+    tables: Annotated[tuple[RoutedTableStatus, ...], Field(max_length=MOST_ROUTES)] = Field(
+        default=(), description="Observed state of the tables of spec.routes."
+    )
     record_schema: SchemaStatus | None = Field(
         default=None, alias="schema", description="Changes of the table that the schema needs."
     )

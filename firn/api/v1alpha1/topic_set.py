@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, WithJsonSchema
 
 from firn.api.model import ApiModel, Condition, Int64, ObjectMeta, Rule
-from firn.api.structural import VALIDATIONS, Schema, structural
+from firn.api.structural import Schema, structural, unchecked
 from firn.api.v1alpha1.iceberg_topic import IcebergTopicSpec
 from firn.api.v1alpha1.policy import NAME_RULE, ConfiguredName
 from firn.model.errors import InvalidSpecError
@@ -19,35 +19,16 @@ MOST_REFUSED = 20
 """Most refused topics that a status lists."""
 MOST_PATTERN = 1024
 
-_SET_BY_OPERATOR = ("profile", "topicName")
+_SET_BY_OPERATOR = ("profile", "topicName", "route")
 """Fields of an IcebergTopic's spec that the operator sets itself."""
-_OF_TEXTS = ("pattern", "format")
-"""Keywords that a text with placeholders does not meet."""
 
 PatternText = Annotated[str, Field(min_length=1, max_length=MOST_PATTERN)]
 MetadataText = Annotated[str, Field(max_length=4096)]
 Why = Literal["NameConflict", "InvalidName", "TableConflict", "TopicTaken", "MatchedByOlderSet", "InvalidSpec"]
 
 
-def with_placeholders(schema: Schema) -> Schema:
-    """Return a structural schema that also accepts texts with placeholders.
-
-    It has no rules and no defaults: the API server checks and completes the IcebergTopics.
-    """
-    if "type" not in schema:
-        return schema  # a union, whose texts are fixed words
-    dropped = {VALIDATIONS, "default", *(_OF_TEXTS if schema["type"] == "string" else ())}
-    result = {key: value for key, value in schema.items() if key not in dropped}
-    if "properties" in schema:
-        result["properties"] = {name: with_placeholders(each) for name, each in schema["properties"].items()}
-    for key in ("items", "additionalProperties"):
-        if isinstance(schema.get(key), dict):
-            result[key] = with_placeholders(schema[key])
-    return result
-
-
 def _template_spec() -> Schema:
-    schema = with_placeholders(structural(IcebergTopicSpec.model_json_schema(by_alias=True)))
+    schema = unchecked(structural(IcebergTopicSpec.model_json_schema(by_alias=True)))
     members = {name: each for name, each in schema["properties"].items() if name not in _SET_BY_OPERATOR}
     return {**schema, "properties": members}
 

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+import numpy as np
 import pyarrow as pa
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
@@ -512,22 +513,34 @@ class Subject:
     table: str
     from_earliest: bool
     skips: bool
+    others: tuple[str, ...] = ()
+    """Further tables of the topic: those of ``spec.routes``."""
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "Subject":
-        """Read the manifest. Raises InvalidSpecError if its status does not name topic and table yet."""
+        """Read the manifest. Raises InvalidSpecError if its status does not name topic and table yet, or it has only a part of a
+        topic's records."""
         status = manifest.get("status") or {}
         table = status.get("table") or {}
         if not table.get("identifier") or not status.get("topicName"):
             name = f"{manifest['metadata']['namespace']}/{manifest['metadata']['name']}"
             raise InvalidSpecError(f"IcebergTopic {name} has no topic and table yet; read its conditions")
-        ingestion = (manifest.get("spec") or {}).get("ingestion") or {}
+        spec = manifest.get("spec") or {}
+        if spec.get("route") is not None:
+            parent = f"{manifest['metadata']['namespace']}/{spec['route']['of']}"
+            raise InvalidSpecError(
+                f"IcebergTopic {manifest['metadata']['name']} has only a part of the records of its Kafka topic; run firn audit {parent}, which"
+                " compares all tables"
+            )
+        ingestion = spec.get("ingestion") or {}
+        place = table["identifier"].rpartition(".")[0]
         return cls(
             profile=status["profile"],
             topic=status["topicName"],
             table=table["identifier"],
             from_earliest=ingestion.get("startFrom", "Earliest") == "Earliest",
             skips=ingestion.get("onBadRecord") == "Skip",
+            others=tuple(f"{place}.{each['name']}" for each in (spec.get("routes") or {}).get("tables") or ()),
         )
 
 
@@ -543,12 +556,11 @@ def audit_resource(
     """
     subject = Subject.from_manifest(manifest)
     connection = settings.kafka_connection(subject.profile, config.profiles[subject.profile], config.namespace)
-    table, dead = tables(Lake(config), subject.table)
+    lake = Lake(config)
     return audit_tables(
         kafka.client_settings(connection),
         subject.topic,
-        table,
-        dead,
+        [tables(lake, identifier) for identifier in (subject.table, *subject.others)],
         report,
         from_earliest=subject.from_earliest,
         skips=subject.skips,
@@ -582,31 +594,42 @@ def _removal(dead: Table | None) -> str | None:
 def audit_tables(
     client: Mapping[str, Any],
     topic: str,
-    table: Table,
-    dead: Table | None,
+    parts: Sequence[tuple[Table, Table | None]],
     report: Callable[[str], None],
     *,
     from_earliest: bool = True,
     skips: bool = False,
     drops: bool = False,
 ) -> Audit:
-    """Audit a topic and its `tables`. ``client`` are librdkafka's settings. Raises UnavailableError."""
+    """Audit a topic and its `tables`, each with its dead letters. With several, each record has to be in one of them.
+
+    ``client`` are librdkafka's settings. Raises UnavailableError.
+    """
     live = live_topic(client, topic)
-    landed = landed_offsets(table, live.topic_id)
+    own = [landed_offsets(table, live.topic_id) for table, _ in parts]
+    landed = together(own)
     starts, ends, log = log_offsets(client, topic, landed, report)
-    earlier, history = before(table, live.topic_id)
-    earlier_dead, dead_history = before(dead, live.topic_id) if dead is not None else (None, True)
-    losses = Losses.read(table.properties.get(names.TABLE_LOST))
+    all_tables = [each for pair in parts for each in pair if each is not None]
+    earlier = {id(table): before(table, live.topic_id) for table in all_tables}
+    history = all(has_history for _, has_history in earlier.values())
+    losses = [Losses.read(table.properties.get(names.TABLE_LOST)) for table, _ in parts]
     rows = Rows(
-        row_offsets(table, _landed_id(table)),
-        row_offsets(dead),
-        row_offsets(table, earlier) if earlier is not None else (),
-        row_offsets(dead, earlier_dead) if earlier_dead is not None else (),
-        losses.of_topic(live.topic_id),
-        names.REPLAY in table.properties,
+        (
+            batch
+            for (table, _), its in zip(parts, own, strict=True)
+            for batch in _without(row_offsets(table, _landed_id(table)), landed, its)
+        ),
+        (batch for _, dead in parts for batch in row_offsets(dead)),
+        [batch for table, _ in parts for batch in _earlier_offsets(table, earlier)],
+        [batch for _, dead in parts if dead is not None for batch in _earlier_offsets(dead, earlier)],
+        _joined([each.of_topic(live.topic_id) for each in losses]),
+        any(names.REPLAY in table.properties for table, _ in parts),
     )
-    drops = drops or any(rows_removed(each) for each in (table, dead) if each is not None)
-    decided = decided_from(table, dead, live.topic_id, landed, has_history=history and dead_history)
+    drops = drops or any(rows_removed(each) for each in all_tables)
+    decided = AuditFrom(topic_id=live.topic_id)
+    for (table, dead), its in zip(parts, own, strict=True):
+        found = decided_from(table, dead, live.topic_id, its, has_history=history)
+        decided = decided.raised(found.offsets).model_copy(update={"mixed": decided.mixed or found.mixed})
     partitions = compare(
         landed,
         starts,
@@ -618,17 +641,45 @@ def audit_tables(
         decided=decided,
     )
     waiting = sum(max(0, end - max(landed.get(partition, 0), starts[partition])) for partition, end in ends.items())
-    return Audit(
-        partitions,
-        live.compacted,
-        skips,
-        history and dead_history,
-        drops,
-        waiting,
-        losses,
-        decided,
-        _unpublished(table),
-    )
+    # All tables of a topic lose the same offsets.
+    most = max(losses, key=lambda each: each.since(0)[0])
+    unpublished = "; ".join(note for table, _ in parts if (note := _unpublished(table)))
+    return Audit(partitions, live.compacted, skips, history, drops, waiting, most, decided, unpublished)
+
+
+def together(landed: Sequence[Offsets]) -> Offsets:
+    """Return the offsets before which all tables have landed their records."""
+    common = set(landed[0]).intersection(*landed)
+    return {partition: min(each[partition] for each in landed) for partition in sorted(common)}
+
+
+def _without(batches: Iterator[pa.Table], landed: Offsets, own: Offsets) -> Iterator[pa.Table]:
+    """Yield rows without those that a table has landed before another table of the topic has read these offsets."""
+    ahead = {
+        partition: (landed.get(partition, 0), end) for partition, end in own.items() if landed.get(partition) != end
+    }
+    for batch in batches:
+        if not ahead:
+            yield batch
+            continue
+        partitions, offsets = (batch.column(place).to_numpy() for place in (0, 1))
+        kept = np.ones(len(batch), bool)
+        for partition, (start, end) in ahead.items():
+            kept &= ~((partitions == partition) & (offsets >= start) & (offsets < end))
+        yield batch.filter(pa.array(kept))
+
+
+def _earlier_offsets(table: Table, earlier: Mapping[int, tuple[int | None, bool]]) -> Iterator[pa.Table]:
+    snapshot, _ = earlier[id(table)]
+    return row_offsets(table, snapshot) if snapshot is not None else iter(())
+
+
+def _joined(ranges: Sequence[Mapping[int, Sequence[tuple[int, int]]]]) -> dict[int, list[tuple[int, int]]]:
+    joined: dict[int, list[tuple[int, int]]] = {}
+    for each in ranges:
+        for partition, listed in each.items():
+            joined.setdefault(partition, []).extend(place for place in listed if place not in joined[partition])
+    return joined
 
 
 def as_json(audit: Audit) -> str:

@@ -312,6 +312,8 @@ class Loop:
                 or topic.attempts.failures
                 or topic.reading.spark_source
                 or self._large(topic)
+                # Tasks tell topics apart by their names.
+                or any(topic.job.topic == other.job.topic for other in group)
             ):
                 continue
             if size + topic.lag_bytes > self._settings.bytes_per_commit:
@@ -424,8 +426,12 @@ class Loop:
 
 
 def _claims(job: IngestJob) -> tuple[_Claim, _Claim]:
-    """Return the table and the Kafka topic of a contract. Two topics of a driver never have one of them in common."""
-    return ("table", job.table.identifier), ("topic", job.profile, job.topic)
+    """Return the table and the Kafka topic of a contract. Two topics of a driver never have one of them in common.
+
+    Contracts with routes share their Kafka topic.
+    """
+    table = ("table", job.table.identifier)
+    return table, (("topic", job.profile, job.topic) if job.route is None else table)
 
 
 def _needs_preparation(topic: Topic, now: float) -> bool:

@@ -102,8 +102,11 @@ class Watcher:
             topic.log.aged_at, topic.log.oldest_at = now, None
         wall, age = time.time(), FIRST_AGE
         while asked and age < LAST_AGE:
+            wanted: dict[str, set[int]] = {}
+            for topic, parts in asked.items():
+                wanted.setdefault(topic.job.topic, set()).update(parts)
             found = kafka.since(
-                {topic.job.topic: tuple(parts) for topic, parts in asked.items()}, int((wall - age) * 1000)
+                {name: tuple(sorted(parts)) for name, parts in wanted.items()}, int((wall - age) * 1000)
             )
             older = {}
             for topic, parts in asked.items():

@@ -278,17 +278,25 @@ class Run:
         return dead if dead is not None and dead.properties().get(names.TABLE_OWNER) is not None else None
 
     def _audit(self, work: AuditWork, target: TableTarget, table: Any, may: Callable[[], None]) -> AuditReport | None:
-        source = audit.Source(
-            table, quoted(target.catalog, target.namespace, target.name), target.metadata_columns == "Flat"
-        )
+        tables = [self._audited(target, table)]
+        for other in work.others:
+            found = self._tables.load(other.catalog, other.namespace, other.name)
+            if found is None:
+                return None  # the driver creates it
+            if unreadable_column(self._spark._jvm, found) is not None:
+                return None
+            tables.append(self._audited(other, found))
+        with closing(Kafka(work.profile, self.run.kafka[work.profile])) as kafka:
+            return audit.audit(self._spark, tables, kafka, work.topic, may)
 
+    def _audited(self, target: TableTarget, table: Any) -> audit.Tables:
         def dead() -> audit.Source | None:
             letters = self._dead_letters(target)
             name = quoted(target.catalog, target.namespace, names.dead_letters(target.name))
             return audit.Source(letters, name) if letters is not None else None
 
-        with closing(Kafka(work.profile, self.run.kafka[work.profile])) as kafka:
-            return audit.audit(self._spark, source, dead, kafka, work.topic, may)
+        name = quoted(target.catalog, target.namespace, target.name)
+        return audit.Tables(audit.Source(table, name, target.metadata_columns == "Flat"), dead)
 
     def _replay(
         self, work: ReplayWork, subject: Subject, workers: ThreadPoolExecutor, may: Callable[[], None]

@@ -25,6 +25,7 @@ from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
 from firn_spark.worker.projections.projector import Projector
+from firn_spark.worker.projections.routing import Router
 from firn_spark.worker.quality.rules import FailedRule, Failures, Rules, first_errors
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -44,9 +45,9 @@ class Decoded:
     """The result of decoding a batch.
 
     ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
-    ``excluded`` count records without a row. ``halts`` are new halts. ``sample`` is the last of the errors that made a
-    dead letter or a skipped record. ``codes`` counts these errors by cause. ``times`` are those of `Columns`. ``failed`` counts the
-    records that failed each quality rule.
+    ``excluded`` count records without a row, and ``unrouted`` those of other tables of the topic.
+    ``halts`` are new halts. ``sample`` is the last of the errors that made a dead letter or a skipped record. ``codes`` counts these
+    errors by cause. ``times`` are those of `Columns`. ``failed`` counts the records that failed each quality rule.
     """
 
     rows: pa.Table
@@ -58,6 +59,7 @@ class Decoded:
     times: Mapping[str, Times]
     failed: Mapping[str, int]
     codes: Mapping[str, int]
+    unrouted: int = 0
 
 
 class Decoder:
@@ -91,6 +93,7 @@ class Decoder:
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
         self._projector = None if job.record_schema.projection is None else Projector(job.record_schema)
+        self._router = Router(job.route) if job.route is not None else None
         self._keys = KeyColumns(job.record_schema.key, key_schemas) if job.record_schema.key is not None else None
         # The rules of an earlier contract name a renamed column as it was before.
         earlier = former_names(columns, job.record_schema.renames)
@@ -119,12 +122,13 @@ class Decoder:
         if left_out.any():
             kept = np.flatnonzero(~left_out)
             records, forced = records.select(kept), forced[kept]
+        records, forced, misrouted, unrouted = self._routed(records, forced)
 
         columns = self._format.decode(records)
         ids = columns.schema_ids
         if self._projector is not None:
             columns = self._projector.project(records, columns)
-        errors = columns.errors
+        errors = {**columns.errors, **misrouted}
         kafka = kafka_columns(records)
         members = kafka if ids is None else [*kafka, id_column(ids)]
         of_keys: list[pa.Array] = []
@@ -154,7 +158,21 @@ class Decoder:
             columns.times,
             _counted(failures, records, sorted_out.halts),
             sorted_out.codes,
+            unrouted,
         )
+
+    def _routed(self, records: Fetched, forced: Numbers) -> tuple[Fetched, Numbers, Mapping[int, BadRecordError], int]:
+        """Return the records that go to this table, which of them are forced to be dead letters, the bad ones among them, and the
+        number of the others."""
+        if self._router is None:
+            return records, forced, {}, 0
+        mine, errors = self._router.sort(records)
+        if mine.all():
+            return records, forced, errors, 0
+        kept = np.flatnonzero(mine)
+        places = np.cumsum(mine) - 1
+        misrouted = {int(places[index]): error for index, error in errors.items()}
+        return records.select(kept), forced[kept], misrouted, len(records) - len(kept)
 
     def _judge(self, arrays: Sequence[pa.Array], errors: Mapping[int, BadRecordError]) -> list[Failures]:
         if self._rules is None:

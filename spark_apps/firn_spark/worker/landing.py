@@ -65,7 +65,7 @@ class Kind(StrEnum):
 class TaskStats(TypedDict):
     """Counts of a task for one topic.
 
-    ``bytes`` counts keys and values read. ``partitions`` maps the partition's
+    ``unrouted`` counts records of other tables of the topic, and ``bytes`` keys and values read. ``partitions`` maps the partition's
     number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
     record, empty if there is none; ``path`` has no text of the record. ``codes`` counts dead and skipped records by code. ``times``
     maps fields to `Times`, and ``rules`` quality rules to the records that failed them.
@@ -75,6 +75,7 @@ class TaskStats(TypedDict):
     dead: int
     skipped: int
     excluded: int
+    unrouted: int
     bytes: int
     partitions: dict[str, list[int]]
     code: str
@@ -228,6 +229,7 @@ class _Topic:
             "dead": 0,
             "skipped": 0,
             "excluded": 0,
+            "unrouted": 0,
             "bytes": 0,
             "partitions": {},
             "code": "",
@@ -290,6 +292,7 @@ class _Topic:
         stats["dead"] += 0 if decoded.dead is None else decoded.dead.num_rows
         stats["skipped"] += decoded.skipped
         stats["excluded"] += decoded.excluded
+        stats["unrouted"] += decoded.unrouted
         if decoded.sample is not None:
             stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
         for code, count in decoded.codes.items():

@@ -134,7 +134,24 @@ ACCEPTED: dict[str, Manifest] = {
     "64 configs": {"config": {f"key.{number}": "x" for number in range(64)}},
 }
 
+
+def routed(*tables: Manifest, by: str = "$.type", **more: Any) -> Manifest:
+    return {"routes": {"by": by, "tables": list(tables or [{"match": "order", "name": "orders"}]), **more}}
+
+
 REFUSED: dict[str, tuple[Manifest, str]] = {
+    "no routes": ({"routes": {"by": "key", "tables": []}}, "spec.routes.tables"),
+    "51 routes": (routed(*({"match": f"a{n}", "name": f"t{n}"} for n in range(51))), "spec.routes.tables"),
+    "a route without name": (routed({"match": "order"}), "spec.routes.tables[0].name"),
+    "a route to a name with a dash": (routed({"match": "a", "name": "a-b"}), "spec.routes.tables[0].name"),
+    "routes by a value": (routed(by="value"), "spec.routes.by"),
+    "routes by no field": (routed(by="$."), "spec.routes.by"),
+    "routes that skip": (routed(otherwise="Skip"), "spec.routes.otherwise"),
+    "a table of routes with routes": ({**routed(), "route": {"of": "events"}}, "set routes or route, not both"),
+    "a wrong schema of a route": (
+        routed({"match": "a", "name": "a", "schema": {"format": "Csv"}}),
+        "spec.routes.tables[0].schema.format",
+    ),
     # rules
     "raw and format": (
         {"schema": {"raw": "String", "format": "Json", "fields": [{"name": "a", "type": "int"}]}},
@@ -425,6 +442,17 @@ UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
         )
         for change, before, after in (("changed", first, other), ("set", {}, first), ("unset", first, {}))
     },
+    "route set": ({}, {"route": {"of": "a"}}, "route.of is immutable"),
+    "routes set": ({}, routed(), "routes is immutable: it cannot be set or removed later"),
+    "routes unset": (routed(), {}, "routes is immutable: it cannot be set or removed later"),
+    "routes by another value": (routed(), routed(by="key"), "by, otherwise, and the order, names"),
+    "other records of routes": (routed(), routed(otherwise="Table"), "by, otherwise, and the order, names"),
+    "a route more": (
+        routed(),
+        routed({"match": "order", "name": "orders"}, {"match": "b", "name": "b"}),
+        "by, otherwise, and the order, names",
+    ),
+    "another expression": (routed(), routed({"match": "x", "name": "orders"}), "by, otherwise, and the order, names"),
     "partitions lowered": ({"partitions": 6}, {"partitions": 3}, "partitions can only be increased"),
     "metadataColumns changed": ({}, {"table": {"metadataColumns": "Flat"}}, "metadataColumns is immutable"),
     "metadataColumns unset": ({"table": {"metadataColumns": "Flat"}}, {}, "metadataColumns is immutable"),
@@ -454,6 +482,17 @@ UPDATES_ACCEPTED: dict[str, tuple[Manifest, Manifest]] = {
         fields({"name": "a", "type": "long"}, {"name": "b", "type": "int"}),
     ),
     "an empty table": ({}, {"table": {}}),
+    "the schema and layout of a route": (
+        routed(),
+        routed(
+            {
+                "match": "order",
+                "name": "orders",
+                "partitionBy": ["a"],
+                "schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}]},
+            }
+        ),
+    ),
 }
 
 
@@ -591,6 +630,19 @@ STATUS: Manifest = {
     "topicId": "3LsnXJaYQWGOZVMqYjbBfQ",
     "partitions": 6,
     "bootstrapServers": "firn-broker-classic-bootstrap.firn-system.svc:9092",
+    "tables": [
+        {
+            "name": "orders",
+            "topic": "status-orders",
+            "identifier": "lake.demo.orders",
+            "uuid": "u",
+            "ready": "True",
+            "reason": "AllReady",
+            "fresh": "Unknown",
+            "lastCommitTime": "2024-01-01T00:00:00Z",
+            "deadLetters": 2**40,
+        }
+    ],
     "table": {
         "identifier": "lake.demo.status",
         "uuid": "u",

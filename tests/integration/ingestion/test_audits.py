@@ -7,7 +7,7 @@ from firn.model.jobs import IngestJob
 from firn.model.maintenance import AuditReport
 from firn.model.progress import AuditFrom
 from firn_spark.kafka.admin import Kafka
-from firn_spark.maintenance.steps.audit import Source, audit
+from firn_spark.maintenance.steps.audit import Source, Tables, audit
 from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.world import Record, World, value
 
@@ -24,7 +24,7 @@ def audited(world: World, job: IngestJob) -> AuditReport | None:
     rows = source("")
     assert rows is not None
     kafka = Kafka("classic", world.broker.connection)
-    return audit(world.spark, rows, lambda: source("__dlq"), kafka, target.name, lambda: None)
+    return audit(world.spark, [Tables(rows, lambda: source("__dlq"))], kafka, target.name, lambda: None)
 
 
 def test_an_audit_finds_missing_and_doubled_rows_and_no_others(world: World) -> None:

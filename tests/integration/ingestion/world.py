@@ -361,13 +361,18 @@ def exactly(partition_ends: Mapping[int, int]) -> Counter[tuple[int, int]]:
     return Counter({(part, offset): 1 for part, end in partition_ends.items() for offset in range(end)})
 
 
-def audit_of(world: World, job: IngestJob) -> audit.Audit:
-    """Audit the topic as the command does."""
+def audit_of(world: World, *jobs: IngestJob, letters: bool = False) -> audit.Audit:
+    """Audit the topic of these tables as the command does, with or without dead letters."""
+    job = jobs[0]
     connection = world.settings.catalogs[job.table.catalog]
     properties = {**connection.properties, PY_IO_IMPL: ARROW_IO, "s3.region": "us-east-1"}
     catalog = open_catalog(job.table.catalog, connection.model_copy(update={"properties": properties}))
-    table = catalog.load_table((job.table.namespace, job.table.name))
-    return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, table, None, print)
+    parts = []
+    for each in jobs:
+        table, dead = (each.table.namespace, each.table.name), (each.table.namespace, f"{each.table.name}__dlq")
+        has_letters = letters and catalog.table_exists(dead)
+        parts.append((catalog.load_table(table), catalog.load_table(dead) if has_letters else None))
+    return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, parts, print)
 
 
 __all__ = ["FIELDS", "Record", "Self", "World", "audit_of", "exactly", "places", "time", "value"]

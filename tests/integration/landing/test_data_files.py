@@ -301,6 +301,7 @@ def test_every_row_lands_once_with_little_memory_and_small_files(spark: Any) -> 
         "dead": 0,
         "skipped": 0,
         "excluded": 0,
+        "unrouted": 0,
         "bytes": sum(map(payload, moved)),
         "partitions": {"0": [360, 0, 359]},
     }

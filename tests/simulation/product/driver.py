@@ -118,7 +118,7 @@ class Tasks(LandingJobs):
         data: list[Row] = []
         dead: list[Row] = []
         results: list[tuple[str, str]] = []
-        counts = {"rows": 0, "dead": 0, "skipped": 0, "excluded": 0}
+        counts = {"rows": 0, "dead": 0, "skipped": 0, "excluded": 0, "unrouted": 0}
         bounds: dict[str, list[int]] = {}
         for part, (start, end) in ranges.items():
             records = self._host.request("task.read", partial(read, self._log, landing.job.topic, part, start, end))

@@ -34,6 +34,18 @@ STATUS: Manifest = {
         "lastCommitTime": "2026-03-01T11:59:18Z",
         "haltedAt": {"partition": 2, "offset": 71},
     },
+    "tables": [
+        {
+            "name": "refunds",
+            "topic": "orders-refunds",
+            "identifier": "lake.demo.refunds",
+            "ready": "True",
+            "reason": "AllReady",
+            "fresh": "True",
+            "lastCommitTime": "2026-03-01T11:59:18Z",
+            "deadLetters": 3,
+        }
+    ],
     "losses": [{"name": "1-abc", "offsets": 5000, "ranges": "partition 0, offsets 1 to 5000: the log deleted them"}],
     "maintenance": {
         "dataFiles": 4000,
@@ -124,7 +136,7 @@ def test_json_has_the_sections_and_the_next_step() -> None:
     document = json.loads(json.dumps(report(READY)))
     assert set(document) == {
         "namespace", "name", "ready", "generation", "observedGeneration", "deleting", "nextStep", "conditions", "topic", "table",
-        "schema", "ingestion", "deadLetters", "quality", "publish", "losses", "maintenance", "audit", "events",
+        "schema", "ingestion", "deadLetters", "quality", "publish", "tables", "losses", "maintenance", "audit", "events",
     }  # fmt: skip
     assert document["nextStep"] == ""
     assert document["deadLetters"] == {

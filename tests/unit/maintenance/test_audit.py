@@ -145,7 +145,10 @@ def test_a_topic_that_has_landed_nothing_is_exact_only_without_records(
     table = SimpleNamespace(currentSnapshot=lambda: None, properties=dict, name=lambda: "lake.shop.orders")
     nothing: Any = None
     kafka: Any = Brokers(7, end)
-    assert audit.audit(nothing, audit.Source(table, "orders"), lambda: None, kafka, "orders", lambda: None) == report
+    assert (
+        audit.audit(nothing, [audit.Tables(audit.Source(table, "orders"), lambda: None)], kafka, "orders", lambda: None)
+        == report
+    )
 
 
 def test_offsets_that_the_table_records_as_lost_are_no_gaps() -> None:
@@ -205,7 +208,7 @@ def test_an_audit_reads_the_losses_of_the_live_topic_from_the_table(monkeypatch:
     kafka: Any = SimpleNamespace(
         topics=lambda names: {"t": TopicInfo("id-1", (0,))}, starts=lambda asked: {"t": {0: 0}}, connection=None
     )
-    report = audit.audit(None, audit.Source(table, "t"), lambda: None, kafka, "t", lambda: None)
+    report = audit.audit(None, [audit.Tables(audit.Source(table, "t"), lambda: None)], kafka, "t", lambda: None)
     assert report is not None
     assert (report.missing, report.unproved) == (0, 0)
     assert searched == [{0: [(7, 8)]}]

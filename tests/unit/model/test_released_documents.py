@@ -44,6 +44,8 @@ REPLAY: dict[str, Any] = {
     "records": 1000,
 }
 
+OTHER: dict[str, Any] = json.loads((RELEASED / "0.1.0" / "ingest-job.json").read_text())["table"] | {"name": "refunds"}
+
 NEW: dict[str, dict[str, Any]] = {
     "ingest-job": {
         "adopt": {
@@ -139,7 +141,16 @@ NEW: dict[str, dict[str, Any]] = {
     "maintenance-run": {
         "kafka": {"classic": {**KAFKA, "sasl_tokens": TOKENS}},
         "catalogs": {"more": {"type": "rest", "uri": "u", "warehouse": "w", "own_references": True}},
-        "tables": [{"audit": {"profile": "diskless", "topic": "shop.orders"}, "replay": REPLAY}],
+        "tables": [
+            {
+                "audit": {
+                    "profile": "diskless",
+                    "topic": "shop.orders",
+                    "others": [OTHER],
+                },
+                "replay": REPLAY,
+            }
+        ],
         "registries": {
             "main": {
                 "url": "https://registry:8081",
@@ -219,6 +230,8 @@ def merged(old: Any, new: Any) -> Any:
     return new
 
 
+_values = merged(written(VERSIONS[-1], "ingest-job")["record_schema"], NEW["ingest-job"]["record_schema"])
+NEW["ingest-job"]["route"] = {"values": _values, "match": "order", "before": ["refund"], "otherwise": "Table"}
 REPLAY["job"] = merged(written(VERSIONS[-1], "ingest-job"), NEW["ingest-job"])
 
 

@@ -55,6 +55,7 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "dead": 1,
             "skipped": 0,
             "excluded": 0,
+            "unrouted": 0,
             "bytes": size,
             "partitions": partitions,
             "code": "WrongKind",

@@ -95,6 +95,7 @@ def test_results_of_tasks_are_added_up() -> None:
         "dead": 1,
         "skipped": 2,
         "excluded": 4,
+        "unrouted": 0,
         "bytes": 50,
         "partitions": {"0": [10, 0, 9]},
         "code": "WrongKind",

@@ -75,6 +75,8 @@ class TopicAgreement:
         origin = _origin(observed, ConditionType.TOPIC_READY)
         if recalled.topic is not None:
             return replace(findings, topic=recalled.topic, topic_origin=origin or Reason.ADOPTED)
+        if observed.entry.parent is not None:
+            return await self._follow_parent(observed, findings)
         try:
             live = await self._context.ports.topics.describe(observed.entry.profile, observed.resource.topic_name)
             if live is not None and not await self._may_have(observed, live):
@@ -102,6 +104,23 @@ class TopicAgreement:
         done += _step_announcements(topic, steps, repaired=recalled.settled)
         done += _dry_run_announcements(observed, live)
         return replace(findings, topic=live, topic_origin=origin, announcements=(*findings.announcements, *done))
+
+    async def _follow_parent(self, observed: ObservedTopic, findings: TopicFindings) -> TopicFindings:
+        """Find the Kafka topic of the resource with the routes. Only that resource creates and changes the topic."""
+        parent, name = observed.parent, observed.resource.topic_name
+        known = parent.status.get("topicId") if parent is not None else None
+        origin = status.origin_before(parent.status, ConditionType.TOPIC_READY) if parent is not None else None
+        try:
+            live = await self._context.ports.topics.describe(observed.entry.profile, name)
+        except FirnError as error:
+            return replace(findings, topic=error)
+        if live is None or live.topic_id != known or origin is None or observed.parent_schema is None:
+            of = parent.name[1] if parent is not None else ""
+            waits = NotReadyError(
+                f"waiting for IcebergTopic {of}, which manages Kafka topic {name}; read its conditions"
+            )
+            return replace(findings, topic=waits)
+        return replace(findings, topic=live, topic_origin=origin)
 
     async def _may_have(self, observed: ObservedTopic, live: TopicState) -> bool:
         """Return True if the resource may have a Kafka topic that exists; False if only the catalog could show it.

@@ -220,6 +220,8 @@ class TopicDeletion:
     async def _drop_topic(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:
         if observed.resource.spec.deletion_policy.topic != "Delete" or observed.topic_rival is not None:
             return None
+        if observed.entry.parent is not None:
+            return None
         profile, topic = observed.entry.profile, observed.resource.topic_name
         if profile not in self._context.config.profiles:
             if "topicId" not in observed.entry.status:

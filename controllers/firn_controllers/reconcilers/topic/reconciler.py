@@ -21,6 +21,7 @@ from firn_controllers.policies.outcome import PolicyBinding, TopicMaintenance
 from firn_controllers.ports import TableState, TopicState
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.routes import RoutedTables
 from firn_controllers.reconcilers.topic.agreement import TopicAgreement
 from firn_controllers.reconcilers.topic.contracts import JobContracts
 from firn_controllers.reconcilers.topic.deletion import TopicDeletion
@@ -44,6 +45,7 @@ class TopicReconciler:
         self._schemas = TopicSchemas(context)
         self._reports = TopicReports(context)
         self._agreement = TopicAgreement(context, self._memory, self._failures, self._contracts)
+        self._routed = RoutedTables(context)
         self._deletion = TopicDeletion(context, self._memory, self._contracts, self._reports)
 
     async def reconcile(self, name: Name) -> Outcome:
@@ -97,6 +99,8 @@ class TopicReconciler:
         if findings is None:
             return Outcome(after=VISIBLE_SOON, lane=Lane.NEWS)
         self._memory.remember(followed, recalled, findings)
+        if followed.resource.spec.routes is not None:
+            findings = replace(findings, tables=await self._routed.agree(followed, findings))
         if isinstance(findings.topic, TopicState):
             self._context.board.configs[followed.entry.uid] = findings.topic.effective
         document = status.document(followed, findings)
@@ -159,8 +163,21 @@ class TopicReconciler:
             job=job,
             now=context.ports.clock.now(),
             other_partitions=self._other_partitions(entry),
+            parent=(parent := context.topics.get(entry.parent) if entry.parent is not None else None),
+            parent_schema=self._schema_of_parent(parent),
             maintenance=self._maintenance(entry),
         )
+
+    def _schema_of_parent(self, parent: TopicEntry | None) -> RecordSchema | FirnError | None:
+        """Return the schema by which the route of a table reads records; None while the columns of a Protobuf text are not known."""
+        if parent is None or parent.resource is None:
+            return None
+        found = self._context.board.schemas.get(parent.uid)
+        if found is not None:
+            return found
+        schema = schema_of(parent.resource)
+        unknown = isinstance(schema, RecordSchema) and schema.has_found_columns and schema.subject is None
+        return None if unknown else schema
 
     async def _topic_rival(self, entry: TopicEntry) -> TopicEntry | None:
         """Return the older resource that owns the Kafka topic, or None.

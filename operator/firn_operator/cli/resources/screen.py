@@ -30,6 +30,7 @@ def lines(report: Mapping[str, Any]) -> list[Line]:
         *_section("Conditions", _conditions(report["conditions"])),
         *_section("Kafka topic", _fields(_topic(report))),
         *_section("Table", _fields(_table(report))),
+        *_section("Tables of routes", _tables(report["tables"])),
         *_section("Ingestion", _fields(_ingestion(report))),
         *_section("Quality rules", _quality(report["quality"])),
         *_section("Publishing", _fields(_publishing(report["publish"]))),
@@ -139,6 +140,19 @@ def _table(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "name", table.get("identifier", "")
     yield "location", table.get("location", "")
     yield "uuid", table.get("uuid", "")
+
+
+def _tables(tables: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    for each in tables:
+        mark: Style = "good" if each["ready"] == "True" else "bad" if each["ready"] == "False" else "dim"
+        sign = {"bad": "!", "dim": "?", "good": "+"}[mark]
+        parts = [each.get("identifier", each["name"]), f"IcebergTopic {each['topic']}"]
+        parts.append(
+            f"last commit {each['lastCommitTime']}" if each.get("lastCommitTime") else "no commit of records yet"
+        )
+        if each.get("deadLetters"):
+            parts.append(f"{each['deadLetters']:,} dead letters")
+        yield Line(f"  {sign} {each['reason']:<20} {', '.join(parts)}", mark, indent=8)
 
 
 def _ingestion(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

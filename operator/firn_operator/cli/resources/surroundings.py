@@ -70,6 +70,7 @@ class Surroundings:
         if resource is None:
             raise entry.problem or InvalidSpecError(f"IcebergTopic {entry.name[1]} cannot be read")
         job = self._contract(live)
+        parent = self.topics.get(entry.parent) if entry.parent is not None else None
         return ObservedTopic(
             config=self.config,
             entry=entry,
@@ -85,6 +86,10 @@ class Surroundings:
             job=job,
             now=self._now,
             other_partitions=self._other_partitions(entry),
+            parent=parent,
+            parent_schema=_schema(parent.resource, None)
+            if parent is not None and parent.resource is not None
+            else None,
             maintenance=self._maintenance(entry, wanted=wanted),
         )
 

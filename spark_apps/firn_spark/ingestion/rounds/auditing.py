@@ -37,7 +37,7 @@ def empty_offsets(passed: Passed, result: TopicResult) -> int:
 
 
 def _landed(result: TopicResult) -> int:
-    return result.rows + result.dead_rows + result.skipped + result.excluded
+    return result.rows + result.dead_rows + result.skipped + result.excluded + result.unrouted
 
 
 def _of_records(ranges: Ranges, result: TopicResult) -> str:

@@ -267,6 +267,8 @@ def halt(topic: Topic, partition: int, place: HaltPlace) -> None:
 
 
 def _empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
+    if topic.job.route is not None and not topic.landed_offsets:
+        return True  # an audit of the topic needs offsets of all its tables
     now = time.monotonic()
     topic.reading.empty_since = topic.reading.empty_since or now
     topic.reading.empty_records += sum(reached[part] - start for part, (start, _) in ranges.items())

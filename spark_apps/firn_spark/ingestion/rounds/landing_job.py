@@ -46,6 +46,8 @@ class TopicResult:
     dead_rows: int = 0
     skipped: int = 0
     excluded: int = 0
+    unrouted: int = 0
+    """Records that go to other tables of the topic."""
     bytes: int = 0
     records: int = 0
     partitions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -97,6 +99,7 @@ class TopicResult:
         self.dead_rows += stats["dead"]
         self.skipped += stats["skipped"]
         self.excluded += stats["excluded"]
+        self.unrouted += stats["unrouted"]
         self.bytes += stats["bytes"]
         if stats["code"]:
             self.code, self.path = stats["code"], stats["path"]
@@ -117,7 +120,7 @@ class TopicResult:
 
     @property
     def landed(self) -> bool:
-        """True if the tasks found records."""
+        """True if the tasks found records of the table."""
         return bool(self.rows or self.dead_rows or self.skipped or self.excluded)
 
 

@@ -1,4 +1,4 @@
-"""The full audit of a topic: every offset of its log that has landed has exactly one row or dead letter.
+"""The full audit of a topic: every offset of its log that has landed has exactly one row or dead letter, in one of its tables.
 
 The audit reads two columns, the partition and the offset, of the files that may have offsets which the log still has.
 It reads the log only at offsets without a row: markers of transactions, aborted and compacted records leave them.
@@ -6,9 +6,10 @@ Rows before the start of the log are not compared, because nothing can show what
 them while the log had their records.
 """
 
+import copy
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from operator import itemgetter
 from typing import Any
 
@@ -60,63 +61,106 @@ class Source:
         return f"_kafka{separator}partition", f"_kafka{separator}offset"
 
 
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """A table of a topic, and the function that loads its dead letters, which has to be called after the table was read."""
+
+    source: Source
+    dead: Callable[[], Source | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A table as it was read first, with the offsets that it has landed, and its dead letters, which were read later."""
+
+    source: Source
+    landed: Landed
+    snapshot: Any
+    decided: AuditFrom
+    dead: Source | None = None
+    since: int = 0
+
+    def with_letters(self, load: Callable[[], Source | None]) -> "_Read":
+        """Return the table with its dead letters, if these are of the same topic."""
+        dead = load()
+        landed = read_landed(dead.table) if dead is not None else None
+        if dead is None or landed is None or landed.topic_id != self.landed.topic_id:
+            return self
+        decided = self.decided.raised(_dropped(dead.table, self.landed.topic_id))
+        return replace(self, dead=dead, since=landed.letters[0], decided=decided)
+
+
 def audit(
-    spark: Any, source: Source, dead: Callable[[], Source | None], kafka: Kafka, topic: str, may: Callable[[], None]
+    spark: Any, tables: Sequence[Tables], kafka: Kafka, topic: str, may: Callable[[], None]
 ) -> AuditReport | None:
     """Compare the offsets of ``topic`` with the rows of its tables. None if it has records of which none has landed.
 
-    ``dead`` loads the dead-letter table, after the topic's table was read. ``may`` raises if the run has to stop. Raises
-    FirnError.
+    With several tables, each record has to be in one of them. ``may`` raises if the run has to stop. Raises FirnError.
     """
     try:
-        return _audit(spark, source, dead, kafka, topic, may)
+        return _audit(spark, tables, kafka, topic, may)
     except JAVA_ERRORS as error:
-        raise translate(error, f"table {source.table.name()}, audit") from error
+        raise translate(error, f"table {tables[0].source.table.name()}, audit") from error
 
 
 def _audit(
-    spark: Any,
-    source: Source,
-    load_dead: Callable[[], Source | None],
-    kafka: Kafka,
-    topic: str,
-    may: Callable[[], None],
+    spark: Any, tables: Sequence[Tables], kafka: Kafka, topic: str, may: Callable[[], None]
 ) -> AuditReport | None:
     described = kafka.topics([topic])[topic]
     if isinstance(described, FirnError):
         raise described
-    landed, snapshot = read_landed(source.table), head(source.table)
-    if landed is None or snapshot is None or landed.topic_id != described.topic_id:
+    found = [_read_first(each.source, described.topic_id) for each in tables]
+    read = [each for each in found if each is not None]
+    if len(read) < len(tables):
         # A topic that was created again may stay without records: then no offset is to be compared.
         first = offsets_of(kafka.starts({topic: described.partitions})[topic])
         empty = first == offsets_of(kafka.ends({topic: described.partitions})[topic])
         return AuditReport(topic_id=described.topic_id, offsets=0) if empty else None
     starts = offsets_of(kafka.starts({topic: described.partitions})[topic])
-    decided = _audit_from(source.table, landed)
     may()
-    dead = load_dead()
-    dead_landed = read_landed(dead.table) if dead is not None else None
-    if dead is None or dead_landed is None or dead_landed.topic_id != landed.topic_id:
-        dead, dead_landed = None, None
-    else:
-        decided = decided.raised(_dropped(dead.table, landed.topic_id))
-    since = dead_landed.letters[0] if dead_landed is not None else 0
-    rows = Rows(spark, source, snapshot, dead, since, replaying=is_replaying(source.table))
-    counted = Counted(decided.offsets, read_losses(source.table).of_topic(landed.topic_id))
-    bounds = compared(starts, landed.offsets)
+    read = [each.with_letters(own.dead) for each, own in zip(read, tables, strict=True)]
+    return _compare(spark, read, starts, kafka, topic, may)
+
+
+def _read_first(source: Source, topic_id: str) -> _Read | None:
+    """Return a table as it is now; None if it has landed nothing of the topic."""
+    landed, snapshot = read_landed(source.table), head(source.table)
+    if landed is None or snapshot is None or landed.topic_id != topic_id:
+        return None
+    return _Read(source, landed, snapshot, _audit_from(source.table, landed))
+
+
+def _compare(
+    spark: Any, read: Sequence[_Read], starts: Offsets, kafka: Kafka, topic: str, may: Callable[[], None]
+) -> AuditReport:
+    parts = [
+        Rows(spark, each.source, each.snapshot, each.dead, each.since, replaying=is_replaying(each.source.table))
+        for each in read
+    ]
+    rows, topic_id = parts[0].beside(parts[1:]) if parts[1:] else parts[0], read[0].landed.topic_id
+    decided = read[0].decided
+    lost: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for each in read:
+        decided = decided.raised(each.decided.offsets).model_copy(update={"mixed": decided.mixed or each.decided.mixed})
+        for partition, ranges in read_losses(each.source.table).of_topic(topic_id).items():
+            lost[partition] += ranges
+    counted = Counted(decided.offsets, lost)
+    bounds = compared(starts, together([each.landed.offsets for each in read]))
     for window in windows(bounds):
         may()
         counted.add(window, rows.chunks(window))
     may()
     found = find_records(client_config(kafka.connection), topic, counted.gaps, may)
-    stray, stray_at, stray_ranges = rows.beyond(landed.offsets)
+    beyond = [part.beyond(each.landed.offsets) for part, each in zip(parts, read, strict=True)]
+    stray = sum(count for count, _, _ in beyond)
     missing = {
         "missing_ranges": covering(found.ranges, MOST_RANGES),
         "unsearched_ranges": covering([*found.unsearched, *counted.unlisted], MOST_RANGES),
     }
+    stray_ranges = [own for _, _, ranges in beyond for own in ranges]
     surplus = {"surplus_ranges": covering([*counted.surplus, *stray_ranges], MOST_RANGES)}
     report = AuditReport(
-        topic_id=landed.topic_id,
+        topic_id=topic_id,
         offsets=sum(end - start for start, end in bounds.values()),
         missing=found.records,
         doubled=0 if decided.mixed else counted.doubled,
@@ -129,8 +173,18 @@ def _audit(
     if example is None and report.doubled and counted.doubled_at is not None:
         example = rows.doubled(*counted.doubled_at)
     if example is None and report.stray:
-        example = stray_at
+        example = min((at for _, at, _ in beyond if at is not None), default=None)
     return report if example is None else report.model_copy(update={"partition": example[0], "offset": example[1]})
+
+
+def together(landed: Sequence[Offsets]) -> Offsets:
+    """Return the offsets before which all tables have landed their records."""
+    first, *others = landed
+    return {
+        part: min(offset, *(other[part] for other in others)) if others else offset
+        for part, offset in first.items()
+        if all(part in other for other in others)
+    }
 
 
 def compared(starts: Offsets, landed: Offsets) -> dict[int, tuple[int, int]]:
@@ -191,12 +245,19 @@ class Rows:
         offset has a row do not count, because a replay has landed them and not yet removed them.
         """
         self._spark = spark
+        self._others: Sequence[Rows] = ()
         self._good = _read(spark, source, snapshot)
         self._dead = None
         if dead is not None and (newest := dead.table.currentSnapshot()) is not None:
             self._dead = _read(spark, dead, newest, f"ingested_at >= timestamp_micros({since})")
             if replaying:
                 self._dead = self._dead.join(self._good, ["p", "o"], "left_anti")
+
+    def beside(self, others: Sequence["Rows"]) -> "Rows":
+        """Return the rows and dead letters of all tables of the topic together."""
+        whole = copy.copy(self)
+        whole._others = others
+        return whole
 
     def chunks(self, window: Bounds) -> Any:
         """Return the chunks of a window as Arrow: ``p``, ``c``, the bits of its ``whole`` words, and the ``odd`` words.
@@ -255,8 +316,10 @@ class Rows:
         values = ", ".join(f"({part}, {start}L, {end}L)" for part, (start, end) in sorted(bounds.items()))
         limits = functions.broadcast(self._spark.sql(f"SELECT * FROM VALUES {values} AS limits(p, s, e)"))
         frame = self._good.where(condition)
-        if letters and self._dead is not None:
-            frame = frame.unionAll(self._dead.where(condition))
+        more = [each for own in (self, *self._others) for each in (own._good, own._dead if letters else None)]
+        for each in more[1:]:
+            if each is not None:
+                frame = frame.unionAll(each.where(condition))
         return frame.join(limits, "p").where("o >= s and o < e")
 
 

@@ -1,0 +1,275 @@
+"""Routes: the further tables of a topic, each with an IcebergTopic of its own that the operator makes.
+
+The IcebergTopic with ``spec.routes`` is the parent. It has the Kafka topic, and lands the records that no route takes.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, RoutesSpec, RouteTableSpec
+from firn.model import names
+from firn.model.conditions import ConditionType, Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import RecordSchema, Route, TableTarget
+from firn.schemas.routes import value_schema
+from firn_controllers.cache.topics import TopicEntry
+from firn_controllers.children import digest
+from firn_controllers.conditions.render import Verdict
+from firn_controllers.conditions.stable_text import steady
+from firn_controllers.iceberg_topic.failure import Failure
+from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.ports import Manifest
+from firn_controllers.specs.expressions import compiled
+
+LONGEST_NAME = 52
+"""Longest name of an IcebergTopic."""
+_OF_SCHEMA = ("quality",)
+"""Parts of the parent's spec that only fit its own schema."""
+_OF_TOPIC = ("routes", "partitions", "config", "topicName", "profile", "table", "schema")
+"""Parts of the parent's spec that are about its topic and table."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedTable:
+    """A table of ``spec.routes`` and the IcebergTopic that serves it."""
+
+    name: str
+    topic: str
+    """Name of the IcebergTopic."""
+    entry: TopicEntry | None = None
+    """The IcebergTopic as it is; None before it exists."""
+    problem: str = ""
+    """Why the IcebergTopic cannot be created or changed."""
+
+    @property
+    def ready(self) -> Verdict:
+        """The condition Ready of the IcebergTopic, with its name in the message."""
+        if self.problem:
+            return Verdict("False", Reason.BAD_ROUTE, self.problem)
+        found = _condition(self.entry, ConditionType.READY)
+        if found is None:
+            return Verdict("Unknown", Reason.PENDING, f"waiting for IcebergTopic {self.topic} of table {self.name}")
+        return Verdict(found["status"], Reason(found["reason"]), f"IcebergTopic {self.topic}: {found['message']}")
+
+    def document(self) -> Manifest:
+        """Return the entry of ``status.tables``."""
+        status: Mapping[str, Any] = self.entry.status if self.entry is not None else {}
+        table, ingestion = status.get("table") or {}, status.get("ingestion") or {}
+        ready, fresh = self.ready, _condition(self.entry, ConditionType.FRESH)
+        known = {
+            "identifier": table.get("identifier"),
+            "uuid": table.get("uuid"),
+            "lastCommitTime": ingestion.get("lastCommitTime"),
+            "deadLetters": ingestion.get("deadLetters"),
+        }
+        return {
+            "name": self.name,
+            "topic": self.topic,
+            "ready": ready.status,
+            "reason": str(ready.reason),
+            "fresh": fresh["status"] if fresh is not None else "Unknown",
+            **{key: value for key, value in known.items() if value is not None},
+        }
+
+
+def _condition(entry: TopicEntry | None, kind: ConditionType) -> Manifest | None:
+    conditions = entry.status.get("conditions") or () if entry is not None else ()
+    return next((item for item in conditions if item["type"] == kind), None)
+
+
+def routes_ready(tables: tuple[RoutedTable, ...]) -> Verdict:
+    """Return the condition about all tables: that of the first one that is not ready."""
+    verdicts = [table.ready for table in tables]
+    for status in ("False", "Unknown"):
+        for verdict in verdicts:
+            if verdict.status == status:
+                return Verdict(verdict.status, verdict.reason, steady(verdict.message))
+    return Verdict("True", Reason.ALL_READY, "all tables of spec.routes are ready")
+
+
+# The route of a contract
+
+
+def contract_route(observed: ObservedTopic) -> Route | None:
+    """Return the records that the contract lands; None for all, and while they are not known. Raises InvalidSpecError."""
+    spec = observed.resource.spec
+    if spec.routes is not None and isinstance(observed.schema, RecordSchema):
+        values = value_schema(observed.schema, spec.routes.by)
+        every = tuple(table.match for table in spec.routes.tables)
+        return Route(values=values, before=every, otherwise=spec.routes.otherwise)
+    found = _listed(observed)
+    if found is None or not isinstance(observed.parent_schema, RecordSchema):
+        return None
+    routes, place = found
+    values = value_schema(observed.parent_schema, routes.by)
+    before = tuple(table.match for table in routes.tables[:place])
+    return Route(values=values, match=routes.tables[place].match, before=before)
+
+
+def awaits_route(observed: ObservedTopic) -> bool:
+    """Return whether the contract needs a route that is not known yet. Raises InvalidSpecError."""
+    spec = observed.resource.spec
+    return (spec.routes is not None or spec.route is not None) and contract_route(observed) is None
+
+
+def _listed(observed: ObservedTopic) -> tuple[RoutesSpec, int] | None:
+    """Return the routes of the parent, and the place of this table among them."""
+    parent = observed.parent.resource if observed.parent is not None else None
+    routes = parent.spec.routes if parent is not None else None
+    if routes is None:
+        return None
+    name = observed.resource.spec.table.name
+    place = next((place for place, table in enumerate(routes.tables) if table.name == name), None)
+    return (routes, place) if place is not None else None
+
+
+# Checks
+
+
+def route_valid(observed: ObservedTopic) -> Failure | None:
+    """Check that a resource with spec.route has a parent with this table, which has the Kafka topic."""
+    route, parent = observed.resource.spec.route, observed.parent
+    if route is None:
+        return None
+    own = "the operator sets spec.route itself; delete this IcebergTopic"
+    if parent is None or parent.metadata.deletion_timestamp is not None:
+        return Failure(Reason.BAD_ROUTE, f"spec.route.of: IcebergTopic {route.of} does not exist; {own}")
+    same = parent.resource is not None and parent.profile == observed.entry.profile
+    if not same or parent.resource is None or parent.resource.topic_name != observed.resource.topic_name:
+        text = f"spec.route.of: IcebergTopic {route.of} does not serve Kafka topic {observed.resource.topic_name} of profile"
+        return Failure(Reason.BAD_ROUTE, f"{text} {observed.entry.profile}; {own}")
+    if _listed(observed) is None:
+        table = observed.resource.spec.table.name
+        return Failure(Reason.BAD_ROUTE, f"spec.route.of: IcebergTopic {route.of} has no route to table {table}; {own}")
+    if parent.in_conflict:
+        return Failure(
+            Reason.RESOURCE_CONFLICT,
+            f"spec.route.of: IcebergTopic {route.of} does not have the Kafka topic; follow the message of its condition SpecValid",
+        )
+    try:
+        contract_route(observed)
+    except InvalidSpecError as error:
+        return Failure(Reason.BAD_ROUTE, f"spec.route.of: IcebergTopic {route.of}: {error}")
+    return None
+
+
+def routes_valid(observed: ObservedTopic) -> Failure | None:
+    """Check the routes of a topic, and the spec of each IcebergTopic that the operator makes of them."""
+    routes = observed.resource.spec.routes
+    if routes is None:
+        return None
+    try:
+        problem = next(_problems(observed, routes), None)
+        if problem is not None:
+            return Failure(Reason.BAD_ROUTE, problem)
+        for place, table in enumerate(routes.tables):
+            field = f"spec.routes.tables[{place}].match"
+            # A quotation without an end, as in \Q, is only valid alone.
+            compiled(field, table.match, Reason.BAD_ROUTE)
+            compiled(field, rf"\A(?:{table.match})\z", Reason.BAD_ROUTE)
+        contract_route(observed)
+    except InvalidSpecError as error:
+        return Failure(Reason(error.reason), str(error))
+    for place, manifest in enumerate(manifests(observed) if isinstance(observed.target, TableTarget) else ()):
+        try:
+            IcebergTopic.parse(manifest).row_schema()
+        except InvalidSpecError as error:
+            text = str(error).removeprefix(f"IcebergTopic {manifest['metadata']['name']}: ")
+            return Failure(Reason.BAD_SCHEMA, f"spec.routes.tables[{place}]: {text}")
+    return None
+
+
+def _problems(observed: ObservedTopic, routes: RoutesSpec) -> Iterator[str]:
+    """Yield what is wrong with the names, and with parts of the spec that routes exclude."""
+    spec = observed.resource.spec
+    if spec.ingestion.adopt is not None:
+        yield "spec.ingestion.adopt: a topic with routes cannot continue a table; remove adopt, or remove routes"
+    if spec.ingestion.start_from == "Latest":
+        yield (
+            "spec.ingestion.startFrom: with Latest, the tables of spec.routes would begin at different records; set Earliest or a timestamp"
+        )
+    own = observed.target.name if isinstance(observed.target, TableTarget) else ""
+    tables = {own.lower(): "the topic's own table"}
+    topics: dict[str, str] = {}
+    for place, table in enumerate(routes.tables):
+        field = f"spec.routes.tables[{place}].name"
+        if table.name.endswith(names.DEAD_LETTER_SUFFIX):
+            yield (
+                f"{field}: names that end in {names.DEAD_LETTER_SUFFIX} are reserved for dead-letter tables; choose another name"
+            )
+        other = tables.setdefault(table.name.lower(), f"spec.routes.tables[{place}]")
+        if other != f"spec.routes.tables[{place}]":
+            yield (
+                f"{field}: {table.name} is the name of {other}, or differs from it only in case, which query engines ignore; choose another"
+                " name"
+            )
+        name = child_name(observed.resource.metadata.name, table.name)
+        if len(name) > LONGEST_NAME or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
+            yield (
+                f"{field}: the IcebergTopic of table {table.name} would have the name {name}, but names have at most {LONGEST_NAME} small letters,"
+                " digits, - and ., and end with a letter or digit; choose another name"
+            )
+        if topics.setdefault(name, table.name) != table.name:
+            yield f"{field}: {topics[name]} and {table.name} give the same name {name} of an IcebergTopic; rename one of them"
+
+
+# The IcebergTopics of routed tables
+
+
+def child_name(parent: str, table: str) -> str:
+    """Return the name of the IcebergTopic of a table."""
+    return f"{parent}-{table.lower().replace('_', '-')}"
+
+
+def manifests(observed: ObservedTopic) -> tuple[Manifest, ...]:
+    """Return the IcebergTopics of all tables of ``spec.routes``, in their order."""
+    routes, target = observed.resource.spec.routes, observed.target
+    if routes is None or not isinstance(target, TableTarget):
+        return ()
+    return tuple(_manifest(observed, target, table) for table in routes.tables)
+
+
+def _manifest(observed: ObservedTopic, target: TableTarget, table: RouteTableSpec) -> Manifest:
+    parent = observed.resource
+    given = parent.spec.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    spec = {key: value for key, value in given.items() if key not in _OF_TOPIC}
+    own = given.get("table") or {}
+    layout = ("partitionBy", "sortBy")
+    kept = {key: value for key, value in own.items() if table.record_schema is None or key not in layout}
+    chosen = {"partitionBy": table.partition_by, "sortBy": table.sort_by}
+    spec["table"] = {
+        **kept,
+        **{key: list(value) for key, value in chosen.items() if value is not None},
+        "catalog": target.catalog,
+        "namespace": target.namespace,
+        "name": table.name,
+    }
+    if table.record_schema is not None:
+        spec = {key: value for key, value in spec.items() if key not in _OF_SCHEMA}
+        spec["schema"] = table.record_schema
+    elif "schema" in given:
+        spec["schema"] = given["schema"]
+    spec |= {"profile": observed.entry.profile, "topicName": parent.topic_name, "route": {"of": parent.metadata.name}}
+    labels = {key: value for key, value in parent.metadata.labels.items() if not key.startswith(f"{names.GROUP}/")}
+    labels[names.LABEL_ROUTES_OF] = parent.metadata.name
+    owner = {
+        "apiVersion": names.API_VERSION,
+        "kind": "IcebergTopic",
+        "name": parent.metadata.name,
+        "uid": observed.entry.uid,
+        "controller": True,
+    }
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "IcebergTopic",
+        "metadata": {
+            "name": child_name(parent.metadata.name, table.name),
+            "namespace": parent.metadata.namespace,
+            "labels": labels,
+            "annotations": {names.TEMPLATE_HASH: digest([labels, observed.entry.uid, spec])},
+            "ownerReferences": [owner],
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,76 @@
+"""The value of a record that decides to which table of its topic the record goes.
+
+All tables of a topic must read the same value. So it has a schema of its own, which the operator makes of the schema of the topic.
+"""
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, SchemaFormat
+from firn.schemas import projections
+from firn.tables import types
+from firn.tables.types import Struct, Type
+
+PLACE = "spec.routes.by"
+_KINDS = ("string", "int", "long", "boolean", "uuid")
+"""Types of fields whose values have one form as text."""
+_BINARY = (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+
+
+def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
+    """Return the schema that decodes the value at ``by`` of records that have ``schema``, and nothing else of them.
+
+    Raises InvalidSpecError (BadRoute).
+    """
+    projection = Projection(columns=(ProjectedColumn(name="route", type="string", source=by, cast="string"),))
+    if not by.startswith("$."):
+        return RecordSchema(format=SchemaFormat.RAW, projection=projection)
+    path = by.removeprefix("$.").split(".")
+    if schema.format in _BINARY and schema.subject is not None:
+        raise InvalidSpecError(
+            f"{PLACE}: with spec.schema.registry, a route cannot read fields of {schema.format} values; set by: header:NAME or key",
+            reason=Reason.BAD_ROUTE,
+        )
+    own = schema.fields if schema.subject is None else ()
+    kind = _kind(own, path)
+    if kind is None and schema.format in _BINARY:
+        raise InvalidSpecError(
+            f"{PLACE}: the schema has no field {by}; set the path of a field, such as $.type", reason=Reason.BAD_ROUTE
+        )
+    if kind is not None and str(kind) not in _KINDS:
+        raise InvalidSpecError(
+            f"{PLACE}: {by} has the type {kind}; set a field of type {', '.join(_KINDS[:-1])} or {_KINDS[-1]}",
+            reason=Reason.BAD_ROUTE,
+        )
+    # JSON values name their fields, so they may have fields that the table does not have.
+    declared = next((field.type for field in own if field.name == path[0]), "") if kind is not None else ""
+    field = Column(name=path[0], type=declared or _nested(path[1:]))
+    if schema.format in _BINARY:
+        parts = ("format", "text", "references", "names", "framing", "message", "descriptors")
+        known = {name: getattr(schema, name) for name in parts}
+        return RecordSchema(**known, fields=(field,), projection=projection)
+    return RecordSchema(format=SchemaFormat.JSON, fields=(field,), projection=projection)
+
+
+def _kind(fields: tuple[Column, ...], path: list[str]) -> Type | None:
+    """Return the type at a path; None if the schema does not name it."""
+    members = {field.name: types.parse(field.type) for field in fields}
+    kind: Type | None = None
+    for name in path:
+        if kind is not None:
+            members = dict(kind.fields) if isinstance(kind, Struct) else {}
+        kind = members.get(name)
+        if kind is None:
+            return None
+    return kind
+
+
+def _nested(members: list[str]) -> str:
+    kind = "string"
+    for name in reversed(members):
+        kind = f"struct<{name}: {kind}>"
+    return kind
+
+
+def reads_field(by: str) -> bool:
+    """Return whether a source is a field of the value, and not a part of the Kafka record."""
+    return by not in projections.BYTES and not by.startswith(projections.HEADER)

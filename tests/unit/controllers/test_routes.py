@@ -1,0 +1,281 @@
+"""A topic with routes has an IcebergTopic, and so a table, a contract and a status, for each of its tables."""
+
+import re
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn.model.conditions import Reason
+from firn.model.jobs import IngestJob
+from firn_controllers.iceberg_topic import checks
+from firn_controllers.ports import TopicState
+from firn_controllers.preview.topics import preview
+from tests import gen
+from tests.fakes.world import World
+
+TABLES: list[dict[str, Any]] = [
+    {"match": "AA", "name": "american"},
+    {"match": "U.*", "name": "united_air", "partitionBy": ["carrier"]},
+]
+OTHER_FIELDS = {"format": "Json", "fields": [{"name": "reason", "type": "string"}]}
+
+
+def routes(*tables: dict[str, Any], by: str = "$.carrier", **more: Any) -> dict[str, Any]:
+    return {"by": by, "tables": list(tables or TABLES), **more}
+
+
+async def applied(world: World, **spec: Any) -> World:
+    """Create the topic, and let operator and driver finish their work."""
+    given: dict[str, Any] = {"routes": routes(), "partitions": 2, "config": {"retention.ms": "1000"}, **spec}
+    world.cluster.create(gen.topic("flights", labelled, **given))
+    await world.settle()
+    return world
+
+
+def labelled(manifest: dict[str, Any]) -> None:
+    manifest["metadata"]["labels"] = {"team": "travel", f"{names.GROUP}/of-firn": "x"}
+
+
+def job(world: World, name: str = "flights") -> IngestJob:
+    return world.job(f"uid-demo-{name}")
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+async def test_each_table_has_an_iceberg_topic_of_its_own(world: World) -> None:
+    await applied(world, table={"sortBy": ["id"]}, ingestion={"freshness": "10s"})
+    assert [live["metadata"]["name"] for live in world.cluster.topics()] == [
+        "flights",
+        "flights-american",
+        "flights-united-air",
+    ]
+    made = world.cluster.topic("flights-united-air")
+    assert made["metadata"]["labels"] == {"team": "travel", names.LABEL_ROUTES_OF: "flights"}
+    assert [owner["uid"] for owner in made["metadata"]["ownerReferences"]] == ["uid-demo-flights"]
+    assert made["spec"] == {
+        "profile": "classic",
+        "topicName": "flights",
+        "schema": {"format": "Json", "fields": gen.FIELDS},
+        "table": {
+            "catalog": "lake",
+            "namespace": "demo",
+            "name": "united_air",
+            "partitionBy": ["carrier"],
+            "sortBy": ["id"],
+        },
+        "ingestion": {"freshness": "10s"},
+        "route": {"of": "flights"},
+    }
+
+
+async def test_the_contracts_divide_the_records_of_one_kafka_topic(world: World) -> None:
+    await applied(world, routes=routes(otherwise="Table"))
+    first, second, rest = job(world, "flights-american"), job(world, "flights-united-air"), job(world)
+    assert first.route is not None
+    assert second.route is not None
+    assert rest.route is not None
+    assert (first.route.match, first.route.before) == ("AA", ())
+    assert (second.route.match, second.route.before) == ("U.*", ("AA",))
+    assert (rest.route.match, rest.route.before, rest.route.otherwise) == ("", ("AA", "U.*"), "Table")
+    assert first.route.values == second.route.values == rest.route.values
+    assert {each.topic_id for each in (first, second, rest)} == {rest.topic_id}
+    assert {each.topic for each in (first, second, rest)} == {"flights"}
+    assert [each.table.name for each in (first, second, rest)] == ["american", "united_air", "flights"]
+    assert all(each.topic_created for each in (first, second, rest))
+
+
+async def test_only_the_topic_itself_changes_the_kafka_topic(world: World) -> None:
+    await applied(world)
+    assert list(world.topics.topics) == [("classic", "flights")]
+    world.topics.topics["classic", "flights"] = TopicState("flights", "id-new", 2, {})
+    del world.topics.topics["classic", "flights"]
+    world.clock.advance(4000)
+    await world.settle()
+    created = [line for line in world.faults.log if line.startswith("create topic")]
+    assert len(created) <= 2
+    assert world.conditions("flights-american")["TopicReady"] == ("True", "Created")
+
+
+async def test_the_status_of_the_topic_sums_up_its_tables(world: World) -> None:
+    world.driver.report_fields["uid-demo-flights-american"] = {"state": "Halted"}
+    await applied(world)
+    status = world.cluster.topic("flights")["status"]
+    assert [(each["name"], each["topic"], each["ready"], each["reason"]) for each in status["tables"]] == [
+        ("american", "flights-american", "False", "BadRecordHalt"),
+        ("united_air", "flights-united-air", "True", "AllReady"),
+    ]
+    assert status["tables"][0]["identifier"] == "lake.demo.american"
+    assert world.conditions()["RoutesReady"] == ("False", "BadRecordHalt")
+    assert world.conditions()["Ready"] == ("False", "BadRecordHalt")
+    assert "IcebergTopic flights-american" in world.message("Ready")
+    del world.driver.report_fields["uid-demo-flights-american"]
+    await world.settle()
+    assert world.conditions()["RoutesReady"] == ("True", "AllReady")
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+
+
+async def test_a_change_of_the_topic_reaches_its_tables_and_keeps_what_users_add(world: World) -> None:
+    await applied(world)
+    world.cluster.edit("flights-american", lambda live: live["metadata"].update(annotations={"note": "mine"}))
+
+    more = {"format": "Json", "fields": [*gen.FIELDS, {"name": "reason", "type": "string"}]}
+
+    def edit(live: dict[str, Any]) -> None:
+        live["spec"]["suspend"] = True
+        live["spec"]["routes"]["tables"][1]["schema"] = more
+        del live["spec"]["routes"]["tables"][1]["partitionBy"]
+
+    world.cluster.edit("flights", edit)
+    await world.settle()
+    assert job(world, "flights-american").suspended
+    assert world.cluster.topic("flights-american")["metadata"]["annotations"]["note"] == "mine"
+    assert world.cluster.topic("flights-united-air")["spec"]["schema"] == more
+
+
+async def test_a_table_with_a_schema_of_its_own_has_no_layout_and_rules_of_the_topic(world: World) -> None:
+    quality = {"rules": [{"name": "r", "check": "id > 0"}]}
+    tables = ({**TABLES[0], "schema": OTHER_FIELDS}, TABLES[1])
+    await applied(world, routes=routes(*tables), table={"partitionBy": ["carrier"]}, quality=quality)
+    assert [column.name for column in job(world, "flights-american").record_schema.fields] == ["reason"]
+    assert job(world, "flights-american").table.partition_by is None
+    assert not job(world, "flights-american").quality_rules
+    assert job(world, "flights-united-air").quality_rules
+
+
+async def test_a_quiet_pass_changes_no_resource(world: World) -> None:
+    await applied(world)
+    before = len(world.faults.log)
+    world.clock.advance(4000)
+    await world.settle()
+    assert [line for line in world.faults.log[before:] if not line.startswith("status")] == []
+
+
+async def test_an_iceberg_topic_of_a_user_is_left_alone(world: World) -> None:
+    world.cluster.create(gen.topic("flights-american"))
+    await world.settle()
+    await applied(world)
+    assert world.cluster.topic("flights-american")["spec"].get("route") is None
+    assert world.conditions()["RoutesReady"] == ("False", "BadRoute")
+    assert "exists already" in world.message("RoutesReady")
+    assert world.conditions("flights-united-air")["Ready"] == ("True", "AllReady")
+
+
+async def test_two_resources_never_have_one_table(world: World) -> None:
+    world.cluster.create(gen.topic("older", table={"name": "american"}))
+    await world.settle()
+    await applied(world)
+    assert world.conditions("flights-american")["SpecValid"] == ("False", "ResourceConflict")
+    assert world.conditions()["Ready"] == ("False", "ResourceConflict")
+
+
+@pytest.mark.parametrize("spec", [{"topicName": "flights"}, {"topicName": "secrets"}, {"table": {"name": "mine"}}])
+async def test_a_route_that_no_topic_has_reads_nothing(world: World, spec: dict[str, Any]) -> None:
+    await applied(world)
+    given = {"topicName": "flights", "profile": "classic", "table": {"name": "x"}, "route": {"of": "flights"}, **spec}
+    world.cluster.create(gen.topic("mine", **given))
+    await world.settle()
+    assert world.conditions("mine")["SpecValid"] == ("False", "BadRoute")
+    assert "uid-demo-mine" not in world.cluster.contracts()
+
+
+async def test_a_table_keeps_landing_after_the_topic_lost_its_routes_by_deletion(world: World) -> None:
+    """Kubernetes deletes the IcebergTopic of a table with its owner. Until then it only reports the reason."""
+    await applied(world)
+    await world.cluster.delete_topic("demo", "flights", "uid-demo-flights")
+    await world.settle()
+    assert world.conditions("flights-american")["SpecValid"] == ("False", "BadRoute")
+    assert "IcebergTopic flights does not exist" in world.message("SpecValid", "flights-american")
+
+
+async def test_deleted_tables_leave_the_kafka_topic_to_their_parent(world: World) -> None:
+    await applied(world, deletionPolicy={"topic": "Delete", "table": "Delete"})
+    await world.cluster.delete_topic("demo", "flights-american", "uid-demo-flights-american")
+    await world.settle()
+    assert ("classic", "flights") in world.topics.topics
+    assert "lake.demo.united_air" in world.tables.tables
+    # The operator makes the IcebergTopic again, with a new table.
+    assert "flights-american" in {live["metadata"]["name"] for live in world.cluster.topics()}
+
+
+async def test_policies_govern_each_table(world: World) -> None:
+    world.cluster.create(gen.policy("all", selector={"matchLabels": {"team": "travel"}}))
+    await applied(world)
+    for name in ("flights", "flights-american", "flights-united-air"):
+        assert world.conditions(name)["PoliciesResolved"] == ("True", "Resolved")
+
+
+@pytest.mark.parametrize("kill_at", range(1, 40, 3))
+async def test_an_operator_killed_at_any_call_makes_the_same_tables(kill_at: int) -> None:
+    world = World()
+    world.faults.kill_at = kill_at
+    await applied(world)
+    await world.settle()
+    assert len(world.cluster.topics()) == 3
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    assert len(world.cluster.contracts()) == 3
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "text"),
+    [
+        ({"routes": routes({"match": "(", "name": "a"})}, Reason.BAD_ROUTE, r"tables\[0\].match: \( is no RE2"),
+        ({"routes": routes({"match": r"\Qa", "name": "a"})}, Reason.BAD_ROUTE, "no RE2 expression"),
+        ({"routes": routes({"match": "a(?=b)", "name": "a"})}, Reason.BAD_ROUTE, "no RE2 expression"),
+        ({"routes": routes(TABLES[0], {"match": "b", "name": "American"})}, Reason.BAD_ROUTE, "only in case"),
+        ({"routes": routes(TABLES[0], TABLES[0])}, Reason.BAD_ROUTE, r"name of spec.routes.tables\[0\]"),
+        ({"routes": routes({"match": "a", "name": "Flights"})}, Reason.BAD_ROUTE, "the topic's own table"),
+        ({"routes": routes({"match": "a", "name": "flights__dlq"})}, Reason.BAD_ROUTE, "reserved for dead-letter"),
+        ({"routes": routes({"match": "a", "name": "a" * 60})}, Reason.BAD_ROUTE, "at most 52"),
+        ({"routes": routes({"match": "a", "name": "_"})}, Reason.BAD_ROUTE, "end with a letter or digit"),
+        ({"routes": routes({"match": "a", "name": "a_b"}, {"match": "b", "name": "A_B"})}, Reason.BAD_ROUTE, "case"),
+        ({"routes": routes(by="$.at")}, Reason.BAD_ROUTE, "has the type timestamptz"),
+        ({"ingestion": {"startFrom": "Latest"}}, Reason.BAD_ROUTE, "startFrom"),
+        ({"ingestion": {"adopt": {"topicId": "x", "offsets": []}}}, Reason.BAD_ROUTE, "adopt"),
+        (
+            {"routes": routes({**TABLES[0], "schema": {"format": "Json", "fields": [{"name": "a", "type": "no"}]}})},
+            Reason.BAD_SCHEMA,
+            r"spec.routes.tables\[0\]: .*no",
+        ),
+    ],
+)
+def test_wrong_routes_are_refused_with_the_field(spec: dict[str, Any], reason: Reason, text: str) -> None:
+    failure = checks.first_failure(gen.observed(gen.topic("flights", **{"routes": routes(), **spec})))
+    assert failure is not None
+    assert failure.reason is reason
+    assert re.search(text, failure.message)
+
+
+def test_a_field_that_is_no_column_decides_in_json_and_not_in_avro() -> None:
+    assert checks.first_failure(gen.observed(gen.topic("flights", routes=routes(by="$.type")))) is None
+    text = '{"type": "record", "name": "E", "fields": [{"name": "kind", "type": "string"}]}'
+    avro: dict[str, Any] = {"schema": {"format": "Avro", "text": text}}
+    failure = checks.first_failure(gen.observed(gen.topic("flights", routes=routes(by="$.type"), **avro)))
+    assert failure is not None
+    assert "no field $.type" in failure.message
+    found = gen.topic("flights", routes=routes({"match": "a", "name": "a"}, by="$.kind"), **avro)
+    assert checks.first_failure(gen.observed(found)) is None
+
+
+def test_a_plan_names_the_iceberg_topics_of_new_and_changed_tables() -> None:
+    first = preview(None, gen.observed(gen.topic("flights", routes=routes())))
+    made = [(effect.field, effect.text) for effect in first if effect.field.startswith("spec.routes")]
+    assert made == [
+        (
+            "spec.routes.tables[american]",
+            "IcebergTopic flights-american with table lake.demo.american, for records whose $.carrier matches AA",
+        ),
+        (
+            "spec.routes.tables[united_air]",
+            "IcebergTopic flights-united-air with table lake.demo.united_air, for records whose $.carrier matches U.*",
+        ),
+    ]
+    before = gen.observed(gen.topic("flights", routes=routes()), job=True)
+    after = gen.topic("flights", gen.generation(2), routes=routes({**TABLES[0], "sortBy": ["id"]}, TABLES[1]))
+    effects = preview(before, gen.observed(after, job=before.job))
+    assert [(effect.field, effect.text) for effect in effects if effect.field.startswith("spec.routes")] == [
+        ("spec.routes.tables[american]", "IcebergTopic flights-american follows: spec.table.sortBy")
+    ]
