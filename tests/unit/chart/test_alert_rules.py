@@ -28,6 +28,8 @@ LATER_OPERATOR = 'namespace="firn-system", pod="firn-operator-b"'
 BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-diskless-0"'
 LATER_BROKER = 'namespace="firn-system", profile="diskless", pod="firn-broker-diskless-1"'
 DAMAGED = f'firn_broker_damaged_ranges_total{{{BROKER}, read="second"}}'
+QUALITY = f'firn_ingest_quality_failures_total{{{INGEST}, rule="plausible"}}'
+REFUSED = 'firn_topic_set_topics{pod="firn-operator-a", namespace="shop", topic_set="events", state="refused"}'
 RUNS = 'firn_maintenance_runs_total{pod="firn-operator-a", kind="RetentionPolicy", namespace="shop", policy="month", result="Failed"}'
 
 HEALTHY = (
@@ -56,6 +58,8 @@ HEALTHY = (
     f"firn_ingest_skipped_total{{{INGEST}}} 0x400",
     f"firn_ingest_audit_failures_total{{{INGEST}}} 1x400",
     f"firn_ingest_detours_total{{{INGEST}}} 3x400",
+    f"{QUALITY} 5x400",
+    f"{REFUSED} 0x400",
     f"firn_broker_coordinator_went_back{{{BROKER}}} 0x400",
     f"{DAMAGED} 3x400",
     DAMAGED.replace("second", "first") + " 0+1x400",
@@ -379,6 +383,9 @@ CASES = (
         f"firn_ingest_dead_letters_total{{{INGEST}}} 400x400",
         f"firn_ingest_skipped_total{{{INGEST}}} 0x400",
     ),
+    *counter_cases("FirnQualityRuleFails", QUALITY, QUALITY.replace("default-0", "default-1"), 15),
+    case("FirnTopicsRefused", "refused", 115, f"{REFUSED} 0x99 3x300"),
+    case("FirnTopicsRefused", "made", None, REFUSED.replace("refused", "made") + " 1000x400", f"{REFUSED} 0x400"),
     case("FirnCompactionBehind", "behind", 115, f"firn_compaction_lag_seconds{{{TOPIC}}} 0x99 30000x300"),
     case("FirnCompactionBehind", "in time", None, f"firn_compaction_lag_seconds{{{TOPIC}}} 20000x400"),
     *counter_cases("FirnMaintenanceFails", RUNS, RUNS.replace("operator-a", "operator-b"), 60),
