@@ -123,9 +123,16 @@ def _problems_of_key(old: Sequence[Column], new: Sequence[Column]) -> list[str]:
                 f"column {column.name} of the key is missing, and cannot be removed: restore spec.schema.key"
             )
         elif not can_become(types.parse(column.type), types.parse(later.type)):
-            reasons.append(f"column {column.name} of the key cannot change from {column.type} to {later.type}")
+            reasons.append(
+                f"column {column.name} of the key cannot change from {column.type} to {later.type}: restore its type in spec.schema.key,"
+                " or in the schema that it names"
+            )
         elif later.required and not column.required:
-            reasons.append(f"column {column.name} of the key cannot become required")
+            reasons.append(
+                f"column {column.name} of the key cannot become required, because earlier rows may lack it: let its field be optional"
+            )
     return reasons + [
-        f"column {name} of the key is new and cannot be required" for name in after if after[name].required
+        f"column {name} of the key is new and cannot be required, because earlier rows lack it: let its field be optional"
+        for name in after
+        if after[name].required
     ]

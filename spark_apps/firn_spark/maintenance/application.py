@@ -310,7 +310,10 @@ class Run:
         dead = self._dead_letters(target)
         if dead is None:
             done.replay = ReplayReport()
-            return "Nothing", f"table {target.identifier} has no dead-letter table"
+            return "Nothing", (
+                f"table {target.identifier} has no dead-letter table, because no record of the topic became a dead letter since the table"
+                " was created: there is nothing to replay, and ingestion creates the dead-letter table with the first dead letter"
+            )
         guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
         letters = self._subject(guard, target, names.dead_letters(target.name), workers, done)
         replay = Replay(subject, letters, work, self._tables, self._tasks, self.run.registries)
