@@ -102,6 +102,11 @@ def test_references_are_found_by_name_and_by_id() -> None:
     assert columns(order, c=customer) == [("by_name", struct), ("by_id", struct), ("part", "string")]
 
 
+def test_a_thousand_members_are_a_thousand_columns() -> None:
+    properties = {f"m{number}": INTEGER for number in range(1000)}
+    assert columns({"type": "object", "properties": properties}) == [(name, "long") for name in properties]
+
+
 def test_descriptions_become_comments() -> None:
     text = json.dumps(with_member({"type": "integer", "description": "the number " * 200}))
     docs = [column.doc for column in json_schema.columns(text, {})]

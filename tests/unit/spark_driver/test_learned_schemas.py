@@ -452,6 +452,24 @@ def test_incompatible_records_wait_or_become_dead_letters(schema: str, problem: 
     assert left_out[4].detail.startswith(problem)
 
 
+def test_two_writers_whose_new_fields_contradict_each_other_wait_or_the_later_one_is_left_out() -> None:
+    """Both schemas fit the table, and their values may be in one round."""
+    schemas: dict[Any, Any] = {
+        4: WriterSchema(text=text(id="long", more="string")),
+        5: WriterSchema(text=text(id="long", more="int")),
+    }
+    problem = "schema 5 of schema registry main: field more has the type int, but column more has the type string"
+    holding = topic(("id", "long"))
+    holding.reading.writers.schemas = dict(schemas)
+    with pytest.raises(ConflictError, match=problem):
+        adapted(holding, {"id": "long"})
+    passing = topic(("id", "long"), incompatible="DeadLetter")
+    passing.reading.writers.schemas = dict(schemas)
+    found, left_out = adapted(passing, {"id": "long"})
+    assert fields(found) == {"id": "long", "more": "string"}
+    assert {number: each.code for number, each in left_out.items()} == {5: Code.INCOMPATIBLE_SCHEMA}
+
+
 def test_another_subject_forgets_the_schemas() -> None:
     orders = topic(("id", "int"))
     orders.reading.writers.schemas, orders.reading.writers.needed = {1: WriterSchema(text=text(id="int"))}, {2}
