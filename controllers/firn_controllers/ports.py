@@ -132,7 +132,9 @@ class FoundTable:
     ownership: Ownership
     """The owner that its properties name."""
     topic_id: str = ""
-    """Kafka's id of the topic whose records the table has; empty before the first record."""
+    """Kafka's id of the topic whose records the table has; empty before the first record, and for a shared table."""
+    topic_ids: frozenset[str] = frozenset()
+    """Kafka's ids of the topics of a shared table."""
 
 
 class Tables(Protocol):

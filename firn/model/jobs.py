@@ -5,9 +5,9 @@ reaches its surroundings: a mounted file.
 """
 
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from firn.model import config, names
 
@@ -257,11 +257,28 @@ class TableTarget(Contract):
     metadata_columns: Literal["Struct", "Flat"] = "Struct"
     format_version: Literal[2, 3] = 2
     properties: dict[str, str] = Field(default_factory=dict)
+    shared_by: str = Field(default="", exclude_if=lambda resource: not resource)
+    """Name of the IcebergTopic, if other topics land in the table, too. Each of them has a dead-letter table of its own."""
 
     @property
     def identifier(self) -> str:
         """Return the full name: ``CATALOG.NAMESPACE.NAME``."""
         return f"{self.catalog}.{self.namespace}.{self.name}"
+
+    @property
+    def shared(self) -> bool:
+        """Return whether other topics may land in the table, too."""
+        return bool(self.shared_by)
+
+    @property
+    def dead_letters(self) -> str:
+        """Return the name of the dead-letter table."""
+        return names.dead_letters(self.name, self.shared_by)
+
+    @property
+    def dead_letters_identifier(self) -> str:
+        """Return the full name of the dead-letter table."""
+        return f"{self.catalog}.{self.namespace}.{self.dead_letters}"
 
 
 class QualityRule(Contract):
@@ -319,7 +336,8 @@ class Adoption(Contract):
 class IngestJob(Contract):
     """The ingestion of a topic. ``generation`` is that of the resource."""
 
-    version: Literal[1] = 1
+    version: Literal[1, 2] = 1
+    """2 if the table is shared. Earlier drivers reject it: they would take the offsets of another topic for their own."""
     uid: str
     namespace: str
     name: str
@@ -355,6 +373,14 @@ class IngestJob(Contract):
     """UUID of the first table that the resource had. A table with another UUID replaced it; None if it is not known."""
     topic_created: bool = False
     """True if the resource created its topic. Then every record of the log belongs to the table, from offset 0 on."""
+
+    @model_validator(mode="after")
+    def _has_version_of_shared_table(self) -> Self:
+        if self.table.shared != (self.version == 2) or (self.table.shared and not self.topic_id):
+            raise ValueError("version 2 is that of contracts with a shared table, which also name the id of the topic")
+        if self.table.shared and self.route is not None:
+            raise ValueError("a topic has one place in a shared table, so the contract has no route")
+        return self
 
     @property
     def halts(self) -> bool:

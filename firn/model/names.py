@@ -86,6 +86,8 @@ TABLE_TENANT = "firn.tenant"
 """Table property: Kubernetes namespace of that IcebergTopic."""
 TABLE_KUBERNETES_CLUSTER = "firn.kubernetes-cluster"
 """Table property: UID of the namespace kube-system of the Kubernetes cluster of that IcebergTopic."""
+SHARED = "shared"
+"""Value of ``firn.owner`` of a table whose rows are of several topics."""
 TABLE_ADOPT = "firn.adopt"
 """Table property that a user sets: ``NAMESPACE/NAME`` of the IcebergTopic that may adopt the table."""
 
@@ -162,6 +164,11 @@ def table_part(text: str) -> str:
     return re.sub(r"[^a-z0-9_]", "_", text.lower())
 
 
-def dead_letters(table: str) -> str:
-    """Return the name of a table's dead-letter table."""
-    return f"{table}{DEAD_LETTER_SUFFIX}"
+def dead_letters(table: str, resource: str = "") -> str:
+    """Return the name of a table's dead-letter table. In a shared table, each ``resource`` (IcebergTopic) has its own."""
+    return f"{table}__{table_part(resource)}{DEAD_LETTER_SUFFIX}" if resource else f"{table}{DEAD_LETTER_SUFFIX}"
+
+
+def of_topic(key: str, topic_id: str) -> str:
+    """Return the property of a shared table that has the value of ``key`` for one topic. Without a topic, it is ``key``."""
+    return f"{key}.{topic_id}" if topic_id else key

@@ -7,6 +7,7 @@ counts it twice.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
@@ -116,6 +117,73 @@ def recorded_offsets(summaries: Iterable[Mapping[str, str]], properties: Mapping
         raise ValueError(f"the commit {since}, which has the offsets of the other partitions, is not in the history")
     text = properties.get(names.SUMMARY_OFFSETS)
     return decode_offsets(text) if text is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A topic of a shared table: only its commits count for its offsets."""
+
+    topic_id: str
+    resource: str
+    """Name of the IcebergTopic. A topic that it had before has another id."""
+
+
+class TopicCommit(BaseModel):
+    """The newest ingestion commit of a topic of a shared table."""
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    resource: str
+    epoch: int
+    commit: str = Field(min_length=1)
+    writer: str = ""
+    landed_at: int | None = None
+    offsets: Offsets
+
+
+class SharedOffsets(BaseModel):
+    """The value of ``firn.offsets`` in a shared table: the newest commit of every topic, by Kafka's topic id.
+
+    It is version 2 of that value. Earlier versions of Firn reject it, and land nothing. Every commit to a shared table has all
+    topics in its summary. So each snapshot shows the offsets of all topics, also after a rollback or an expiry.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    version: Literal[2]
+    topics: dict[str, TopicCommit]
+
+    def of(self, view: View) -> tuple[str, TopicCommit] | None:
+        """Return topic id and newest commit of a topic; without a commit, those of the resource's earlier topic."""
+        own = self.topics.get(view.topic_id)
+        if own is not None:
+            return view.topic_id, own
+        earlier = (item for item in self.topics.items() if item[1].resource == view.resource)
+        return max(earlier, key=lambda item: item[1].epoch, default=None)
+
+    def plus(self, topic_id: str, commit: TopicCommit) -> "SharedOffsets":
+        """Return the value after a commit."""
+        return SharedOffsets(version=2, topics={**self.topics, topic_id: commit})
+
+    def encode(self) -> str:
+        """Return the value as JSON, topics ascending."""
+        listed = SharedOffsets(version=2, topics={topic: self.topics[topic] for topic in sorted(self.topics)})
+        return listed.model_dump_json(exclude_none=True)
+
+    @classmethod
+    def none(cls) -> "SharedOffsets":
+        """Return the value of a table without a commit."""
+        return cls(version=2, topics={})
+
+    @classmethod
+    def read(cls, text: str) -> "SharedOffsets":
+        """Read a value of ``firn.offsets`` in a shared table. Raises ValueError for any other text."""
+        return cls.model_validate_json(text)
+
+    @staticmethod
+    def is_in(text: str | None) -> bool:
+        """Return True if a value of ``firn.offsets`` is that of a shared table. Does not check the value further."""
+        return text is not None and text.startswith('{"version":')
 
 
 class _LeaderEpochs(BaseModel):

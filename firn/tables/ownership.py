@@ -43,11 +43,24 @@ class Claimant:
     """Clusters whose tables the configuration approves to take."""
     holds: bool = False
     """True if an earlier visit found that the table is the resource's."""
+    shared: bool = False
+    """True if the table is shared with other resources of the namespace, which own it together."""
+
+    @property
+    def owner(self) -> str:
+        """Return the value of ``firn.owner`` of the resource's table."""
+        return names.SHARED if self.shared else self.uid
+
+    def owns(self, table: Ownership) -> bool:
+        """Return whether the table is the resource's already, alone or together with others."""
+        if not self.shared:
+            return table.owner == self.uid
+        return (table.owner, table.tenant) == (names.SHARED, self.namespace) and table.cluster in ("", self.cluster)
 
     def marks(self) -> dict[str, str]:
         """Return the properties that name this resource as the owner of a table."""
         marks = {
-            names.TABLE_OWNER: self.uid,
+            names.TABLE_OWNER: self.owner,
             names.TABLE_TENANT: self.namespace,
             names.TABLE_KUBERNETES_CLUSTER: self.cluster,
         }
@@ -58,15 +71,16 @@ class Claimant:
 
         The owner needs no consent: a consent that names it is for a resource of the same name in another cluster.
         """
-        return table.consent == f"{self.namespace}/{self.name}" and table.owner != self.uid
+        return table.consent == f"{self.namespace}/{self.name}" and not self.owns(table)
 
     def spent(self, properties: Mapping[str, str]) -> frozenset[str]:
         """Return the properties to remove from a table that this resource takes: a consent counts once."""
         return frozenset({names.TABLE_ADOPT}) if self.has_consent(Ownership.of(properties)) else frozenset()
 
     def check(self, identifier: str, table: Ownership) -> None:
-        """Raise ConflictError if the table belongs to another control plane."""
-        if table.owner == self.uid or self.has_consent(table):
+        """Raise ConflictError if the table belongs to another control plane, or to one topic and this one wants to share it."""
+        self._check_sharing(identifier, table)
+        if self.owns(table) or self.has_consent(table):
             return
         approval = f"to take it, set its property {names.TABLE_ADOPT} to {self.namespace}/{self.name}"
         if self.cluster and table.cluster not in ("", self.cluster, *self.former_clusters):
@@ -80,3 +94,16 @@ class Claimant:
                 f"table {identifier} now belongs to namespace {table.tenant} of another installation of Firn; {approval}, or delete this"
                 " IcebergTopic"
             )
+
+    def _check_sharing(self, identifier: str, table: Ownership) -> None:
+        if not table.owner or (table.owner == names.SHARED) == self.shared:
+            return
+        if self.shared:
+            raise ConflictError(
+                f"table {identifier} was made for one topic, so it cannot be shared; create this IcebergTopic again with another"
+                " table.name, or without table.shared"
+            )
+        raise ConflictError(
+            f"table {identifier} is shared by topics; to land in it, create this IcebergTopic again with table.shared: true, or use another"
+            " table.name"
+        )

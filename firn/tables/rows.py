@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat
+from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat, TableTarget
 from firn.tables import renames, types
 from firn.tables.types import ListOf, Primitive, Struct
 
@@ -18,17 +18,20 @@ METADATA: tuple[tuple[str, types.Type], ...] = (
 )
 SCHEMA_ID = ("schema_id", Primitive("int"))
 """The id of the schema in a schema registry that a value was written with. Null without one."""
+OF_SHARED = (("topic", Primitive("string")), ("topic_id", Primitive("string")))
+"""Name and id of the topic of a row. Only tables that several topics share have them."""
 METADATA_COLUMN = "_kafka"
 KEY_COLUMN = "key"
 """The column of the key, and the prefix of its columns."""
 
 
-def metadata_columns(shape: str, *, schema_ids: bool = False) -> tuple[Column, ...]:
+def metadata_columns(shape: str, *, schema_ids: bool = False, shared: bool = False) -> tuple[Column, ...]:
     """Return Kafka's columns: one struct (``Struct``), or columns named ``_kafka_...`` (``Flat``).
 
-    ``schema_ids``: with `SCHEMA_ID`, which only tables of topics with a schema registry have.
+    ``schema_ids``: with `SCHEMA_ID`, which only tables of topics with a schema registry have. ``shared``: with it and `OF_SHARED`,
+    so that all topics of a shared table have the same columns here.
     """
-    members = (*METADATA, SCHEMA_ID) if schema_ids else METADATA
+    members = (*METADATA, SCHEMA_ID, *OF_SHARED) if shared else (*METADATA, SCHEMA_ID) if schema_ids else METADATA
     if shape == "Struct":
         return (Column(name=METADATA_COLUMN, type=str(Struct(members))),)
     return tuple(Column(name=f"{METADATA_COLUMN}_{name}", type=str(kind)) for name, kind in members)
@@ -103,13 +106,18 @@ def fields_of_key(key: KeySchema, present: Mapping[str, str], of_values: Sequenc
     return {name.removeprefix(prefix): present[name] for name in names}
 
 
-def table_columns(schema: RecordSchema, shape: str) -> tuple[Column, ...]:
+def table_columns(schema: RecordSchema, shape: str, *, shared: bool = False) -> tuple[Column, ...]:
     """Return all columns of a topic's table, in order: those of the schema, of the key, then Kafka's."""
     return (
         schema_columns(schema)
         + key_columns(schema.key)
-        + metadata_columns(shape, schema_ids=schema.subject is not None)
+        + metadata_columns(shape, schema_ids=schema.subject is not None, shared=shared)
     )
+
+
+def columns_of_table(schema: RecordSchema, target: TableTarget) -> tuple[Column, ...]:
+    """Return `table_columns` of a topic and its table."""
+    return table_columns(schema, target.metadata_columns, shared=target.shared)
 
 
 def dead_letter_columns() -> tuple[Column, ...]:

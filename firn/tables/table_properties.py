@@ -60,7 +60,8 @@ def marks(claimant: Claimant, properties: Mapping[str, str], layout: Sequence[st
 
     ``properties`` and ``layout``: what the spec of ``claimant`` sets.
     """
-    listed = {MANAGED: sorted(properties), LAYOUT: sorted(layout)}
+    # No resource alone decides what a shared table loses.
+    listed = {} if claimant.shared else {MANAGED: sorted(properties), LAYOUT: sorted(layout)}
     return {**claimant.marks(), **{key: ",".join(items) for key, items in listed.items() if items}}
 
 
@@ -75,7 +76,7 @@ def set_for(claimant: Claimant, properties: Mapping[str, str]) -> dict[str, str]
 
     Adoption changes nothing, so the layout and properties of an earlier owner stay.
     """
-    if properties.get(names.TABLE_OWNER) == claimant.uid:
+    if not claimant.shared and properties.get(names.TABLE_OWNER) == claimant.uid:
         return dict(properties)
     return {key: "" if key in (MANAGED, LAYOUT) else value for key, value in properties.items()}
 

@@ -18,6 +18,7 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError, UnavailableError
 from firn.model.jobs import CatalogConnection, Column, Evolution, RecordSchema, Rename, TableTarget
@@ -169,6 +170,40 @@ async def test_a_raw_table_may_have_flat_metadata_columns(
     table = catalog.load_table((target.namespace, target.name))
     assert [field.name for field in table.schema().fields][:4] == ["key", "value", "_kafka_partition", "_kafka_offset"]
     assert [field.name for field in table.spec().fields] == ["_kafka_partition"]
+
+
+async def test_topics_that_share_a_table_own_it_together(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    first, second = (
+        (
+            target.model_copy(update={"shared_by": name, "partition_by": ("month(at)",)}),
+            Claimant(name, "demo", shared=True),
+        )
+        for name in ("eu", "us")
+    )
+    more = changed(JSON, Column(name="state", type="string"), without="price")
+    created = await tables.ensure(first[0], JSON, first[1])
+    joined = await tables.ensure(second[0], more, second[1])
+    assert created is not None
+    assert joined is not None
+    assert (created.created, joined.created, joined.owner) == (True, False, names.SHARED)
+    again = [await tables.ensure(first[0], JSON, first[1]), await tables.ensure(second[0], more, second[1])]
+    assert [state.changed for state in again if state is not None] == [(), ()]
+    table = catalog.load_table((target.namespace, target.name))
+    assert {"price", "state"} <= {field.name for field in table.schema().fields}
+    assert table.schema().find_type("_kafka.topic_id") == StringType()
+    with pytest.raises(ConflictError, match="is shared by topics"):
+        await tables.ensure(target, JSON, Claimant("alone", "demo"))
+    assert await tables.drop(first[0], "eu") is None
+    assert await tables.drop(first[0], names.SHARED) is not None
+
+
+async def test_a_table_of_one_topic_cannot_be_shared(tables: CatalogTables, target: TableTarget) -> None:
+    await tables.ensure(target, JSON, Claimant("alone", "demo"))
+    shared = target.model_copy(update={"shared_by": "eu"})
+    with pytest.raises(ConflictError, match="was made for one topic"):
+        await tables.ensure(shared, JSON, Claimant("eu", "demo", shared=True))
 
 
 async def test_consent_of_a_table_counts_once(tables: CatalogTables, catalog: Catalog, target: TableTarget) -> None:

@@ -58,7 +58,7 @@ class FakeTables:
             return None
         created = live is None
         found_owner = (live.owner or None) if live else None
-        owner = Ownership(claimant.uid, claimant.namespace, claimant.cluster)
+        owner = Ownership(claimant.owner, claimant.namespace, claimant.cluster)
         changed: tuple[str, ...] = ()
         if live is None:
             live = self.put(target, schema)
@@ -88,7 +88,7 @@ class FakeTables:
                 self.faults.log.append(f"change table {target.identifier}")
             layout = {"partition_by": target.partition_by, "sort_by": target.sort_by}
             live.target = live.target.model_copy(update=layout)
-            if live.owner != claimant.uid and live.target.format_version < 3:
+            if live.owner != claimant.owner and live.target.format_version < 3:
                 self.faults.log.append(f"adopt table {target.identifier}")
             if live.target.format_version == 3:
                 owner = live.ownership  # the driver marks the table

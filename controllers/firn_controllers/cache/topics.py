@@ -43,6 +43,8 @@ class TopicEntry:
     table_claim: Claim | None
     trigger: tuple[object, ...]
     """The parts of the object, without its status, that a reconcile depends on."""
+    shares: bool = False
+    """True if the spec lets other resources of the namespace land in the table, too."""
     edited: bool = False
     """True from a change of the spec that this process saw until Kafka topic and table match it, or the operator refuses it."""
 
@@ -72,6 +74,11 @@ class TopicEntry:
         """The claims of the table: by catalog and name, and by the uuid in the status."""
         uuid = (self.status.get("table") or {}).get("uuid")
         return _present(self.table_claim, ("table-uuid", uuid) if uuid else None)
+
+    def shares_with(self, other: "TopicEntry") -> bool:
+        """Return whether this resource and ``other`` may both land in the table that they claim."""
+        both = self.shares and other.shares and self.name[0] == other.name[0]
+        return both and self.table_claim is not None and self.table_claim == other.table_claim
 
     @property
     def spec_valid(self) -> str:
@@ -164,6 +171,7 @@ def topic_entry(manifest: Manifest, config: Config, before: TopicEntry | None = 
         topic_claim=topic_claim(config, profile, topic_name) if topic_name else None,
         table_claim=table_claim,
         trigger=trigger,
+        shares=((manifest.get("spec") or {}).get("table") or {}).get("shared") is True,
         edited=_edited(metadata, status, before),
     )
 
@@ -230,6 +238,9 @@ class TopicCache:
         if old is not None and old.uid != new.uid:
             self._gone[new.name].add(old.uid)
         affected = set() if old is not None and old.trigger == new.trigger else {new.name}
+        if affected and new.shares:
+            # The oldest resource of a shared table decides what the others may ask for.
+            affected |= {each.name for each in self.sharers(new)}
         old_claims, new_claims = set(old.claims if old else ()), set(new.claims)
         for claim in old_claims - new_claims:
             affected |= self._leave(claim, new.name)
@@ -305,6 +316,23 @@ class TopicCache:
         return sorted(
             (holder for holder in holders if holder.uid != entry.uid and holder.age < entry.age),
             key=lambda holder: holder.age,
+        )
+
+    def table_rival(self, entry: TopicEntry) -> TopicEntry | None:
+        """Return the oldest resource that has the table of ``entry``, is older, and does not share the table with it."""
+        older = self.older(entry, entry.table_claims)
+        return next((each for each in older if not entry.shares_with(each)), None)
+
+    def table_lead(self, entry: TopicEntry) -> TopicEntry | None:
+        """Return the oldest resource that shares the table with ``entry``, if it is older."""
+        older = self.older(entry, entry.table_claims)
+        return next((each for each in older if entry.shares_with(each)), None)
+
+    def sharers(self, entry: TopicEntry) -> Sequence[TopicEntry]:
+        """Return the other resources that share the table with ``entry``, the oldest first."""
+        holders = self.holders(entry.table_claim) if entry.table_claim is not None else ()
+        return sorted(
+            (each for each in holders if each.uid != entry.uid and entry.shares_with(each)), key=lambda each: each.age
         )
 
     def deleted_uids(self, name: Name) -> frozenset[str]:

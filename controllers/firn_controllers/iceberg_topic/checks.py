@@ -19,9 +19,17 @@ from firn.tables import evolution, rows, transforms, types
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import routes, tenancy
 from firn_controllers.iceberg_topic.failure import Check, Failure
-from firn_controllers.iceberg_topic.observed import ObservedTopic
+from firn_controllers.iceberg_topic.observed import ObservedTopic, target_of
 from firn_controllers.specs import quality
 from firn_controllers.specs.columns import check_term, is_float
+
+_SHARED_FIELDS = {
+    "partition_by": "partitionBy",
+    "sort_by": "sortBy",
+    "metadata_columns": "metadataColumns",
+    "format_version": "formatVersion",
+}
+"""Fields of a table whose names in a spec differ from those in a contract."""
 
 
 class HasNamespaces(Protocol):
@@ -201,7 +209,58 @@ def table_is_ours(observed: ObservedTopic) -> Failure | None:
     """Check that no older resource owns the table."""
     if observed.table_rival is None or isinstance(observed.target, InvalidSpecError):
         return None
-    return conflict(f"table {observed.target.identifier}", observed.table_rival)
+    failure = conflict(f"table {observed.target.identifier}", observed.table_rival)
+    if not (observed.entry.shares or observed.table_rival.shares):
+        return failure
+    step = "IcebergTopics share a table if all of them have spec.table.shared: true and are in one namespace"
+    return Failure(failure.reason, f"{failure.message}; {step}")
+
+
+def shared_table_agrees(observed: ObservedTopic) -> Failure | None:
+    """Check that a shared table is what the oldest of its resources asks for, and that the resource fits it."""
+    target, lead, names = observed.target, observed.table_lead, observed.entry.name
+    if not isinstance(target, TableTarget) or not target.shared:
+        return None
+    adopt = observed.resource.adoption
+    if adopt is not None and adopt.connect is not None:
+        return Failure(
+            Reason.INVALID_SPEC,
+            "spec.ingestion.adopt.connect: a connector wrote the table for one topic, so it cannot be shared; remove table.shared by"
+            " creating this IcebergTopic again, or remove adopt",
+        )
+    spec = observed.resource.spec
+    if spec.routes is not None or spec.route is not None:
+        return Failure(
+            Reason.INVALID_SPEC,
+            "spec.table.shared: a shared table has all records of each of its topics, and routes distribute them; create this IcebergTopic"
+            " again without table.shared or without routes",
+        )
+    if observed.resource.publish is not None:
+        return Failure(
+            Reason.INVALID_SPEC,
+            "spec.quality.publish: the rows of a shared table land on main, so that no topic waits for the checks of another; remove publish,"
+            " or create this IcebergTopic again with a table of its own",
+        )
+    if lead is None or lead.resource is None:
+        return None
+    wanted = target_of(lead.resource, observed.config.default_catalog)
+    if not isinstance(wanted, TableTarget):
+        return None
+    if wanted.dead_letters == target.dead_letters:
+        return Failure(
+            Reason.RESOURCE_CONFLICT,
+            f"table {target.identifier}: the dead letters of IcebergTopics {lead.name[1]} and {names[1]} would both be in table"
+            f" {target.dead_letters}; create this IcebergTopic again with a metadata.name that differs in letters or digits",
+        )
+    mine, theirs = target.model_dump(exclude={"shared_by"}), wanted.model_dump(exclude={"shared_by"})
+    different = [_SHARED_FIELDS.get(field, field) for field in mine if mine[field] != theirs[field]]
+    if not different:
+        return None
+    return Failure(
+        Reason.INVALID_SPEC,
+        f"table {target.identifier} is shared with the older IcebergTopic {lead.name[1]}, and spec.table.{different[0]} is not the same"
+        f" there; make it the same in all IcebergTopics of the table",
+    )
 
 
 def config_keys_valid(observed: ObservedTopic) -> Failure | None:
@@ -316,7 +375,7 @@ def partitioning_fits(observed: ObservedTopic) -> Failure | None:
     """Check that every partition term names a column, with a transform that fits its type, and a partition field of its own."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
-    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    columns = rows.columns_of_table(observed.schema, observed.target)
     names: dict[str, str] = {}
     timed: dict[str, str] = {}
     for text in observed.target.partition_by or ():
@@ -356,7 +415,7 @@ def sorting_fits(observed: ObservedTopic) -> Failure | None:
     """Check that every sort term names a column that can be sorted by."""
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
-    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    columns = rows.columns_of_table(observed.schema, observed.target)
     for text in observed.target.sort_by or ():
         try:
             check_term(transforms.parse_sort(text).term, columns)
@@ -370,7 +429,7 @@ def quality_rules_valid(observed: ObservedTopic) -> Failure | None:
     if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     rules = observed.resource.quality_rules
-    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
+    columns = rows.columns_of_table(observed.schema, observed.target)
     if (twice := quality.duplicate(rules)) is not None:
         return Failure(Reason(twice.reason), f"spec.quality.rules: {twice}")
     for rule in rules:
@@ -412,6 +471,7 @@ CHECKS: tuple[Check, ...] = (
     tenancy.table_namespace_allowed,
     topic_is_ours,
     table_is_ours,
+    shared_table_agrees,
     config_keys_valid,
     tenancy.topic_configs_allowed,
     tenancy.table_properties_allowed,

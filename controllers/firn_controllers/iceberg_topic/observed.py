@@ -106,7 +106,7 @@ class ObservedTopic:
     topic_rival: TopicEntry | None
     """The older resource that owns the Kafka topic."""
     table_rival: TopicEntry | None
-    """The older resource that owns the table."""
+    """The older resource that owns the table, and does not share it with this one."""
     fleet: FleetHealth
     catalog: DependencyHealth
     group: GroupHealth
@@ -121,6 +121,10 @@ class ObservedTopic:
     """The schema of ``parent``. None if it is not known yet, or there is no parent."""
     maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
     """The policies that govern the topic, and the maintenance debt of its table."""
+    table_lead: TopicEntry | None = None
+    """The oldest resource that shares the table with this one, if it is older. Its policies govern the table."""
+    table_maintenance: TopicMaintenance | None = None
+    """The policies of the oldest resource that shares the table, and the replays of all. None if no other resource shares it."""
 
     @property
     def profile_dependency(self) -> str:

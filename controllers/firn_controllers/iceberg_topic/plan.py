@@ -182,8 +182,9 @@ def contract(
     live, resource = observed.job, observed.resource
     marked, seen = resume(observed)
     restart = observed.annotations.get(names.RESTART) or (live.job.restart if live else None)
-    known = isinstance(observed.schema, RecordSchema) and isinstance(observed.target, TableTarget)
-    if topic_id is None or not table_agreed or not known or awaits_route(observed):
+    schema, target = observed.schema, observed.target
+    agreed = topic_id is not None and table_agreed and not awaits_route(observed)
+    if not agreed or not isinstance(schema, RecordSchema) or not isinstance(target, TableTarget):
         if live is None:
             return None
         job = live.job.model_copy(update=_obeyed(observed, live.job) | {"resume": marked, "restart": restart})
@@ -191,6 +192,7 @@ def contract(
     if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
         marked = None  # the annotation named a record of the earlier topic
     job = IngestJob(
+        version=2 if target.shared else 1,
         uid=observed.entry.uid,
         namespace=observed.entry.name[0],
         name=observed.entry.name[1],
@@ -199,9 +201,9 @@ def contract(
         profile=observed.entry.profile,
         topic=resource.topic_name,
         topic_id=topic_id,
-        record_schema=observed.schema,
+        record_schema=schema,
         route=contract_route(observed),
-        table=observed.target,
+        table=target,
         freshness_ms=resource.freshness_ms,
         retention_ms=retention_ms(configs or {}),
         retention_bytes=retention_bytes(configs or {}),
@@ -250,7 +252,7 @@ def _keep_snapshots_ms(observed: ObservedTopic) -> int | None:
     group = observed.config.groups.get(observed.entry.group)
     if catalog is None or group is None or catalog_connection(catalog).has_own_references:
         return None
-    return keep_snapshots_ms(observed.maintenance, group.keep_snapshots)
+    return keep_snapshots_ms(observed.table_maintenance or observed.maintenance, group.keep_snapshots)
 
 
 def config_map(live: LiveJob, owner: children.Owner) -> Manifest:

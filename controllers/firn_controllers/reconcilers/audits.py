@@ -73,7 +73,7 @@ class AuditReconciler:
             if entry.name[0] in ours
             and self._has_landed(entry)
             and not self._excluded(entry)
-            and (table := target_table(self._context, entry)) is not None
+            and (table := target_table(self._context, entry, of_topic=True)) is not None
         ]
         return ObservedPolicy(
             policy=policy,

@@ -75,7 +75,7 @@ class ReplayReconciler:
         return ObservedReplay(
             replay=replay,
             topic=topic,
-            table=target_table(self._context, topic) if topic is not None else None,
+            table=target_table(self._context, topic, of_topic=True) if topic is not None else None,
             job=await self._contract(topic.uid) if topic is not None else None,
             runs=tuple(runs),
             active=tuple(await self._runs.active()),

@@ -25,7 +25,7 @@ def misfit(policy: Policy, topic: IcebergTopic, registered: RecordSchema | None 
         if registered is None:
             return None
         schema = registered
-    columns = rows.table_columns(schema, topic.spec.table.metadata_columns)
+    columns = rows.table_columns(schema, topic.spec.table.metadata_columns, shared=topic.spec.table.shared)
     try:
         if isinstance(policy, RetentionPolicy):
             _check_retention(policy, columns)

@@ -483,6 +483,7 @@ class TableSpec(ApiModel):
             "metadataColumns is immutable: it cannot be changed later",
         ),
         Rule("self.formatVersion >= oldSelf.formatVersion", "formatVersion can only be increased"),
+        Rule("self.shared == oldSelf.shared", "shared is immutable: it cannot be changed later"),
     )
 
     catalog: ConfiguredName | None = Field(
@@ -520,6 +521,11 @@ class TableSpec(ApiModel):
         " or columns with the prefix _kafka_, such as _kafka_offset. Immutable.",
     )
     format_version: Literal[2, 3] = Field(default=2, description="Iceberg format version. It can only be increased.")
+    shared: bool = Field(
+        default=False,
+        description="True lets other IcebergTopics of the namespace land in the table, too. Each of them has shared: true and the same"
+        " spec.table. Immutable.",
+    )
     properties: Annotated[
         dict[str, BoundedText],
         Field(max_length=64),
@@ -1450,6 +1456,7 @@ class IcebergTopic(ApiModel):
             metadata_columns=table.metadata_columns,
             format_version=table.format_version,
             properties=table.properties,
+            shared_by=self.metadata.name if table.shared else "",
         )
 
 

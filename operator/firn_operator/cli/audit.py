@@ -44,7 +44,7 @@ from firn.kafka_clients import kafka_id
 from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn.model.progress import AuditFrom, Losses, Offsets, described, recorded_offsets
+from firn.model.progress import AuditFrom, Losses, Offsets, SharedOffsets, described, recorded_offsets
 from firn.tables import rows
 from firn.tables.table_properties import MAIN, landing_branch
 from firn_controllers.ingestion_group import settings
@@ -183,12 +183,14 @@ def decided_from(table: Table, dead: Table | None, topic_id: str, landed: Offset
     ``landed`` are the offsets that the table has landed. ``has_history``: the history shows which rows are of an earlier topic.
     """
     decided = AuditFrom(topic_id=topic_id)
+    shared = is_shared(table)
     for each in (table, dead):
-        known = AuditFrom.read(each.properties.get(names.TABLE_AUDIT_FROM)) if each is not None else None
+        key = names.of_topic(names.TABLE_AUDIT_FROM, topic_id if shared and each is table else "")
+        known = AuditFrom.read(each.properties.get(key)) if each is not None else None
         if known is not None and known.topic_id == topic_id:
             # Retention of dead letters says nothing about rows of the table, and no commit of dead letters changes it.
             mixed = known.mixed and not has_history and each is table
-            if each is table:
+            if each is table and not shared:  # no earlier version commits to a shared table
                 known = known.as_of(table.properties.get(names.SUMMARY_COMMIT_ID), landed)
             decided = decided.raised(known.offsets).model_copy(update={"mixed": decided.mixed or mixed})
     return decided
@@ -201,6 +203,8 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
     """
     summaries = [_summary(snapshot) for snapshot in _history(table)]
     newest = next((each for each in summaries if names.SUMMARY_OFFSETS in each), table.properties)
+    if is_shared(table):
+        return _shared_offsets(table, newest.get(names.SUMMARY_OFFSETS), topic_id or "")
     if topic_id is not None and newest.get(names.SUMMARY_TOPIC_ID, topic_id) != topic_id:
         raise UnavailableError(
             f"table {'.'.join(table.name())}: the topic was created again, and no record of it has landed yet; retry after the first commit"
@@ -211,11 +215,32 @@ def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
         raise UnavailableError(f"table {'.'.join(table.name())}: {error}") from error
 
 
+def is_shared(table: Table) -> bool:
+    """Return whether several topics land in the table. Each row names its topic then."""
+    return table.properties.get(names.TABLE_OWNER) == names.SHARED
+
+
+def _shared_offsets(table: Table, text: str | None, topic_id: str) -> Offsets:
+    try:
+        known = SharedOffsets.read(text).topics if text is not None else {}
+    except ValueError as error:
+        raise UnavailableError(
+            f"table {'.'.join(table.name())}: {names.SUMMARY_OFFSETS} cannot be read: {error}"
+        ) from error
+    if topic_id not in known:
+        raise UnavailableError(
+            f"table {'.'.join(table.name())}: no record of the topic has landed yet; retry after its first commit"
+        )
+    return known[topic_id].offsets
+
+
 def before(table: Table, topic_id: str) -> tuple[int | None, bool]:
     """Return the snapshot with all rows of earlier topics and none of this one, and whether the history goes back that far.
 
-    The snapshot is None if there is none, or if it has expired.
+    The snapshot is None if there is none, if it has expired, or if each row of the table names its topic.
     """
+    if is_shared(table):
+        return None, True
     parent: int | None = None
     has_history = True
     for snapshot in _history(table):
@@ -281,20 +306,22 @@ def _summary(snapshot: Snapshot) -> Mapping[str, str]:
     return snapshot.summary.additional_properties if snapshot.summary is not None else {}
 
 
-def row_offsets(table: Table | None, snapshot_id: int | None = None) -> Iterator[pa.Table]:
-    """Yield (partition, offset) of every row of the table, or of a snapshot. Rows of another writer have neither."""
+def row_offsets(table: Table | None, snapshot_id: int | None = None, topic_id: str = "") -> Iterator[pa.Table]:
+    """Yield (partition, offset) of every row of the table, or of a snapshot. Rows of another writer have neither.
+
+    ``topic_id`` selects the rows of one topic of a shared table.
+    """
     if table is None or not _has_offsets(table, snapshot_id):
         return
     flat = f"{rows.METADATA_COLUMN}_partition" in {field.name for field in table.schema().fields}
-    selected = (
-        [f"{rows.METADATA_COLUMN}_partition", f"{rows.METADATA_COLUMN}_offset"] if flat else [rows.METADATA_COLUMN]
-    )
+    members = ["partition", "offset", *(["topic_id"] if topic_id else [])]
+    selected = [f"{rows.METADATA_COLUMN}_{name}" for name in members] if flat else [rows.METADATA_COLUMN]
     for batch in scan(table, selected, snapshot_id):
-        if flat:
-            columns = [batch.column(0), batch.column(1)]
-        else:
-            struct = batch.column(0)
-            columns = [struct.field("partition"), struct.field("offset")]
+        every = [batch.column(name) for name in selected] if flat else [batch.column(0).field(name) for name in members]
+        if topic_id:
+            own = pa.array([text == topic_id for text in every[2].to_pylist()])
+            every = [column.filter(own) for column in every]
+        columns = every[:2]
         found = pa.Table.from_arrays(
             [column.cast(kind) for column, kind in zip(columns, _OFFSETS.types, strict=True)], schema=_OFFSETS
         )
@@ -515,6 +542,8 @@ class Subject:
     skips: bool
     others: tuple[str, ...] = ()
     """Further tables of the topic: those of ``spec.routes``."""
+    shared_by: str = ""
+    """Name of the resource, if the table is shared."""
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "Subject":
@@ -532,7 +561,7 @@ class Subject:
                 f"IcebergTopic {manifest['metadata']['name']} has only a part of the records of its Kafka topic; run firn audit {parent}, which"
                 " compares all tables"
             )
-        ingestion = spec.get("ingestion") or {}
+        ingestion, shared = spec.get("ingestion") or {}, (spec.get("table") or {}).get("shared") is True
         place = table["identifier"].rpartition(".")[0]
         return cls(
             profile=status["profile"],
@@ -541,6 +570,7 @@ class Subject:
             from_earliest=ingestion.get("startFrom", "Earliest") == "Earliest",
             skips=ingestion.get("onBadRecord") == "Skip",
             others=tuple(f"{place}.{each['name']}" for each in (spec.get("routes") or {}).get("tables") or ()),
+            shared_by=manifest["metadata"]["name"] if shared else "",
         )
 
 
@@ -560,7 +590,7 @@ def audit_resource(
     return audit_tables(
         kafka.client_settings(connection),
         subject.topic,
-        [tables(lake, identifier) for identifier in (subject.table, *subject.others)],
+        [tables(lake, identifier, subject.shared_by) for identifier in (subject.table, *subject.others)],
         report,
         from_earliest=subject.from_earliest,
         skips=subject.skips,
@@ -568,17 +598,19 @@ def audit_resource(
     )
 
 
-def tables(lake: Lake, identifier: str) -> tuple[Table, Table | None]:
+def tables(lake: Lake, identifier: str, shared_by: str = "") -> tuple[Table, Table | None]:
     """Return the topic's table, and its dead letters if there are any. Raises InvalidSpecError.
+
+    ``shared_by``: name of the resource, if the table is shared.
 
     The dead letters are loaded after the table, so that they have all letters below the landed offsets. They are found by
     name, because the status names them only some time after the first letter. Raises UnavailableError if replays remove
     letters all the time.
     """
-    dead = lake.look_up(names.dead_letters(identifier))
+    dead = lake.look_up(names.dead_letters(identifier, shared_by))
     for _ in range(_LOADS):
         before, table = _removal(dead), lake.find(identifier)
-        dead = lake.look_up(names.dead_letters(identifier))
+        dead = lake.look_up(names.dead_letters(identifier, shared_by))
         if _removal(dead) == before:
             return table, dead
     raise UnavailableError(
@@ -612,18 +644,22 @@ def audit_tables(
     all_tables = [each for pair in parts for each in pair if each is not None]
     earlier = {id(table): before(table, live.topic_id) for table in all_tables}
     history = all(has_history for _, has_history in earlier.values())
-    losses = [Losses.read(table.properties.get(names.TABLE_LOST)) for table, _ in parts]
+    views = [live.topic_id if is_shared(table) else "" for table, _ in parts]
+    losses = [
+        Losses.read(table.properties.get(names.of_topic(names.TABLE_LOST, of)))
+        for (table, _), of in zip(parts, views, strict=True)
+    ]
     rows = Rows(
         (
             batch
-            for (table, _), its in zip(parts, own, strict=True)
-            for batch in _without(row_offsets(table, _landed_id(table)), landed, its)
+            for (table, _), its, of in zip(parts, own, views, strict=True)
+            for batch in _without(row_offsets(table, _landed_id(table), of), landed, its)
         ),
         (batch for _, dead in parts for batch in row_offsets(dead)),
         [batch for table, _ in parts for batch in _earlier_offsets(table, earlier)],
         [batch for _, dead in parts if dead is not None for batch in _earlier_offsets(dead, earlier)],
         _joined([each.of_topic(live.topic_id) for each in losses]),
-        any(names.REPLAY in table.properties for table, _ in parts),
+        any(names.of_topic(names.REPLAY, of) in table.properties for (table, _), of in zip(parts, views, strict=True)),
     )
     drops = drops or any(rows_removed(each) for each in all_tables)
     decided = AuditFrom(topic_id=live.topic_id)

@@ -51,7 +51,8 @@ def _table(lake: Lake, topic: Mapping[str, Any]) -> str | None:
     if not identifier:
         name = f"{topic['metadata']['namespace']}/{topic['metadata']['name']}"
         raise InvalidSpecError(f"IcebergTopic {name} has no table yet; read its conditions")
-    dead = names.dead_letters(identifier)
+    shared = ((topic.get("spec") or {}).get("table") or {}).get("shared") is True
+    dead = names.dead_letters(identifier, topic["metadata"]["name"] if shared else "")
     if lake.look_up(dead) is None:
         return None
     return ".".join(query.quoted(part) for part in dead.split("."))

@@ -28,7 +28,7 @@ from firn_spark.kafka.admin import Kafka
 log = structlog.get_logger()
 
 _Claim = tuple[str, ...]
-"""``("table", identifier)`` or ``("topic", profile, name)``."""
+"""``("table", identifier)``, ``("table", identifier, resource)`` of a shared table, or ``("topic", profile, name)``."""
 
 TICK = 0.1
 SHARED_TOPICS = 64
@@ -430,7 +430,7 @@ def _claims(job: IngestJob) -> tuple[_Claim, _Claim]:
 
     Contracts with routes share their Kafka topic.
     """
-    table = ("table", job.table.identifier)
+    table = ("table", job.table.identifier, *((job.table.shared_by,) if job.table.shared else ()))
     return table, (("topic", job.profile, job.topic) if job.route is None else table)
 
 

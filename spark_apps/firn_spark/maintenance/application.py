@@ -253,7 +253,7 @@ class Run:
         dead = self._dead_letters(target) if work.dead_letters else None
         if dead is not None:
             guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
-            subject = self._subject(guard, target, names.dead_letters(target.name), workers, done)
+            subject = self._subject(guard, target, target.dead_letters, workers, done)
             parts += self._parts(subject, *following(work))
         failures: list[FirnError] = []
         for subject, part in parts:
@@ -273,7 +273,7 @@ class Run:
         return ("Done" if done.commits or removed else "Nothing"), "; ".join(dict.fromkeys(done.notes))
 
     def _dead_letters(self, target: TableTarget) -> Any | None:
-        dead = self._tables.load(target.catalog, target.namespace, names.dead_letters(target.name))
+        dead = self._tables.load(target.catalog, target.namespace, target.dead_letters)
         # Without the owner property Firn did not create the table of that name, and leaves it alone.
         return dead if dead is not None and dead.properties().get(names.TABLE_OWNER) is not None else None
 
@@ -292,11 +292,12 @@ class Run:
     def _audited(self, target: TableTarget, table: Any) -> audit.Tables:
         def dead() -> audit.Source | None:
             letters = self._dead_letters(target)
-            name = quoted(target.catalog, target.namespace, names.dead_letters(target.name))
+            name = quoted(target.catalog, target.namespace, target.dead_letters)
             return audit.Source(letters, name) if letters is not None else None
 
         name = quoted(target.catalog, target.namespace, target.name)
-        return audit.Tables(audit.Source(table, name, target.metadata_columns == "Flat"), dead)
+        source = audit.Source(table, name, target.metadata_columns == "Flat", target.shared_by)
+        return audit.Tables(source, dead)
 
     def _replay(
         self, work: ReplayWork, subject: Subject, workers: ThreadPoolExecutor, may: Callable[[], None]
@@ -315,7 +316,7 @@ class Run:
                 " was created: there is nothing to replay, and ingestion creates the dead-letter table with the first dead letter"
             )
         guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
-        letters = self._subject(guard, target, names.dead_letters(target.name), workers, done)
+        letters = self._subject(guard, target, target.dead_letters, workers, done)
         replay = Replay(subject, letters, work, self._tables, self._tasks, self.run.registries)
         done.replay = replay.run()
         return "Done", ""

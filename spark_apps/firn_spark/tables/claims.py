@@ -13,9 +13,10 @@ from typing import Any
 
 from firn.model import names
 from firn.model.errors import CommitConflictError
+from firn.model.progress import View
 from firn.schemas.other_clients import SCHEMA_ID
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables.commits import CLAIM, Claim, Committer, Landed, newest, read_claim
+from firn_spark.tables.commits import CLAIM, Claim, Committer, Landed, key_of, newest, read_claim
 from firn_spark.tables.swaps import swap
 
 
@@ -30,6 +31,8 @@ class Work:
     """Return the id of the Kafka cluster."""
     schema_id: int | None = None
     """Id of the table's schema that the writer's columns agree with."""
+    view: View | None = None
+    """The topic, if the table is shared."""
 
 
 def take(committer: Committer, table: Any, epoch: int | None, least: int, work: Work) -> int:
@@ -60,7 +63,8 @@ class _Take:
 
     def done(self, table: Any) -> bool:
         """Implement `Change.done`: look for the claim of this writer."""
-        present, landed, base = read_claim(table), newest(table), self.work.base
+        view, base = self.work.view, self.work.base
+        present, landed = read_claim(table, view), newest(table, view=view)
         if landed is not None and (base is None or landed.topic_id != base.topic_id):
             raise CommitConflictError(
                 f"table {table.name()}: a commit of topic {landed.topic_id} came first; the driver reloads the offsets"
@@ -71,7 +75,7 @@ class _Take:
             self.claim = mine
             return True
         if self.epoch is not None:
-            self.committer.check_claim(table, self.epoch)
+            self.committer.check_claim(table, self.epoch, view)
             self.claim = mine
         else:
             taken = (self.least, landed.epoch if landed is not None else 0, present.epoch if present is not None else 0)
@@ -84,7 +88,8 @@ class _Take:
         base = table.operations().current()
         ours = self.landed is None or self.landed.topic_id == self.work.topic_id
         cluster = self.work.cluster() if ours else ""
-        known = {names.TABLE_KAFKA_CLUSTER: cluster} if cluster else {}
+        view = self.work.view
+        known = {key_of(names.TABLE_KAFKA_CLUSTER, view): cluster} if cluster else {}
         if self.work.schema_id is not None:
             known[SCHEMA_ID] = str(self.work.schema_id)
-        return base, self.committer.replaced(base, None, {CLAIM: str(self.claim), **known})
+        return base, self.committer.replaced(base, None, {key_of(CLAIM, view): str(self.claim), **known})

@@ -10,6 +10,9 @@ The commit is built on metadata whose newest *ingestion* commit is the one plann
 only if nothing came in between. After commits of compaction or other engines it is tried again; after another
 ingestion commit it is given up.
 
+In a table that several topics share, each topic has a newest ingestion commit of its own (`View`). The commits of the other
+topics count as those of other engines. ``firn.offsets`` has the newest commit of every topic, in each summary.
+
 `firn_spark.tables.swaps` makes the change. The table that is read back decides:
 
 - it has this commit's id: the commit happened;
@@ -18,6 +21,7 @@ ingestion commit it is given up.
 - anything else: the commit has not happened so far.
 """
 
+import hashlib
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +33,16 @@ import structlog
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, CorruptDataError, FencedError
+from firn.model.jobs import IngestJob
 from firn.model.progress import (
     AuditFrom,
     Gap,
     LeaderEpochs,
     Losses,
     Offsets,
+    SharedOffsets,
+    TopicCommit,
+    View,
     count_changes,
     decode_leader_epochs,
     decode_offsets,
@@ -101,35 +109,47 @@ class Claim:
         return f"{self.epoch} {self.writer}"
 
 
-def read_claim(table: Any) -> Claim | None:
+def view_of(job: IngestJob) -> View | None:
+    """Return the topic of a contract whose table is shared; None for a table of one topic."""
+    return View(job.topic_id or "", job.table.shared_by) if job.table.shared else None
+
+
+def read_claim(table: Any, view: View | None = None) -> Claim | None:
     """Return the claim from the metadata that ``table`` has in memory, None if it has no valid one."""
-    epoch, _, writer = (table.properties().get(CLAIM) or "").partition(" ")
+    epoch, _, writer = (table.properties().get(key_of(CLAIM, view)) or "").partition(" ")
     return Claim(int(epoch), writer) if epoch.isdecimal() else None
 
 
-def read_losses(table: Any) -> Losses:
+def read_losses(table: Any, view: View | None = None) -> Losses:
     """Return the losses from the metadata that ``table`` has in memory."""
-    return Losses.read(table.properties().get(names.TABLE_LOST))
+    return Losses.read(table.properties().get(key_of(names.TABLE_LOST, view)))
 
 
-def read_landed(table: Any) -> Landed | None:
+def key_of(key: str, view: View | None) -> str:
+    """Return the table property of a topic: ``key``, or in a shared table ``key`` with the topic's id."""
+    return names.of_topic(key, view.topic_id) if view is not None else key
+
+
+def read_landed(table: Any, view: View | None = None) -> Landed | None:
     """Return the newest ingestion commit in the history of the branch on which rows land, else the one in the
     table's properties.
 
-    Returns None for a table without ingestion. Refreshes the table. Raises Java's exceptions (`JAVA_ERRORS`), and
-    CorruptDataError for an invalid summary.
+    ``view`` is the topic, if the table is shared. Returns None for a topic without ingestion. Refreshes the table.
+    Raises Java's exceptions (`JAVA_ERRORS`), and CorruptDataError for an invalid summary.
     """
     table.refresh()
-    return newest(table)
+    return newest(table, view=view)
 
 
-def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Landed | None:
-    """Return the newest ingestion commit from the metadata that ``table`` has in memory.
+def newest(table: Any, cached: tuple[int, Landed | None] | None = None, view: View | None = None) -> Landed | None:
+    """Return the newest ingestion commit from the metadata that ``table`` has in memory: that of ``view`` in a shared table.
 
     If the ingestion commit's own snapshot has expired, later snapshots of ours carry its summary (`carried`), else
     the properties do. ``cached`` is a snapshot and the newest ingestion commit in its history, from an earlier call:
     the history behind it is not read again.
     """
+    if view is not None:
+        return _newest_of(table, view, cached)
     bearer: tuple[Any, Mapping[str, str]] | None = None
     for snapshot in history(table):
         id = snapshot.snapshotId()
@@ -145,12 +165,84 @@ def newest(table: Any, cached: tuple[int, Landed | None] | None = None) -> Lande
     values = texts(table.properties())
     if names.SUMMARY_OFFSETS not in values:
         return None
-    if any(kept.summary().get(COMMIT_ID) == values.get(COMMIT_ID, "") for kept in table.snapshots()):
+    _check_lineage(table, values)
+    return _parse(values, table, None, None, None)
+
+
+def _check_lineage(table: Any, properties: Mapping[str, str]) -> None:
+    """Raise CorruptDataError if the commit of the properties is a snapshot that is not in the history, which has no offsets."""
+    if any(kept.summary().get(COMMIT_ID) == properties.get(COMMIT_ID, "") for kept in table.snapshots()):
         raise CorruptDataError(
             f"table {table.name()}: the current snapshot has no ingestion offsets, and the newest ingestion commit is not in its"
             " history; roll back to a snapshot of Firn"
         )
-    return _parse(values, table, None, None, None)
+
+
+def _newest_of(table: Any, view: View, cached: tuple[int, Landed | None] | None) -> Landed | None:
+    """Return the newest ingestion commit of a topic of a shared table. It is in each summary of ours."""
+    for snapshot in history(table):
+        id = snapshot.snapshotId()
+        if cached is not None and id == cached[0]:
+            return cached[1]
+        summary = texts(snapshot.summary())
+        if names.SUMMARY_OFFSETS in summary:
+            landed = _landed_in(summary[names.SUMMARY_OFFSETS], table, view)
+            if (
+                landed is None
+                or summary.get(names.SUMMARY_KIND) != INGEST
+                or summary.get(COMMIT_ID) != landed.commit_id
+            ):
+                return landed
+            return replace(landed, snapshot_id=id, committed_ms=snapshot.timestampMillis())
+    properties = texts(table.properties())
+    if names.SUMMARY_OFFSETS not in properties:
+        return None
+    _check_lineage(table, properties)
+    return _landed_in(properties[names.SUMMARY_OFFSETS], table, view)
+
+
+def _landed_in(text: str, table: Any, view: View) -> Landed | None:
+    """Return the commit of a topic in a value of ``firn.offsets``."""
+    found = _shared(text, table).of(view)
+    if found is None:
+        return None
+    topic_id, commit = found
+    leaders = table.properties().get(names.of_topic(names.TABLE_LEADER_EPOCHS, topic_id))
+    return Landed(
+        topic_id=topic_id,
+        epoch=commit.epoch,
+        offsets=dict(commit.offsets),
+        commit_id=commit.commit,
+        writer=commit.writer,
+        leader_epochs=decode_leader_epochs(leaders, commit.commit),
+        landed_ms=commit.landed_at,
+    )
+
+
+def _shared(text: str, table: Any) -> SharedOffsets:
+    try:
+        return SharedOffsets.read(text)
+    except ValueError as error:
+        raise CorruptDataError(
+            f"table {table.name()}: {names.SUMMARY_OFFSETS} does not have the offsets of a shared table; roll back to a snapshot that has"
+            " them, or create the IcebergTopic again with another table.name"
+        ) from error
+
+
+def shared_offsets(table: Any) -> SharedOffsets | None:
+    """Return the offsets of all topics of a shared table, as of its current snapshot; None if one topic has the table.
+
+    Reads the metadata that ``table`` has in memory. Raises CorruptDataError.
+    """
+    properties = texts(table.properties())
+    if not SharedOffsets.is_in(properties.get(names.SUMMARY_OFFSETS)):
+        return None
+    for snapshot in history(table):
+        text = snapshot.summary().get(names.SUMMARY_OFFSETS)
+        if text is not None:
+            return _shared(str(text), table)
+    _check_lineage(table, properties)
+    return _shared(properties[names.SUMMARY_OFFSETS], table)
 
 
 def history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
@@ -176,6 +268,13 @@ def wrote_last(table: Any, key: str) -> bool | None:
         if kind == INGEST or summary.get(key) is not None:
             return bool(kind != INGEST)
     return None
+
+
+def carried_from(table: Any) -> dict[str, str]:
+    """Return the summary that a maintenance snapshot of ``table`` carries: the newest ingestion commit, or in a shared table
+    those of all topics."""
+    shared = shared_offsets(table)
+    return carried(newest(table)) if shared is None else {names.SUMMARY_OFFSETS: shared.encode()}
 
 
 def carried(landed: Landed | None) -> dict[str, str]:
@@ -292,6 +391,8 @@ class Extras:
     """Key of another writer, from which the topic took the table over. A commit of this writer since then fails the commit."""
     branch: str = ""
     """Branch on which rows land after this commit; empty: unchanged. If it is main, everything is published."""
+    shared_by: str = ""
+    """Name of the resource, if the table is shared; empty for a table of one topic."""
 
 
 NO_EXTRAS = Extras()
@@ -342,8 +443,9 @@ class Committer:
             values[names.SUMMARY_LANDED_AT] = str(landed_at)
         if extras.letters is not None:
             values |= {LETTERS_SINCE: str(extras.letters[0]), LETTERS_UNTIL: str(extras.letters[1])}
-        slot = self._begins_slot(base)
-        summary = values if slot or extras.letters is not None else {**values, **_changes(base, topic_id, offsets)}
+        slot = self._begins_slot(table, base, extras)
+        whole = slot or extras.letters is not None or bool(extras.shared_by)
+        summary = values if whole else {**values, **_changes(base, topic_id, offsets)}
         if not slot:
             extras = replace(extras, keep_ms=None)
         self._failpoints.reach("before-commit")
@@ -357,8 +459,12 @@ class Committer:
         assert append.landed is not None
         return append.landed
 
-    def _begins_slot(self, base: Landed | None) -> bool:
-        return base is None or base.committed_ms is None or base.committed_ms // SLOT_MS != self.now_ms() // SLOT_MS
+    def _begins_slot(self, table: Any, base: Landed | None, extras: Extras) -> bool:
+        committed_ms = base.committed_ms if base is not None else None
+        if extras.shared_by and (current := head(table)) is not None:
+            # The commits of all topics count, so that one of them in each slot removes old snapshots.
+            committed_ms = int(current.timestampMillis())
+        return committed_ms is None or committed_ms // SLOT_MS != self.now_ms() // SLOT_MS
 
     def _landed_at(self, base: Landed | None, topic_id: str, extras: Extras) -> int | None:
         """Return `Landed.landed_ms` after a commit on ``base``."""
@@ -440,16 +546,16 @@ class Committer:
                 f"epoch {epoch}; make sure that only one installation of Firn serves this topic"
             )
 
-    def check_claim(self, table: Any, epoch: int) -> None:
+    def check_claim(self, table: Any, epoch: int, view: View | None = None) -> None:
         """Raise FencedError if another writer claimed ``table``, as read last, with ``epoch`` or a newer one."""
-        claim = read_claim(table)
+        claim = read_claim(table, view)
         if claim is not None and claim.epoch >= epoch and claim != Claim(epoch, self.writer):
             raise FencedError(
                 f"table {table.name()}: writer {claim.writer} claimed epoch {claim.epoch}, and this driver has epoch {epoch}; "
                 "make sure that only one installation of Firn serves this topic"
             )
 
-    def absent(self, table: Any, commit_id: str, base: Landed | None) -> bool:
+    def absent(self, table: Any, commit_id: str, base: Landed | None, view: View | None = None) -> bool:
         """Return True if the whole history since ``base`` is known and this commit is not in it.
 
         A refusal alone proves nothing: a catalog's client may have sent the request twice, and another writer may
@@ -461,6 +567,8 @@ class Committer:
         snapshot = head(table)
         while snapshot is not None:
             if base is not None and snapshot.snapshotId() == base.snapshot_id:
+                return True
+            if view is not None and _is_before(snapshot, view, base):
                 return True
             parent = snapshot.parentId()
             if parent is None:
@@ -488,6 +596,19 @@ def _changes(base: Landed | None, topic_id: str, offsets: Offsets) -> dict[str, 
     return {names.SUMMARY_OFFSETS: encode_changes(offsets, base.offsets, base.commit_id)}
 
 
+def _is_before(snapshot: Any, view: View, base: Landed | None) -> bool:
+    """Return True if a snapshot of a shared table shows ``base`` as the newest commit of the topic, so that a later one is absent."""
+    text = snapshot.summary().get(names.SUMMARY_OFFSETS)
+    if text is None:
+        return False
+    try:
+        known = SharedOffsets.read(str(text)).topics.get(view.topic_id)
+    except ValueError:
+        return False
+    expected = base.commit_id if base is not None and base.topic_id == view.topic_id else None
+    return (known.commit if known is not None else None) == expected
+
+
 class _Append:
     """Appends data files with offsets, if ``base`` is still the newest ingestion commit."""
 
@@ -503,11 +624,12 @@ class _Append:
         extras: Extras,
     ) -> None:
         self._extras = extras
-        self._cluster = {names.TABLE_KAFKA_CLUSTER: extras.cluster} if extras.cluster else {}
+        self._topic_id = properties[names.SUMMARY_TOPIC_ID]
+        self._view = View(self._topic_id, extras.shared_by) if extras.shared_by else None
+        self._cluster = {key_of(names.TABLE_KAFKA_CLUSTER, self._view): extras.cluster} if extras.cluster else {}
+        leaders = key_of(names.TABLE_LEADER_EPOCHS, self._view)
         self._leaders = (
-            {names.TABLE_LEADER_EPOCHS: encode_leader_epochs(extras.leader_epochs, properties[COMMIT_ID])}
-            if extras.leader_epochs
-            else {}
+            {leaders: encode_leader_epochs(extras.leader_epochs, properties[COMMIT_ID])} if extras.leader_epochs else {}
         )
         self._place = {names.TABLE_CONNECTOR: extras.other.place} if extras.other and extras.other.place else {}
         self._committer = committer
@@ -528,7 +650,7 @@ class _Append:
         current = head(table)
         id = current.snapshotId() if current is not None else None
         if id is None or self._cached is None or id != self._cached[0]:
-            landed = newest(table, self._cached)
+            landed = newest(table, self._cached, self._view)
             self._cached = (id, landed) if id is not None else None
             return landed
         return self._cached[1]
@@ -561,7 +683,7 @@ class _Append:
 
     def _check_claim(self, table: Any) -> None:
         try:
-            self._committer.check_claim(table, self._epoch)
+            self._committer.check_claim(table, self._epoch, self._view)
         except FencedError:
             # A REST catalog can still complete a request: the claim has not moved the branch.
             if self._append is None:
@@ -585,7 +707,7 @@ class _Append:
 
     def discard(self, table: Any) -> None:
         """Delete the files, once, if no snapshot of the table as last read is of this commit."""
-        if self._descriptors and self._committer.absent(table, self._values[COMMIT_ID], self._base):
+        if self._descriptors and self._committer.absent(table, self._values[COMMIT_ID], self._base, self._view):
             self._committer.discard(table, self._descriptors)
             self._descriptors = ()
 
@@ -606,11 +728,13 @@ class _Append:
         if parent != (seen.snapshotId() if seen is not None else None) or _moved(self._read_newest(table), self.landed):
             raise CommitConflictError(f"table {table.name()}: other commits changed it while the snapshot was built")
         # These are two requests in all, and `append.set` needs some for each value.
-        summary = {**self._summary, **self._of_other_writer(table), names.SUMMARY_KIND: INGEST}
-        snapshot = self._committer.summarised(snapshot, summary, seen.timestampMillis() if seen is not None else 0)
         properties = texts(table.properties())
+        shared = self._shared(table, properties)
+        summary = {**self._summary, **shared, **self._of_other_writer(table), names.SUMMARY_KIND: INGEST}
+        snapshot = self._committer.summarised(snapshot, summary, seen.timestampMillis() if seen is not None else 0)
         values = {
             **self._values,
+            **shared,
             **self._lost(table, properties),
             **self._audit_from(properties, has_rows=seen is not None),
             **self._cluster,
@@ -641,30 +765,57 @@ class _Append:
                 f"table {table.name()}: the connector committed again after the topic took the table over; the driver reads its state again"
             )
 
+    def _shared(self, table: Any, properties: Mapping[str, str]) -> dict[str, str]:
+        """Return the offsets of all topics after this commit to a shared table, on top of what ``table`` has in memory."""
+        stored = properties.get(names.SUMMARY_OFFSETS)
+        if stored is not None and SharedOffsets.is_in(stored) != (self._view is not None):
+            how = "of several topics" if self._view is None else "of one topic"
+            raise CommitConflictError(f"table {table.name()}: it has the offsets {how}; the driver reloads the table")
+        if self._view is None:
+            return {}
+        values = self._values
+        landed_at = values.get(names.SUMMARY_LANDED_AT)
+        commit = TopicCommit(
+            resource=self._view.resource,
+            epoch=self._epoch,
+            commit=values[COMMIT_ID],
+            writer=values[WRITER],
+            landed_at=int(landed_at) if landed_at is not None else None,
+            offsets=decode_offsets(values[names.SUMMARY_OFFSETS]),
+        )
+        known = shared_offsets(table) or SharedOffsets.none()
+        return {names.SUMMARY_OFFSETS: known.plus(self._topic_id, commit).encode()}
+
     def _lost(self, table: Any, properties: Mapping[str, str]) -> dict[str, str]:
-        topic_id, known = self._values[names.SUMMARY_TOPIC_ID], Losses.read(properties.get(names.TABLE_LOST))
+        topic_id, key = self._topic_id, key_of(names.TABLE_LOST, self._view)
+        known = Losses.read(properties.get(key))
         gaps = known.missing(self._extras.gaps, topic_id)
         if not gaps:
             return {}
-        return {names.TABLE_LOST: known.plus(gaps, topic_id, str(table.uuid()), time.time()).model_dump_json()}
+        uuid = str(table.uuid())
+        if self._view is not None:
+            # Each topic of a shared table counts its losses from 1, and their names have to differ.
+            uuid = hashlib.sha256(f"{uuid} {topic_id}".encode()).hexdigest()
+        return {key: known.plus(gaps, topic_id, uuid, time.time()).model_dump_json()}
 
     def _audit_from(self, properties: Mapping[str, str], *, has_rows: bool) -> dict[str, str]:
         """Return the property for audits after this commit. Dead-letter tables have it only after retention."""
         if self._extras.letters is not None:
             return {}
-        topic_id = self._values[names.SUMMARY_TOPIC_ID]
-        known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
+        topic_id, key = self._topic_id, key_of(names.TABLE_AUDIT_FROM, self._view)
+        known = AuditFrom.read(properties.get(key))
         landed = self._base.offsets if self._base is not None and self._base.topic_id == topic_id else None
         if known is not None and known.topic_id == topic_id:
-            new = known.as_of(properties.get(COMMIT_ID), landed or {})
+            # No earlier version of Firn commits to a shared table.
+            new = known if self._view is not None else known.as_of(properties.get(COMMIT_ID), landed or {})
         else:
             new = AuditFrom.first(
                 topic_id,
                 landed,
                 decode_offsets(self._values[names.SUMMARY_OFFSETS]),
                 has_files=bool(self._files),
-                # Rows of another writer have no offsets. Those of an earlier topic have.
-                has_rows=has_rows and (self._extras.other is None or self._base is not None),
+                # Rows of another writer have no offsets. Those of an earlier topic have. In a shared table, each row names its topic.
+                has_rows=has_rows and self._view is None and (self._extras.other is None or self._base is not None),
             )
         new = new.raised(dict(self._extras.skipped)).model_copy(update={"commit": self._values[COMMIT_ID]})
-        return {names.TABLE_AUDIT_FROM: new.model_dump_json()}
+        return {key: new.model_dump_json()}

@@ -17,6 +17,7 @@ commit to the topic's table, and only then writes to it. A newer writer either r
 
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -46,10 +47,10 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 
     Raises ConflictError if Firn did not create the table of that name.
     """
-    table = tables.load(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name), rare=True)
+    table = tables.load(job.table.catalog, job.table.namespace, job.table.dead_letters, rare=True)
     if table is not None and table.properties().get(names.TABLE_OWNER) is None:
         raise ConflictError(
-            f"table {job.table.identifier}{names.DEAD_LETTER_SUFFIX} has the name of the topic's dead letters, and Firn did not create it; "
+            f"table {job.table.dead_letters_identifier} has the name of the topic's dead letters, and Firn did not create it; "
             "rename it, or create this IcebergTopic again with another table.name"
         )
     return table
@@ -58,15 +59,15 @@ def load(tables: Tables, job: IngestJob) -> Any | None:
 def create(tables: Tables, job: IngestJob) -> Any:
     """Create the topic's dead-letter table (always format 2), or return the one that another writer just created."""
     properties = table_properties.dead_letter_properties(job.table.properties)
-    own = {"format_version": 2, "properties": properties, "partition_by": None, "sort_by": None}
+    own = {"format_version": 2, "properties": properties, "partition_by": None, "sort_by": None, "shared_by": ""}
     target = job.table.model_copy(update=own)
     return tables.create(
         target,
-        names.dead_letters(job.table.name),
+        job.table.dead_letters,
         rows.dead_letter_columns(),
         (rows.DEAD_LETTER_PARTITION,),
         (),
-        tables.claimant(job),
+        replace(tables.claimant(job), shared=False),
     )
 
 
@@ -195,7 +196,7 @@ def _records_between(
     )
     condition = f"ingested_at >= timestamp_micros({dead.letters[0]}) and ({ranges})"
     excluded: dict[int, dict[int, tuple[bytes, ...]]] = {}
-    name = quoted(job.table.catalog, job.table.namespace, names.dead_letters(job.table.name))
+    name = quoted(job.table.catalog, job.table.namespace, job.table.dead_letters)
     columns = ("_kafka.partition", "_kafka.offset", IDENTITY)
     for part, offset, identity in reader.load(name).where(condition).selectExpr(*columns).collect():
         known = excluded.setdefault(part, {})

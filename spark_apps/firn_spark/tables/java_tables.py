@@ -162,7 +162,7 @@ class Tables:
         """
         target = job.table
         table = self.load(target.catalog, target.namespace, target.name)
-        columns = rows.table_columns(job.record_schema, target.metadata_columns)
+        columns = rows.columns_of_table(job.record_schema, target)
         if table is None:
             terms = (target.partition_by or (), target.sort_by or ())
             return self.create(target, target.name, columns, *terms, self.claimant(job))
@@ -257,7 +257,7 @@ class Tables:
 
     def claimant(self, job: IngestJob) -> Claimant:
         """Return the resource of a contract, as the owner of its tables."""
-        return Claimant(job.uid, job.namespace, job.name, self._cluster, self._former_clusters)
+        return Claimant(job.uid, job.namespace, job.name, self._cluster, self._former_clusters, shared=job.table.shared)
 
     def columns(self, table: Any) -> dict[str, str]:
         """Return the types of the table's columns, in the notation of `firn.tables.types`."""

@@ -16,7 +16,7 @@ from typing import Any, Self
 import structlog
 
 from firn.model import names
-from firn.model.progress import is_complete
+from firn.model.progress import SharedOffsets, is_complete
 from firn.tables.table_properties import MAIN
 from firn_spark.jvm import texts
 from firn_spark.tables.branches.landing import branch_of, unpublished
@@ -117,6 +117,8 @@ def _entry(id: int, moment: int, snapshot: Any) -> Entry:
     if kind is None:
         return Entry(id, moment, None, None, complete=False)
     offsets, topic_id = summary.get(names.SUMMARY_OFFSETS), summary.get(names.SUMMARY_TOPIC_ID)
+    if SharedOffsets.is_in(offsets):
+        topic_id = None  # the rows of a shared table name their topic
     return Entry(id, moment, kind, topic_id, is_complete(offsets))
 
 

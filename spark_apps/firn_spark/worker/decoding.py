@@ -88,7 +88,7 @@ class Decoder:
         self._force_dead = force_dead or {}
         self._rows_only = rows_only
         self._halted: dict[int, int] = {}
-        columns = rows.table_columns(job.record_schema, job.table.metadata_columns)
+        columns = rows.columns_of_table(job.record_schema, job.table)
         self.schema = arrow_types.arrow_schema(columns)
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
@@ -105,11 +105,8 @@ class Decoder:
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
-        sizes, most = records.values.lengths() + self._format.row_bytes, self._format.most_bytes
-        of_keys = self._keys.shares(records.keys) if self._keys is not None else None
-        if of_keys is not None:
-            sizes, most = np.maximum(sizes / most, of_keys), 1
-        for begin, end in arrays.portions(sizes, most):
+        sizes = records.values.lengths() + self._format.row_bytes
+        for begin, end in arrays.portions(sizes, self._format.most_bytes):
             whole = end - begin == len(records)
             yield records if whole else records.select(np.arange(begin, end))
 
@@ -130,13 +127,17 @@ class Decoder:
             columns = self._projector.project(records, columns)
         errors = {**columns.errors, **misrouted}
         kafka = kafka_columns(records)
-        members = kafka if ids is None else [*kafka, id_column(ids)]
+        members = [*kafka, *self._members(len(records), ids)]
         of_keys: list[pa.Array] = []
         if self._keys is not None:
             of_keys, bad_keys = self._keys.decode(records)
             for index, error in bad_keys.items():
                 errors.setdefault(index, error)
-        arrays = [*columns.arrays, *of_keys, *shaped(members, self._job.table.metadata_columns)]
+        arrays = [
+            *columns.arrays,
+            *of_keys,
+            *shaped(members, self._job.table.metadata_columns, shared=self._job.table.shared),
+        ]
         failures = self._judge(arrays, errors)
         errors.update(first_errors(failures))
         for index in np.flatnonzero(forced).tolist():
@@ -173,6 +174,17 @@ class Decoder:
         places = np.cumsum(mine) - 1
         misrouted = {int(places[index]): error for index, error in errors.items()}
         return records.select(kept), forced[kept], misrouted, len(records) - len(kept)
+
+    def _members(self, count: int, ids: Numbers | None) -> list[pa.Array]:
+        """Return the members of Kafka's columns that only some tables have, for ``count`` records with these ids of schemas."""
+        of_ids = [] if ids is None else [id_column(ids)]
+        if not self._job.table.shared:
+            return of_ids
+        texts = (self._job.topic, self._job.topic_id)
+        return [
+            *(of_ids or [pa.nulls(count, pa.int32())]),
+            *(pa.repeat(pa.scalar(text, pa.string()), count) for text in texts),
+        ]
 
     def _judge(self, arrays: Sequence[pa.Array], errors: Mapping[int, BadRecordError]) -> list[Failures]:
         if self._rules is None:

@@ -35,9 +35,10 @@ def id_column(ids: Numbers) -> pa.Array:
     return pa.array(ids, pa.int32(), mask=(ids < 0) | (ids > _MOST_ID))
 
 
-def shaped(members: list[pa.Array], shape: str) -> list[pa.Array]:
+def shaped(members: list[pa.Array], shape: str, *, shared: bool = False) -> list[pa.Array]:
     """Return the members as table columns: one struct (``Struct``), or as they are (``Flat``)."""
     if shape == "Flat":
         return members
-    (column,) = arrow_types.arrow_schema(rows.metadata_columns(shape, schema_ids=len(members) > len(rows.METADATA)))
+    has_ids = len(members) > len(rows.METADATA)
+    (column,) = arrow_types.arrow_schema(rows.metadata_columns(shape, schema_ids=has_ids, shared=shared))
     return [pa.StructArray.from_arrays(members, type=column.type)]

@@ -374,11 +374,16 @@ def test_each_sample_has_a_valid_topic_and_table(path: Path) -> None:
         assert sample.table_target("lake").catalog == "lake"
 
 
-def test_samples_share_no_topic_and_no_table() -> None:
+def test_samples_share_no_topic_and_only_shared_tables() -> None:
     samples = [IcebergTopic.parse(yaml.safe_load(path.read_text())) for path in SAMPLES]
     assert len(samples) >= 8
     assert len({sample.topic_name for sample in samples}) == len(samples)
-    assert len({sample.table_target("lake").identifier for sample in samples}) == len(samples)
+    targets = [sample.table_target("lake") for sample in samples]
+    alone = {target.identifier for target in targets if not target.shared}
+    shared = {target.identifier for target in targets if target.shared}
+    assert len(alone) == sum(not target.shared for target in targets)
+    assert shared == {"lake.demo.sales"}
+    assert not alone & shared
 
 
 def test_a_status_is_written_as_it_was_read() -> None:

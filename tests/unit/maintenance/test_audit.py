@@ -141,7 +141,7 @@ class Brokers:
 def test_a_topic_that_has_landed_nothing_is_exact_only_without_records(
     end: int, report: AuditReport | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(audit, "read_landed", lambda _: Landed("id-1", 1, {0: 40}))
+    monkeypatch.setattr(audit, "read_landed", lambda *_: Landed("id-1", 1, {0: 40}))
     table = SimpleNamespace(currentSnapshot=lambda: None, properties=dict, name=lambda: "lake.shop.orders")
     nothing: Any = None
     kafka: Any = Brokers(7, end)

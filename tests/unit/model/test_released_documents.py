@@ -11,7 +11,7 @@ from typing import Any
 
 import jsonschema
 import pytest
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from firn.model import maintenance
 from firn.model.jobs import GroupSettings, IngestJob
@@ -211,7 +211,9 @@ FORMS: dict[str, dict[str, Any]] = {
     "run-report": {"exclude_defaults": True},
 }
 """The form in which this version writes a document, if not with all its fields."""
-CONSTANT = frozenset({"version", "raw_as", "unknown_fields", "fields", "cpu", "topic_id", "resume", "restart"})
+CONSTANT = frozenset(
+    {"version", "raw_as", "unknown_fields", "fields", "cpu", "topic_id", "resume", "restart", "shared_by"}
+)
 """Fields with the default value in a released document, because it has one form of several."""
 
 each = pytest.mark.parametrize(("version", "name"), [(version, name) for version in VERSIONS for name in DOCUMENTS])
@@ -282,6 +284,19 @@ def test_a_released_version_reads_the_document_of_this_version(version: str, nam
     document = json.loads(present.model_dump_json(**FORMS.get(name, {})))
     schema = json.loads((RELEASED / version / f"{schema_name}.schema.json").read_text())
     jsonschema.validate(document, schema)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_released_version_rejects_the_contract_of_a_shared_table(version: str) -> None:
+    """It would take the offsets of other topics for those of an earlier topic, and land everything again."""
+    shared = {"version": 2, "topic_id": "id-1", "table": {"shared_by": "orders"}}
+    document = merged(written(version, "ingest-job"), shared)
+    assert IngestJob.model_validate(document).table.shared
+    schema = json.loads((RELEASED / version / "ingest-job.schema.json").read_text())
+    with pytest.raises(jsonschema.ValidationError):
+        jsonschema.validate(document, schema)
+    with pytest.raises(ValidationError):
+        IngestJob.model_validate(merged(document, {"version": 1}))
 
 
 @pytest.mark.parametrize("version", VERSIONS)

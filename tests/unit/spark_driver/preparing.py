@@ -15,7 +15,7 @@ from firn_spark.tables.commits import Landed
 
 def preparing(monkeypatch: pytest.MonkeyPatch, end: int = 0, landed: Landed | None = None) -> Preparation:
     """Return preparations of the topic ``orders``, whose log ends at ``end`` and whose table has ``landed``."""
-    monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
+    monkeypatch.setattr(preparation, "read_landed", lambda *_: landed)
     monkeypatch.setattr(dead_letters, "load", lambda *_: None)
     metadata = SimpleNamespace(currentSchemaId=lambda: 1, defaultSpecId=lambda: 1, defaultSortOrderId=lambda: 1)
     table = SimpleNamespace(

@@ -79,7 +79,7 @@ def test_the_next_round_claims_again_after_a_commit_without_an_answer(
         return OURS
 
     monkeypatch.setattr(dead_letters, "claim", claim)
-    monkeypatch.setattr(preparation, "read_landed", lambda table: OURS)
+    monkeypatch.setattr(preparation, "read_landed", lambda *_: OURS)
     monkeypatch.setattr(claims, "take", lambda *_: 7)
     committer = SimpleNamespace(check=lambda *_: None)
     begun = Preparation(

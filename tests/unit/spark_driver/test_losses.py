@@ -259,7 +259,7 @@ def test_a_log_that_was_cut_back_before_its_table_was_replaced_loses_nothing_in_
     properties = {names.TABLE_KAFKA_CLUSTER: "cluster-1"}
     table = SimpleNamespace(uuid=lambda: "table-2", location=lambda: "s3://lake/orders", properties=lambda: properties)
     # The next table begins behind the cut, as with startFrom: Latest.
-    monkeypatch.setattr(preparation, "read_landed", lambda _: Landed("id-1", 1, {0: 20}))
+    monkeypatch.setattr(preparation, "read_landed", lambda *_: Landed("id-1", 1, {0: 20}))
     nothing: Any = None
     tables: Any = SimpleNamespace(load=lambda *_: table)
     cut.job = job(suspended=True)

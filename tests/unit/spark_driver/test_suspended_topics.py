@@ -32,7 +32,7 @@ def suspended() -> Topic:
 
 def preparing(monkeypatch: pytest.MonkeyPatch, table: Any | None, landed: Landed | None = None) -> Preparation:
     """Return the preparation of a driver. Every access but loading the table fails."""
-    monkeypatch.setattr(preparation, "read_landed", lambda _: landed)
+    monkeypatch.setattr(preparation, "read_landed", lambda *_: landed)
     tables = SimpleNamespace(load=lambda *_: table)
     nothing: Any = None
     return Preparation(nothing, cast(Any, tables), nothing, nothing, Failpoints())

@@ -15,8 +15,12 @@ AT_A_TIME = 200
 Item = TypeVar("Item")
 
 
-def target_table(context: Context, entry: TopicEntry) -> TargetTable | None:
-    """Return the topic's table, if it exists and runs may work on it."""
+def target_table(context: Context, entry: TopicEntry, *, of_topic: bool = False) -> TargetTable | None:
+    """Return the topic's table, if it exists and runs may work on it.
+
+    The policies of the oldest resource govern a table. ``of_topic``: return it for other resources that share it, too, because the
+    run works on the records of one topic.
+    """
     resource, config = entry.resource, context.config
     if resource is None or resource.metadata.deletion_timestamp is not None:
         return None
@@ -26,7 +30,8 @@ def target_table(context: Context, entry: TopicEntry) -> TargetTable | None:
         return None
     holder = context.topics.holder(entry.table_claim) if entry.table_claim else None
     uuid = (entry.status.get("table") or {}).get("uuid")
-    if holder is None or holder.uid != entry.uid or not uuid:
+    shared = of_topic and holder is not None and entry.shares_with(holder)
+    if holder is None or not (shared or holder.uid == entry.uid) or not uuid:
         return None
     try:
         target = resource.table_target(config.default_catalog)

@@ -191,10 +191,14 @@ class TopicDeletion:
                 return None  # no table was ever created
             gone = f"catalog {target.catalog} is no longer in the operator's configuration; add it again"
             return _blocked(Reason.CATALOG_UNREACHABLE, gone)
+        if target.shared and (kept := self._kept_by_others(observed, target, done)) is not None:
+            return kept[0]
         if observed.catalog.problem is not None:
             return _blocked(Reason.CATALOG_UNREACHABLE, observed.catalog.message)
         try:
-            dropped = await self._context.ports.tables.drop(target, observed.entry.uid)
+            dropped = await self._context.ports.tables.drop(
+                target, names.SHARED if target.shared else observed.entry.uid
+            )
         except FirnError as error:
             return _blocked(Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
         if dropped is not None and dropped.files_kept:
@@ -215,6 +219,28 @@ class TopicDeletion:
                 f" {'; '.join(dropped.problems)}; delete the files that no other table needs"
             )
             done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
+        return None
+
+    def _kept_by_others(
+        self, observed: ObservedTopic, target: TableTarget, done: list[Announcement]
+    ) -> tuple[Verdict | None] | None:
+        """Return why a shared table is not dropped yet, or that it stays (None in the tuple). Return None if it is to be dropped.
+
+        Of resources that are deleted together, the oldest drops the table, after the others are gone.
+        """
+        entry = observed.entry
+        others = self._context.topics.sharers(entry)
+        staying = [each for each in others if each.metadata.deletion_timestamp is None or each.age < entry.age]
+        if staying:
+            text = (
+                f"table {target.identifier} and the dead letters of this topic in {target.dead_letters} stay, because IcebergTopic"
+                f" {staying[0].name[1]} shares the table"
+            )
+            done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
+            return (None,)
+        if others:
+            text = f"IcebergTopic {others[0].name[1]}, which shares table {target.identifier}, is still being deleted"
+            return (_blocked(Reason.RUNS_ACTIVE, text),)
         return None
 
     async def _drop_topic(self, observed: ObservedTopic, done: list[Announcement]) -> Verdict | None:

@@ -155,7 +155,8 @@ class TopicReconciler:
             schema=schema,
             target=target,
             topic_rival=await self._topic_rival(entry),
-            table_rival=context.topics.rival(entry, entry.table_claims),
+            table_rival=context.topics.table_rival(entry),
+            table_lead=context.topics.table_lead(entry),
             fleet=board.fleet(entry.profile),
             catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
             group=board.group(entry.group) if entry.group in context.config.groups else GroupHealth(),
@@ -166,6 +167,7 @@ class TopicReconciler:
             parent=(parent := context.topics.get(entry.parent) if entry.parent is not None else None),
             parent_schema=self._schema_of_parent(parent),
             maintenance=self._maintenance(entry),
+            table_maintenance=self._table_maintenance(entry),
         )
 
     def _schema_of_parent(self, parent: TopicEntry | None) -> RecordSchema | FirnError | None:
@@ -208,6 +210,15 @@ class TopicReconciler:
         audit = context.board.outcomes.get((entry.uid, "Audit"))
         replay_ms = context.replays.longest_ms(entry.name)
         return TopicMaintenance(bindings, context.board.debts.get(entry.uid), audit, replay_ms)
+
+    def _table_maintenance(self, entry: TopicEntry) -> TopicMaintenance | None:
+        """Return what works on a table that ``entry`` shares: the policies of the oldest resource, and the replays of all."""
+        topics, replays = self._context.topics, self._context.replays
+        sharers = topics.sharers(entry)
+        if not sharers:
+            return None
+        longest = max(replays.longest_ms(each.name) for each in (entry, *sharers))
+        return replace(self._maintenance(topics.table_lead(entry) or entry), replay_ms=longest)
 
     def _forget(self, name: Name, uid: str) -> None:
         self._context.board.configs.pop(uid, None)

@@ -51,7 +51,7 @@ async def has_records_of(observed: ObservedTopic, live: TopicState, context: Con
     if not isinstance(observed.target, TableTarget) or topic_id_claim(live.topic_id) is None:
         return False
     found = await context.ports.tables.found(observed.target)
-    return found is not None and found.topic_id == live.topic_id
+    return found is not None and live.topic_id in (found.topic_id, *found.topic_ids)
 
 
 def holds_table(observed: ObservedTopic) -> bool:
@@ -65,7 +65,9 @@ def claimant(observed: ObservedTopic, context: Context) -> Claimant:
     # Until the driver has changed a table of format 3, the table still names its former owner.
     before = status.as_before(observed, ConditionType.TABLE_READY)
     holds = holds_table(observed) and (before is None or before.reason is not Reason.WAITING_FOR_DRIVER)
-    return Claimant(observed.entry.uid, *observed.entry.name, context.cluster_uid, former, holds=holds)
+    return Claimant(
+        observed.entry.uid, *observed.entry.name, context.cluster_uid, former, holds=holds, shared=observed.entry.shares
+    )
 
 
 def _not_ours(observed: ObservedTopic, context: Context, target: TableTarget, found: FoundTable) -> Failure | None:
@@ -78,7 +80,7 @@ def _not_ours(observed: ObservedTopic, context: Context, target: TableTarget, fo
         resource.check(target.identifier, table)
     except ConflictError as error:
         return Failure(Reason.RESOURCE_CONFLICT, str(error))
-    if table.owner == resource.uid or resource.has_consent(table):
+    if resource.owns(table) or resource.has_consent(table):
         return None
     tenant = table.tenant
     if table.owner and not tenant:  # marked by an earlier release, which did not write the namespace

@@ -131,7 +131,7 @@ class Agreement:
             except iceberg_errors.NoSuchTableError:
                 return self._create()
         state = self._agree(table)
-        if state.changed or state.owner != self._claimant.uid:
+        if state.changed or state.owner != self._claimant.owner:
             return state  # a new version of the metadata: cache the state after the next read
         self._connection.note(self._key, Agreed(self._request, place or "", digest, state))
         return state
@@ -312,8 +312,13 @@ def _state(metadata: TableMetadata) -> TableState:
 def _digest(document: Mapping[str, Any]) -> bytes:
     """Return a digest of the metadata that `ensure` checks. Snapshots and offsets do not change it."""
     judged = {key: document.get(key) for key in _DIGESTED}
-    judged["properties"] = {key: value for key, value in (judged["properties"] or {}).items() if key not in _MOVES}
+    judged["properties"] = {key: value for key, value in (judged["properties"] or {}).items() if not _moves(key)}
     return hashlib.blake2b(json.dumps(judged, sort_keys=True).encode(), digest_size=16).digest()
+
+
+def _moves(key: str) -> bool:
+    """Return whether ingestion changes a property with its commits. In a shared table, each topic has properties of its own."""
+    return key in _MOVES or key.rpartition(".")[0] in _MOVES
 
 
 def _table(catalog: SqlCatalog, key: TableKey, metadata: TableMetadata, place: str) -> Table:

@@ -20,7 +20,6 @@ from typing import Any
 from pyiceberg import exceptions as iceberg_errors
 from pyiceberg.io import FileIO
 
-from firn.model import names
 from firn.model.clock import Clock
 from firn.model.conditions import Reason
 from firn.model.errors import UnavailableError
@@ -188,7 +187,7 @@ class CatalogDebts:
 
     async def _locate(self, connection: Connection, target: TableTarget) -> list[tuple[str | None, FileIO | None]]:
         """Find the metadata of the table and of its dead letters, and the file access of their own, if they have one."""
-        keys = [(target.namespace, target.name), (target.namespace, names.dead_letters(target.name))]
+        keys = [(target.namespace, target.name), (target.namespace, target.dead_letters)]
         if (batch := self._places.get(target.catalog)) is not None:
             lie = await asyncio.gather(*(batch.submit(key) for key in keys))
             return [(place, None) for place in lie]

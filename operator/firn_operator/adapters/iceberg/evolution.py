@@ -71,7 +71,7 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
     """Return the layout that ``target`` and ``schema`` describe. Raises InvalidSpecError (BadTransform)."""
     return Layout(
         identifier=target.identifier,
-        columns=rows.table_columns(schema, target.metadata_columns),
+        columns=rows.columns_of_table(schema, target),
         partition=_parsed(transforms.parse, target.partition_by),
         sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,

@@ -13,6 +13,7 @@ from pyiceberg.catalog import Catalog
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
+from firn.model.progress import SharedOffsets
 from firn.tables.ownership import Claimant, Ownership
 from firn.tables.table_properties import landing_branch
 from firn_controllers.ports import Dropped, FoundTable, TableState
@@ -80,7 +81,7 @@ class CatalogTables:
         """
         seen = self._connections[target.catalog].seen
         key = (target.namespace, target.name)
-        dead = (target.namespace, names.dead_letters(target.name))
+        dead = (target.namespace, target.dead_letters)
         seen.pop(key, None)
         seen.pop(dead, None)
         connection = self._dropping[target.catalog]
@@ -120,8 +121,20 @@ def _found(catalog: Catalog, key: TableKey) -> FoundTable | None:
     snapshot = table.snapshot_by_id(branch.snapshot_id) if branch is not None else table.current_snapshot()
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if ownership.owner == names.SHARED and names.SUMMARY_OFFSETS in summary:
+            return FoundTable(ownership, topic_ids=_topics(summary[names.SUMMARY_OFFSETS]))
         if names.SUMMARY_TOPIC_ID in summary:
             return FoundTable(ownership, str(summary[names.SUMMARY_TOPIC_ID]))
         parent = snapshot.parent_snapshot_id
         snapshot = table.snapshot_by_id(parent) if parent is not None else None
+    if ownership.owner == names.SHARED:
+        return FoundTable(ownership, topic_ids=_topics(table.properties.get(names.SUMMARY_OFFSETS)))
     return FoundTable(ownership, table.properties.get(names.SUMMARY_TOPIC_ID, ""))
+
+
+def _topics(text: str | None) -> frozenset[str]:
+    """Return the topics in a value of ``firn.offsets``. The driver reports a value that is not valid."""
+    try:
+        return frozenset(SharedOffsets.read(text).topics) if text is not None else frozenset()
+    except ValueError:
+        return frozenset()

@@ -78,7 +78,8 @@ class Surroundings:
             schema=_schema(resource, job),
             target=target_of(resource, self.config.default_catalog),
             topic_rival=self.topics.rival(entry, entry.topic_claims),
-            table_rival=self.topics.rival(entry, entry.table_claims),
+            table_rival=self.topics.table_rival(entry),
+            table_lead=self.topics.table_lead(entry),
             fleet=FleetHealth(),
             catalog=DependencyHealth(),
             group=GroupHealth(),
@@ -206,7 +207,10 @@ def live_contract(entry: TopicEntry, config: Config) -> LiveJob | None:
     schema, target = schema_of(resource), target_of(resource, config.default_catalog)
     if not isinstance(schema, RecordSchema) or not isinstance(target, TableTarget):
         return None
+    if target.shared and not entry.status.get("topicId"):
+        return None
     job = IngestJob(
+        version=2 if target.shared else 1,
         uid=entry.uid,
         namespace=entry.name[0],
         name=entry.name[1],

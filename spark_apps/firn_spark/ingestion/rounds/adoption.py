@@ -23,7 +23,12 @@ def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, k
     table, and NotReadyError if the log does not reach the adopted offsets yet.
     """
     if job.adopt is None or not job.adopt.topic_id or job.adopt.topic_id != landed.topic_id:
-        recorded, present = table.properties().get(names.TABLE_KAFKA_CLUSTER), kafka.cluster_id()
+        key = (
+            names.of_topic(names.TABLE_KAFKA_CLUSTER, landed.topic_id)
+            if job.table.shared
+            else names.TABLE_KAFKA_CLUSTER
+        )
+        recorded, present = table.properties().get(key), kafka.cluster_id()
         if (recorded or "") != present:
             # A table names no cluster if no driver has prepared it since an upgrade from version 0.1.0 or 0.2.0.
             where = f"Kafka cluster {recorded}" if recorded else "an unknown Kafka cluster"

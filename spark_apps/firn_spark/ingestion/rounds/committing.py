@@ -95,7 +95,7 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            Extras(leader_epochs=epochs, gaps=gaps),
+            Extras(leader_epochs=epochs, gaps=gaps, shared_by=topic.job.table.shared_by),
         )
         self._count_lost(topic, gaps)
         self._failpoints.reach("after-dlq-create")
@@ -216,6 +216,7 @@ class TopicCommits:
                 records=result.landed,
                 leader_epochs=topic.reading.leader_epochs,
                 other_key=takeover.key_of(topic.job),
+                shared_by=topic.job.table.shared_by,
                 schema=topic.table.spec.schema if result.data and topic.table.spec is not None else "",
             ),
         )
@@ -233,7 +234,7 @@ class TopicCommits:
 
     def _count_lost(self, topic: Topic, gaps: Sequence[Gap]) -> None:
         if gaps:
-            topic.table.losses = read_losses(topic.table.java)
+            topic.table.losses = read_losses(topic.table.java, topic.view)
             self._meter.lost(topic, sum(gap.end - gap.start for gap in gaps))
 
     def discard(self, topic: Topic, result: TopicResult) -> None:

@@ -25,7 +25,7 @@ from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.branches.landing import branch_of
-from firn_spark.tables.commits import Committer, Extras, Landed, read_claim, read_landed, read_losses
+from firn_spark.tables.commits import Committer, Extras, Landed, key_of, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import needs_renewal
@@ -107,7 +107,7 @@ class Preparation:
             self.begin_table(topic, live)
         elif landed is not None and landed.topic_id != live.topic_id:
             self._adopt(topic, landed, live)
-        elif landed is not None and not table.properties().get(names.TABLE_KAFKA_CLUSTER):
+        elif landed is not None and not table.properties().get(key_of(names.TABLE_KAFKA_CLUSTER, topic.view)):
             # The claim records the cluster, so that the table of an idle topic is safe from another cluster too.
             self._claim(topic, live.topic_id)
         self._choose_branch(topic, live)
@@ -133,7 +133,13 @@ class Preparation:
         epoch = self._claim(topic, live.topic_id)
         try:
             topic.table.landed = self._committer.commit(
-                table, (), landed, live.topic_id, epoch, offsets, Extras(branch=branch, leader_epochs=epochs)
+                table,
+                (),
+                landed,
+                live.topic_id,
+                epoch,
+                offsets,
+                Extras(branch=branch, leader_epochs=epochs, shared_by=topic.job.table.shared_by),
             )
         except FirnError as error:
             cause = error.__cause__
@@ -201,13 +207,13 @@ class Preparation:
                 topic.table.uuid = topic.table.location = None
                 topic.log.forget_cuts()
                 return None, None
-            landed = read_landed(table)
+            landed = read_landed(table, topic.view)
             uuid = str(table.uuid())
             if topic.table.uuid not in (None, uuid):
                 topic.log.forget_cuts()
             topic.table.uuid, topic.table.location, topic.table.error = uuid, str(table.location()), None
             # Those of another driver count, too: a fenced topic still reports on its table.
-            topic.table.losses = read_losses(table)
+            topic.table.losses = read_losses(table, topic.view)
         except JAVA_ERRORS as error:
             topic.table.error = translate(error, f"table {topic.job.table.identifier}")
             raise topic.table.error from error
@@ -232,7 +238,7 @@ class Preparation:
                 # The other driver lands another topic, which this one may not continue.
                 topic.attempts.next_at = time.monotonic() + FENCED_LOOK
                 return False
-        newest = (landed.commit_id if landed is not None else None, read_claim(table))
+        newest = (landed.commit_id if landed is not None else None, read_claim(table, topic.view))
         lifted = topic.lift_fence(time.monotonic(), newest)
         if lifted:
             log.info(
@@ -249,7 +255,11 @@ class Preparation:
             topic.epoch,
             dead.epoch if dead is not None else 0,
             claims.Work(
-                topic_id, topic.table.landed, self._kafkas(topic.job.profile).cluster_id, topic.table.schema_id
+                topic_id,
+                topic.table.landed,
+                self._kafkas(topic.job.profile).cluster_id,
+                topic.table.schema_id,
+                topic.view,
             ),
         )
         self._failpoints.reach("after-claim")
@@ -264,11 +274,10 @@ class Preparation:
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
         gaps = self._passed_over(topic, offsets) if topic.replaced_table else []
         epoch = self._claim(topic, live.topic_id)
-        topic.table.landed = self._committer.commit(
-            topic.table.java, (), None, live.topic_id, epoch, offsets, Extras(gaps=gaps)
-        )
+        extras = Extras(gaps=gaps, shared_by=topic.job.table.shared_by)
+        topic.table.landed = self._committer.commit(topic.table.java, (), None, live.topic_id, epoch, offsets, extras)
         if gaps:
-            topic.table.losses = read_losses(topic.table.java)
+            topic.table.losses = read_losses(topic.table.java, topic.view)
 
     def _passed_over(self, topic: Topic, offsets: Offsets) -> list[Gap]:
         """Return the offsets before the first ones of a table that replaced another, if that one may have had them.
@@ -291,7 +300,7 @@ class Preparation:
         if offsets is not None:
             epoch = self._claim(topic, live.topic_id)
             # The topic and its cluster change in one commit.
-            cluster = Extras(cluster=self._kafkas(topic.job.profile).cluster_id())
+            cluster = Extras(cluster=self._kafkas(topic.job.profile).cluster_id(), shared_by=topic.job.table.shared_by)
             topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, cluster)
 
     def _last_writer(self, topic: Topic, table: Any, landed: Landed | None) -> SinkCommits | None:
@@ -344,7 +353,7 @@ class Preparation:
                 self._committer, topic.letters.java, topic.topic_id, epoch, commit_again=topic.letters.unsettled
             )
             topic.letters.unsettled = False
-            landed = read_landed(topic.table.java)
+            landed = read_landed(topic.table.java, topic.view)
             self._committer.check(landed, topic.table.landed, epoch, topic.job.table.identifier)
             if landed is not None and (topic.table.landed is None or landed.topic_id != topic.table.landed.topic_id):
                 raise CommitConflictError(

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable
 
-from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import FencedError, FirnError
 from firn.model.progress import TopicProgress
@@ -85,9 +84,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         rows=totals.rows,
         dead_letters=totals.dead,
         skipped=totals.skipped,
-        dead_letter_table=f"{topic.job.table.identifier}{names.DEAD_LETTER_SUFFIX}"
-        if topic.letters.landed is not None
-        else None,
+        dead_letter_table=topic.job.table.dead_letters_identifier if topic.letters.landed is not None else None,
         halted_at=topic.halted,
         recent=topic.recent.report(),
         losses=table.losses,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from firn.model.errors import FencedError, FirnError
 from firn.model.jobs import IngestJob, RecordSchema
-from firn.model.progress import Cause, Gap, HaltedAt, Offsets
+from firn.model.progress import Cause, Gap, HaltedAt, Offsets, View
 from firn_spark.ingestion.topics.state import (
     CONTESTED_FRESHNESS,
     Attempts,
@@ -20,7 +20,7 @@ from firn_spark.ingestion.topics.state import (
     Totals,
     covered,
 )
-from firn_spark.tables.commits import Landed
+from firn_spark.tables.commits import Landed, view_of
 
 RETENTION_SHARE = 0.5
 """Share of the log's retention for which records may wait. The operator warns from there on."""
@@ -73,6 +73,11 @@ class Topic:
     def adapted_job(self) -> IngestJob:
         """Return the contract with `schema`."""
         return self.job if self.reading.schema is None else self.job.model_copy(update={"record_schema": self.schema})
+
+    @property
+    def view(self) -> View | None:
+        """The topic in a shared table; None if the table has no other topic."""
+        return view_of(self.job)
 
     @property
     def topic_id(self) -> str:

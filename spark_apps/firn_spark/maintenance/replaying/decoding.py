@@ -68,7 +68,7 @@ class Decoding:
         self._spark = spark
         self._tables = tables
         self._tasks = tasks
-        self._topic, self._shape = job.topic, job.table.metadata_columns
+        self._topic, self._table = job.topic, job.table
         # The table may have other names than the contract, because the operator renames columns before it writes the contract.
         known = self._known = tables.followed(table, job)
         self._present = tables.columns(table)
@@ -133,7 +133,7 @@ class Decoding:
 
     def _misfit(self, schema: RecordSchema) -> tuple[str, str, str | None] | None:
         """Return a column that the table lacks or cannot hold: its name, its type, and the table's type. None if there is none."""
-        for column in rows.table_columns(schema, self._shape):
+        for column in rows.columns_of_table(schema, self._table):
             present = self._present.get(column.name)
             if present is None or not evolution.can_become(types.parse(column.type), types.of_table(present)):
                 return column.name, column.type, present

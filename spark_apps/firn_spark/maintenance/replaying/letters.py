@@ -155,21 +155,21 @@ def _history(table: Any) -> Iterator[Any]:
             snapshot = newest if int(newest.sequenceNumber()) < sequence else None
 
 
-def occupied(spark: Any, frame: Any, table: Any, topic_id: str, *, flat: bool) -> Any | None:
+def occupied(spark: Any, frame: Any, table: Any, topic_id: str, *, flat: bool, shared: bool = False) -> Any | None:
     """Return the letters whose offset has a landed row in ``table``, computed once; None if there are none.
 
     The columns are those of `identities`, and ``same``: whether the row is of the same record. ``topic_id``: Kafka's id of
-    the letters' topic. Rows of an earlier topic do not count.
+    the letters' topic. Rows of an earlier topic do not count. ``shared``: each row names its topic.
     """
     snapshot = head(table)
     places = identities(frame)
     bounds = places.groupBy("p").agg(functions.expr("min(o)"), functions.expr("max(o)")).collect()
     if snapshot is None or not bounds:
         return None
-    rows = _rows(spark, table, snapshot, bounds, flat=flat)
+    rows = _rows(spark, table, snapshot, bounds, topic_id if shared else "", flat=flat)
     if rows is None:
         return None
-    earlier = before(table, topic_id)
+    earlier = before(table, topic_id) if not shared else None
     if earlier is not None and (others := _rows(spark, table, earlier, bounds, flat=flat)) is not None:
         # A producer may have sent the records of the earlier topic again, with the same times and keys.
         rows = rows.exceptAll(others)
@@ -183,11 +183,18 @@ def occupied(spark: Any, frame: Any, table: Any, topic_id: str, *, flat: bool) -
     return found if found.head(1) else None
 
 
-def _rows(spark: Any, table: Any, snapshot: Any, bounds: Sequence[Any], *, flat: bool) -> Any | None:
-    """Return the `identities` of the rows with such offsets in a snapshot; None if the snapshot has no columns of Kafka."""
+def _rows(
+    spark: Any, table: Any, snapshot: Any, bounds: Sequence[Any], topic_id: str = "", *, flat: bool
+) -> Any | None:
+    """Return the `identities` of the rows with such offsets in a snapshot; None if the snapshot has no columns of Kafka.
+
+    ``topic_id``: only the rows that name this topic.
+    """
     frame = read_snapshot(spark, table, snapshot)
     if ("_kafka_offset" if flat else "_kafka") not in frame.columns:
         return None
+    if topic_id:
+        frame = frame.where(f"{'_kafka_' if flat else '_kafka.'}topic_id = '{topic_id}'")
     return identities(frame.where(_between(bounds, flat=flat)), flat=flat)
 
 

@@ -34,7 +34,7 @@ from firn_spark.maintenance.steps.subject import Subject
 from firn_spark.schemas.registries import Registries
 from firn_spark.tables.branches.landing import head
 from firn_spark.tables.columns import replaced_column
-from firn_spark.tables.commits import Landed, newest
+from firn_spark.tables.commits import Landed, key_of, newest, view_of
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables, data_file
 from firn_spark.tables.swaps import PATIENT, swap
@@ -68,6 +68,8 @@ class Replay:
         # Letters are old, so a schema that is missing now is not just registered.
         self._registries = Registries(registries, None, missing_seconds=0)
         self._flat = work.job.table.metadata_columns == "Flat"
+        self._view = view_of(work.job)
+        self._marker_key = key_of(names.REPLAY, self._view)
         self._failures: Counter[str] = Counter()
         self._expected: Replaying | None = None
         """The property as this run knows it."""
@@ -150,7 +152,14 @@ class Replay:
     def _free(self, selection: Selection, part: Part) -> Any:
         """Return the letters of a part whose offset has no row. Remove those that are rows already."""
         frame = letters.within(self._current(selection), part)
-        taken = letters.occupied(self._table.spark, frame, self._table.table, selection.topic_id, flat=self._flat)
+        taken = letters.occupied(
+            self._table.spark,
+            frame,
+            self._table.table,
+            selection.topic_id,
+            flat=self._flat,
+            shared=self._view is not None,
+        )
         if taken is None:
             return frame
         same = taken.where("same")
@@ -164,7 +173,7 @@ class Replay:
     def _selection(self) -> Selection | None:
         """Return the letters to select, or None if the tables have no records of the topic."""
         self._table.table.refresh()
-        landed, dead = newest(self._table.table), self._dead_landed()
+        landed, dead = newest(self._table.table, view=self._view), self._dead_landed()
         topic_id = self._work.job.topic_id
         if landed is None or dead is None or dead.topic_id != landed.topic_id:
             return None
@@ -187,7 +196,7 @@ class Replay:
         return chosen
 
     def _marker(self) -> Replaying | None:
-        return Replaying.read(self._table.table.properties().get(names.REPLAY))
+        return Replaying.read(self._table.table.properties().get(self._marker_key))
 
     def _own_marker(self) -> Replaying | None:
         """Return the state of an earlier attempt of this replay."""
@@ -216,7 +225,7 @@ class Replay:
                 append.appendFile(file)
             return append
 
-        marks = Marks(self._summary(progress), {names.REPLAY: progress.model_dump_json()}, check)
+        marks = Marks(self._summary(progress), {self._marker_key: progress.model_dump_json()}, check)
         self._table.snapshot(REPLAY, produce, files, marks=marks)
         self._expected = progress
         log.info("dead letters landed", table=self._table.name, rows=result.rows, part=progress.part)
@@ -256,7 +265,9 @@ class Replay:
         if frame is None:
             return
         frame = letters.within(frame, part) if part is not None else frame
-        taken = letters.occupied(spark, frame, self._table.table, selection.topic_id, flat=self._flat)
+        taken = letters.occupied(
+            spark, frame, self._table.table, selection.topic_id, flat=self._flat, shared=self._view is not None
+        )
         same = taken.where("same") if taken is not None else None
         if same is not None and same.head(1):
             self._remove(same, selection, part)
@@ -306,10 +317,10 @@ class Replay:
 
         def edit(builder: Any, _base: Any) -> None:
             gone = self._table.jvm.java.util.HashSet()
-            gone.add(names.REPLAY)
+            gone.add(self._marker_key)
             builder.removeProperties(gone)
 
         def done(metadata: Any) -> bool:
-            return metadata.properties().get(names.REPLAY) is None
+            return metadata.properties().get(self._marker_key) is None
 
         swap(self._table.table, NewMetadata(self._table.guard, edit, done), self._table.failpoints, PATIENT)

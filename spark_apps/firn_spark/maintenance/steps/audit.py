@@ -19,13 +19,13 @@ from pyspark.sql import functions
 from firn.model import names
 from firn.model.errors import FirnError
 from firn.model.maintenance import MOST_RANGES, AuditReport, OffsetRange, covering
-from firn.model.progress import AuditFrom, Offsets, outside
+from firn.model.progress import AuditFrom, Offsets, View, outside
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
 from firn_spark.maintenance.scans import read_snapshot
 from firn_spark.tables.branches.landing import head
-from firn_spark.tables.commits import Landed, read_landed, read_losses
+from firn_spark.tables.commits import Landed, key_of, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 
 MOST_OFFSETS = 2**32
@@ -53,6 +53,17 @@ class Source:
     table: Any
     name: str
     flat: bool = False
+    shared_by: str = ""
+    """Name of the resource, if the table is shared."""
+
+    def view(self, topic_id: str) -> View | None:
+        """Return the topic whose rows count, if the table is shared."""
+        return View(topic_id, self.shared_by) if self.shared_by else None
+
+    @property
+    def topic_column(self) -> str:
+        """The column of a shared table with the id of the topic."""
+        return "_kafka_topic_id" if self.flat else "_kafka.topic_id"
 
     @property
     def columns(self) -> tuple[str, str]:
@@ -79,6 +90,16 @@ class _Read:
     decided: AuditFrom
     dead: Source | None = None
     since: int = 0
+
+    @property
+    def view(self) -> View | None:
+        """The topic, if the table is shared."""
+        return self.source.view(self.landed.topic_id)
+
+    def rows(self, spark: Any) -> "Rows":
+        """Return the places of the topic's rows and dead letters."""
+        replaying = is_replaying(self.source.table, self.view)
+        return Rows(spark, self.source, self.snapshot, self.dead, self.since, self.view, replaying=replaying)
 
     def with_letters(self, load: Callable[[], Source | None]) -> "_Read":
         """Return the table with its dead letters, if these are of the same topic."""
@@ -124,25 +145,23 @@ def _audit(
 
 def _read_first(source: Source, topic_id: str) -> _Read | None:
     """Return a table as it is now; None if it has landed nothing of the topic."""
-    landed, snapshot = read_landed(source.table), head(source.table)
+    view = source.view(topic_id)
+    landed, snapshot = read_landed(source.table, view), head(source.table)
     if landed is None or snapshot is None or landed.topic_id != topic_id:
         return None
-    return _Read(source, landed, snapshot, _audit_from(source.table, landed))
+    return _Read(source, landed, snapshot, _audit_from(source.table, landed, view))
 
 
 def _compare(
     spark: Any, read: Sequence[_Read], starts: Offsets, kafka: Kafka, topic: str, may: Callable[[], None]
 ) -> AuditReport:
-    parts = [
-        Rows(spark, each.source, each.snapshot, each.dead, each.since, replaying=is_replaying(each.source.table))
-        for each in read
-    ]
+    parts = [each.rows(spark) for each in read]
     rows, topic_id = parts[0].beside(parts[1:]) if parts[1:] else parts[0], read[0].landed.topic_id
     decided = read[0].decided
     lost: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for each in read:
         decided = decided.raised(each.decided.offsets).model_copy(update={"mixed": decided.mixed or each.decided.mixed})
-        for partition, ranges in read_losses(each.source.table).of_topic(topic_id).items():
+        for partition, ranges in read_losses(each.source.table, each.view).of_topic(topic_id).items():
             lost[partition] += ranges
     counted = Counted(decided.offsets, lost)
     bounds = compared(starts, together([each.landed.offsets for each in read]))
@@ -213,18 +232,21 @@ def windows(bounds: Bounds) -> Iterator[dict[int, tuple[int, int]]]:
         yield window
 
 
-def _audit_from(table: Any, landed: Landed) -> AuditFrom:
+def _audit_from(table: Any, landed: Landed, view: View | None) -> AuditFrom:
     properties = table.properties()
-    known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
+    known = AuditFrom.read(properties.get(key_of(names.TABLE_AUDIT_FROM, view)))
+    if view is not None:
+        # Each row names its topic, and no earlier version commits to a shared table.
+        return known or AuditFrom(topic_id=landed.topic_id, offsets=landed.offsets)
     if known is not None and known.topic_id == landed.topic_id:
         return known.as_of(properties.get(names.SUMMARY_COMMIT_ID), landed.offsets)
     # No commit of this version yet: an earlier version may have skipped records, or removed rows.
     return AuditFrom(topic_id=landed.topic_id, offsets=landed.offsets, mixed=True)
 
 
-def is_replaying(table: Any) -> bool:
+def is_replaying(table: Any, view: View | None = None) -> bool:
     """Return whether letters of a replay may be rows of the table already."""
-    return table.properties().get(names.REPLAY) is not None
+    return table.properties().get(key_of(names.REPLAY, view)) is not None
 
 
 def _dropped(dead: Any, topic_id: str) -> Offsets:
@@ -237,16 +259,26 @@ class Rows:
     """The places of a topic's rows and dead letters in snapshots of both tables: partition ``p`` and offset ``o``."""
 
     def __init__(
-        self, spark: Any, source: Source, snapshot: Any, dead: Source | None, since: int, *, replaying: bool = False
+        self,
+        spark: Any,
+        source: Source,
+        snapshot: Any,
+        dead: Source | None,
+        since: int,
+        view: View | None = None,
+        *,
+        replaying: bool = False,
     ) -> None:
-        """Read ``snapshot`` of the table, and the newest of ``dead`` with its letters from ``since`` on.
+        """Read ``snapshot`` of the table, and the newest of ``dead`` with its letters from ``since`` on. In a shared table, only
+        the rows of ``view`` count.
 
         Letters do not record the id of their topic. Those of an earlier topic are older. ``replaying``: letters whose
         offset has a row do not count, because a replay has landed them and not yet removed them.
         """
         self._spark = spark
         self._others: Sequence[Rows] = ()
-        self._good = _read(spark, source, snapshot)
+        own = f"{source.topic_column} = '{view.topic_id}'" if view is not None else "true"
+        self._good = _read(spark, source, snapshot, own)
         self._dead = None
         if dead is not None and (newest := dead.table.currentSnapshot()) is not None:
             self._dead = _read(spark, dead, newest, f"ingested_at >= timestamp_micros({since})")

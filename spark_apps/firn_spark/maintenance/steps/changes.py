@@ -7,9 +7,10 @@ from typing import Any
 
 from firn.model import names
 from firn.model.errors import CommitConflictError, NotReadyError
-from firn.model.progress import AuditFrom
+from firn.model.progress import AuditFrom, Offsets
+from firn_spark.jvm import texts
 from firn_spark.tables.branches.landing import branch_of, head, head_of, on_branch
-from firn_spark.tables.commits import carried, newest
+from firn_spark.tables.commits import carried_from, newest, shared_offsets
 from firn_spark.tables.swaps import OutdatedError, builder_on, in_order
 
 RUN = "firn.run"
@@ -105,7 +106,7 @@ class NewSnapshot:
         producer = self._producer = self._producer or on_branch(self._produce(table), branch)
         self._branch = branch
         for key, value in {
-            **carried(newest(table)),
+            **carried_from(table),
             names.SUMMARY_KIND: self._kind,
             RUN: self._run,
             **self._marks.summary,
@@ -132,16 +133,25 @@ class NewSnapshot:
 
     def _audit_from(self, table: Any) -> dict[str, str]:
         """Return the property that keeps audits from missing the rows that the snapshot drops."""
-        landed = newest(table) if self._drops_rows else None
-        if landed is None:
+        if not self._drops_rows:
             return {}
-        properties = table.properties()
-        known = AuditFrom.read(properties.get(names.TABLE_AUDIT_FROM))
-        if known is None or known.topic_id != landed.topic_id:
-            known = AuditFrom(topic_id=landed.topic_id, mixed=True)
-        commit = properties.get(names.SUMMARY_COMMIT_ID) or ""
-        raised = known.raised(landed.offsets).model_copy(update={"commit": commit})
-        return {names.TABLE_AUDIT_FROM: raised.model_dump_json()}
+        properties, shared = texts(table.properties()), shared_offsets(table)
+        if shared is not None:
+            return dict(
+                _raised(properties, names.of_topic(names.TABLE_AUDIT_FROM, topic_id), topic_id, commit.offsets)
+                for topic_id, commit in shared.topics.items()
+            )
+        landed = newest(table)
+        return dict([_raised(properties, names.TABLE_AUDIT_FROM, landed.topic_id, landed.offsets)]) if landed else {}
+
+
+def _raised(properties: Mapping[str, str], key: str, topic_id: str, offsets: Offsets) -> tuple[str, str]:
+    """Return the property ``key`` for audits of a topic that landed ``offsets``, after rows before them were dropped."""
+    known = AuditFrom.read(properties.get(key))
+    if known is None or known.topic_id != topic_id:
+        known = AuditFrom(topic_id=topic_id, mixed=key == names.TABLE_AUDIT_FROM)
+    commit = properties.get(names.SUMMARY_COMMIT_ID) or ""
+    return key, known.raised(offsets).model_copy(update={"commit": commit}).model_dump_json()
 
 
 class NewMetadata:

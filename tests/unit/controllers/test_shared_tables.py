@@ -1,0 +1,122 @@
+"""IcebergTopics that share a table: which of them may, and what the end of one leaves to the others."""
+
+from typing import Any
+
+import pytest
+
+from firn.model import names
+from firn_controllers.ports import Manifest
+from tests import gen
+from tests.fakes.world import World
+
+TABLE = {"name": "all", "shared": True}
+IDENTIFIER = "lake.demo.all"
+DELETE = {"topic": "Delete", "table": "Delete"}
+
+
+def sharing(name: str, minute: int, **spec: Any) -> Manifest:
+    """Return a resource that shares a table, created at this minute."""
+    table = {**TABLE, **spec.pop("table", {})}
+    manifest = gen.topic(name, namespace=spec.pop("namespace", "demo"), table=table, **spec)
+    manifest["metadata"]["creationTimestamp"] = f"2026-03-01T10:{minute:02}:00Z"
+    return manifest
+
+
+async def shared(*manifests: Manifest) -> World:
+    world = World()
+    for manifest in manifests:
+        world.cluster.create(manifest)
+        await world.settle()
+    return world
+
+
+async def test_topics_of_a_namespace_share_a_table() -> None:
+    world = await shared(sharing("eu", 0), sharing("us", 1, deletionPolicy=DELETE))
+    assert [world.conditions(name)["Ready"] for name in ("eu", "us")] == [("True", "AllReady")] * 2
+    jobs = [world.job(f"uid-demo-{name}") for name in ("eu", "us")]
+    assert [(job.version, job.topic, job.table.identifier) for job in jobs] == [
+        (2, "eu", IDENTIFIER),
+        (2, "us", IDENTIFIER),
+    ]
+    assert [job.table.dead_letters for job in jobs] == ["all__eu__dlq", "all__us__dlq"]
+    assert world.tables.tables[IDENTIFIER].owner == names.SHARED
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [({"shared": False}, {}), ({}, {"shared": False})],
+    ids=["the older one does not share", "the younger one does not share"],
+)
+async def test_a_table_is_shared_only_if_all_resources_share_it(first: dict[str, Any], second: dict[str, Any]) -> None:
+    world = await shared(sharing("eu", 0, table=first), sharing("us", 1, table=second))
+    assert world.conditions("us")["SpecValid"] == ("False", "ResourceConflict")
+    assert "IcebergTopics share a table if all of them have spec.table.shared: true" in world.message("SpecValid", "us")
+    assert list(world.cluster.contracts()) == ["uid-demo-eu"]
+
+
+async def test_another_namespace_cannot_share_a_table() -> None:
+    world = await shared(sharing("eu", 0), sharing("us", 1, namespace="other", table={"namespace": "demo"}))
+    assert list(world.cluster.contracts()) == ["uid-demo-eu"]
+
+
+async def test_the_oldest_resource_decides_about_partitioning() -> None:
+    layout = {"partitionBy": ["day(at)"]}
+    world = await shared(sharing("eu", 0, table=layout), sharing("us", 1, table=layout))
+    assert world.conditions("us")["Ready"] == ("True", "AllReady")
+    world.cluster.edit("eu", lambda manifest: manifest["spec"]["table"].update(partitionBy=["month(at)"]))
+    await world.settle()
+    assert world.conditions("us")["SpecValid"] == ("False", "InvalidSpec")
+    assert "spec.table.partitionBy is not the same there" in world.message("SpecValid", "us")
+    assert set(world.cluster.contracts()) == {"uid-demo-eu", "uid-demo-us"}, "ingestion continues"
+    world.cluster.edit("us", lambda manifest: manifest["spec"]["table"].update(partitionBy=["month(at)"]))
+    await world.settle()
+    assert world.conditions("us")["Ready"] == ("True", "AllReady")
+
+
+async def test_rows_of_a_shared_table_are_not_published_after_checks() -> None:
+    publish = {"every": "5m", "checks": [{"name": "some", "check": "count(*) > 0"}]}
+    world = await shared(sharing("eu", 0, quality={"publish": publish}))
+    assert world.conditions("eu")["SpecValid"] == ("False", "InvalidSpec")
+    assert world.message("SpecValid", "eu").startswith("spec.quality.publish: the rows of a shared table land on main")
+
+
+async def test_two_resources_with_one_name_of_dead_letters_cannot_share_a_table() -> None:
+    world = await shared(sharing("a-b", 0), sharing("a.b", 1, topicName="other"))
+    assert world.conditions("a.b")["SpecValid"] == ("False", "ResourceConflict")
+    assert "all__a_b__dlq" in world.message("SpecValid", "a.b")
+
+
+@pytest.mark.parametrize("order", [("eu", "us"), ("us", "eu")], ids=["the older one first", "the younger one first"])
+async def test_only_the_last_resource_drops_the_table(order: tuple[str, str]) -> None:
+    world = await shared(sharing("eu", 0, deletionPolicy=DELETE), sharing("us", 1, deletionPolicy=DELETE))
+    first, last = order
+    world.cluster.remove(first)
+    await world.settle()
+    assert IDENTIFIER in world.tables.tables
+    told = [message for _, reason, message in world.cluster.events if reason == "DataLeftBehind"]
+    assert told == [
+        f"table {IDENTIFIER} and the dead letters of this topic in all__{first}__dlq stay, because IcebergTopic {last} shares the table"
+    ]
+    assert world.conditions(last)["Ready"] == ("True", "AllReady")
+    world.cluster.remove(last)
+    await world.settle()
+    assert not world.tables.tables
+    assert not world.cluster.topics()
+
+
+async def test_resources_that_are_deleted_together_drop_the_table_after_the_last_driver_released_it() -> None:
+    world = await shared(sharing("eu", 0, deletionPolicy=DELETE), sharing("us", 1, deletionPolicy=DELETE))
+    for name in ("eu", "us"):
+        world.cluster.remove(name)
+    await world.settle()
+    assert not world.cluster.topics()
+    assert not world.tables.tables
+
+
+async def test_a_table_stays_if_one_of_its_resources_keeps_it() -> None:
+    world = await shared(sharing("eu", 0), sharing("us", 1, deletionPolicy=DELETE))
+    world.cluster.remove("us")
+    await world.settle()
+    world.cluster.remove("eu")
+    await world.settle()
+    assert IDENTIFIER in world.tables.tables

@@ -1,0 +1,52 @@
+"""`SharedOffsets`: the newest commit of every topic of a shared table, in one value that earlier versions reject."""
+
+import pytest
+
+from firn.model.progress import Offsets, SharedOffsets, TopicCommit, View, decode_offsets, is_complete, recorded_offsets
+
+
+def commit(resource: str, epoch: int, offsets: Offsets) -> TopicCommit:
+    return TopicCommit(resource=resource, epoch=epoch, commit=f"{resource}-{epoch}", offsets=offsets)
+
+
+BOTH = SharedOffsets.none().plus("us", commit("us", 1, {0: 4})).plus("eu", commit("eu", 7, {1: 9, 0: 2}))
+
+
+def test_each_topic_has_its_newest_commit() -> None:
+    later = BOTH.plus("us", commit("us", 2, {0: 5}))
+    assert later.of(View("us", "us")) == ("us", commit("us", 2, {0: 5}))
+    assert later.of(View("eu", "eu")) == ("eu", commit("eu", 7, {1: 9, 0: 2}))
+    assert later.of(View("new", "new")) is None
+
+
+def test_a_topic_that_was_created_again_follows_the_earlier_topic_of_its_resource() -> None:
+    assert BOTH.of(View("eu-2", "eu")) == ("eu", commit("eu", 7, {1: 9, 0: 2}))
+    again = BOTH.plus("eu-2", commit("eu", 8, {0: 1}))
+    assert again.of(View("eu-2", "eu")) == ("eu-2", commit("eu", 8, {0: 1}))
+    assert again.of(View("eu-3", "eu")) == ("eu-2", commit("eu", 8, {0: 1}))
+
+
+def test_a_topic_keeps_its_offsets_under_another_resource() -> None:
+    assert BOTH.of(View("eu", "us")) == ("eu", commit("eu", 7, {1: 9, 0: 2}))
+
+
+def test_the_value_is_read_as_it_was_written() -> None:
+    text = BOTH.encode()
+    assert SharedOffsets.read(text) == BOTH
+    assert list(SharedOffsets.read(text).topics) == ["eu", "us"]
+    assert SharedOffsets.is_in(text)
+    assert is_complete(text)
+
+
+@pytest.mark.parametrize("text", ['{"0":4}', '{"since":"c","0":4}', "{}", "", "x"])
+def test_the_offsets_of_one_topic_are_not_those_of_a_shared_table(text: str) -> None:
+    assert not SharedOffsets.is_in(text)
+    with pytest.raises(ValueError, match="SharedOffsets"):
+        SharedOffsets.read(text)
+
+
+def test_a_version_before_shared_tables_rejects_the_value() -> None:
+    with pytest.raises(ValueError, match=r"firn\.offsets is not a JSON object of partitions"):
+        decode_offsets(BOTH.encode())
+    with pytest.raises(ValueError, match=r"firn\.offsets is not a JSON object of partitions"):
+        recorded_offsets([{"firn.offsets": BOTH.encode(), "firn.commit-id": "c"}], {})
