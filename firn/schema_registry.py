@@ -112,16 +112,18 @@ class SchemaRegistry:
         answer = self._answer(f"/schemas/guids/{guid}/ids", time.monotonic() + ANSWER_SECONDS, _NO_GUIDS)
         if answer is None:
             return None
-        ids = {_text(each, "context"): _number(each, "id") for each in answer} if isinstance(answer, list) else {}
-        if not ids or None in ids or None in ids.values():
+        if not isinstance(answer, list):
+            raise self._no_schema()
+        ids = {_text(each, "context") or ".": _number(each, "id") for each in answer}
+        if None in ids.values():
             raise self._no_schema()
         return ids.get(self._context)
 
     @property
     def _context(self) -> str:
-        """Return the context in the URL, without which it is the default one."""
+        """Return the context in the URL, such as ``.sales``. Without one, it is the default context: ``.``."""
         _, found, name = self._connection.url.rstrip("/").rpartition("/contexts/")
-        return unquote(name) if found else "."
+        return f".{unquote(name).strip(':').removeprefix('.')}" if found else "."
 
     def subjects(self, number: int, *, deleted: bool = False) -> frozenset[str]:
         """Return the subjects under which the schema with an id is registered; none if the registry has no such schema.

@@ -271,7 +271,9 @@ GUID = "01234567-89ab-cdef-0123-456789abcdef"
         ("", 200, [{"context": ".", "id": 7}], 7),
         ("", 200, [{"context": ".sales", "id": 9}, {"context": ".", "id": 7}], 7),
         ("/contexts/.sales", 200, [{"context": ".sales", "id": 9}, {"context": ".", "id": 7}], 9),
+        ("/contexts/%3A.sales%3A", 200, [{"context": ".sales", "id": 9}], 9),
         ("/contexts/.other", 200, [{"context": ".", "id": 7}], None),
+        ("", 200, [], None),
         ("", 404, {"error_code": 40403, "message": "Schema not found"}, None),
     ],
 )
@@ -288,7 +290,6 @@ def test_a_guid_has_an_id_in_the_context_of_the_url(
         (404, {"error_code": 404, "message": "HTTP 404 Not Found"}, "does not resolve the GUIDs of schemas"),
         (404, b"<html>not here</html>", "does not resolve the GUIDs of schemas"),
         (405, b"", "does not resolve the GUIDs of schemas"),
-        (200, [], "is not a schema"),
         (200, {"id": 7}, "is not a schema"),
         (200, [{"context": ".", "id": "7"}], "is not a schema"),
         (429, b"", "HTTP 429"),
