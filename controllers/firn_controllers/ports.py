@@ -109,6 +109,10 @@ class TableState:
     """Changes that the call made, as texts for users: added columns, partitioning, sort order, properties."""
     proposed: Proposal | None = None
     """Changes of columns that wait for an approval. The call changed nothing then."""
+    gone: tuple[str, ...] = ()
+    """Columns that the schema no longer has, and that the driver drops after an approval."""
+    droppable: Proposal | None = None
+    """The drop of these columns, if it waits for an approval. Nothing else waits for it."""
     dropped: tuple[str, ...] = ()
     """Paths of columns that another client dropped. Their fields are left out."""
 

@@ -54,6 +54,14 @@ class Rename(Contract):
         return self.old.rpartition(".")[2]
 
 
+class ColumnVersion(Contract):
+    """A column for the values of a field that the column with its name cannot hold, in records of one schema."""
+
+    schema_id: int
+    field: str
+    column: str
+
+
 class SchemaFormat(StrEnum):
     """Encoding of record values. Each format is a package in ``firn_spark/worker/formats``."""
 
@@ -148,7 +156,7 @@ class Evolution(Contract):
     widen: Literal["Auto", "Propose", "Refuse"] = "Auto"
     optional: Literal["Auto", "Propose", "Refuse"] = "Auto"
     rename: Literal["ByIdentity", "Propose", "Refuse"] = "ByIdentity"
-    drop: Literal["KeepNull", "Refuse"] | None = None
+    drop: Literal["KeepNull", "DropColumn", "Refuse"] | None = None
     """None: KeepNull if producers own the schema, else Refuse."""
     partition: Literal["Auto", "Propose", "Refuse"] = Field(default="Auto", exclude_if=lambda way: way == "Auto")
     sort: Literal["Auto", "Propose", "Refuse"] = Field(default="Auto", exclude_if=lambda way: way == "Auto")
@@ -183,11 +191,17 @@ class RecordSchema(Contract):
     subject: Subject | None = Field(default=None, exclude_if=lambda subject: subject is None)
     schema_id: int | None = Field(default=None, exclude_if=lambda number: number is None)
     """Id of ``text`` in the registry of ``subject``."""
-    incompatible: Literal["Hold", "DeadLetter"] = Field(default="Hold", exclude_if=lambda way: way == "Hold")
+    incompatible: Literal["Hold", "DeadLetter", "NewColumn"] = Field(
+        default="Hold", exclude_if=lambda way: way == "Hold"
+    )
     """Treatment of records whose writer has a schema that the table cannot hold."""
+    versions: tuple[ColumnVersion, ...] = Field(default=(), exclude_if=lambda versions: not versions)
+    """Other columns for fields of some schemas. The driver finds them, so contracts have none."""
     renames: tuple[Rename, ...] = Field(default=(), exclude_if=lambda renames: not renames)
     """Fields and columns that have a later name in ``fields``, in the order of the changes."""
     evolution: Evolution = Field(default=Evolution(), exclude_if=lambda evolution: evolution == Evolution())
+    gone: tuple[str, ...] = Field(default=(), exclude_if=lambda gone: not gone)
+    """Columns of earlier schemas that the driver drops after an approval."""
     raw_as: Literal["Binary", "String"] = "Binary"
     key: KeySchema | None = Field(default=None, exclude_if=lambda key: key is None)
     """Columns of the key. None: the key is in Kafka's columns only."""
@@ -195,7 +209,10 @@ class RecordSchema(Contract):
 
     def of_writer(self, number: int, writer: WriterSchema) -> "RecordSchema":
         """Return the schema of the writer with the id ``number``, with the same columns."""
+        renamed = tuple(Rename(old=each.field, new=each.column) for each in self.versions if each.schema_id == number)
         update = {
+            "renames": (*self.renames, *renamed),
+            "versions": (),
             "text": writer.text,
             "references": writer.references,
             "names": writer.names,

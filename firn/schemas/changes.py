@@ -5,6 +5,7 @@ Operator, driver and ``firn plan`` use the same changes and the same judgement.
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -12,7 +13,7 @@ from typing import TypeVar
 from firn.model.jobs import Column, Evolution, RecordSchema, TableTarget
 from firn.tables import renames, rows, transforms, types
 from firn.tables.evolution import can_become
-from firn.tables.renames import Renaming
+from firn.tables.renames import Fields, Renaming
 from firn.tables.transforms import PartitionTerm, SortTerm
 from firn.tables.types import ListOf, MapOf, Struct, Type
 
@@ -152,10 +153,39 @@ def judged(changes: Sequence[Change], policy: Evolution, table_uuid: str, schema
     proposed = tuple(each for each in changes if ways[each.kind] == "Propose")
     if not proposed:
         return Judgement(refused)
+    approve = _approval(proposed, table_uuid, schema_id)
+    return Judgement(refused) if approve == policy.approved else Judgement(refused, proposed, approve)
+
+
+def drops(schema: RecordSchema, fields: Fields, kept: AbstractSet[int]) -> tuple[str, ...]:
+    """Return the columns that the schema no longer has and that the policy drops from a table with these fields.
+
+    ``kept`` has the field ids that partitioning, sort order and the identity of rows need.
+    """
+    if schema.evolution.drop != "DropColumn":
+        return ()
+    wanted = {column.name for column in rows.schema_columns(schema) + rows.key_columns(schema.key)}
+    found = {each["name"]: each for each in fields}
+    return tuple(
+        name
+        for name in schema.gone
+        if name in found and name not in wanted and kept.isdisjoint(renames.ids(found[name]))
+    )
+
+
+def proposed_drops(names: Sequence[str], policy: Evolution, table_uuid: str, schema_id: int) -> Judgement:
+    """Return whether columns may be dropped. They have an approval of their own, because later rows do not depend on them."""
+    if not names:
+        return Judgement()
+    proposed = tuple(Change(ChangeKind.DROP, f"drop column {name}") for name in names)
+    approve = _approval(proposed, table_uuid, schema_id)
+    return Judgement() if approve == policy.approved else Judgement((), proposed, approve)
+
+
+def _approval(proposed: Sequence[Change], table_uuid: str, schema_id: int) -> str:
     # Another set of changes, and the same set after another change of the table, needs another approval.
     content = "\n".join([table_uuid, str(schema_id), *(each.text for each in proposed)])
-    approve = hashlib.sha256(content.encode()).hexdigest()[:APPROVAL_DIGITS]
-    return Judgement(refused) if approve == policy.approved else Judgement(refused, proposed, approve)
+    return hashlib.sha256(content.encode()).hexdigest()[:APPROVAL_DIGITS]
 
 
 def refusal(changes: Sequence[Change]) -> str:

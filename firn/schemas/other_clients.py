@@ -18,6 +18,8 @@ SCHEMA_ID = "firn.schema-id"
 """Property with the id of the table's schema that Firn knew last."""
 DROPPED = "firn.dropped-columns"
 """Property with the names of dropped columns: a JSON object, id of the field around them (0: the table) -> names."""
+REMOVED = "firn.removed-columns"
+"""Property with the names of columns that Firn has dropped: a JSON list. Earlier schemas do not add them again."""
 Dropped = Mapping[int, tuple[str, ...]]
 
 
@@ -29,10 +31,12 @@ class Followed:
     """The earlier names by field id."""
     dropped: Dropped = field(default_factory=dict)
     """The names of columns that the table does not get again, by the id of the field around them."""
+    listed: Dropped = field(default_factory=dict)
+    """Those of them that other clients have dropped."""
     texts: tuple[str, ...] = ()
     """The changes of other clients since the last look, for users."""
     paths: tuple[str, ...] = ()
-    """The paths of all dropped columns."""
+    """The paths of all columns that other clients have dropped."""
     fields: Fields = ()
     """The fields of the table."""
 
@@ -46,8 +50,8 @@ class Followed:
         found = {}
         if self.former != renames.read_former_names(before):
             found[renames.FORMER_NAMES] = _written(self.former)
-        if self.dropped != read_dropped(before):
-            found[DROPPED] = _written(self.dropped)
+        if self.listed != read_dropped(before):
+            found[DROPPED] = _written(self.listed)
         return found
 
 
@@ -64,12 +68,26 @@ def read_dropped(properties: Mapping[str, str]) -> Dropped:
         return {}
 
 
+def read_removed(properties: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the names of columns that Firn has dropped. A value that is not valid counts as none."""
+    try:
+        found = json.loads(properties.get(REMOVED, "[]"))
+    except ValueError:
+        return ()
+    return tuple(map(str, found)) if isinstance(found, list) else ()
+
+
 def followed(
-    schemas: Mapping[int, Fields], current: int, properties: Mapping[str, str], restored: Collection[str] = ()
+    schemas: Mapping[int, Fields],
+    current: int,
+    properties: Mapping[str, str],
+    restored: Collection[str] = (),
+    wanted: Collection[str] = (),
 ) -> Followed:
     """Return the names of a table with these schemas, of which ``current`` is in force.
 
-    Columns of the table in ``restored``, and those of Kafka, get no other name, and are added again. Raises InvalidSpecError
+    Columns of the table in ``restored``, and those of Kafka, get no other name, and are added again. ``wanted`` are the columns of the
+    contract: they may come again after Firn has dropped them. Raises InvalidSpecError
     that names the columns if a column has the name that another one had: a name would not say to which column a field belongs.
     """
     former, dropped = dict(renames.read_former_names(properties)), dict(read_dropped(properties))
@@ -95,9 +113,13 @@ def followed(
                 texts.append(f"column {path}{old} was renamed to {later} by another client, and its field follows")
     paths = dict(_paths(fields, "", 0, dropped))
     left = {number: tuple(name for name in names if name in paths.get(number, {})) for number, names in dropped.items()}
+    listed = {number: names for number, names in left.items() if names}
+    taken = {each["name"] for each in fields} | {*wanted, *listed.get(0, ())}
+    removed = tuple(name for name in read_removed(properties) if name not in taken)
     return Followed(
         former,
-        {number: names for number, names in left.items() if names},
+        {**listed, 0: (*listed.get(0, ()), *removed)} if removed else listed,
+        listed,
         tuple(texts),
         tuple(path for names in paths.values() for path in names.values()),
         fields,

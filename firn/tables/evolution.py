@@ -89,7 +89,7 @@ def problems(old: RecordSchema, new: RecordSchema) -> list[str]:
     fields = {field.name: field for field in after_columns}
     old_fields = renames.renamed_columns(rows.schema_columns(old), rows.column_renames(new, new.renames))
     old_names = {field.name for field in old_fields}
-    keeps = new.evolution.drop == "KeepNull" or (new.evolution.drop is None and new.has_writers)
+    keeps = new.evolution.drop in ("KeepNull", "DropColumn") or (new.evolution.drop is None and new.has_writers)
     added = ", ".join(name for name in fields if name not in old_names)
     beside = f", and add {added} beside it" if added else ""
     for field in old_fields:

@@ -264,6 +264,11 @@ def _all(fields: Fields, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield from _all(parts(each["type"]), f"{path}{each['name']}.")
 
 
+def ids(field: Mapping[str, Any]) -> set[int]:
+    """Return the id of a field, and those of the fields inside it."""
+    return {each["id"] for _, each in _all([dict(field)], "")}
+
+
 def _find(fields: Fields, path: str) -> tuple[Fields, dict[str, Any] | None]:
     """Return the fields of the struct at a path, and the field at its end."""
     first, _, rest = path.partition(".")

@@ -578,6 +578,29 @@ async def test_columns_that_another_client_renames_or_drops_are_followed(
     assert back.dropped == ()
 
 
+async def test_a_column_that_the_layout_needs_is_not_proposed_for_a_drop(
+    tables: CatalogTables, catalog: Catalog, target: TableTarget
+) -> None:
+    claimant = Claimant("uid-1")
+    laid_out = target.model_copy(update={"partition_by": ("month(at)",), "sort_by": ("delay",)})
+    await tables.ensure(laid_out, JSON, claimant)
+    kept = tuple(field for field in JSON.fields if field.name in ("carrier", "legs"))
+    policy = Evolution(drop="DropColumn")
+    gone = JSON.model_copy(update={"fields": kept, "evolution": policy, "gone": ("at", "delay", "price", "tags", "x")})
+    # The earlier terms stay in the history of the table.
+    state = await tables.ensure(target.model_copy(update={"partition_by": ()}), gone, claimant)
+    assert state is not None
+    assert state.gone == ("price", "tags")
+    assert state.droppable is not None
+    assert state.droppable.changes == ("drop column price", "drop column tags")
+    approved = policy.model_copy(update={"approved": state.droppable.approve})
+    state = await tables.ensure(target, gone.model_copy(update={"evolution": approved}), claimant)
+    assert state is not None
+    assert (state.gone, state.droppable) == (("price", "tags"), None)
+    names = {field.name for field in catalog.load_table((target.namespace, target.name)).schema().fields}
+    assert names >= {"price", "tags"}, "the driver drops them"
+
+
 async def test_columns_whose_names_another_client_exchanges_are_refused(
     tables: CatalogTables, catalog: Catalog, target: TableTarget
 ) -> None:

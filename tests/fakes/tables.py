@@ -2,6 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass, replace
+from typing import Any
 
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError
@@ -102,6 +103,7 @@ class FakeTables:
             created=created,
             changed=changed,
             dropped=live.dropped,
+            **_drops(live, schema),
         )
 
     async def found(self, target: TableTarget) -> FoundTable | None:
@@ -144,6 +146,13 @@ class FakeTables:
 
 def _location(target: TableTarget) -> str:
     return f"s3://firn/{target.namespace}/{target.name}"
+
+
+def _drops(live: Stored, schema: RecordSchema) -> dict[str, Any]:
+    gone = tuple(name for name in schema.gone if name in {field.name for field in live.schema.fields})
+    found = changes.proposed_drops(gone, schema.evolution, live.uuid, live.schema_id)
+    texts = tuple(each.text for each in found.proposed)
+    return {"gone": gone, "droppable": Proposal(changes=texts, approve=found.approve) if texts else None}
 
 
 def _merged(old: RecordSchema, new: RecordSchema) -> RecordSchema:

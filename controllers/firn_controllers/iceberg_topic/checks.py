@@ -307,7 +307,7 @@ def schema_evolves(observed: ObservedTopic) -> Failure | None:
             Reason.INCOMPATIBLE_SCHEMA,
             f"subject {subject.name} of schema registry {subject.registry}: {'; '.join(problems)}. The job contract keeps the earlier"
             " schema, and records of the new schema wait. Register a schema that fits the table, or set"
-            " spec.schema.evolution.incompatible: DeadLetter",
+            " spec.schema.evolution.incompatible: DeadLetter or NewColumn",
         )
     return Failure(
         Reason.INCOMPATIBLE_SCHEMA,

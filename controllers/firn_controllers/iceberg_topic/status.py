@@ -102,7 +102,7 @@ def document(observed: ObservedTopic, findings: TopicFindings) -> Manifest:
     table = _table(observed, findings, previous)
     if table:
         status["table"] = table
-    proposal = _proposal(observed, findings)
+    proposal = _proposal(observed, findings) or _droppable(findings)
     if proposal is not None:
         status["schema"] = {"proposed": _proposed(proposal)}
     if observed.resource.spec.routes is not None:
@@ -388,6 +388,9 @@ def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict
         return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(progress.table_message))}
     if not isinstance(findings.table, TableState):
         return {kind: as_before(observed, kind) or _pending("waiting for the table")}
+    if (droppable := _droppable(findings)) is not None:
+        text = _proposal_text(observed, target, droppable).removesuffix("; or restore the schema")
+        return {kind: Verdict("True", Reason.COMPATIBLE, text)}
     if dropped:
         return {kind: Verdict("True", Reason.COMPATIBLE, _dropped_text(target, dropped))}
     return {kind: Verdict("True", Reason.COMPATIBLE, f"table {target.identifier} has the columns of the schema")}
@@ -417,6 +420,10 @@ def _proposal(observed: ObservedTopic, findings: TopicFindings) -> Proposal | No
         return findings.table.proposed
     progress = observed.progress
     return progress.proposed if progress is not None and observed.group.heard else None
+
+
+def _droppable(findings: TopicFindings) -> Proposal | None:
+    return findings.table.droppable if isinstance(findings.table, TableState) else None
 
 
 def _proposal_text(observed: ObservedTopic, target: TableTarget, proposal: Proposal) -> str:

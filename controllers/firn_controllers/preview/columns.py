@@ -33,6 +33,7 @@ _ADVICE = {
     },
     "evolution.drop": {
         "KeepNull": "the columns of fields that a later schema lacks stay, and are null in later rows",
+        "DropColumn": "the table loses the columns of fields that a later schema lacks, after an approval",
         "Refuse": "a schema that lacks a field of the table is refused",
     },
     **{
@@ -54,6 +55,7 @@ _ADVICE = {
     "evolution.incompatible": {
         "Hold": "a record whose schema the table cannot hold makes the topic wait",
         "DeadLetter": "records whose schema the table cannot hold are bad records",
+        "NewColumn": "a field whose values its column cannot hold gets a column of its own",
     },
 }
 """Effects by field of the schema and its new value."""
@@ -92,6 +94,8 @@ def column_effects(
     for name, column in old.items():
         if name not in new:
             text = f"column {name} of table {table} stays, and is null in later rows"
+            if after.evolution.drop == "DropColumn":
+                text = f"column {name} of table {table} is null in later rows, and is dropped after an approval"
             yield changed(f"{SCHEMA}.columns" if after.projection is not None else TEXT, text, column.type)
     origins, earlier = _origins(after), _origins(before)
     for name in sorted(computed & new.keys() & old.keys()):

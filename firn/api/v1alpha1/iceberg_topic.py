@@ -238,20 +238,21 @@ class EvolutionSpec(ApiModel):
         description="Columns that get another name by schema.renames, by aliases in Avro or by field numbers in Protobuf. ByIdentity: the"
         " table follows at once. Propose: the change waits in status.schema.proposed for an approval. Refuse: never.",
     )
-    drop: Literal["KeepNull", "Refuse"] | None = Field(
+    drop: Literal["KeepNull", "DropColumn", "Refuse"] | None = Field(
         default=None,
-        description="Fields that the schema no longer has. KeepNull: the column stays, and is null in later rows. Refuse: the operator"
-        " refuses the schema. Default: KeepNull with text or registry, Refuse with fields.",
+        description="Fields that the schema no longer has. KeepNull: the column stays, and is null in later rows. DropColumn: after an"
+        " approval, the table loses the column, and its data files stay. Refuse: the operator refuses the schema. Default: KeepNull"
+        " with text or registry, Refuse with fields.",
     )
     partition: Way = Field(
         default="Auto", description=f"Changes of table.partitionBy. {_WAYS} Data files stay in their partitions."
     )
     sort: Way = Field(default="Auto", description=f"Changes of table.sortBy. {_WAYS}")
-    incompatible: Literal["Hold", "DeadLetter"] = Field(
+    incompatible: Literal["Hold", "DeadLetter", "NewColumn"] = Field(
         default="Hold",
         description="Treatment of records whose schema the table cannot hold, for example because a field has another type than its"
         " column. Hold: all records of the topic wait. DeadLetter: these records are bad records, and ingestion.onBadRecord applies to"
-        " them.",
+        " them. NewColumn: the table gets the column NAME_v2 for values of the other type, then NAME_v3.",
     )
 
 
@@ -357,7 +358,11 @@ class SchemaSpec(ApiModel):
         Rule("has(self.format) || !has(self.evolution)", "evolution needs format"),
         Rule(
             "has(self.registry) || !has(self.evolution) || self.evolution.incompatible == 'Hold'",
-            "evolution.incompatible: DeadLetter needs registry",
+            "evolution.incompatible: DeadLetter and NewColumn need registry",
+        ),
+        Rule(
+            "!has(self.columns) || !has(self.evolution) || self.evolution.incompatible != 'NewColumn'",
+            "evolution.incompatible: NewColumn needs a schema without columns",
         ),
         Rule("has(self.format) || !has(self.renames)", "renames need format"),
         Rule(
@@ -1430,7 +1435,7 @@ class IcebergTopic(ApiModel):
         if not spec:
             return Evolution()
         chosen = spec.model_dump(include={"add", "widen", "optional", "rename", "drop", "partition", "sort"})
-        proposes = "Propose" in chosen.values()
+        proposes = not {"Propose", "DropColumn"}.isdisjoint(chosen.values())
         return Evolution(**chosen, approved=self.metadata.annotations.get(names.APPROVE, "") if proposes else "")
 
     def table_target(self, default_catalog: str) -> TableTarget:

@@ -10,6 +10,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError
 from firn.model.jobs import (
     Column,
+    ColumnVersion,
     GroupSettings,
     Projection,
     RecordSchema,
@@ -21,6 +22,8 @@ from firn.model.progress import Proposal
 from firn.schemas import changes, columns, projections, protobuf
 from firn.schemas.changes import Judgement
 from firn.schemas.other_clients import Dropped, Followed, kept_schema, without
+from firn.schemas.versions import Versions
+from firn.schemas.versions import named as named_versions
 from firn.tables import evolution, rows, types
 from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_columns, reused
 from firn_spark.ingestion.topics.state import Writers
@@ -79,6 +82,8 @@ class TableColumns:
     uuid: str = ""
     schema_id: int = 0
     dropped: Dropped = dataclasses.field(default_factory=dict)
+    versions: Mapping[int, str] = dataclasses.field(default_factory=dict)
+    """The fields of columns that are versions, by field id."""
 
 
 NO_TABLE = TableColumns()
@@ -159,6 +164,10 @@ def adapted(
     fields = _widened(renamed_columns(schema.fields, named), own)
     named_schema = schema.model_copy(update={"renames": named})
     left_out: dict[Reference, Refusal] = {}
+    versions = Versions.of_table(table.fields, table.versions)
+    taken = {name.lower() for name in (*own, *(column.name for column in fields))}
+    taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
+    chosen: tuple[ColumnVersion, ...] = ()
     for number, writer in _of_writers(known):
         place = f"schema {number} of schema registry {subject.registry}"
         of_writer = named_schema.of_writer(number, writer)
@@ -170,6 +179,11 @@ def adapted(
             if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
                 protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
             found = columns.columns_of(of_writer, place)
+            if schema.incompatible == "NewColumn":
+                names = {column.name: column.type for column in fields}
+                made = versions.of_schema(number, found, {**own, **names}, taken)
+                chosen += made
+                found = named_versions(found, made)
             _check_former(renaming, found, place)
             _check_apart(found, rows.key_columns(schema.key), place)
             more = _with_schema(fields, own, place, found)
@@ -178,7 +192,20 @@ def adapted(
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error)
     kept = without(fields, table.fields, table.dropped)
-    return _projected(schema.model_copy(update={"fields": kept, "renames": named}), present), left_out
+    return _projected(
+        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen}), present
+    ), left_out
+
+
+def _field_names(schema: RecordSchema, known: "_Known") -> set[str]:
+    """Return the names of all fields of the known schemas, in lower case."""
+    found: set[str] = set()
+    for number, writer in _of_writers(known):
+        try:
+            found |= {column.name.lower() for column in columns.columns_of(schema.of_writer(number, writer), "")}
+        except InvalidSpecError:
+            continue  # The columns of this schema have the same error.
+    return found
 
 
 def with_keys(
@@ -240,7 +267,7 @@ def _left_out(schema: RecordSchema, error: InvalidSpecError) -> Refusal:
     if schema.incompatible == "DeadLetter":
         return Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
     raise ConflictError(
-        f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter, or create this"
+        f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter or NewColumn, or create this"
         " IcebergTopic again with another topicName and table.name",
         reason=Reason.INCOMPATIBLE_SCHEMA,
     ) from error

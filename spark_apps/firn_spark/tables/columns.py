@@ -24,6 +24,13 @@ def fields(jvm: Any, schema: Any) -> Fields:
     return found
 
 
+def needed_ids(table: Any) -> set[int]:
+    """Return the field ids that partitionings, sort orders and the identity of rows need, also earlier ones."""
+    layouts = (*elements(table.specs().values().iterator()), *elements(table.sortOrders().values().iterator()))
+    sources = {int(field.sourceId()) for each in layouts for field in elements(each.fields().iterator())}
+    return sources | {int(number) for number in elements(table.schema().identifierFieldIds().iterator())}
+
+
 def followed(jvm: Any, table: Any, job: IngestJob) -> Followed:
     """Return the names of the table's columns after changes of other clients, from the metadata that ``table`` has in memory.
 
@@ -37,8 +44,9 @@ def followed(jvm: Any, table: Any, job: IngestJob) -> Followed:
         if earlier is not None:
             schemas[int(known)] = fields(jvm, earlier)
     restored = [column.name for column in rows.key_columns(job.record_schema.key)]
+    wanted = [column.name for column in rows.schema_columns(job.record_schema)]
     try:
-        return other_clients.followed(schemas, current, properties, restored)
+        return other_clients.followed(schemas, current, properties, restored, wanted)
     except InvalidSpecError as error:
         raise ConflictError(f"table {job.table.identifier}: {error}", reason=Reason.SCHEMA_INCOMPATIBLE) from None
 

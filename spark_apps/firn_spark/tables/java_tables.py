@@ -15,15 +15,15 @@ from py4j.protocol import Py4JJavaError
 
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError
-from firn.model.jobs import Column, Evolution, IngestJob, Rename, TableTarget
-from firn.schemas import other_clients
+from firn.model.jobs import Column, Evolution, IngestJob, RecordSchema, Rename, TableTarget
+from firn.schemas import changes, other_clients, versions
 from firn.schemas.other_clients import Followed
 from firn.tables import evolution, renames, rows, table_properties, transforms, types
 from firn.tables.ownership import Claimant, Ownership
 from firn.tables.renames import Fields, FormerNames, Renaming
 from firn_spark.jvm import elements, json_node, texts
 from firn_spark.tables.catalogs import Catalogs
-from firn_spark.tables.columns import fields, followed
+from firn_spark.tables.columns import fields, followed, needed_ids
 from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
 from firn_spark.tables.vended import io_properties
 from firn_spark.worker.data_files import TableSpec
@@ -163,16 +163,23 @@ class Tables:
         target = job.table
         table = self.load(target.catalog, target.namespace, target.name)
         columns = rows.columns_of_table(job.record_schema, target)
+        of_fields = {each.column: each.field for each in job.record_schema.versions}
         if table is None:
             terms = (target.partition_by or (), target.sort_by or ())
-            return self.create(target, target.name, columns, *terms, self.claimant(job))
+            first = [column for column in columns if column.name not in of_fields]
+            table = self.create(target, target.name, first, *terms, self.claimant(job))
+            if not of_fields:
+                return table
         known = self.follow(table, job)
         try:
             wanted = rows.column_renames(job.record_schema, job.record_schema.renames)
             change = self._rename(table, known, wanted)
             columns = renames.renamed_columns(columns, change.following)
             columns = other_clients.without(columns, change.fields, known.dropped)
-            self._evolve(table, target, columns, self.claimant(job), job.record_schema.evolution)
+            self._evolve(table, columns, target, of_fields)
+            self._drop(table, job.record_schema)
+            if max(target.format_version, table.operations().current().formatVersion()) == 3:
+                self._evolve_v3(table, target, self.claimant(job), job.record_schema.evolution)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {target.identifier}") from error
         return table
@@ -299,9 +306,8 @@ class Tables:
             _set(table, change.properties)
         return change
 
-    def _evolve(
-        self, table: Any, target: TableTarget, columns: Sequence[Column], claimant: Claimant, policy: Evolution
-    ) -> None:
+    def _evolve(self, table: Any, columns: Sequence[Column], target: TableTarget, of_fields: Mapping[str, str]) -> None:
+        """Add and change columns. ``of_fields`` has the fields of columns that are versions."""
         iceberg = self.jvm.org.apache.iceberg
         present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
         changed: list[Column] = []
@@ -337,9 +343,38 @@ class Tables:
                     for column in changed
                 ]
             )
-            table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
-        if max(target.format_version, table.operations().current().formatVersion()) == 3:
-            self._evolve_v3(table, target, claimant, policy)
+            made = {column.name: of_fields[column.name] for column in changed if column.name in of_fields}
+            if not made:
+                table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
+                return
+            # A driver that finds the column without its field would make another one.
+            transaction = table.newTransaction()
+            transaction.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
+            after = fields(self.jvm, transaction.table().schema())
+            _set(transaction, versions.properties(texts(table.properties()), after, made))
+            transaction.commitTransaction()
+            table.refresh()
+
+    def _drop(self, table: Any, schema: RecordSchema) -> None:
+        """Drop the columns that the contract no longer has, if they are approved. Data files keep them."""
+        if not schema.gone or not schema.evolution.approved:
+            return
+        names = changes.drops(schema, fields(self.jvm, table.schema()), needed_ids(table))
+        number = table.operations().current().currentSchemaId()
+        if not names or changes.proposed_drops(names, schema.evolution, str(table.uuid()), number).blocked:
+            return
+        transaction = table.newTransaction()
+        columns = transaction.updateSchema()
+        for name in names:
+            columns.deleteColumn(name)
+        columns.commit()
+        removed = dict.fromkeys((*other_clients.read_removed(texts(table.properties())), *names))
+        number = transaction.table().schema().schemaId()
+        marks = {other_clients.REMOVED: json.dumps(list(removed)), other_clients.SCHEMA_ID: str(number)}
+        _set(transaction, marks)
+        transaction.commitTransaction()
+        table.refresh()
+        log.info("dropped columns", table=str(table.name()), columns=names)
 
     def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant, policy: Evolution) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""

@@ -260,7 +260,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "evolution without format": ({"schema": {"raw": "String", "evolution": {}}}, "evolution needs format"),
     "dead letters of schemas without registry": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {"incompatible": "DeadLetter"}}},
-        "evolution.incompatible: DeadLetter needs registry",
+        "evolution.incompatible: DeadLetter and NewColumn need registry",
     ),
     "another way to drop": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {"drop": "DropColumn"}}},

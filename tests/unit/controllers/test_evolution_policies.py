@@ -124,6 +124,23 @@ async def test_another_partitioning_waits_for_an_approval() -> None:
     assert "sort by id asc nulls first: spec.schema.evolution.sort is Refuse" in live.message("SchemaCompatible")
 
 
+async def test_a_column_is_dropped_after_its_approval() -> None:
+    live = await created(ID, NOTE, drop="DropColumn")
+    await change(live, schema_of(ID, drop="DropColumn"))
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    (proposed,) = status(live)["schema"]["proposed"]
+    assert proposed["change"] == "drop column note"
+    assert f"firn.dev/approve={proposed['approve']}" in live.message("SchemaCompatible")
+    schema = live.job().record_schema
+    assert (columns(live), schema.gone, schema.evolution.approved) == (["id"], ("note",), "")
+    await approve(live, proposed["approve"])
+    assert "schema" not in status(live)
+    schema = live.job().record_schema
+    assert (schema.gone, schema.evolution.approved) == (("note",), proposed["approve"])
+    await change(live, schema_of(ID, NOTE, drop="DropColumn"))
+    assert (columns(live), live.job().record_schema.gone) == (["id", "note"], ())
+
+
 async def test_a_topic_without_a_policy_has_no_condition_about_its_schema() -> None:
     live = World()
     live.cluster.create(gen.topic("flights"))

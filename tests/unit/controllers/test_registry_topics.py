@@ -210,6 +210,18 @@ async def test_a_schema_that_does_not_fit_leaves_the_earlier_one_in_force(
     assert live.job() == before
 
 
+async def test_a_field_with_another_type_keeps_its_column_if_the_table_gets_another_one() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live, schema={"evolution": {"incompatible": "NewColumn"}})
+    number = live.schemas.register(SUBJECT, text(("id", "string"), ("note", "string")))
+    await resynced(live)
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    schema = live.job().record_schema
+    assert (schema.incompatible, schema.schema_id) == ("NewColumn", number)
+    assert [(field.name, field.type) for field in schema.fields] == [("id", "long"), ("note", "string")]
+
+
 async def test_the_registry_must_be_configured_and_allowed() -> None:
     live = world()
     await create(live, {"name": "other"})

@@ -76,6 +76,8 @@ NEW: dict[str, dict[str, Any]] = {
             "subject": {"registry": "main", "name": "orders-value", "id_in": "Header"},
             "schema_id": 41,
             "incompatible": "DeadLetter",
+            "gone": ["note"],
+            "versions": [{"schema_id": 8, "field": "total", "column": "total_v2"}],
             "message": "shop.v1.Order",
             "key": {
                 "columns": "Struct",

@@ -8,7 +8,7 @@ import pytest
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema
 from firn.schemas import other_clients
-from firn.schemas.other_clients import DROPPED, SCHEMA_ID, Followed, followed, is_dropped, kept_schema, without
+from firn.schemas.other_clients import DROPPED, REMOVED, SCHEMA_ID, Followed, followed, is_dropped, kept_schema, without
 from firn.tables import renames
 from firn.tables.renames import FORMER_NAMES
 
@@ -86,6 +86,13 @@ def test_a_column_that_another_client_adds_again_gets_its_field_back() -> None:
     assert known.dropped == {3: ("city",), 7: ("tail",)}
     assert not is_dropped("delay", back, known.dropped)
     assert is_dropped("start.city", back, known.dropped)
+
+
+def test_a_column_that_firn_dropped_comes_again_only_if_the_contract_has_it() -> None:
+    properties = {REMOVED: '["discount", "note"]', SCHEMA_ID: "3"}
+    known = followed({3: BEFORE}, 3, properties, wanted=["note"])
+    assert (known.dropped, known.listed, known.paths) == ({0: ("discount",)}, {}, ())
+    assert known.properties(properties) == {}
 
 
 def test_the_earlier_names_of_a_dropped_column_are_dropped_too() -> None:

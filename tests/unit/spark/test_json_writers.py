@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 from firn.decoders.bad_records import Code
-from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
+from firn.model.jobs import Column, ColumnVersion, RecordSchema, Subject, WriterSchema
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, WriterSchemas
 from tests.unit.spark.records import fetched
@@ -60,3 +60,16 @@ def test_integer_times_are_counted_beside_refused_values() -> None:
     seconds = [value(1 + n % 2, {"at": 1_700_000_000 + n}) for n in range(10)]
     columns = open_format(schema(("at", "timestamptz")), WRITERS).decode(fetched([*seconds, value(9, {})]))
     assert (columns.times["at"].wrong, columns.times["at"].epoch) == (10, "s")
+
+
+def test_a_field_of_one_schema_may_have_another_column() -> None:
+    versions = (ColumnVersion(schema_id=2, field="a", column="a_v2"),)
+    both = schema(("a", "long"), ("b", "string"), ("a_v2", "string")).model_copy(update={"versions": versions})
+    values = [value(1, {"a": 1, "b": "x"}), value(2, {"a": "one", "b": "y"}), value(9, {}), value(2, {"a": 3})]
+    columns = open_format(both, WRITERS).decode(fetched(values))
+    a, b, other = (array.to_pylist() for array in columns.arrays)
+    assert (a, b, other) == ([1, None, None, None], ["x", "y", None, None], [None, "one", None, None])
+    assert {place: error.code for place, error in columns.errors.items()} == {
+        2: Code.UNKNOWN_SCHEMA,
+        3: Code.WRONG_KIND,
+    }

@@ -592,3 +592,35 @@ def test_a_new_field_with_the_earlier_name_of_a_column_waits() -> None:
     del orders.reading.writers.schemas[2]
     schema, _ = adapted(orders, {"number": "int"}, TableColumns(table, {1: ("id",)}))
     assert fields(schema) == {"number": "int"}
+
+
+def test_a_field_of_another_type_gets_a_column_of_its_own() -> None:
+    orders = topic(("id", "int"), incompatible="NewColumn")
+    orders.reading.writers.schemas = {
+        1: WriterSchema(text=text(id="int")),
+        2: WriterSchema(text=text(id="string")),
+        3: WriterSchema(text=text(id="boolean", id_v2="int")),
+    }
+    schema, left_out = adapted(orders, {"id": "int"})
+    assert left_out == {}
+    assert fields(schema) == {"id": "int", "id_v3": "string", "id_v4": "boolean", "id_v2": "int"}
+    assert [(each.schema_id, each.column) for each in schema.versions] == [(2, "id_v3"), (3, "id_v4")]
+    # A driver that starts again may know only some of the schemas.
+    table = TableColumns(
+        tuple(
+            {"id": n, "name": name, "required": False, "type": kind}
+            for n, (name, kind) in enumerate(fields(schema).items())
+        ),
+        versions={1: "id", 2: "id"},
+    )
+    del orders.reading.writers.schemas[2]
+    again, _ = adapted(orders, fields(schema), table)
+    assert fields(again)["id_v4"] == "boolean"
+    assert [(each.schema_id, each.column) for each in again.versions] == [(3, "id_v4")]
+
+
+def test_a_new_column_for_another_type_may_need_an_approval() -> None:
+    orders = topic(("id", "int"), incompatible="NewColumn", evolution=Evolution(add="Propose"))
+    orders.reading.writers.schemas = {2: WriterSchema(text=text(id="string"))}
+    with pytest.raises(ConflictError, match="add column id_v2: string"):
+        allowed(orders, {"id": "int"}, TABLE)

@@ -8,7 +8,7 @@ from dataclasses import replace
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import TableTarget
+from firn.model.jobs import RecordSchema, TableTarget
 from firn_controllers.cache.topics import TopicEntry, topic_id_claim
 from firn_controllers.conditions.announcements import Announcement, EventReason
 from firn_controllers.iceberg_topic import checks, plan, status, tenancy
@@ -238,7 +238,7 @@ class TopicAgreement:
         agreed = findings.table_missing or (isinstance(findings.table, TableState) and findings.table.proposed is None)
         live = findings.topic if isinstance(findings.topic, TopicState) else None
         wanted = plan.contract(
-            observed,
+            _with_present(observed, findings),
             live.topic_id if live is not None else None,
             table_agreed=findings.failure is None and agreed,
             topic_origin=findings.topic_origin,
@@ -270,6 +270,14 @@ class TopicAgreement:
         if isinstance(findings.topic, TopicState) and findings.topic_origin is Reason.CREATED:
             entry, live = observed.entry, findings.topic
             await self._kept.put(KeptTopic(entry.profile, live.name, entry.name[0], entry.uid, live.topic_id))
+
+
+def _with_present(observed: ObservedTopic, findings: TopicFindings) -> ObservedTopic:
+    """Return the topic without the dropped columns among those that its schema no longer has."""
+    schema, table = observed.schema, findings.table
+    if not isinstance(schema, RecordSchema) or not isinstance(table, TableState) or schema.gone == table.gone:
+        return observed
+    return replace(observed, schema=schema.model_copy(update={"gone": table.gone}))
 
 
 def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:

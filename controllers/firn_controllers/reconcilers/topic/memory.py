@@ -85,7 +85,9 @@ class TopicMemory:
         """Keep the findings of a complete visit. After an incomplete visit the next reconcile checks everything."""
         name = observed.entry.name
         agreed = findings.table_missing or (isinstance(findings.table, TableState) and findings.table.proposed is None)
-        if findings.failure is not None or not isinstance(findings.topic, TopicState) or not agreed:
+        # An approval is an annotation, which changes no generation.
+        waits = isinstance(findings.table, TableState) and bool(findings.table.gone)
+        if findings.failure is not None or not isinstance(findings.topic, TopicState) or not agreed or waits:
             self._visits.pop(name, None)
         elif recalled.topic is None:
             table = findings.table if isinstance(findings.table, TableState) else None

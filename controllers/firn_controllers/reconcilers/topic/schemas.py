@@ -1,15 +1,15 @@
 """The record schemas of topics. The latest schema of a subject comes from its schema registry, and protoc compiles texts."""
 
 import base64
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from firn.api.v1alpha1.iceberg_topic import KEY_TEXT, IcebergTopic, key_with_columns, with_columns
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import RecordSchema, SchemaFormat, Subject
+from firn.model.jobs import Column, RecordSchema, SchemaFormat, Subject
 from firn.schema_registry import TYPES, Registered
 from firn.schemas import projections, protobuf
-from firn.tables import evolution, renames, types
+from firn.tables import evolution, renames, rows, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
 
@@ -46,6 +46,7 @@ class TopicSchemas:
             return found
         try:
             found = projections.applied(found, schema.projection)
+            found = found if in_force is None else _with_gone(found, in_force)
             if schema.key is None or schema.key.decoding is None or not schema.key.decoding.has_found_columns:
                 return found.model_copy(update={"key": schema.key})
             before = in_force.key.record_schema if in_force is not None and in_force.key is not None else None
@@ -179,12 +180,37 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     found = _with_numbers(found, in_force)
     before = renames.renamed_columns(in_force.fields, found.renames)
     fields = evolution.merged_columns(before, found.fields)
+    if schema.incompatible == "NewColumn":
+        fields = _held(before, fields)
     names = {field.name for field in fields}
     # Spark cannot read a table with a column of some types. The contract names it, so that the operator plans no run for the
     # table. A column of the projection is null if producers no longer write its field.
     read = projections.reads(schema)
     kept = (f for f in before if f.name not in names and (f.name in read or types.unreadable(types.parse(f.type))))
     return found.model_copy(update={"fields": (*fields, *kept)})
+
+
+def _with_gone(schema: RecordSchema, in_force: RecordSchema) -> RecordSchema:
+    """Return the schema with the columns that it no longer has, if the policy drops them."""
+    if schema.evolution.drop != "DropColumn":
+        return schema
+    named = rows.column_renames(schema, schema.renames)
+    before = renames.renamed_columns(rows.schema_columns(in_force), named)
+    wanted = {column.name for column in rows.schema_columns(schema)}
+    names = dict.fromkeys((*in_force.gone, *(column.name for column in before)))
+    return schema.model_copy(update={"gone": tuple(name for name in names if name not in wanted)})
+
+
+def _held(before: Sequence[Column], after: Sequence[Column]) -> tuple[Column, ...]:
+    """Return the columns, of which those that cannot change keep their types. The driver gives their fields another column."""
+    known = {column.name: column for column in before}
+    return tuple(
+        known[column.name]
+        if column.name in known
+        and evolution.merged(types.parse(known[column.name].type), types.parse(column.type)) is None
+        else column
+        for column in after
+    )
 
 
 def _missing(subject: Subject, field: str) -> NotReadyError:

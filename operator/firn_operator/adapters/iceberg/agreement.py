@@ -79,6 +79,7 @@ class Agreement:
         self._target = target
         self._key = (target.namespace, target.name)
         self._layout = evolution.layout(target, schema)
+        self._schema = schema
         self._policy = schema.evolution
         self._claimant = claimant
         self._request = request
@@ -201,6 +202,7 @@ class Agreement:
         if judgement.proposed:
             texts = tuple(each.text for each in judgement.proposed)
             return replace(state, proposed=Proposal(changes=texts, approve=judgement.approve))
+        state = self._with_drops(state, metadata, settled=not names_change.steps and not steps)
         if metadata.format_version > 2 or self._target.format_version > 2:
             return state
         transaction = table.transaction()
@@ -230,6 +232,16 @@ class Agreement:
             self._check_clock(metadata)
             transaction.commit_transaction()
         return replace(state, format_version=max(metadata.format_version, 2), changed=tuple(changed))
+
+    def _with_drops(self, state: TableState, metadata: TableMetadata, *, settled: bool) -> TableState:
+        """Return the state with the columns that the driver drops after an approval. It drops none before other changes are made."""
+        fields = evolution.schema_fields(metadata.schema())
+        gone = changes.drops(self._schema, fields, evolution.needed_ids(metadata))
+        drop = changes.proposed_drops(gone, self._policy, state.uuid, metadata.current_schema_id)
+        if not settled or not drop.proposed:
+            return replace(state, gone=gone)
+        texts = tuple(each.text for each in drop.proposed)
+        return replace(state, gone=gone, droppable=Proposal(changes=texts, approve=drop.approve))
 
     def _check_clock(self, metadata: TableMetadata) -> None:
         """Raise NotReadyError if the table is ahead of this clock: a process with a wrong clock has changed it.

@@ -87,11 +87,20 @@ def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tupl
 
 def followed(metadata: TableMetadata, layout: Layout, reason: Reason) -> Followed:
     """Return the names of a table after the changes of other clients. Raises InvalidSpecError with ``reason`` that names the table."""
-    schemas = {schema.schema_id: schema_fields(schema) for schema in metadata.schemas}
+    numbers = {str(metadata.current_schema_id), metadata.properties.get(other_clients.SCHEMA_ID)}
+    schemas = {each.schema_id: schema_fields(each) for each in metadata.schemas if str(each.schema_id) in numbers}
+    wanted = [column.name for column in layout.columns]
     try:
-        return other_clients.followed(schemas, metadata.current_schema_id, metadata.properties, layout.restored)
+        return other_clients.followed(schemas, metadata.current_schema_id, metadata.properties, layout.restored, wanted)
     except InvalidSpecError as error:
         raise InvalidSpecError(f"table {layout.identifier}: {error}", reason=reason) from None
+
+
+def needed_ids(metadata: TableMetadata) -> set[int]:
+    """Return the field ids that partitionings, sort orders and the identity of rows need, also earlier ones."""
+    sources = {field.source_id for spec in metadata.partition_specs for field in spec.fields}
+    sources |= {field.source_id for order in metadata.sort_orders for field in order.fields}
+    return sources | set(metadata.schema().identifier_field_ids)
 
 
 def schema_fields(schema: Schema) -> Fields:

@@ -12,6 +12,7 @@ from firn.model.errors import CommitConflictError, ConflictError, FirnError, Not
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
 from firn.schemas.other_clients import kept_schema
+from firn.schemas.versions import read_versions
 from firn.tables import renames, rows
 from firn.tables.table_properties import MAIN
 from firn_spark.failpoints import Failpoints
@@ -21,6 +22,7 @@ from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import TableColumns
+from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
@@ -187,7 +189,8 @@ class Preparation:
         if table is not None:
             known = self._tables.follow(table, topic.job)
             schema_id = table.operations().current().currentSchemaId()
-            columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped)
+            made = read_versions(texts(table.properties()))
+            columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped, made)
         schema = topic.job.record_schema
         if schema.subject is not None:
             schema, reading.writers.incompatible = writer_schemas.allowed(topic, present, columns)

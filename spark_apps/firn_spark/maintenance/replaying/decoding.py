@@ -3,7 +3,7 @@
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,14 @@ import structlog
 
 from firn.decoders.bad_records import Code
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
-from firn.model.jobs import Column, IngestJob, RecordSchema, WriterSchema
+from firn.model.jobs import Column, ColumnVersion, IngestJob, RecordSchema, WriterSchema
 from firn.schemas import projections
 from firn.schemas.columns import columns_of
 from firn.schemas.other_clients import kept_schema, without
+from firn.schemas.versions import Versions, read_versions
+from firn.schemas.versions import named as named_versions
 from firn.tables import evolution, renames, rows, types
+from firn_spark.jvm import texts
 from firn_spark.kafka.tasks import land_records
 from firn_spark.maintenance.replaying import letters
 from firn_spark.schemas.registries import Registries, schema_of_contract, with_descriptors
@@ -71,7 +74,7 @@ class Decoding:
         self._topic, self._table = job.topic, job.table
         # The table may have other names than the contract, because the operator renames columns before it writes the contract.
         known = self._known = tables.followed(table, job)
-        self._present = tables.columns(table)
+        self._present, self._versions = tables.columns(table), read_versions(texts(table.properties()))
         following = rows.column_renames(job.record_schema, known.following)
         self._schema = self._widened(kept_schema(renames.named(job.record_schema, following), known))
         self._job = job
@@ -172,11 +175,25 @@ class Decoding:
                 except InvalidSpecError as error:
                     known[reference] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
 
+    def _other_columns(
+        self, number: int, found: Sequence[Column]
+    ) -> tuple[tuple[Column, ...], tuple[ColumnVersion, ...]]:
+        """Return the columns of a writer, in which fields of other types have columns of their own, and these columns."""
+        fields = {field.name: field.type for field in self._schema.fields}
+        taken = {name.lower() for name in (*self._present, *fields)}
+        versions = Versions.of_table(self._known.fields, self._versions)
+        chosen = versions.of_schema(number, found, {**self._present, **fields}, taken)
+        return named_versions(found, chosen), chosen
+
     def _with_writer(self, number: int, writer: WriterSchema, *, of_keys: bool) -> RecordSchema:
         """Return the schema with the columns of a writer. Raises InvalidSpecError if the table cannot hold them."""
         place, own = f"schema {number}", self._of_keys if of_keys else self._schema
         fields = {field.name: field for field in own.fields}
-        for column in columns_of(own.of_writer(number, writer), place):
+        found, made = columns_of(own.of_writer(number, writer), place), self._schema.versions
+        if self._schema.incompatible == "NewColumn" and not of_keys:
+            found, chosen = self._other_columns(number, found)
+            made += chosen
+        for column in found:
             known = fields.get(column.name)
             both = evolution.merged(types.parse((known or column).type), types.parse(column.type))
             if both is None:
@@ -188,7 +205,8 @@ class Decoding:
         if of_keys and self._schema.key is not None:
             update = {"key": self._schema.key.model_copy(update=update)}
         else:
-            update = {"fields": without(tuple(fields.values()), self._known.fields, self._known.dropped)}
+            kept = without(tuple(fields.values()), self._known.fields, self._known.dropped)
+            update = {"fields": kept, "versions": made}
         schema = self._widened(self._schema.model_copy(update=update))
         if (problem := self._misfit(schema)) is not None:
             name, wanted, present = problem

@@ -17,10 +17,34 @@ from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError
 
 
 def _to_open(schema: RecordSchema, number: int, writer: WriterSchema) -> RecordSchema:
-    """Return the schema with which to decode the values of a writer. JSON names its members, so all writers have the same."""
-    if schema.format is SchemaFormat.JSON:
-        return schema.of_writer(0, WriterSchema(text=""))
-    return schema.of_writer(number, writer)
+    """Return the schema with which to decode the values of a writer. JSON names its members, so all writers have the same, except
+    those of which a field has another column."""
+    if schema.format is not SchemaFormat.JSON:
+        return schema.of_writer(number, writer)
+    other = {each.field for each in schema.versions if each.schema_id == number}
+    fields = tuple(field for field in schema.fields if field.name not in other)
+    made = schema.model_copy(update={"fields": fields}).of_writer(number if other else 0, WriterSchema(text=""))
+    return made.model_copy(update={"schema_id": 0})
+
+
+class _WithoutFields:
+    """A format that decodes some of the columns. The others are null."""
+
+    def __init__(self, schema: RecordSchema, part: RecordSchema, one: Format) -> None:
+        self._one = one
+        names = [field.name for field in part.fields]
+        self._places = [names.index(field.name) if field.name in names else None for field in schema.fields]
+        self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
+        self.most_bytes, self.row_bytes = one.most_bytes, one.row_bytes
+
+    def decode(self, records: Fetched) -> Columns:
+        """Implement `Format.decode`."""
+        found = self._one.decode(records)
+        filled = [
+            pa.nulls(len(records), kind) if place is None else found.arrays[place]
+            for place, kind in zip(self._places, self._types, strict=True)
+        ]
+        return dataclasses.replace(found, arrays=filled)
 
 
 class ByWriterSchema:
@@ -52,7 +76,9 @@ class ByWriterSchema:
             if isinstance(writer, Refusal):
                 self._refusals[number] = writer
                 continue
-            self._formats[number] = open_one(_to_open(schema, number, writer))
+            part = _to_open(schema, number, writer)
+            one = open_one(part)
+            self._formats[number] = one if part.fields == schema.fields else _WithoutFields(schema, part, one)
 
     @property
     def most_bytes(self) -> int:
