@@ -157,6 +157,8 @@ class TableWork(Contract):
     """UUID of the table. A table with another UUID is not touched."""
     dead_letters: bool = True
     """Work on the dead-letter table, if it exists. The age of its rows is that of ``ingested_at``."""
+    sharers: tuple[str, ...] = Field(default=(), exclude_if=lambda names: not names)
+    """Names of the other IcebergTopics of a shared table. ``dead_letters`` includes theirs."""
     compaction: CompactionWork | None = None
     retention: RetentionWork | None = None
     audit: AuditWork | None = None

@@ -184,7 +184,8 @@ def _decide_table(
     if decision.due is None:
         return decision, None
     last_run = (history.last or {}).get("name", "")
-    return decision, DueTable(topic.entry, table.target, table.uuid, debt, decision.due, last_run)
+    due = DueTable(topic.entry, table.target, table.uuid, debt, decision.due, last_run, sharers=table.sharers)
+    return decision, due
 
 
 def _history(policy: PolicyEntry, topic: GovernedTopic, now: datetime) -> RunHistory:

@@ -17,6 +17,8 @@ class TargetTable:
 
     target: TableTarget
     uuid: str
+    sharers: tuple[str, ...] = ()
+    """Names of the other IcebergTopics of a shared table."""
 
 
 @dataclass(frozen=True, slots=True)

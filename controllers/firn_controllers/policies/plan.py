@@ -47,6 +47,8 @@ class DueTable:
     """Name of the table's last run; empty without one."""
     replay: ReplayWork | None = None
     """The work of a DeadLetterReplay."""
+    sharers: tuple[str, ...] = ()
+    """Names of the other IcebergTopics of a shared table, whose dead letters the run works on, too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,7 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
                 name=topic,
                 table=table.target,
                 table_uuid=table.table_uuid,
+                sharers=table.sharers,
                 **_work(policy, table),
             )
         )

@@ -250,11 +250,12 @@ class Run:
         if work.replay is not None:
             return self._replay(work.replay, subject, workers, may)
         parts = self._parts(subject, work.compaction, work.retention)
-        dead = self._dead_letters(target) if work.dead_letters else None
-        if dead is not None:
-            guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
-            subject = self._subject(guard, target, target.dead_letters, workers, done)
-            parts += self._parts(subject, *following(work))
+        for owner in (target, *(target.model_copy(update={"shared_by": name}) for name in work.sharers)):
+            dead = self._dead_letters(owner) if work.dead_letters else None
+            if dead is not None:
+                guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
+                subject = self._subject(guard, target, owner.dead_letters, workers, done)
+                parts += self._parts(subject, *following(work))
         failures: list[FirnError] = []
         for subject, part in parts:
             try:

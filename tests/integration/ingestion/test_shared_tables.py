@@ -89,14 +89,15 @@ def check(world: World, job: IngestJob, end: int) -> None:
     assert not sum(partition.unproved for partition in found.partitions)
 
 
-def maintain(world: World, job: IngestJob) -> None:
-    """Compact the table, and expire all snapshots except the newest."""
+def maintain(world: World, job: IngestJob, *sharers: str) -> None:
+    """Compact the table and its dead letters, and expire all snapshots except the newest."""
     work = TableWork(
         uid=job.uid,
         namespace=job.namespace,
         name=job.name,
         table=job.table,
         table_uuid=str(world.table(job).uuid()),
+        sharers=sharers,
         compaction=CompactionWork(open_grace_ms=0),
         retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1)),
     )
@@ -122,7 +123,8 @@ def test_two_topics_with_the_same_offsets_land_exactly_once(world: World) -> Non
     for job in jobs:
         check(world, job, 20)
     # Only one snapshot stays, and it is not an ingestion commit of either topic.
-    maintain(world, jobs[0])
+    maintain(world, jobs[0], jobs[1].name)
+    assert [len(list(each.snapshots())) for job in jobs if (each := letters(world, job)) is not None] == [1, 1]
     assert [landed(world, job) for job in jobs] == [{0: 20}, {0: 20}]
     world.produce(second, [value(n, state="NY") for n in range(20, 25)])
     world.start()

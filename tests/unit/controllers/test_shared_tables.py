@@ -5,9 +5,11 @@ from typing import Any
 import pytest
 
 from firn.model import names
+from firn.model.maintenance import MaintenanceRun
 from firn_controllers.ports import Manifest
 from tests import gen
 from tests.fakes.world import World
+from tests.unit.controllers.policy_stage import ALL, RETENTION, pass_time, world_with
 
 TABLE = {"name": "all", "shared": True}
 IDENTIFIER = "lake.demo.all"
@@ -120,3 +122,19 @@ async def test_a_table_stays_if_one_of_its_resources_keeps_it() -> None:
     world.cluster.remove("eu")
     await world.settle()
     assert IDENTIFIER in world.tables.tables
+
+
+async def test_a_run_for_a_shared_table_works_on_the_dead_letters_of_all_topics() -> None:
+    world = await world_with(
+        gen.policy("legal", kind=RETENTION, snapshots={"maxAge": "7d"}, schedule={"cron": "15 * * * *"}, **ALL),
+        topics=(sharing("eu", 0), sharing("us", 1)),
+    )
+    await pass_time(world, 3700)
+    runs = [
+        MaintenanceRun.model_validate_json(each["data"]["run.json"])
+        for each in world.cluster.all("ConfigMap")
+        if "run.json" in each.get("data", {})
+    ]
+    tables = [(table.name, table.sharers) for run in runs for table in run.tables if table.retention is not None]
+    assert tables
+    assert set(tables) == {("eu", ("us",))}, "the table has one holder"

@@ -151,6 +151,7 @@ NEW: dict[str, dict[str, Any]] = {
                     "others": [OTHER],
                 },
                 "replay": REPLAY,
+                "sharers": ["orders-us"],
             }
         ],
         "registries": {

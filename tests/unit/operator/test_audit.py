@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from firn.model.config import Config
 from firn.model.errors import UnavailableError
-from firn.model.progress import RANGES, AuditFrom, Cause, Gap, Losses
+from firn.model.progress import RANGES, AuditFrom, Cause, Gap, Losses, SharedOffsets, TopicCommit
 from firn_operator.cli import audit, main
 from firn_operator.cli.lake import Lake
 
@@ -196,7 +196,7 @@ class History:
 
     @property
     def metadata(self) -> Any:
-        return SimpleNamespace(snapshots=list(self._found.values()))
+        return SimpleNamespace(snapshots=list(self._found.values()), refs={})
 
     def name(self) -> tuple[str, ...]:
         return ("demo", "orders")
@@ -233,6 +233,17 @@ def test_offsets_of_another_topic_prove_nothing() -> None:
     with pytest.raises(UnavailableError, match=r"demo\.orders: the topic was created again"):
         audit.landed_offsets(history, "new")
     assert audit.landed_offsets(cast(Table, History()), "new") == {}
+
+
+def test_a_topic_of_a_shared_table_has_offsets_of_its_own() -> None:
+    text = SharedOffsets.none()
+    for topic, end in (("eu", 4), ("us", 9)):
+        text = text.plus(topic, TopicCommit(resource=topic, epoch=1, commit=topic, offsets={0: end}))
+    shared = cast(Table, History(**{"firn.owner": "shared", "firn.offsets": text.encode()}))
+    assert [audit.landed_offsets(shared, topic) for topic in ("eu", "us")] == [{0: 4}, {0: 9}]
+    assert audit.before(shared, "eu") == (None, True)
+    with pytest.raises(UnavailableError, match="no record of the topic has landed yet"):
+        audit.landed_offsets(shared, "jp")
 
 
 def test_changed_offsets_are_completed() -> None:

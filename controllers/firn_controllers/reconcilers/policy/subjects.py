@@ -37,7 +37,10 @@ def target_table(context: Context, entry: TopicEntry, *, of_topic: bool = False)
         target = resource.table_target(config.default_catalog)
     except InvalidSpecError:
         return None
-    return TargetTable(target, uuid) if target.catalog in config.catalogs else None
+    if target.catalog not in config.catalogs:
+        return None
+    sharers = () if of_topic else tuple(each.name[1] for each in context.topics.sharers(entry))
+    return TargetTable(target, uuid, sharers)
 
 
 async def in_turns(items: Iterable[Item]) -> AsyncIterator[Item]:
