@@ -599,6 +599,14 @@ async def test_a_column_that_the_layout_needs_is_not_proposed_for_a_drop(
     assert (state.gone, state.droppable) == (("price", "tags"), None)
     names = {field.name for field in catalog.load_table((target.namespace, target.name)).schema().fields}
     assert names >= {"price", "tags"}, "the driver drops them"
+    shared, several = (
+        target.model_copy(update={"name": f"{target.name}_s", "shared_by": "orders"}),
+        Claimant("", shared=True),
+    )
+    await tables.ensure(shared, JSON, several)
+    state = await tables.ensure(shared, gone, several)
+    assert state is not None
+    assert (state.gone, state.droppable) == ((), None), "other topics may write the columns"
 
 
 async def test_columns_whose_names_another_client_exchanges_are_refused(

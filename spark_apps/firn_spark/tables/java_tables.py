@@ -177,7 +177,8 @@ class Tables:
             columns = renames.renamed_columns(columns, change.following)
             columns = other_clients.without(columns, change.fields, known.dropped)
             self._evolve(table, columns, target, of_fields)
-            self._drop(table, job.record_schema)
+            if not target.shared:  # Other topics may write the columns.
+                self._drop(table, job.record_schema)
             if max(target.format_version, table.operations().current().formatVersion()) == 3:
                 self._evolve_v3(table, target, self.claimant(job), job.record_schema.evolution)
         except JAVA_ERRORS as error:

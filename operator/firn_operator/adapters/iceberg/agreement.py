@@ -235,6 +235,8 @@ class Agreement:
 
     def _with_drops(self, state: TableState, metadata: TableMetadata, *, settled: bool) -> TableState:
         """Return the state with the columns that the driver drops after an approval. It drops none before other changes are made."""
+        if self._target.shared:
+            return state  # Other topics may write the columns.
         fields = evolution.schema_fields(metadata.schema())
         gone = changes.drops(self._schema, fields, evolution.needed_ids(metadata))
         drop = changes.proposed_drops(gone, self._policy, state.uuid, metadata.current_schema_id)
