@@ -354,7 +354,7 @@ class IngestJob(Contract):
     """The ingestion of a topic. ``generation`` is that of the resource."""
 
     version: Literal[1, 2] = 1
-    """2 if the table is shared. Earlier drivers reject it: they would take the offsets of another topic for their own."""
+    """`needed_version`. Drivers of the releases up to 0.2.0 read only 1. With 2, they keep the earlier contract, and report an error."""
     uid: str
     namespace: str
     name: str
@@ -393,11 +393,21 @@ class IngestJob(Contract):
 
     @model_validator(mode="after")
     def _has_version_of_shared_table(self) -> Self:
-        if self.table.shared != (self.version == 2) or (self.table.shared and not self.topic_id):
-            raise ValueError("version 2 is that of contracts with a shared table, which also name the id of the topic")
+        if self.table.shared and (self.version != 2 or not self.topic_id):
+            raise ValueError("contracts with a shared table have version 2, and name the id of the topic")
         if self.table.shared and self.route is not None:
             raise ValueError("a topic has one place in a shared table, so the contract has no route")
         return self
+
+    @property
+    def needed_version(self) -> Literal[1, 2]:
+        """Return 2 if a driver that ignores the fields since version 0.2.0 would write other columns, or to another place.
+
+        At a shared table, it would take the offsets of another topic for its own.
+        """
+        schema = self.record_schema
+        columns = (schema.projection, schema.key, schema.renames, schema.unknown_column)
+        return 2 if any((self.table.shared, self.route, self.publish, schema.subject, *columns)) else 1
 
     @property
     def halts(self) -> bool:

@@ -219,6 +219,7 @@ def contract(
         first_table=(live.job.first_table if live else None) or _table_before(observed) or table_uuid,
         topic_created=topic_origin == Reason.CREATED,
     )
+    job = job.model_copy(update={"version": job.needed_version})
     of_policy = observed.log_retention.owned(resource.topic_configs, live.policy_config if live else frozenset())
     return LiveJob(
         job, frozenset(resource.topic_configs), seen, topic_origin, table_origin, of_policy, resume_halt(observed)

@@ -102,3 +102,14 @@ async def test_a_deleted_and_a_new_resource_of_the_name_are_no_edits() -> None:
     world.cluster.create(gen.topic("orders", partitions=3))
     await world.step()
     assert not edited(world)
+
+
+async def test_a_contract_says_whether_a_driver_of_an_earlier_version_may_follow_it() -> None:
+    world = World()
+    world.cluster.create(gen.topic())
+    await world.settle()
+    assert world.job().version == 1
+    world.cluster.edit("flights", lambda live: live["spec"]["schema"].update(key={"columns": "Binary"}))
+    await world.settle()
+    assert world.job().record_schema.key is not None
+    assert world.job().version == 2
