@@ -838,6 +838,11 @@ def load(path: str | Path, *, private: bool = False) -> Config:
     """
     try:
         document = yaml.safe_load(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise InvalidSpecError(
+            f"configuration {path}: No such file; commands that need the operator's configuration run in its pod: kubectl -n firn-system exec"
+            " deploy/firn-operator -- firn, with the same arguments"
+        ) from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidSpecError(f"configuration {path}: {error}") from error
     try:
