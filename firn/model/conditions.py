@@ -213,7 +213,7 @@ Correct the data or the check, or publish the rows with the command in the messa
     """Published, IngestionReady: Another writer changed main of the table, so main cannot follow the branch. \
 Roll main back to a snapshot of the branch, and make the change on the branch."""
     BRANCH_REFUSED = "BranchRefused"
-    """IngestionReady: The catalog refuses the branch of `spec.quality.publish`, or another writer made a branch of this name. \
+    """Published, IngestionReady: The catalog refuses the branch of `spec.quality.publish`, or another writer made a branch of this name. \
 Name another branch, or remove `publish`."""
     RESOLVED = "Resolved"
     """PoliciesResolved: The policies in the message govern the topic."""

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
-from firn.model.errors import CommitConflictError, CommitUnknownError, FencedError, NotReadyError
+from firn.model.errors import CommitConflictError, CommitUnknownError, ConflictError, FencedError, NotReadyError
 from firn.model.jobs import IngestJob
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.publishing.following import FollowBranch
+from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.tables import claims
 from firn_spark.tables.commits import Committer, Extras, Landed, newest, read_claim, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, java_class
 from firn_spark.tables.java_tables import Tables
-from firn_spark.tables.swaps import in_order, read_back, refused
+from firn_spark.tables.swaps import in_order, read_back, refused, swap
 
 HOUR_MS = 3_600_000
 
@@ -120,6 +122,50 @@ class DriverTablesContract:
         snapshots = [dict(each.summary()) for each in self.load(tables, job).snapshots()]
         assert ["theirs" in each for each in snapshots] == [False, True, False]
         assert second.snapshot_id == mine.currentSnapshot().snapshotId()
+
+    def test_rows_land_on_a_branch_and_main_follows(self, tables: Tables, job: IngestJob) -> None:
+        table, other = tables.ensure(job), tables.ensure(job)
+        first = commit(tables, table, None, 5)
+        begun = land_on(committer(tables), table, "staging", first, "topic-1", 1)
+        assert begun.offsets == {0: 5}
+        second = commit(tables, table, begun, 7)
+        assert (table.currentSnapshot().snapshotId(), table.snapshot("staging").snapshotId()) == (
+            begun.snapshot_id,
+            second.snapshot_id,
+        )
+        assert read_landed(other) == second
+        assert second.snapshot_id is not None
+        swap(other, FollowBranch(committer(tables), tables.jvm, "staging", second.snapshot_id, 1), Failpoints())
+        table.refresh()
+        assert table.currentSnapshot().snapshotId() == second.snapshot_id
+        third = commit(tables, table, second, 9)
+        ended = land_on(committer(tables), table, "main", third, "topic-1", 1)
+        assert lands_on(table, "main")
+        assert table.snapshot("staging") is None
+        assert (table.currentSnapshot().snapshotId(), read_landed(other)) == (ended.snapshot_id, ended)
+        assert ended.offsets == {0: 9}
+
+    def test_a_driver_that_knows_the_old_branch_lands_nothing(self, tables: Tables, job: IngestJob) -> None:
+        mine, other = tables.ensure(job), tables.ensure(job)
+        first = commit(tables, mine, None, 5)
+        land_on(committer(tables), other, "staging", first, "topic-1", 1)
+        with pytest.raises(CommitConflictError):
+            commit(tables, mine, first, 7)
+
+    def test_main_with_another_snapshot_does_not_follow(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        first = commit(tables, table, None, 5)
+        begun = land_on(committer(tables), table, "staging", first, "topic-1", 1)
+        second = commit(tables, table, begun, 7)
+        table.newAppend().commit()
+        table.refresh()
+        assert second.snapshot_id is not None
+        follow = FollowBranch(committer(tables), tables.jvm, "staging", second.snapshot_id, 1)
+        with pytest.raises(ConflictError, match="another writer changed main"):
+            swap(table, follow, Failpoints())
+        with pytest.raises(ConflictError, match="another writer changed main"):
+            land_on(committer(tables), table, "main", second, "topic-1", 1)
+        assert read_landed(table) == second
 
     def test_a_removed_snapshot_is_gone_and_its_offsets_stay(self, tables: Tables, job: IngestJob) -> None:
         table = tables.ensure(job)

@@ -25,8 +25,10 @@ def digest(progress: PublishProgress | None) -> tuple[object, ...]:
 
 def published(observed: ObservedTopic) -> Verdict | None:
     """Return the verdict, None if the driver has not reported on the branch of the spec."""
-    report, publish = _report(observed), observed.resource.publish
-    if report is None or publish is None:
+    report, progress = _report(observed), observed.progress
+    if progress is not None and observed.group.heard and progress.reason == Reason.BRANCH_REFUSED:
+        return Verdict("False", Reason.BRANCH_REFUSED, steady(progress.message))
+    if report is None:
         return None
     if report.state == "MainMoved":
         return Verdict("False", Reason.MAIN_MOVED, steady(report.message))

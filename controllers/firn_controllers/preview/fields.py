@@ -9,6 +9,9 @@ KEYS = ("name", "partition")
 """Members that identify the items of a list, as in the CRD's list maps."""
 
 
+_UNSET: tuple[Any, ...] = (None, [])
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A field with another value. None: not set."""
@@ -25,7 +28,7 @@ class Difference:
 
 def differences(before: Any, after: Any, path: str) -> Iterator[Difference]:
     """Yield the fields below ``path`` that differ. Lists of objects are compared by their keys, other lists as a whole."""
-    if before == after:
+    if before == after or (before in _UNSET and after in _UNSET):
         return
     old, new = ({} if each is None else each for each in (before, after))
     if isinstance(old, Mapping) and isinstance(new, Mapping) and (old or new):

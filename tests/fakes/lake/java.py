@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 
 from py4j.protocol import Py4JJavaError
 
+from firn.model.names import HISTORY_TAG
 from firn_spark.jvm import JSON, Json
 from firn_spark.tables.dead_letters import IDENTITY
 from tests.fakes.lake.memory import MAIN, SKEW_MS, Lake, Metadata, RefusedError, Snapshot
@@ -151,9 +152,12 @@ class JavaMetadata:
 
     def refs(self) -> dict[str, Any]:
         return {
-            name: SimpleNamespace(snapshotId=lambda id=id: id, isBranch=lambda name=name: name == MAIN)
+            name: SimpleNamespace(snapshotId=lambda id=id: id, isBranch=lambda name=name: name != HISTORY_TAG)
             for name, id in self.metadata.references.items()
         }
+
+    def ref(self, name: str) -> Any | None:
+        return self.refs().get(name)
 
     def statisticsFiles(self) -> list[Any]:
         return []
@@ -189,9 +193,20 @@ class _Builder:
     def setPreviousFileLocation(self, location: str) -> "_Builder":
         return self
 
-    def setBranchSnapshot(self, snapshot: JavaSnapshot, branch: str) -> "_Builder":
-        assert branch == MAIN
-        self._metadata = _checked(lambda: self._metadata.with_snapshot(snapshot.snapshot))
+    def setBranchSnapshot(self, snapshot: JavaSnapshot | int, branch: str) -> "_Builder":
+        if isinstance(snapshot, int):
+            return self.setRef(branch, snapshot)
+        self._metadata = _checked(lambda: self._metadata.with_snapshot(snapshot.snapshot, branch))
+        return self
+
+    def removeRef(self, name: str) -> "_Builder":
+        references = {other: id for other, id in self._metadata.references.items() if other != name}
+        self._metadata = replace(self._metadata, references=references)
+        return self
+
+    def removeProperties(self, gone: Iterable[str]) -> "_Builder":
+        left = {key: value for key, value in self._metadata.properties.items() if key not in gone}
+        self._metadata = replace(self._metadata, properties=left)
         return self
 
     def setProperties(self, properties: Mapping[str, str]) -> "_Builder":
@@ -272,6 +287,11 @@ class _Append:
         self._table = table
         self._files: list[str] = []
         self._values: dict[str, str] = {}
+        self._branch = MAIN
+
+    def toBranch(self, branch: str) -> "_Append":
+        self._branch = branch
+        return self
 
     def appendFile(self, file: DataFile) -> None:
         self._files.append(file.path)
@@ -282,7 +302,8 @@ class _Append:
 
     def apply(self) -> JavaSnapshot:
         session = self._table.session
-        head = self._table.operations().refresh().metadata.head
+        metadata = self._table.operations().refresh().metadata
+        head = metadata.find(metadata.references.get(self._branch)) or metadata.head
         before = head.files if head is not None else ()
         files = (*before, *self._files)
         session.gateway.request("store.manifests", lambda: None)
@@ -341,11 +362,19 @@ class JavaTable:
     def snapshots(self) -> list[JavaSnapshot]:
         return self._operations.current().snapshots()
 
-    def snapshot(self, id: int) -> JavaSnapshot | None:
-        return self._operations.current().snapshot(id)
+    def snapshot(self, id: int | str) -> JavaSnapshot | None:
+        metadata = self._metadata()
+        found = metadata.find(metadata.references.get(id) if isinstance(id, str) else id)
+        return None if found is None else JavaSnapshot(found)
 
     def currentSnapshot(self) -> JavaSnapshot | None:
         return self._operations.current().currentSnapshot()
+
+    def isAncestor(self, id: int, ancestor: int) -> bool:
+        found = self._metadata().find(id)
+        while found is not None and found.id != ancestor:
+            found = self._metadata().find(found.parent)
+        return found is not None
 
     def newAppend(self) -> _Append:
         return _Append(self)
@@ -457,6 +486,10 @@ class _List(list[Any]):
         self.append(item)
 
 
+class _Set(set[Any]):
+    """``java.util.HashSet``."""
+
+
 def spark(lake: Lake, gateway: Gateway) -> Any:
     """Return a Spark session whose JVM has Iceberg's classes."""
 
@@ -478,6 +511,7 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
         TableMetadata=SimpleNamespace(buildFrom=lambda base: _Builder(base, gateway)),
         SnapshotParser=_SnapshotParser,
         SnapshotRef=SimpleNamespace(tagBuilder=lambda id: SimpleNamespace(build=lambda: id)),
+        util=SimpleNamespace(SnapshotUtil=SimpleNamespace(isAncestorOf=JavaTable.isAncestor)),
         CatalogUtil=SimpleNamespace(buildIcebergCatalog=open_catalog),
         SchemaParser=as_json,
         PartitionSpecParser=as_json,
@@ -490,7 +524,7 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
         ),
     )
     java = SimpleNamespace(
-        util=SimpleNamespace(ArrayList=_List),
+        util=SimpleNamespace(ArrayList=_List, HashSet=_Set),
         lang=SimpleNamespace(
             Class=SimpleNamespace(forName=lambda name: name),
             Thread=SimpleNamespace(currentThread=lambda: thread),

@@ -84,15 +84,15 @@ class Metadata:
             yield snapshot
             snapshot = self.find(snapshot.parent)
 
-    def with_snapshot(self, snapshot: Snapshot) -> "Metadata":
-        """Return the metadata with ``snapshot`` as the newest of main."""
+    def with_snapshot(self, snapshot: Snapshot, branch: str = MAIN) -> "Metadata":
+        """Return the metadata with ``snapshot`` as the newest of a branch."""
         head = self.head
-        if head is not None and snapshot.at_ms < head.at_ms - SKEW_MS:
+        if branch == MAIN and head is not None and snapshot.at_ms < head.at_ms - SKEW_MS:
             raise RefusedError("java.lang.IllegalArgumentException", "[BUG] Expected sorted snapshot log entries.")
         return replace(
             self,
             all_snapshots=(*self.all_snapshots, snapshot),
-            references={**self.references, MAIN: snapshot.id},
+            references={**self.references, branch: snapshot.id},
         )
 
     def without(self, gone: Iterable[int]) -> "Metadata":

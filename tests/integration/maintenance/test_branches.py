@@ -12,9 +12,10 @@ from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, Snap
 from firn.model.progress import PublishProgress
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.publishing.publisher import Publisher
+from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.topics.topic import Topic as DriverTopic
-from firn_spark.tables.commits import Extras, newest
-from tests.integration.maintenance.lake import DAY, Lake, Topic
+from firn_spark.tables.commits import newest
+from tests.integration.maintenance.lake import DAY, NOON, Lake, Topic, ago
 
 COMPACT = CompactionWork(target_file_bytes=2**27, open_grace_ms=0)
 HOUR = 3_600_000
@@ -36,9 +37,7 @@ class Branched:
 
     def switch(self, branch: str) -> None:
         topic = self.topic
-        topic.landed = topic.committer.commit(
-            topic.table, (), topic.landed, "topic-id", 1, {0: topic.end} if topic.end else {}, Extras(branch=branch)
-        )
+        topic.landed = land_on(topic.committer, topic.table, branch, topic.landed, "topic-id", 1)
 
     def follow(self, **changes: Any) -> PublishProgress:
         """Let main follow, and return the report."""
@@ -77,6 +76,21 @@ def test_readers_see_rows_after_the_checks(lake: Lake) -> None:
     assert table.driver.publishing.next_at == math.inf
     table.check_all()
     assert table.follow().rows == 0
+
+
+def test_a_rest_catalog_moves_main_and_the_branch(fixture_lake: Lake) -> None:
+    table = Branched(fixture_lake, "count(*) > 15")
+    table.topic.ingest(1)
+    table.switch("staging")
+    table.topic.ingest(1)
+    assert (table.follow().state, table.main) == ("Held", 10)
+    report = fixture_lake.run(table.topic.work(compaction=COMPACT))
+    assert (report.files_after, table.main) == (1, 10)
+    table.topic.ingest(1)
+    assert (table.follow().state, table.main) == ("Published", 30)
+    table.topic.ingest(1)
+    table.switch("main")
+    table.check_all()
 
 
 def test_rows_wait_for_their_interval(lake: Lake) -> None:
@@ -160,6 +174,27 @@ def test_expiry_and_old_rows_keep_what_the_branch_needs(lake: Lake) -> None:
     table.check_all()
 
 
+def test_retention_removes_rows_of_the_branch_and_later_of_main(lake: Lake) -> None:
+    table = Branched(lake, "count(*) > 0")
+    table.topic.ingest(1)
+    table.switch("staging")
+    table.topic.ingest(1, at=[NOON, ago(1)])
+    lake.run(table.topic.work(retention=RetentionWork(enforce=True, rows=RowsWork(column="at", max_age_ms=30 * DAY))))
+    assert table.main == 10
+    assert table.follow().state == "Published"
+    assert table.main == 5
+
+
+def test_a_catalog_that_ignores_branches_is_refused(nessie_lake: Lake) -> None:
+    table = Branched(nessie_lake)
+    table.topic.ingest(1)
+    with pytest.raises(ConflictError, match="it ignores branches of tables"):
+        table.switch("staging")
+    table.topic.table = table.topic.fresh()
+    assert lands_on(table.topic.table, "main")
+    assert newest(table.topic.table) is not None
+
+
 def test_main_that_another_writer_changed_stays(lake: Lake) -> None:
     table = Branched(lake, "count(*) > 0")
     table.topic.ingest(1)
@@ -198,6 +233,9 @@ def test_a_dropped_branch_begins_again_at_main(lake: Lake) -> None:
     assert landed.offsets == {0: 10}
     table.topic.landed, table.topic.end = landed, 10
     table.topic.table = table.topic.fresh()
+    assert not lands_on(table.topic.table, "staging")
+    table.switch("staging")
+    assert lands_on(table.topic.table, "staging")
     table.topic.ingest(1)
     assert table.follow().state == "Published"
     table.check_all()
@@ -212,6 +250,15 @@ def test_figures_without_metrics_come_from_the_rows(lake: Lake) -> None:
     table.topic.ingest(1)
     assert table.follow().checks[0].passed
     table.check_all()
+
+
+def test_a_check_that_no_longer_fits_the_table_holds_the_rows(lake: Lake) -> None:
+    table = Branched(lake, "count(gone) > 0")
+    table.switch("staging")
+    table.topic.ingest(1)
+    held = table.follow()
+    assert held.state == "Held"
+    assert "'gone' is not a column of the table" in held.checks[0].values
 
 
 def test_a_fenced_driver_publishes_nothing(lake: Lake) -> None:

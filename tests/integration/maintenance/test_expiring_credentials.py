@@ -1,24 +1,19 @@
 """Maintenance runs on REST catalogs whose tokens and vended credentials expire during the work."""
 
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
 from firn.model.errors import ExitCode
-from firn.model.maintenance import CompactionWork, MaintenanceRun, RetentionWork, RowsWork, SnapshotsWork
+from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, SnapshotsWork
 from firn_spark import failpoints
 from firn_spark.failpoints import Failpoints
-from firn_spark.tables.catalogs import Catalogs, catalog_conf
-from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.catalogs import catalog_conf
 from tests.integration.maintenance.lake import DAY, Lake, ago
-from tests.servers.iceberg_rest import LIFE_SECONDS, IcebergRest, Rules
+from tests.servers.iceberg_rest import IcebergRest, Rules
 from tests.servers.process import await_true
-from tests.servers.s3 import S3
 
 COMPACTION = {"compaction": CompactionWork(open_grace_ms=0)}
 RETENTION = {
@@ -40,43 +35,6 @@ class Expiry(Failpoints):
         self.passages[name] += 1
         if (name, self.passages[name]) == (self._place, self._passage):
             self._rules.expire()
-
-
-@contextmanager
-def lake_behind(
-    rest: IcebergRest, contract: MaintenanceRun, spark: Any, storage: S3, directory: Path, own_references: bool | None
-) -> Iterator[Lake]:
-    """Return a lake whose runs use the proxies of ``rest``. The test itself writes and reads around them."""
-    name = f"rest_{rest.uri.partition('127.0.0.1:')[2].strip('/').replace('/', '_')}"
-    connection = rest.connection.model_copy(update={"own_references": own_references})
-    proxied = contract.model_copy(update={"catalogs": {name: connection}})
-    direct = contract.model_copy(update={"catalogs": {f"{name}_direct": rest.direct}})
-    for settings in (proxied, direct):
-        for key, value in catalog_conf(settings).items():
-            spark.conf.set(key, value)
-    around = Catalogs(spark, contract.model_copy(update={"catalogs": {name: rest.direct}}))
-    rest.rules.expired_status, rest.rules.life_seconds = 401, LIFE_SECONDS
-    try:
-        yield Lake(proxied, spark, Tables(around), storage, directory, name, f"{name}_direct")
-    finally:
-        rest.rules.life_seconds = LIFE_SECONDS
-        around.close()
-
-
-@pytest.fixture
-def fixture_lake(
-    iceberg_catalog: IcebergRest, contract: MaintenanceRun, spark: Any, storage: S3, tmp_path: Path
-) -> Iterator[Lake]:
-    with lake_behind(iceberg_catalog, contract, spark, storage, tmp_path, False) as lake:
-        yield lake
-
-
-@pytest.fixture
-def nessie_lake(
-    proxied_nessie: IcebergRest, contract: MaintenanceRun, spark: Any, storage: S3, tmp_path: Path
-) -> Iterator[Lake]:
-    with lake_behind(proxied_nessie, contract, spark, storage, tmp_path, None) as lake:
-        yield lake
 
 
 def expires_at(rules: Rules, lake: Lake, place: str, status: int, **work: Any) -> ExitCode:

@@ -263,6 +263,17 @@ def test_quality_rules_have_their_counts() -> None:
     assert "Quality rules" not in text(report(READY))
 
 
+def test_publishing_shows_how_far_main_is_behind() -> None:
+    check = {"check": "volume", "passed": False, "values": "count(*) = 3", "failed": 2}
+    section = {"branch": "staging", "waitingRows": 1200, "waitingSince": "2026-03-01T11:59:18Z", "checks": [check]}
+    manifest = topic(READY)
+    manifest["status"]["publish"] = section
+    shown = text(reports.report(manifest, [], NOW))
+    assert "  main lacks      1,200 rows since 2026-03-01T11:59:18Z\n" in shown
+    assert "  check           volume failed: count(*) = 3, 2 times failed\n" in shown
+    assert "Publishing" not in text(report(READY))
+
+
 def test_a_topic_set_is_shown_with_its_refused_topics_and_those_that_are_not_ready() -> None:
     refused = {"topic": "dev.a", "why": "TableConflict", "message": "another IcebergTopic has table lake.demo.a"}
     found = gen.topic_set("events", exclude="tmp")

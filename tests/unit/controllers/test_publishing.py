@@ -7,6 +7,7 @@ import pytest
 from firn.model import names
 from firn.model.jobs import Publish, PublishCheck
 from firn.model.progress import CheckResult, PublishProgress
+from firn_controllers.preview.topics import preview
 from tests import gen
 from tests.fakes.world import World
 
@@ -85,6 +86,19 @@ async def test_each_state_has_its_reason(state: str, check: CheckResult, conditi
     assert live.conditions()["Published"] == condition
 
 
+async def test_a_refused_branch_stops_ingestion_and_says_so() -> None:
+    live = await created()
+    message = (
+        "table lake.demo.flights: the catalog refuses branch staging: it ignores branches of tables; remove spec.quality.publish, or use a"
+        " catalog with branches"
+    )
+    refusal: dict[str, object] = {"state": "BackingOff", "reason": "BranchRefused", "message": message}
+    live.driver.report_fields["uid-demo-flights"] = refusal
+    await live.settle()
+    for kind in ("Published", "IngestionReady", "Ready"):
+        assert live.conditions()[kind] == ("False", "BranchRefused")
+
+
 @pytest.mark.parametrize(
     ("checks", "reason", "text"),
     [
@@ -104,3 +118,15 @@ async def test_an_approval_that_is_no_snapshot_has_a_remark() -> None:
     live.cluster.edit("flights", gen.annotated(names.PUBLISH, "yes"))
     await live.settle()
     assert "annotation firn.dev/publish has an invalid value" in live.message("SpecValid")
+
+
+async def test_a_plan_says_how_rows_reach_readers() -> None:
+    plain = gen.observed(gen.topic("flights", schema=SCHEMA))
+    checked = gen.observed(gen.topic("flights", schema=SCHEMA, quality={"publish": {"checks": [CHECK]}}))
+    texts = {effect.field: effect.text for effect in preview(plain, checked) if "quality" in effect.field}
+    assert "spec.quality.rules" not in texts
+    assert set(texts.values()) == {
+        "rows land on branch staging of table lake.demo.flights, and are held there if a check fails"
+    }
+    back = [effect.text for effect in preview(checked, plain) if "quality" in effect.field]
+    assert set(back) == {"rows land on main of table lake.demo.flights, which gets all rows of the branch at once"}

@@ -41,6 +41,13 @@ def test_snapshots_of_tags_and_branches_are_kept() -> None:
     assert gone(snapshots, 0, 2, main=4, side=9) == [1]
 
 
+def test_snapshots_that_main_lacks_are_kept_on_the_landing_branch() -> None:
+    snapshots, work = chain(1, 2, 3, 4, 5, 6), SnapshotsWork(max_age_ms=0, min_keep=1)
+    branches = {"main": NOTHING_OF_ITS_OWN, "staging": NOTHING_OF_ITS_OWN}
+    assert expired(snapshots, {"main": 3, "staging": 6}, branches, work, NOW, "staging") == [1, 2]
+    assert expired(snapshots, {"main": 6, "staging": 6}, branches, work, NOW, "staging") == [1, 2, 3, 4, 5]
+
+
 def test_a_branch_may_keep_more_snapshots_than_the_policy() -> None:
     snapshots = [*chain(1, 2, 3, 4), History(9, 2, 3)]
     wanted = SnapshotsWork(max_age_ms=0, min_keep=1)

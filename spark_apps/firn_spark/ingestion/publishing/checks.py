@@ -1,5 +1,6 @@
 """Checks of the rows that main lacks: their aggregates, from the metrics of data files or from the rows, and the verdicts."""
 
+import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,18 +33,31 @@ class _Check:
 class Checks:
     """The checks of a topic, bound to its table."""
 
-    def __init__(self, checks: Sequence[PublishCheck], columns: Mapping[str, str], schema: str) -> None:
-        """``columns``: name -> type. ``schema``: Iceberg's JSON. Raises InvalidSpecError if a check does not fit the table."""
-        known = [Column(name=name, type=kind) for name, kind in columns.items()]
-        self._checks = [_bound(check, known) for check in checks]
+    def __init__(self, checks: Sequence[PublishCheck], schema: str) -> None:
+        """``schema``: that of the table in Iceberg's JSON. Raises InvalidSpecError if a check does not fit the table."""
+        fields = json.loads(schema)["fields"]
+        columns = [
+            Column(name=field["name"], type=types.of_json(field["type"])) for field in fields if _is_known(field)
+        ]
+        self._checks = [_bound(check, columns) for check in checks]
         self._aggregates = {str(each): each for check in self._checks for each in check.bound.aggregates}
-        table = Schema.model_validate_json(schema)
-        self._ids = {
-            str(each.column): table.find_field(str(each.column)).field_id
-            for each in self._aggregates.values()
-            if each.column is not None
+        named = [each.column for each in self._aggregates.values() if each.column is not None]
+        found = {str(name): _field(fields, name.path) for name in named}
+        self._ids = {name: int(field["id"]) for name, field in found.items()}
+        # PyIceberg does not know all types of format version 3. Bounds are needed of other types only.
+        leaves = {
+            self._ids[name]: {
+                "id": self._ids[name],
+                "name": f"f{self._ids[name]}",
+                "required": False,
+                "type": field["type"],
+            }
+            for name, field in found.items()
+            if isinstance(field["type"], str) and field["type"] not in types.NEW_IN_V3
         }
-        self.fields: dict[int, IcebergType] = {id: table.find_type(id) for id in self._ids.values()}
+        table = Schema.model_validate({"type": "struct", "schema-id": 0, "fields": list(leaves.values())})
+        self.fields: dict[int, IcebergType | None] = dict.fromkeys(self._ids.values())
+        self.fields |= {id: table.find_type(id) for id in leaves}
 
     def values(self, figures: Figures) -> dict[str, Any] | None:
         """Return the aggregates of rows, None if the metrics do not have one of them."""
@@ -88,6 +102,21 @@ class Checks:
     def judge(self, values: Values) -> tuple[CheckResult, ...]:
         """Return the result of each check. A check that is null passes, as in SQL."""
         return tuple(_judged(check, values) for check in self._checks)
+
+
+def _is_known(field: Mapping[str, Any]) -> bool:
+    """Return whether the language of checks knows the type of a column in Iceberg's JSON."""
+    try:
+        types.parse(types.of_json(field["type"]))
+    except InvalidSpecError:
+        return False
+    return True
+
+
+def _field(fields: Sequence[Mapping[str, Any]], path: Sequence[str]) -> Mapping[str, Any]:
+    """Return the column, or the member of a struct, at ``path`` in Iceberg's JSON."""
+    found = next(field for field in fields if field["name"] == path[0])
+    return found if len(path) == 1 else _field(found["type"]["fields"], path[1:])
 
 
 def _bound(check: PublishCheck, columns: Sequence[Column]) -> _Check:

@@ -12,7 +12,7 @@ from typing import Any
 import structlog
 
 from firn.model.conditions import Reason
-from firn.model.errors import ConflictError, NotReadyError
+from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Publish
 from firn.model.progress import CheckResult, PublishProgress
 from firn_spark.failpoints import Failpoints
@@ -24,7 +24,7 @@ from firn_spark.tables.branches.statistics import Figures, added
 from firn_spark.tables.commits import Committer, main_moved
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
-from firn_spark.tables.swaps import read_back, swap
+from firn_spark.tables.swaps import read_back, short, swap
 
 log = structlog.get_logger()
 
@@ -113,8 +113,12 @@ class Publisher:
         state.report = self._report(topic, publish, "Published", None, checks=results)
 
     def _judge(self, topic: Topic, publish: Publish, waiting: list[Any]) -> tuple[CheckResult, ...]:
+        """Return the result of each check. A check that cannot be evaluated fails, and rows still land."""
         table, figures = topic.table.java, topic.publishing.figures
-        checks = Checks(publish.checks, self._tables.columns(table), self._committer.schema(table))
+        try:
+            checks = Checks(publish.checks, self._committer.schema(table))
+        except InvalidSpecError as error:
+            return _failed(publish, f"it does not fit the table: {error}")
         key = tuple(sorted(checks.fields))
         total = Figures()
         for snapshot in waiting:
@@ -125,7 +129,10 @@ class Publisher:
         values = checks.values(total)
         if values is None:
             main = waiting[0].parentId()
-            values = checks.read(self._spark, table, main, int(waiting[-1].snapshotId()))
+            try:
+                values = checks.read(self._spark, table, main, int(waiting[-1].snapshotId()))
+            except JAVA_ERRORS as error:
+                return _failed(publish, f"the rows cannot be read: {short(error)}")
         return checks.judge(values)
 
     def _follow(self, topic: Topic, publish: Publish, snapshot_id: int) -> None:
@@ -167,6 +174,10 @@ class Publisher:
             checks=checks,
             failures={check.name: topic.publishing.failures.get(check.name, 0) for check in publish.checks},
         )
+
+
+def _failed(publish: Publish, problem: str) -> tuple[CheckResult, ...]:
+    return tuple(CheckResult(name=check.name, passed=False, values=problem) for check in publish.checks)
 
 
 def _rows(snapshot: Any) -> int:

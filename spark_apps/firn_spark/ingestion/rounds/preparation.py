@@ -17,6 +17,7 @@ from firn.tables import renames, rows
 from firn.tables.table_properties import MAIN
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
+from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
 from firn_spark.ingestion.topics.state import FENCED_LOOK
@@ -26,16 +27,13 @@ from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
 from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
-from firn_spark.tables.branches.landing import branch_of
 from firn_spark.tables.commits import Committer, Extras, Landed, key_of, read_claim, read_landed, read_losses
-from firn_spark.tables.java_errors import JAVA_ERRORS, java_class, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables
 from firn_spark.tables.vended import needs_renewal
 
 log = structlog.get_logger()
 
-_BRANCHES_REFUSED = ("UnsupportedOperationException", "BadRequestException")
-"""Exceptions of catalogs that have no branches."""
 LOOK_SECONDS = 5.0
 """Seconds between two looks for the table or the brokers of a suspended topic."""
 
@@ -122,36 +120,13 @@ class Preparation:
         return True
 
     def _choose_branch(self, topic: Topic, live: TopicInfo) -> None:
-        """Let rows land on the branch of the contract. A commit without rows changes the branch, so an older driver cannot
-        land rows on the old one after it. If rows land on main again, main gets all rows of the branch.
-        """
+        """Let rows land on the branch of the contract. If they land on main again, main gets all rows of the branch."""
         table, publish = topic.table.java, topic.job.publish
         branch = publish.branch if publish is not None else MAIN
-        if branch_of(table) == branch:
+        if lands_on(table, branch):
             return
-        landed = topic.table.landed
-        offsets = landed.offsets if landed is not None and landed.topic_id == live.topic_id else {}
-        epochs = landed.leader_epochs if landed is not None else {}
         epoch = self._claim(topic, live.topic_id)
-        try:
-            topic.table.landed = self._committer.commit(
-                table,
-                (),
-                landed,
-                live.topic_id,
-                epoch,
-                offsets,
-                Extras(branch=branch, leader_epochs=epochs, shared_by=topic.job.table.shared_by),
-            )
-        except FirnError as error:
-            cause = error.__cause__
-            if isinstance(cause, JAVA_ERRORS) and java_class(cause).endswith(_BRANCHES_REFUSED):
-                raise ConflictError(
-                    f"table {topic.job.table.identifier}: the catalog refuses branch {branch}: {error}; remove spec.quality.publish, or use a"
-                    " catalog with branches",
-                    reason=Reason.BRANCH_REFUSED,
-                ) from error
-            raise
+        topic.table.landed = land_on(self._committer, table, branch, topic.table.landed, live.topic_id, epoch)
         log.info("rows land on another branch", topic=topic.job.topic, namespace=topic.job.namespace, branch=branch)
 
     def _first_ends(self, topic: Topic, live: TopicInfo) -> Offsets:

@@ -46,7 +46,7 @@ class Figures:
         return Figures(self.rows + other.rows, columns)
 
 
-def added(jvm: Any, table: Any, snapshot: Any, fields: Mapping[int, IcebergType]) -> Figures:
+def added(jvm: Any, table: Any, snapshot: Any, fields: Mapping[int, IcebergType | None]) -> Figures:
     """Return the figures of the rows that a snapshot (Java) appends, for these columns by field id.
 
     A snapshot that replaces or removes files adds no rows. Raises `JAVA_ERRORS`.
@@ -62,8 +62,8 @@ def added(jvm: Any, table: Any, snapshot: Any, fields: Mapping[int, IcebergType]
     return of_files(map(json.loads, texts), fields)
 
 
-def of_files(files: Iterable[Mapping[str, Any]], fields: Mapping[int, IcebergType]) -> Figures:
-    """Return the figures of data files in Iceberg's JSON (ContentFileParser)."""
+def of_files(files: Iterable[Mapping[str, Any]], fields: Mapping[int, IcebergType | None]) -> Figures:
+    """Return the figures of data files in Iceberg's JSON (ContentFileParser). A column without a type has no bounds."""
     total = Figures()
     for file in files:
         rows = int(file["record-count"])
@@ -74,7 +74,12 @@ def of_files(files: Iterable[Mapping[str, Any]], fields: Mapping[int, IcebergTyp
 
 
 def _column(
-    rows: int, id: int, kind: IcebergType, nulls: Mapping[int, Any], lows: Mapping[int, Any], highs: Mapping[int, Any]
+    rows: int,
+    id: int,
+    kind: IcebergType | None,
+    nulls: Mapping[int, Any],
+    lows: Mapping[int, Any],
+    highs: Mapping[int, Any],
 ) -> ColumnFigures:
     count = nulls.get(id)
     if count == rows:
@@ -87,6 +92,6 @@ def _by_id(pairs: Mapping[str, Any] | None) -> dict[int, Any]:
     return dict(zip(pairs["keys"], pairs["values"], strict=True)) if pairs else {}
 
 
-def _value(kind: IcebergType, text: str | None) -> Any:
+def _value(kind: IcebergType | None, text: str | None) -> Any:
     """Return a bound: a number, or days or microseconds since 1970."""
     return from_bytes(kind, bytes.fromhex(text)) if text is not None and isinstance(kind, PrimitiveType) else None
