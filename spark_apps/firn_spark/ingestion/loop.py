@@ -298,8 +298,9 @@ class Loop:
         ``queue`` holds the topics that are due soon. The topics that have waited longest come first, so that an overloaded
         driver starves none of them.
         """
-        group = [first]
-        if self._large(first) or first.attempts.failures or first.reading.spark_source:
+        alone = bool(first.attempts.failures) or first.reading.spark_source
+        group = [first] if alone else [first, *(topic for topic in queue if self._follows(topic, first))]
+        if self._large(first) or alone:
             return group
         size = first.lag_bytes
         for topic in queue:
@@ -307,12 +308,12 @@ class Loop:
                 break
             if (
                 topic.busy
-                or topic is first
+                or topic in group
                 or topic.key != first.key
                 or topic.attempts.failures
                 or topic.reading.spark_source
                 or self._large(topic)
-                # Tasks tell topics apart by their names.
+                # A round reads one part of a log.
                 or any(topic.job.topic == other.job.topic for other in group)
             ):
                 continue
@@ -321,6 +322,10 @@ class Loop:
             group.append(topic)
             size += topic.lag_bytes
         return group
+
+    def _follows(self, topic: Topic, first: Topic) -> bool:
+        """Return whether a topic shares the read of the log of ``first``."""
+        return topic is not first and not topic.busy and not topic.attempts.failures and topic.reads_with(first)
 
     def _large(self, topic: Topic) -> bool:
         return topic.lag_bytes > min(LARGE_BYTES, self._settings.bytes_per_commit / 8)

@@ -25,7 +25,7 @@ from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
 from firn_spark.worker.projections.projector import Projector
-from firn_spark.worker.projections.routing import Router
+from firn_spark.worker.projections.routing import Router, RouteValues
 from firn_spark.worker.quality.rules import FailedRule, Failures, Rules, first_errors
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -75,10 +75,12 @@ class Decoder:
         writer_schemas: WriterSchemas = MappingProxyType({}),
         key_schemas: WriterSchemas = MappingProxyType({}),
         rows_only: bool = False,
+        route_values: RouteValues | None = None,
     ) -> None:
         """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of values in a registry,
         ``key_schemas`` those of keys.
         ``rows_only`` skips bad records, whatever the contract says: they are dead letters already.
+        ``route_values`` are those of the contracts that get the same records.
 
         Raises InvalidSpecError for an invalid schema or quality rule.
         """
@@ -93,7 +95,7 @@ class Decoder:
         """The schema of the rows."""
         self._format = open_format(job.record_schema, writer_schemas)
         self._projector = None if job.record_schema.projection is None else Projector(job.record_schema)
-        self._router = Router(job.route) if job.route is not None else None
+        self._router = Router(job.route, route_values or RouteValues()) if job.route is not None else None
         self._keys = KeyColumns(job.record_schema.key, key_schemas) if job.record_schema.key is not None else None
         # The rules of an earlier contract name a renamed column as it was before.
         earlier = former_names(columns, job.record_schema.renames)

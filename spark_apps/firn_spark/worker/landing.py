@@ -32,6 +32,7 @@ from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.writer_schemas import Reference, SchemasNeededError, WriterSchemas
+from firn_spark.worker.projections.routing import RouteValues
 from firn_spark.worker.quality.rules import FailedRule
 
 _TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -140,7 +141,7 @@ class TopicLanding:
 
 @dataclass(frozen=True, slots=True)
 class LandingPlan:
-    """The instructions for a task, by topic name; picklable.
+    """The instructions for a task, by topic name; picklable. The name of a topic with routes ends in / and the uid of the contract.
 
     ``ingested_at`` is microseconds since 1970. ``buffer_bytes`` bounds the decoded rows that a task holds before it
     writes them.
@@ -149,6 +150,13 @@ class LandingPlan:
     topics: Mapping[str, TopicLanding]
     ingested_at: int
     buffer_bytes: int = DEFAULT_BUFFER_BYTES
+
+    def tables(self) -> dict[str, list[str]]:
+        """Return the names in ``topics`` by Kafka topic."""
+        names: dict[str, list[str]] = {}
+        for name in self.topics:
+            names.setdefault(name.partition("/")[0], []).append(name)
+        return names
 
 
 RESULT_SCHEMA = pa.schema([("topic", pa.string()), ("kind", pa.string()), ("json", pa.string())])
@@ -168,18 +176,19 @@ def land_fetched(fetched: Iterator[Fetched], plan: LandingPlan) -> Iterator[pa.R
     written so far were removed. Raises ValueError for a topic that the plan does not name.
     """
     topics: dict[str, _Topic] = {}
+    tables, route_values = plan.tables(), RouteValues()
     try:
         for records in fetched:
-            topic = topics.get(records.topic)
-            if topic is None:
-                if records.topic not in plan.topics:
-                    raise ValueError(
-                        f"the task read records of topic {records.topic!r}, but the round does not include this topic"
-                    )
-                topic = topics[records.topic] = _Topic(plan.topics[records.topic], plan.ingested_at)
-            topic.add(records)
-            while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:
-                max(topics.values(), key=lambda other: other.buffered).flush()
+            if records.topic not in tables:
+                raise ValueError(
+                    f"the task read records of topic {records.topic!r}, but the round does not include this topic"
+                )
+            for name in tables[records.topic]:
+                if name not in topics:
+                    topics[name] = _Topic(plan.topics[name], plan.ingested_at, route_values)
+                topics[name].add(records)
+                while sum(other.buffered for other in topics.values()) > plan.buffer_bytes:
+                    max(topics.values(), key=lambda other: other.buffered).flush()
         for topic in topics.values():
             topic.finish()
     except BaseException:
@@ -223,7 +232,7 @@ _MESSAGE_LIMIT = 2000
 class _Topic:
     """A topic in a task: decoded rows, written files and counts."""
 
-    def __init__(self, landing: TopicLanding, ingested_at: int) -> None:
+    def __init__(self, landing: TopicLanding, ingested_at: int, route_values: RouteValues) -> None:
         self._stats: TaskStats = {
             "rows": 0,
             "dead": 0,
@@ -254,6 +263,7 @@ class _Topic:
                 writer_schemas=landing.writer_schemas,
                 key_schemas=landing.key_schemas,
                 rows_only=landing.rows_only,
+                route_values=route_values,
             )
             self._writer = DataFileWriter(landing.table)
             self._writers.append(self._writer)

@@ -1,5 +1,6 @@
 """A topic with routes under a running operator: the IcebergTopics of its tables in the API server, on real brokers and a real catalog."""
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -28,6 +29,10 @@ def operator(world: "World") -> Iterator["Running"]:
         yield running
 
 
+def exists(world: "World", name: str) -> bool:
+    return world.topic(name) is not None
+
+
 def contract(world: "World", topic: "Manifest") -> "Manifest | None":
     uid = topic["metadata"]["uid"]
     found = world.find(f"/api/v1/namespaces/firn-system/configmaps/{names.job(uid)}")
@@ -40,14 +45,13 @@ def test_each_table_gets_an_iceberg_topic_a_table_and_a_contract(
     world.apply(name, SPEC)
     for table, match in (("routed-orders", "order"), ("routed-refunds", "refund.*")):
         made = f"{name}-{table}"
-        await_true(f"IcebergTopic {made}", lambda made=made: world.topic(made) is not None, 60)
+        await_true(f"IcebergTopic {made}", functools.partial(exists, world, made), 60)
         world.await_made(made)
         world.await_condition(made, "TopicReady", "True", "Created")
         world.await_condition(made, "TableReady", "True", "Created")
         topic = world.topic(made)
         assert topic is not None
         assert [owner["name"] for owner in topic["metadata"]["ownerReferences"]] == [name]
-        await_true("the contract", lambda topic=topic: contract(world, topic) is not None, 30)
         found = contract(world, topic)
         assert found is not None
         assert (found["topic"], found["route"]["match"]) == (name, match)

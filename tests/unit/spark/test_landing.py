@@ -13,12 +13,14 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 
-from firn.model.jobs import Column, RecordSchema
+from firn.model.jobs import Column, RecordSchema, Route
 from firn.schemas import avro
+from firn.schemas.routes import value_schema
 from firn.tables import rows, table_properties
 from firn_spark.worker import data_files
 from firn_spark.worker import landing as landing_module
 from firn_spark.worker.landing import RESULT_SCHEMA, LandingPlan, TopicLanding, land
+from firn_spark.worker.projections.routing import RouteValues
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch, job
 
@@ -433,3 +435,30 @@ def test_the_metrics_of_a_file_count_nan_and_leave_it_out_of_the_bounds(tmp_path
     lower = dict(zip(file["lower-bounds"]["keys"], file["lower-bounds"]["values"], strict=True))
     assert bytes.fromhex(lower[ids["a"].field_id]) == struct.pack("<d", -2.0)
     assert inner not in lower
+
+
+def test_tables_of_one_topic_get_the_same_records_and_decode_the_value_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = RecordSchema(format="Json", fields=(Column(name="type", type="string"),))
+    values = value_schema(schema, "$.type")
+    topics = {}
+    for table, route in (("a", Route(values=values, match="a")), ("rest", Route(values=values, before=("a",)))):
+        given = job(("type", "string")).model_copy(update={"uid": table, "route": route})
+        topics[f"t/{table}"] = topic(tmp_path / table, given)
+    decoded = []
+    once = RouteValues.of
+
+    def counted(self: Any, records: Any, wanted: Any) -> Any:
+        before = self._last
+        found = once(self, records, wanted)
+        decoded.append(self._last is not before)
+        return found
+
+    monkeypatch.setattr(RouteValues, "of", counted)
+    results = tables.results(land(iter([batch([b'{"type": "a"}', b'{"type": "b"}', b"{"])]), LandingPlan(topics, 1)))
+    assert decoded == [True, False]
+    assert [row["_kafka"]["offset"] for row in tables.read(results["t/a"]["data"])] == [0]
+    assert [row["error_code"] for row in tables.read(results["t/rest"]["dead"])] == ["NoRoute", "InvalidJson"]
+    counts = [(name, result["stats"][0]["unrouted"]) for name, result in sorted(results.items())]
+    assert counts == [("t/a", 2), ("t/rest", 1)]

@@ -97,7 +97,7 @@ class Ahead:
         topic = following.topic
         try:
             results = self._jobs.run({topic: following.planned.ranges})
-            following.result = results.get(topic.job.topic, TopicResult())
+            following.result = results.get(topic.landing, TopicResult())
         except Exception as error:
             following.error = error
 

@@ -157,7 +157,7 @@ class LandingJobs:
         landings: dict[str, TopicLanding] = {}
         for topic in planned:
             assert topic.table.spec is not None
-            landings[topic.job.topic] = TopicLanding(
+            landings[topic.landing] = TopicLanding(
                 job=topic.adapted_job,
                 table=topic.table.spec,
                 dead_letters=topic.letters.spec,

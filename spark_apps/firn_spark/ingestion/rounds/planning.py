@@ -34,10 +34,11 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
 
     ``round_bytes`` is shared by the topics. Raises FirnError if the brokers do not answer.
     """
+    topics = _alike(topics)
     partitions = {topic.job.topic: tuple(topic.reading.position) for topic in topics}
     now = time.monotonic()
     starts, ends = kafka.starts(partitions), kafka.log_ends(partitions)
-    room = round_bytes / len(topics)
+    room = round_bytes / len(partitions)
     logs: dict[Topic, tuple[Offsets, Ends]] = {}
     for topic in topics:
         try:
@@ -55,7 +56,31 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
         ranges = _ranges(topic, topic.behind(), room * topic.fence.share(now))
         if ranges:
             planned[topic] = ranges
-    return planned
+    return _together(planned)
+
+
+def _alike(topics: Sequence[Topic]) -> list[Topic]:
+    """Return the topics without those that read another part of a log than the first topic of this log.
+
+    A claim may have moved their position. They get a round of their own.
+    """
+    first: dict[str, Topic] = {}
+    for topic in topics:
+        first.setdefault(topic.job.topic, topic)
+    return [
+        topic
+        for topic in topics
+        if topic.job.route is None or topic is first[topic.job.topic] or topic.reads_with(first[topic.job.topic])
+    ]
+
+
+def _together(planned: Plan) -> Plan:
+    """Return the plan with the same ranges for all topics that share a log. Otherwise estimates of their bytes could differ."""
+    first: dict[str, dict[int, tuple[int, int]]] = {}
+    return {
+        topic: ranges if topic.job.route is None else first.setdefault(topic.job.topic, ranges)
+        for topic, ranges in planned.items()
+    }
 
 
 def _skip_deleted(topic: Topic, first: Offsets) -> None:
@@ -130,6 +155,7 @@ def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
 
     Each task writes files of its own, so a topic with few bytes stays in one task. So does a partition whose topic stops at a bad record.
     """
+    planned = _logs(planned)
     total = sum(_bytes(topic, ranges) for topic, ranges in planned.items())
     groups: list[list[Slice]] = [[] for _ in range(max(1, min(tasks, math.ceil(total / SLICE_BYTES))))]
     sizes = [0.0] * len(groups)
@@ -161,6 +187,15 @@ def slices(planned: Mapping[Topic, Ranges], tasks: int) -> list[list[Slice]]:
             give([dataclasses.replace(part, end=end)], record_bytes)
             part = dataclasses.replace(part, start=end)
     return [sorted(group, key=_place) for group in groups if group]
+
+
+def _logs(planned: Mapping[Topic, Ranges]) -> dict[Topic, Ranges]:
+    """Return one topic for each log to read: one that stops at a bad record, if any does."""
+    chosen: dict[str, Topic] = {}
+    for topic in planned:
+        if topic.job.topic not in chosen or topic.job.halts:
+            chosen[topic.job.topic] = topic
+    return {topic: planned[topic] for topic in chosen.values()}
 
 
 def _records(ranges: Ranges) -> int:

@@ -61,7 +61,7 @@ class _Written:
 
     def of_topics(self) -> list[tuple[Topic, TopicResult]]:
         """Return each topic with the result of the job for it."""
-        return [(topic, self.results.get(topic.job.topic, TopicResult())) for topic in self.planned]
+        return [(topic, self.results.get(topic.landing, TopicResult())) for topic in self.planned]
 
 
 class Rounds:
@@ -181,7 +181,7 @@ class Rounds:
         if following.error is not None:
             self._job_failed([topic], following.error, following.started)
             return None
-        return _Written({topic: following.planned.ranges}, {topic.job.topic: result}, following.started)
+        return _Written({topic: following.planned.ranges}, {topic.landing: result}, following.started)
 
     def _finish(self, written: _Written) -> None:
         """Compare a round with the present logs, and commit its valid results."""

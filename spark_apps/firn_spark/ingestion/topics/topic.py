@@ -65,6 +65,23 @@ class Topic:
         return (self.job.profile, self.job.table.catalog)
 
     @property
+    def landing(self) -> str:
+        """The name of the topic in the results of tasks. Contracts with routes share their Kafka topic, so it has their uid."""
+        return self.job.topic if self.job.route is None else f"{self.job.topic}/{self.job.uid}"
+
+    def reads_with(self, other: "Topic") -> bool:
+        """Return whether one read of the log serves both: contracts with routes of one Kafka topic at the same offsets."""
+        mine, others = self.reading, other.reading
+        return (
+            self.job.route is not None
+            and other.job.route is not None
+            and (self.key, self.job.topic, mine.topic) == (other.key, other.job.topic, others.topic)
+            and (mine.position, mine.leader_epochs) == (others.position, others.leader_epochs)
+            and not mine.spark_source
+            and not others.spark_source
+        )
+
+    @property
     def schema(self) -> RecordSchema:
         """Return the conversion of records to columns. With a schema registry, it has the columns of all known schemas."""
         return self.reading.schema or self.job.record_schema

@@ -5,9 +5,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firn.decoders.bad_records import BadRecordError, Code, Stage
-from firn.model.jobs import Route
+from firn.model.jobs import RecordSchema, Route
 from firn_spark.worker.fetched import Fetched, Numbers
-from firn_spark.worker.formats.format import Columns
+from firn_spark.worker.formats.format import Columns, Format
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.projections.projector import Projector
 
@@ -16,22 +16,42 @@ _NO_ROUTE = (
 )
 
 
+class RouteValues:
+    """The values that decide about records. All contracts of a topic decode the same ones, so the last ones are kept."""
+
+    def __init__(self) -> None:
+        self._decoders: dict[RecordSchema, tuple[Format | None, Projector]] = {}
+        self._last: tuple[Fetched, RecordSchema, Columns] | None = None
+
+    def of(self, records: Fetched, schema: RecordSchema) -> Columns:
+        """Return the texts, and the records whose value cannot be read."""
+        last = self._last
+        if last is not None and last[0] is records and last[1] == schema:
+            return last[2]
+        if schema not in self._decoders:
+            # The projection reads one column, as `firn.schemas.routes.value_schema` makes it.
+            reads_value = bool(schema.projection and schema.projection.columns[0].field)
+            self._decoders[schema] = open_format(schema, {}) if reads_value else None, Projector(schema)
+        decoder, projector = self._decoders[schema]
+        decoded = decoder.decode(records) if decoder is not None else Columns([], {})
+        columns = projector.project(records, decoded)
+        self._last = (records, schema, columns)
+        return columns
+
+
 class Router:
     """Compares one value of each record with the expressions of the topic's routes."""
 
-    def __init__(self, route: Route) -> None:
-        """Raises InvalidSpecError for a schema that cannot be read."""
+    def __init__(self, route: Route, values: RouteValues) -> None:
         self._route = route
-        self._format = open_format(route.values, {}) if route.by.startswith("$.") else None
-        self._projector = Projector(route.values)
+        self._values = values
 
     def sort(self, records: Fetched) -> tuple[Numbers, dict[int, BadRecordError]]:
         """Return which records go to the table, and which of these are bad records because of their value.
 
         A value that cannot be read goes where the records without a route go. So exactly one contract of the topic has it.
         """
-        decoded = self._format.decode(records) if self._format is not None else Columns([], {})
-        columns = self._projector.project(records, decoded)
+        columns = self._values.of(records, self._route.values)
         route, bad = self._route, columns.errors
         texts = columns.arrays[0].dictionary_encode()
         words = texts.dictionary
