@@ -323,10 +323,9 @@ class TopicCache:
         older = self.older(entry, entry.table_claims)
         return next((each for each in older if not entry.shares_with(each)), None)
 
-    def table_lead(self, entry: TopicEntry) -> TopicEntry | None:
-        """Return the oldest resource that shares the table with ``entry``, if it is older."""
-        older = self.older(entry, entry.table_claims)
-        return next((each for each in older if entry.shares_with(each)), None)
+    def older_sharers(self, entry: TopicEntry) -> Sequence[TopicEntry]:
+        """Return the older resources that share the table with ``entry``, the oldest first."""
+        return [each for each in self.older(entry, entry.table_claims) if entry.shares_with(each)]
 
     def sharers(self, entry: TopicEntry) -> Sequence[TopicEntry]:
         """Return the other resources that share the table with ``entry``, the oldest first."""

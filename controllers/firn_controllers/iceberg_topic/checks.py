@@ -9,6 +9,7 @@ from typing import Protocol
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.decoders.checks import MOST_PACKED
+from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import DisklessProfile
 from firn.model.errors import InvalidSpecError
@@ -216,19 +217,17 @@ def table_is_ours(observed: ObservedTopic) -> Failure | None:
     return Failure(failure.reason, f"{failure.message}; {step}")
 
 
-def shared_table_agrees(observed: ObservedTopic) -> Failure | None:
-    """Check that a shared table is what the oldest of its resources asks for, and that the resource fits it."""
-    target, lead, names = observed.target, observed.table_lead, observed.entry.name
-    if not isinstance(target, TableTarget) or not target.shared:
+def shared_table_possible(observed: ObservedTopic) -> Failure | None:
+    """Check that the spec has nothing that a shared table cannot have."""
+    if not observed.entry.shares:
         return None
-    adopt = observed.resource.adoption
+    spec, adopt = observed.resource.spec, observed.resource.adoption
     if adopt is not None and adopt.connect is not None:
         return Failure(
             Reason.INVALID_SPEC,
             "spec.ingestion.adopt.connect: a connector wrote the table for one topic, so it cannot be shared; remove table.shared by"
             " creating this IcebergTopic again, or remove adopt",
         )
-    spec = observed.resource.spec
     if spec.routes is not None or spec.route is not None:
         return Failure(
             Reason.INVALID_SPEC,
@@ -241,17 +240,30 @@ def shared_table_agrees(observed: ObservedTopic) -> Failure | None:
             "spec.quality.publish: the rows of a shared table land on main, so that no topic waits for the checks of another; remove publish,"
             " or create this IcebergTopic again with a table of its own",
         )
-    if lead is None or lead.resource is None:
-        return None
-    wanted = target_of(lead.resource, observed.config.default_catalog)
-    if not isinstance(wanted, TableTarget):
-        return None
-    if wanted.dead_letters == target.dead_letters:
+    if isinstance(observed.schema, RecordSchema) and observed.schema.evolution.drop == "DropColumn":
         return Failure(
-            Reason.RESOURCE_CONFLICT,
-            f"table {target.identifier}: the dead letters of IcebergTopics {lead.name[1]} and {names[1]} would both be in table"
-            f" {target.dead_letters}; create this IcebergTopic again with a metadata.name that differs in letters or digits",
+            Reason.INVALID_SPEC,
+            "spec.schema.evolution.drop: DropColumn would drop columns that other topics of the shared table may have; set KeepNull",
         )
+    return None
+
+
+def shared_table_agrees(observed: ObservedTopic) -> Failure | None:
+    """Check that a shared table is what the oldest of its resources asks for, and that dead letters have a table of their own."""
+    target = observed.target
+    if not isinstance(target, TableTarget) or not target.shared:
+        return None
+    for other in observed.older_sharers:
+        if names.dead_letters(target.name, other.name[1]) == target.dead_letters:
+            return Failure(
+                Reason.RESOURCE_CONFLICT,
+                f"table {target.identifier}: the dead letters of IcebergTopics {other.name[1]} and {target.shared_by} would both be in table"
+                f" {target.dead_letters}; create this IcebergTopic again with a metadata.name that differs in letters or digits",
+            )
+    lead = next(iter(observed.older_sharers), None)
+    wanted = target_of(lead.resource, observed.config.default_catalog) if lead is not None and lead.resource else None
+    if lead is None or not isinstance(wanted, TableTarget):
+        return None
     mine, theirs = target.model_dump(exclude={"shared_by"}), wanted.model_dump(exclude={"shared_by"})
     different = [_SHARED_FIELDS.get(field, field) for field in mine if mine[field] != theirs[field]]
     if not different:
@@ -471,6 +483,7 @@ CHECKS: tuple[Check, ...] = (
     tenancy.table_namespace_allowed,
     topic_is_ours,
     table_is_ours,
+    shared_table_possible,
     shared_table_agrees,
     config_keys_valid,
     tenancy.topic_configs_allowed,

@@ -1,7 +1,7 @@
 """Everything that a decision about one IcebergTopic rests on, observed first, in one frozen value."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -121,8 +121,8 @@ class ObservedTopic:
     """The schema of ``parent``. None if it is not known yet, or there is no parent."""
     maintenance: TopicMaintenance = field(default_factory=TopicMaintenance)
     """The policies that govern the topic, and the maintenance debt of its table."""
-    table_lead: TopicEntry | None = None
-    """The oldest resource that shares the table with this one, if it is older. Its policies govern the table."""
+    older_sharers: Sequence[TopicEntry] = ()
+    """The older resources that share the table with this one, the oldest first. The policies of that one govern the table."""
     table_maintenance: TopicMaintenance | None = None
     """The policies of the oldest resource that shares the table, and the replays of all. None if no other resource shares it."""
 

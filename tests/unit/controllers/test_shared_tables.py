@@ -75,15 +75,33 @@ async def test_the_oldest_resource_decides_about_partitioning() -> None:
     assert world.conditions("us")["Ready"] == ("True", "AllReady")
 
 
-async def test_rows_of_a_shared_table_are_not_published_after_checks() -> None:
-    publish = {"every": "5m", "checks": [{"name": "some", "check": "count(*) > 0"}]}
-    world = await shared(sharing("eu", 0, quality={"publish": publish}))
+@pytest.mark.parametrize(
+    ("spec", "text"),
+    [
+        (
+            {"quality": {"publish": {"every": "5m", "checks": [{"name": "some", "check": "count(*) > 0"}]}}},
+            "spec.quality.publish: the rows",
+        ),
+        (
+            {"ingestion": {"adopt": {"connect": {"group": "connect-all"}}}},
+            "spec.ingestion.adopt.connect: a connector wrote",
+        ),
+        (
+            {"schema": {"format": "Json", "fields": gen.FIELDS, "evolution": {"drop": "DropColumn"}}},
+            "spec.schema.evolution.drop: DropColumn",
+        ),
+    ],
+    ids=["publish", "Kafka Connect", "drop columns"],
+)
+async def test_a_shared_table_has_no_feature_that_concerns_one_topic_alone(spec: dict[str, Any], text: str) -> None:
+    world = await shared(sharing("eu", 0, **spec))
     assert world.conditions("eu")["SpecValid"] == ("False", "InvalidSpec")
-    assert world.message("SpecValid", "eu").startswith("spec.quality.publish: the rows of a shared table land on main")
+    assert world.message("SpecValid", "eu").startswith(text)
+    assert not world.cluster.contracts()
 
 
 async def test_two_resources_with_one_name_of_dead_letters_cannot_share_a_table() -> None:
-    world = await shared(sharing("a-b", 0), sharing("a.b", 1, topicName="other"))
+    world = await shared(sharing("oldest", 0), sharing("a-b", 1), sharing("a.b", 2, topicName="other"))
     assert world.conditions("a.b")["SpecValid"] == ("False", "ResourceConflict")
     assert "all__a_b__dlq" in world.message("SpecValid", "a.b")
 

@@ -156,7 +156,7 @@ class TopicReconciler:
             target=target,
             topic_rival=await self._topic_rival(entry),
             table_rival=context.topics.table_rival(entry),
-            table_lead=context.topics.table_lead(entry),
+            older_sharers=context.topics.older_sharers(entry),
             fleet=board.fleet(entry.profile),
             catalog=board.catalog(target.catalog) if isinstance(target, TableTarget) else DependencyHealth(),
             group=board.group(entry.group) if entry.group in context.config.groups else GroupHealth(),
@@ -218,7 +218,7 @@ class TopicReconciler:
         if not sharers:
             return None
         longest = max(replays.longest_ms(each.name) for each in (entry, *sharers))
-        return replace(self._maintenance(topics.table_lead(entry) or entry), replay_ms=longest)
+        return replace(self._maintenance(next(iter(topics.older_sharers(entry)), entry)), replay_ms=longest)
 
     def _forget(self, name: Name, uid: str) -> None:
         self._context.board.configs.pop(uid, None)

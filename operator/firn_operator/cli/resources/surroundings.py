@@ -79,7 +79,7 @@ class Surroundings:
             target=target_of(resource, self.config.default_catalog),
             topic_rival=self.topics.rival(entry, entry.topic_claims),
             table_rival=self.topics.table_rival(entry),
-            table_lead=self.topics.table_lead(entry),
+            older_sharers=self.topics.older_sharers(entry),
             fleet=FleetHealth(),
             catalog=DependencyHealth(),
             group=GroupHealth(),
