@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Rename
+from firn.model.jobs import Column, KeySchema, RecordSchema, Rename
 from firn.tables import renames, rows, types
 from firn.tables.renames import Fields, FormerNames
 from firn.tables.types import ListOf, MapOf, Struct, Type
@@ -81,23 +81,22 @@ def followed(
     schemas: Mapping[int, Fields],
     current: int,
     properties: Mapping[str, str],
-    restored: Collection[str] = (),
     wanted: Collection[str] = (),
+    key: KeySchema | None = None,
 ) -> Followed:
     """Return the names of a table with these schemas, of which ``current`` is in force.
 
-    Columns of the table in ``restored``, and those of Kafka, get no other name, and are added again. ``wanted`` are the columns of the
-    contract: they may come again after Firn has dropped them. Raises InvalidSpecError
-    that names the columns if a column has the name that another one had: a name would not say to which column a field belongs.
+    ``wanted`` are the columns for values in the contract: they may come again after Firn has dropped them. Columns of ``key`` and of
+    Kafka get no other name, and are added again. Raises InvalidSpecError that names the columns if a column has the name that
+    another one had: a name would not say to which column a field belongs.
     """
     former, dropped = dict(renames.read_former_names(properties)), dict(read_dropped(properties))
     fields = schemas[current]
     known = schemas.get(_number(properties.get(SCHEMA_ID, "")), fields)
     texts: list[str] = []
-    for place, before, after in _structs(known, fields):
+    followed_fields = [each for each in known if not _is_restored(each["name"], wanted, key)]
+    for place, before, after in _structs(followed_fields, fields):
         path, number = place
-        if not number:
-            before = [each for each in before if not _is_restored(each["name"], restored)]
         others = {name: each["id"] for each in after for name in former.get(each["id"], ())}
         _check_names(path, before, after, {**others, **dict.fromkeys(dropped.get(number, ()), 0)})
         present = {each["id"]: each["name"] for each in after}
@@ -130,8 +129,13 @@ def _number(text: str) -> int:
     return int(text) if text.isdecimal() else -1
 
 
-def _is_restored(name: str, restored: Collection[str]) -> bool:
-    return name in restored or name.startswith(rows.METADATA_COLUMN)
+def _is_restored(name: str, of_values: Collection[str], key: KeySchema | None) -> bool:
+    """Return whether a column of the table is one of Kafka's or of the key. Both are added again under their own names."""
+    if name.startswith(rows.METADATA_COLUMN):
+        return True
+    if key is None or name in of_values:
+        return False
+    return name.startswith(f"{rows.KEY_COLUMN}_") if key.columns == "Flat" else name == rows.KEY_COLUMN
 
 
 def _structs(before: Fields, after: Fields) -> Iterator[tuple[tuple[str, int], Fields, Fields]]:

@@ -43,10 +43,9 @@ def followed(jvm: Any, table: Any, job: IngestJob) -> Followed:
         earlier = table.schemas().get(int(known))
         if earlier is not None:
             schemas[int(known)] = fields(jvm, earlier)
-    restored = [column.name for column in rows.key_columns(job.record_schema.key)]
     wanted = [column.name for column in rows.schema_columns(job.record_schema)]
     try:
-        return other_clients.followed(schemas, current, properties, restored, wanted)
+        return other_clients.followed(schemas, current, properties, wanted, job.record_schema.key)
     except InvalidSpecError as error:
         raise ConflictError(f"table {job.table.identifier}: {error}", reason=Reason.SCHEMA_INCOMPATIBLE) from None
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema
+from firn.model.jobs import Column, KeySchema, ProjectedColumn, Projection, RecordSchema
 from firn.schemas import other_clients
 from firn.schemas.other_clients import DROPPED, REMOVED, SCHEMA_ID, Followed, followed, is_dropped, kept_schema, without
 from firn.tables import renames
@@ -47,8 +47,11 @@ FIELDS = (
 )
 
 
+KEY = KeySchema(columns="Flat", fields=(Column(name="id", type="int"),))
+
+
 def found(after: Any = AFTER, **properties: str) -> other_clients.Followed:
-    return followed({3: BEFORE, 7: after}, 7, {SCHEMA_ID: "3", **properties}, ["key_id"])
+    return followed({3: BEFORE, 7: after}, 7, {SCHEMA_ID: "3", **properties}, key=KEY)
 
 
 def test_columns_of_every_depth_are_followed_by_their_ids() -> None:
@@ -93,6 +96,14 @@ def test_a_column_that_firn_dropped_comes_again_only_if_the_contract_has_it() ->
     known = followed({3: BEFORE}, 3, properties, wanted=["note"])
     assert (known.dropped, known.listed, known.paths) == ({0: ("discount",)}, {}, ())
     assert known.properties(properties) == {}
+
+
+def test_members_of_the_column_of_the_key_keep_their_names() -> None:
+    before = [leaf(1, "id"), leaf(2, "key", struct(leaf(3, "shop")))]
+    after = [leaf(1, "id"), leaf(2, "key", struct(leaf(3, "store")))]
+    key = KeySchema(columns="Struct", fields=(Column(name="shop", type="string"),))
+    assert followed({0: before, 1: after}, 1, {SCHEMA_ID: "0"}, key=key).texts == ()
+    assert len(followed({0: before, 1: after}, 1, {SCHEMA_ID: "0"}).texts) == 1
 
 
 def test_the_earlier_names_of_a_dropped_column_are_dropped_too() -> None:

@@ -21,7 +21,7 @@ from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Rename, TableTarget
+from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, TableTarget
 from firn.schemas import changes, other_clients
 from firn.schemas.changes import Change
 from firn.schemas.other_clients import Followed
@@ -63,8 +63,9 @@ class Layout:
     may_be_wider: bool = False
     """True if a column of the table may be wider than in the schema, because the driver may have widened it."""
     renames: tuple[Rename, ...] = ()
-    restored: frozenset[str] = frozenset()
-    """Columns that are added again after another client has renamed or dropped them: those of keys."""
+    of_values: frozenset[str] = frozenset()
+    """The columns for values."""
+    key: KeySchema | None = None
 
 
 def layout(target: TableTarget, schema: RecordSchema) -> Layout:
@@ -77,7 +78,8 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         properties=target.properties,
         may_be_wider=schema.subject is not None,
         renames=rows.column_renames(schema, schema.renames),
-        restored=frozenset(column.name for column in rows.key_columns(schema.key)),
+        of_values=frozenset(column.name for column in rows.schema_columns(schema)),
+        key=schema.key,
     )
 
 
@@ -89,9 +91,10 @@ def followed(metadata: TableMetadata, layout: Layout, reason: Reason) -> Followe
     """Return the names of a table after the changes of other clients. Raises InvalidSpecError with ``reason`` that names the table."""
     numbers = {str(metadata.current_schema_id), metadata.properties.get(other_clients.SCHEMA_ID)}
     schemas = {each.schema_id: schema_fields(each) for each in metadata.schemas if str(each.schema_id) in numbers}
-    wanted = [column.name for column in layout.columns]
     try:
-        return other_clients.followed(schemas, metadata.current_schema_id, metadata.properties, layout.restored, wanted)
+        return other_clients.followed(
+            schemas, metadata.current_schema_id, metadata.properties, layout.of_values, layout.key
+        )
     except InvalidSpecError as error:
         raise InvalidSpecError(f"table {layout.identifier}: {error}", reason=reason) from None
 
