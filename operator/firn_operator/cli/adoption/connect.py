@@ -51,7 +51,10 @@ def _read(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise InvalidSpecError(f"{file}: the configuration of the connector cannot be read: {error}") from error
+        raise InvalidSpecError(
+            f"{file}: the configuration of the connector cannot be read: {error}; save it from CONNECT_URL/connectors/NAME, and name the file with"
+            " --config"
+        ) from error
 
 
 def _last_commit(connector: Connector, table: Table) -> dict[str, str]:

@@ -82,7 +82,9 @@ def _values(text: str) -> dict[str, str]:
     try:
         document: Any = json.loads(text)
     except ValueError as error:
-        raise InvalidSpecError(f"the configuration of the connector is not JSON: {error}") from error
+        raise InvalidSpecError(
+            f"the configuration of the connector is not JSON: {error}; save the answer of CONNECT_URL/connectors/NAME in the file"
+        ) from error
     if isinstance(document, dict) and isinstance(document.get("config"), dict):
         document = {"name": document.get("name"), **document["config"]}
     if not isinstance(document, dict) or not document.get("name"):
