@@ -57,6 +57,8 @@ class Code(StrEnum):
     """Schema: the text is not a valid date, time, uuid, decimal or base64."""
     SKIPPED = "Skipped"
     """Write: the topic halted at this record, and a user skipped it."""
+    FILTERED = "Filtered"
+    """Quality: the filter of the topic leaves the record out. A replay reports it, and no dead letter has it."""
     QUALITY_RULE = "QualityRule"
     """Quality: the row does not satisfy a rule of the spec."""
     NO_ROUTE = "NoRoute"

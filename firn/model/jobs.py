@@ -379,6 +379,8 @@ class IngestJob(Contract):
     quality_rules: tuple[QualityRule, ...] = Field(default=(), exclude_if=lambda rules: not rules)
     """Rules that each row has to satisfy, in order."""
     publish: Publish | None = Field(default=None, exclude_if=lambda publish: publish is None)
+    filter: str = Field(default="", exclude_if=lambda condition: not condition)
+    """Condition on the columns of the table, in the language of quality rules. Rows for which it is not true do not land."""
     suspended: bool = False
     resume: str | None = Field(default=None, pattern=RESUME)
     """``skip:PARTITION:OFFSET``: write the record at which the topic halted to the dead letters. A new value ends the halt."""

@@ -243,6 +243,8 @@ class AuditReport(Contract):
     """Rows beyond the landed offsets."""
     unproved: int = 0
     """Offsets for which the audit cannot decide."""
+    filtered: int = Field(default=0, exclude_if=lambda records: not records)
+    """Records without a row that the filter of the topic left out."""
     partition: int | None = None
     offset: int | None = None
     missing_ranges: tuple[OffsetRange, ...] = ()

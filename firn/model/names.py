@@ -76,6 +76,8 @@ TABLE_CONNECTOR = "firn.connector"
 """Group of the connector from which ingestion took the table over, and its offsets then."""
 TABLE_AUDIT_FROM = "firn.audit-from"
 """Table property: offsets from which every record has to be in the table (`firn.model.progress.AuditFrom`)."""
+TABLE_FILTERED = "firn.filtered"
+"""Table property: numbers of records that the filter of the topic left out (`firn.model.progress.Filtered`)."""
 REPLAY = "firn.replay"
 """Summary key of the snapshots of a replay: the UID of the DeadLetterReplay and the part. As a property of the table, it says that
 letters of a replay may be rows already (`firn.model.progress.Replaying`). As a property of the dead-letter table, it changes each

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
 from itertools import chain
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -464,6 +464,110 @@ class AuditFrom(BaseModel):
             return None
 
 
+FILTERED_RANGES, FILTERED_RANGES_EACH = 512, 16
+"""Most ranges of a topic in `Filtered` beside one of each partition, and most of a partition."""
+
+
+class FilteredRange(NamedTuple):
+    """Offsets of a partition from ``start`` to before ``end``, of which the filter left out ``records`` records."""
+
+    start: int
+    end: int
+    records: int
+
+
+class Filtered(BaseModel):
+    """The records that the filter of a topic left out, as numbers in ranges of offsets.
+
+    Each ingestion commit writes its own numbers with the offsets that it passes. So an audit knows how many records have
+    neither a row nor a dead letter. Records outside of all ranges were not filtered.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True)
+
+    topic_id: str = ""
+    commit: str = ""
+    """Id of the table's last ingestion commit when the value was written."""
+    ranges: dict[int, tuple[FilteredRange, ...]] = Field(default_factory=dict)
+    """Ranges by partition, ascending and apart."""
+
+    @property
+    def records(self) -> int:
+        """Return the number of filtered records."""
+        return sum(each.records for ranges in self.ranges.values() for each in ranges)
+
+    def as_of(self, commit: str | None, topic_id: str) -> "Filtered":
+        """Return the value as it counts for a table that received the ingestion commit ``commit`` last, for a topic.
+
+        `AuditFrom.as_of` makes the offsets before another commit undecided, so that their numbers do not matter.
+        """
+        return self if (self.commit, self.topic_id) == (commit, topic_id) else Filtered(topic_id=topic_id)
+
+    def before(self, offsets: Offsets) -> tuple["Filtered", Offsets]:
+        """Return the value without the offsets from ``offsets`` on, which land again after a rollback of the table.
+
+        The second part has the offsets before which the number of filtered records is not known any more.
+        """
+        kept, unknown = dict[int, tuple[FilteredRange, ...]](), Offsets()
+        for partition, ranges in self.ranges.items():
+            end = offsets.get(partition, 0)
+            kept[partition] = tuple(each for each in ranges if each.end <= end)
+            if any(each.start < end < each.end for each in ranges):
+                unknown[partition] = end
+        return self.model_copy(update={"ranges": {part: ranges for part, ranges in kept.items() if ranges}}), unknown
+
+    def plus(self, passed: Mapping[int, FilteredRange], starts: Offsets) -> "Filtered":
+        """Return the value with the ranges of a commit. Ranges before ``starts``, where the log begins, are dropped.
+
+        If there are too many ranges, neighbours become one: those that are the shortest together.
+        """
+        added = {part: each for part, each in passed.items() if each.records}
+        parts = {*self.ranges, *added}
+        most = max(1, min(FILTERED_RANGES_EACH, FILTERED_RANGES // max(1, len(parts))))
+        ranges = {}
+        for part in sorted(parts):
+            every = [*self.ranges.get(part, ()), *([added[part]] if part in added else [])]
+            kept = _joined([each for each in every if each.end > starts.get(part, 0)], most)
+            if kept:
+                ranges[part] = kept
+        return self.model_copy(update={"ranges": ranges})
+
+    @classmethod
+    def read(cls, text: str | None) -> "Filtered":
+        """Read the value of the property. One that is missing or not valid counts as none."""
+        try:
+            return cls.model_validate_json(text) if text else cls()
+        except ValidationError:
+            return cls()
+
+
+def joined_ranges(many: Iterable[Mapping[int, Sequence[FilteredRange]]]) -> dict[int, tuple[FilteredRange, ...]]:
+    """Return the ranges of several tables of one topic by partition. Ranges that overlap become one."""
+    found: dict[int, list[FilteredRange]] = {}
+    for ranges in many:
+        for partition, listed in ranges.items():
+            found.setdefault(partition, []).extend(listed)
+    joined = {}
+    for partition, listed in found.items():
+        apart: list[FilteredRange] = []
+        for each in sorted(listed):
+            if apart and each.start < apart[-1].end:
+                last = apart[-1]
+                apart[-1] = FilteredRange(last.start, max(last.end, each.end), last.records + each.records)
+            else:
+                apart.append(each)
+        joined[partition] = tuple(apart)
+    return joined
+
+
+def _joined(ranges: list[FilteredRange], most: int) -> tuple[FilteredRange, ...]:
+    while len(ranges) > most:
+        place = min(range(len(ranges) - 1), key=lambda place: ranges[place + 1].end - ranges[place].start)
+        first, second = ranges[place : place + 2]
+        ranges[place : place + 2] = [FilteredRange(first.start, second.end, first.records + second.records)]
+    return tuple(ranges)
+
+
 class HaltedAt(BaseModel):
     """The record at which ingestion of a topic stopped. It has no value of the record, because every reader of the resource sees it."""
 
@@ -575,6 +679,8 @@ class TopicProgress(BaseModel):
     rows: int = 0
     dead_letters: int = 0
     skipped: int = 0
+    filtered: int = Field(default=0, exclude_if=lambda records: not records)
+    """Records that the filter left out since the driver started."""
     dead_letter_table: str | None = None
     halted_at: HaltedAt | None = None
     recent: RecentRecords | None = None

@@ -470,6 +470,18 @@ def publish_valid(observed: ObservedTopic) -> Failure | None:
     return None
 
 
+def filter_valid(observed: ObservedTopic) -> Failure | None:
+    """Check that the filter fits the columns of the table."""
+    condition = observed.resource.filter
+    if not condition or not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+        return None
+    try:
+        quality.check_filter(condition, rows.table_columns(observed.schema, observed.target.metadata_columns))
+    except InvalidSpecError as error:
+        return Failure(Reason(error.reason), f"spec.schema.filter: {error}")
+    return None
+
+
 CHECKS: tuple[Check, ...] = (
     profile_exists,
     group_exists,
@@ -498,6 +510,7 @@ CHECKS: tuple[Check, ...] = (
     sorting_fits,
     quality_rules_valid,
     publish_valid,
+    filter_valid,
 )
 
 

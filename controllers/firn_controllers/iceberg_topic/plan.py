@@ -185,10 +185,7 @@ def contract(
     schema, target = observed.schema, observed.target
     agreed = topic_id is not None and table_agreed and not awaits_route(observed)
     if not agreed or not isinstance(schema, RecordSchema) or not isinstance(target, TableTarget):
-        if live is None:
-            return None
-        job = live.job.model_copy(update=_obeyed(observed, live.job) | {"resume": marked, "restart": restart})
-        return replace(live, job=job, seen_resume=seen, resume_halt=resume_halt(observed))
+        return _unchanged(observed, live, marked, seen, restart) if live is not None else None
     if live is not None and seen == live.seen_resume and live.job.topic_id not in (None, topic_id):
         marked = None  # the annotation named a record of the earlier topic
     job = IngestJob(
@@ -212,6 +209,7 @@ def contract(
         on_bad_record=resource.spec.ingestion.on_bad_record,
         quality_rules=resource.quality_rules,
         publish=resource.publish,
+        filter=resource.filter,
         suspended=resource.spec.suspend,
         resume=marked,
         keep_snapshots_ms=_keep_snapshots_ms(observed),
@@ -224,6 +222,14 @@ def contract(
     return LiveJob(
         job, frozenset(resource.topic_configs), seen, topic_origin, table_origin, of_policy, resume_halt(observed)
     )
+
+
+def _unchanged(
+    observed: ObservedTopic, live: LiveJob, marked: str | None, seen: str | None, restart: str | None
+) -> LiveJob:
+    """Return the contract in force, with the fields that it follows in any case."""
+    job = live.job.model_copy(update=_obeyed(observed, live.job) | {"resume": marked, "restart": restart})
+    return replace(live, job=job, seen_resume=seen, resume_halt=resume_halt(observed))
 
 
 def _obeyed(observed: ObservedTopic, job: IngestJob) -> dict[str, object]:

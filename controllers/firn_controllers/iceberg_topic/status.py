@@ -221,6 +221,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion = dict(copy.get("ingestion") or {})
     ingestion.pop("lastCommitTime", None)
     ingestion.pop("deadLetters", None)
+    ingestion.pop("filtered", None)
     copy["ingestion"] = ingestion
     copy.pop("quality", None)
     copy["publish"] = publishing.significant(copy.get("publish") or {})
@@ -835,6 +836,8 @@ def _ingestion(observed: ObservedTopic, findings: TopicFindings, previous: Mappi
         # A driver that has not checked the tables yet counts from 0.
         if progress.state in PREPARED or progress.dead_letters or "deadLetters" not in section:
             section["deadLetters"] = progress.dead_letters
+    if observed.resource.filter:
+        section["filtered"] = progress.filtered if progress is not None else before.get("filtered", 0)
     halted = observed.halted_at
     if halted is not None:
         section["haltedAt"] = {"partition": halted.partition, "offset": halted.offset}

@@ -110,6 +110,7 @@ _WORDS: Mapping[str, Words] = {
     "spec.ingestion.adopt.connect": lambda _, observed: (
         f"ingestion continues table {table_name(observed)} where the connector ended, after it has stopped"
     ),
+    "spec.schema.filter": lambda value, _: f"later records land only if {value}" if value else "all later records land",
     "spec.suspend": _suspend,
     "spec.deletionPolicy.topic": _delete_topic,
     "spec.deletionPolicy.table": _delete_table,

@@ -26,6 +26,14 @@ def check_rule(rule: QualityRule, columns: Sequence[Column]) -> None:
             )
 
 
+def check_filter(condition: str, columns: Sequence[Column]) -> None:
+    """Check the filter of a topic for a table with these columns. Raises InvalidSpecError (BadSchema)."""
+    try:
+        check_rule(QualityRule(name="filter", check=condition), columns)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(str(error), reason=Reason.BAD_SCHEMA) from error
+
+
 def _problem(pattern: str) -> str:
     options = re2.Options()
     options.log_errors = False

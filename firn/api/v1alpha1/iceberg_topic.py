@@ -463,6 +463,11 @@ class SchemaSpec(ApiModel):
         " constants. The table has these columns in place of the fields. Default: each field is a column.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
     )
+    filter: Annotated[str, Field(min_length=1, max_length=1024)] | None = Field(
+        default=None,
+        description="Condition on the columns of the table, in the language of quality rules. Only records for which it is true land. Other"
+        " records, also those for which it is null, are counted and do not land. It does not decide about bad records.",
+    )
     other_fields: Literal["Drop", "Keep"] = Field(
         default="Drop",
         description="Fields that no entry of columns reads. Drop: the table does not have them. Keep: they are columns, as without columns."
@@ -981,6 +986,10 @@ class IngestionStatus(ApiModel):
     dead_letters: Int64 | None = Field(
         default=None, description="Number of records that have landed as dead letters. Updated at most once a minute."
     )
+    filtered: Int64 | None = Field(
+        default=None,
+        description="Number of records that schema.filter left out since the driver started. Updated at most once a minute.",
+    )
     halted_at: HaltedAt | None = Field(default=None, description="The record at which ingestion stopped.")
 
 
@@ -1310,6 +1319,12 @@ class IcebergTopic(ApiModel):
             on_fail=spec.on_fail,
             approved=int(approved) if approved.isascii() and approved.isdecimal() else None,
         )
+
+    @property
+    def filter(self) -> str:
+        """Return the condition for which rows land; empty if all do."""
+        schema = self.spec.record_schema
+        return (schema and schema.filter) or ""
 
     @property
     def start_from(self) -> StartFrom:

@@ -12,6 +12,10 @@ In these cases the audit cannot decide. It counts the offsets as ``unproved``, a
 - A missing record before the offsets of the table property ``firn.audit-from`` may have landed elsewhere: ingestion began
   at these offsets with ``spec.ingestion.adopt``, or under an earlier version of Firn (`decided_from`).
 
+A topic with ``schema.filter`` leaves out records. The table property ``firn.filtered`` has their number in ranges of offsets.
+So many offsets of a range lack a row, and the audit counts more of them as missing, and fewer as stray. Of a range that begins
+before the log, the audit cannot decide which ones were filtered (unproved).
+
 An offset that the table records as lost is neither missing nor stray: the brokers gave it to another record after it had
 landed, so the table has the row of the earlier record, or none. Notes list these ranges.
 
@@ -44,7 +48,17 @@ from firn.kafka_clients import kafka_id
 from firn.model import names
 from firn.model.config import Config
 from firn.model.errors import InvalidSpecError, UnavailableError
-from firn.model.progress import AuditFrom, Losses, Offsets, SharedOffsets, described, recorded_offsets
+from firn.model.progress import (
+    AuditFrom,
+    Filtered,
+    FilteredRange,
+    Losses,
+    Offsets,
+    SharedOffsets,
+    described,
+    joined_ranges,
+    recorded_offsets,
+)
 from firn.tables import rows
 from firn.tables.table_properties import MAIN, landing_branch
 from firn_controllers.ingestion_group import settings
@@ -65,9 +79,10 @@ _RETAIN = "retain"
 class PartitionAudit:
     """The audit of a partition.
 
-    ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have) are 0 if every record is there
-    exactly once. ``unproved`` counts offsets for which the audit cannot decide. ``gaps`` counts offsets between the first
-    row and the log start that have no row: the log no longer shows whether they had records.
+    ``missing``, ``doubled`` and ``stray`` (rows of offsets that the log does not have, or of filtered records) are 0 if every
+    record is there exactly once. ``filtered`` counts the records that the filter left out. ``unproved`` counts offsets for which
+    the audit cannot decide. ``gaps`` counts offsets between the first row and the log start that have no row: the log no longer
+    shows whether they had records.
     """
 
     partition: int
@@ -82,6 +97,7 @@ class PartitionAudit:
     unproved: int
     example: int | None
     gaps: int
+    filtered: int = 0
 
     @property
     def exact(self) -> bool:
@@ -133,6 +149,9 @@ class Audit:
             lines.append(f"lost before they landed, and no longer listed: {self.losses.dropped} earlier offsets")
         if self.unpublished:
             lines.append(self.unpublished)
+        filtered = sum(partition.filtered for partition in self.partitions)
+        if filtered:
+            lines.append(f"the filter of the topic left out {filtered:,} records ({names.TABLE_FILTERED})")
         unproved = sum(partition.unproved for partition in self.partitions)
         if unproved and self.decided is not None:
             lines += _undecided(self.decided)
@@ -194,6 +213,14 @@ def decided_from(table: Table, dead: Table | None, topic_id: str, landed: Offset
                 known = known.as_of(table.properties.get(names.SUMMARY_COMMIT_ID), landed)
             decided = decided.raised(known.offsets).model_copy(update={"mixed": decided.mixed or mixed})
     return decided
+
+
+def filtered_of(table: Table, topic_id: str, view: str = "") -> Mapping[int, Sequence[FilteredRange]]:
+    """Return the ranges with filtered records of a topic. ``view`` is its id in a shared table."""
+    known = Filtered.read(table.properties.get(names.of_topic(names.TABLE_FILTERED, view)))
+    # No earlier version of Firn commits to a shared table.
+    commit = known.commit if view else table.properties.get(names.SUMMARY_COMMIT_ID)
+    return known.as_of(commit, topic_id).ranges
 
 
 def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
@@ -424,6 +451,8 @@ class Rows:
     earlier_dead: Iterable[pa.Table] = ()
     lost: Mapping[int, Sequence[tuple[int, int]]] = field(default_factory=dict)
     """Ranges by partition that the table records as lost. The log may have other records there than the rows."""
+    filtered: Mapping[int, Sequence[FilteredRange]] = field(default_factory=dict)
+    """Ranges by partition with records that the filter left out."""
     replaying: bool = False
     """True if letters of a replay may be rows already."""
 
@@ -480,6 +509,7 @@ def compare(
         )
         connection.register("bounds", bounds)
         connection.register("lost", _lost_ranges(rows))
+        connection.register("left_out", _filtered_ranges(rows))
         flags = {"from_earliest": from_earliest, "compacted": compacted, "skips": skips, "mixed": decided.mixed}
         differences = connection.execute(_COMPARE, flags).fetchall()
     finally:
@@ -496,16 +526,40 @@ def _lost_ranges(rows: Rows) -> pa.Table:
     )
 
 
+def _filtered_ranges(rows: Rows) -> pa.Table:
+    """Return ``rows.filtered`` as a table."""
+    ranges = [(partition, *each) for partition, listed in rows.filtered.items() for each in listed]
+    columns = {"partition": pa.int32(), "low": pa.int64(), "high": pa.int64(), "n": pa.int64()}
+    return pa.table(
+        {name: pa.array([each[n] for each in ranges], kind) for n, (name, kind) in enumerate(columns.items())}
+    )
+
+
 _COMPARE = """
 WITH landed_dead AS (SELECT d.* FROM dead d JOIN bounds b USING (partition) WHERE d."offset" < b.landed),
 landed_rows AS (SELECT partition, "offset", count(*) AS times FROM (FROM good UNION ALL FROM landed_dead) GROUP BY ALL),
 firsts AS (SELECT partition, min("offset") AS first FROM landed_rows GROUP BY ALL),
-missing AS (
-  SELECT l.partition, count(*) FILTER (WHERE l."offset" >= b.decided) AS n, count(*) FILTER (WHERE l."offset" < b.decided) AS undecided,
-    min(l."offset") FILTER (WHERE l."offset" >= b.decided) AS example FROM log l JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
+gone AS (
+  SELECT l.partition, l."offset", l."offset" >= b.decided AS sure FROM log l JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
   ANTI JOIN landed_rows r ON r.partition = l.partition AND r."offset" = l."offset"
   ANTI JOIN lost x ON x.partition = l.partition AND l."offset" >= x.low AND l."offset" < x.high
-  WHERE l."offset" >= b.start AND l."offset" < b.landed AND ($from_earliest OR l."offset" >= f.first) GROUP BY ALL),
+  WHERE l."offset" >= b.start AND l."offset" < b.landed AND ($from_earliest OR l."offset" >= f.first)),
+parts AS (
+  SELECT o.partition, o.n, count(g."offset") AS seen, min(g."offset") AS example,
+    bool_and(o.low >= b.start AND o.low >= b.decided AND o.high <= b.landed AND x.low IS NULL AND ($from_earliest OR o.low >= f.first)) AS whole
+  FROM left_out o JOIN bounds b USING (partition) LEFT JOIN firsts f USING (partition)
+  LEFT JOIN (SELECT DISTINCT o.partition, o.low FROM left_out o JOIN lost x ON x.partition = o.partition AND x.low < o.high AND x.high > o.low) x
+    ON x.partition = o.partition AND x.low = o.low
+  LEFT JOIN gone g ON g.partition = o.partition AND g."offset" >= o.low AND g."offset" < o.high AND g.sure
+  GROUP BY o.partition, o.low, o.n),
+filtered AS (
+  SELECT partition, coalesce(sum(least(seen, n)) FILTER (WHERE whole), 0)::BIGINT AS n,
+    coalesce(sum(least(seen, n)) FILTER (WHERE whole IS NOT TRUE), 0)::BIGINT AS unsure, sum(greatest(seen - n, 0))::BIGINT AS more,
+    coalesce(sum(greatest(n - seen, 0)) FILTER (WHERE whole), 0)::BIGINT AS fewer, min(example) FILTER (WHERE seen > n) AS example
+  FROM parts GROUP BY ALL),
+missing AS (
+  SELECT g.partition, count(*) FILTER (WHERE sure) AS n, count(*) FILTER (WHERE NOT sure) AS undecided, min(g."offset") FILTER (WHERE sure) AS example
+  FROM gone g ANTI JOIN left_out o ON g.sure AND o.partition = g.partition AND g."offset" >= o.low AND g."offset" < o.high GROUP BY ALL),
 doubled AS (SELECT partition, count(*) AS n, min("offset") AS example FROM landed_rows WHERE times > 1 GROUP BY ALL),
 stray AS (
   SELECT r.partition, count(*) AS n, min(r."offset") AS example FROM landed_rows r JOIN bounds b USING (partition)
@@ -518,14 +572,15 @@ older AS (
 SELECT b.partition, b.start, b.landed,
   (SELECT count(*) FROM log l WHERE l.partition = b.partition), (SELECT count(*) FROM good g WHERE g.partition = b.partition),
   (SELECT count(*) FROM landed_dead d WHERE d.partition = b.partition),
-  CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) END, CASE WHEN $mixed THEN 0 ELSE coalesce(d.n, 0) END,
-  CASE WHEN $compacted OR $mixed THEN 0 ELSE coalesce(s.n, 0) END,
-  CASE WHEN $skips THEN coalesce(m.n, 0) ELSE 0 END + coalesce(m.undecided, 0) + CASE WHEN $mixed THEN coalesce(d.n, 0) ELSE 0 END
-    + CASE WHEN $compacted OR $mixed THEN coalesce(s.n, 0) ELSE 0 END,
-  coalesce(CASE WHEN NOT $skips THEN m.example END, CASE WHEN NOT $mixed THEN d.example END,
+  CASE WHEN $skips THEN 0 ELSE coalesce(m.n, 0) + coalesce(u.more, 0) END, CASE WHEN $mixed THEN 0 ELSE coalesce(d.n, 0) END,
+  CASE WHEN $compacted OR $mixed THEN 0 ELSE coalesce(s.n, 0) + coalesce(u.fewer, 0) END,
+  CASE WHEN $skips THEN coalesce(m.n, 0) + coalesce(u.more, 0) ELSE 0 END + coalesce(m.undecided, 0) + coalesce(u.unsure, 0)
+    + CASE WHEN $mixed THEN coalesce(d.n, 0) ELSE 0 END + CASE WHEN $compacted OR $mixed THEN coalesce(s.n, 0) ELSE 0 END,
+  coalesce(CASE WHEN NOT $skips THEN coalesce(m.example, u.example) END, CASE WHEN NOT $mixed THEN d.example END,
     CASE WHEN NOT ($compacted OR $mixed) THEN s.example END),
-  coalesce(o.n, 0)
-FROM bounds b LEFT JOIN missing m USING (partition) LEFT JOIN doubled d USING (partition) LEFT JOIN stray s USING (partition)
+  coalesce(o.n, 0), coalesce(u.n, 0)
+FROM bounds b LEFT JOIN filtered u USING (partition)
+  LEFT JOIN missing m USING (partition) LEFT JOIN doubled d USING (partition) LEFT JOIN stray s USING (partition)
   LEFT JOIN older o USING (partition)
 ORDER BY ALL
 """
@@ -659,6 +714,7 @@ def audit_tables(
         [batch for table, _ in parts for batch in _earlier_offsets(table, earlier)],
         [batch for _, dead in parts if dead is not None for batch in _earlier_offsets(dead, earlier)],
         _joined([each.of_topic(live.topic_id) for each in losses]),
+        joined_ranges(filtered_of(table, live.topic_id, of) for (table, _), of in zip(parts, views, strict=True)),
         any(names.of_topic(names.REPLAY, of) in table.properties for (table, _), of in zip(parts, views, strict=True)),
     )
     drops = drops or any(rows_removed(each) for each in all_tables)

@@ -28,6 +28,7 @@ class Metrics:
         self._bytes = self._counter("firn_ingest_bytes", "Bytes of keys and values read")
         self._dead = self._counter("firn_ingest_dead_letters", "Records landed as dead letters")
         self._skipped = self._counter("firn_ingest_skipped", "Records dropped because of onBadRecord: Skip")
+        self._filtered = self._counter("firn_ingest_filtered", "Records that the filter of the topic left out")
         self._failures = self._counter("firn_ingest_failures", "Failed rounds, and failed starts of work on a topic")
         self._lost = self._counter(
             "firn_ingest_lost_records", "Offsets that did not land, because the log deleted them first or was cut back"
@@ -101,7 +102,7 @@ class Metrics:
     @property
     def _counters(self) -> tuple[Counter, ...]:
         return (
-            self._rows, self._bytes, self._dead, self._skipped, self._failures, self._lost, self._disagreements, self._empty,
+            self._rows, self._bytes, self._dead, self._skipped, self._filtered, self._failures, self._lost, self._disagreements, self._empty,
             self._detours,
         )  # fmt: skip
 
@@ -112,6 +113,7 @@ class Metrics:
         self._bytes.labels(*labels).inc(result.bytes)
         self._dead.labels(*labels).inc(result.dead_rows)
         self._skipped.labels(*labels).inc(result.skipped)
+        self._filtered.labels(*labels).inc(sum(result.filtered.values()))
         self._detours.labels(*labels).inc(result.detours)
         self._seconds.labels(*labels).observe(seconds)
 

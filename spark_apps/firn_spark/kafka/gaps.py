@@ -1,8 +1,11 @@
 """Looks for committed records at offsets of a log, without reading the rest of it."""
 
 import time
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, TopicPartition
@@ -10,6 +13,7 @@ from confluent_kafka import Consumer, KafkaError, TopicPartition
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.maintenance import OffsetRange
+from firn.model.progress import FilteredRange
 from firn_spark.kafka.clients import STALL_SECONDS, silent_logger
 from firn_spark.kafka.refusals import denied
 from firn_spark.worker.fetching.access import GRANT_HINT
@@ -24,6 +28,43 @@ Gaps = Mapping[int, Sequence[tuple[int, int]]]
 """Partition -> ranges of offsets, ascending, each without its end."""
 
 
+class FilteredRecords:
+    """The records that the filter of a topic left out, as numbers in ranges. The first records without a row count as these."""
+
+    def __init__(self, ranges: Mapping[int, Sequence[FilteredRange]]) -> None:
+        self._ranges = ranges
+        self._ends = {part: [each.end for each in listed] for part, listed in ranges.items()}
+        self._taken: Counter[tuple[int, int]] = Counter()
+
+    def take(self, partition: int, offset: int) -> bool:
+        """Count a record, unless its range has no more filtered records. Return whether it counts."""
+        place = bisect_right(self._ends.get(partition, ()), offset)
+        listed = self._ranges.get(partition, ())
+        if (
+            place == len(listed)
+            or offset < listed[place].start
+            or self._taken[partition, place] == listed[place].records
+        ):
+            return False
+        self._taken[partition, place] += 1
+        return True
+
+    def decided(self, bounds: Mapping[int, tuple[int, int]]) -> tuple[int, int]:
+        """Return the numbers of counted records in ranges within ``bounds``, and of those in other ranges.
+
+        In a range that begins before its bounds, filtered records may be before them. So a counted record may be missing.
+        """
+        sure = unsure = 0
+        for (partition, place), taken in self._taken.items():
+            low, high = bounds.get(partition, (0, 0))
+            each = self._ranges[partition][place]
+            if low <= each.start and each.end <= high:
+                sure += taken
+            else:
+                unsure += taken
+        return sure, unsure
+
+
 @dataclass(slots=True)
 class Found:
     """The result of a search: committed records in the ranges, the place of the first, and offsets not looked at."""
@@ -35,9 +76,12 @@ class Found:
     """For each searched range with records: the offsets from its first to its last record."""
     unsearched: list[OffsetRange] = field(default_factory=list)
     """The ranges that were not searched to their ends."""
+    filtered: "FilteredRecords" = field(default_factory=lambda: FilteredRecords({}), compare=False)
 
     def add(self, partition: int, start: int, offset: int) -> None:
         """Add the next record, in the range that begins at ``start``."""
+        if self.filtered.take(partition, offset):
+            return
         self.records += 1
         self.first = self.first or (partition, offset)
         last = self.ranges[-1] if self.ranges else None
@@ -48,14 +92,20 @@ class Found:
 
 
 def find_records(
-    config: Mapping[str, Any], topic: str, gaps: Gaps, may: Callable[[], None], most: int = MOST_RECORDS
+    config: Mapping[str, Any],
+    topic: str,
+    gaps: Gaps,
+    may: Callable[[], None],
+    most: int = MOST_RECORDS,
+    filtered: Mapping[int, Sequence[FilteredRange]] = MappingProxyType({}),
 ) -> Found:
     """Count the committed records at the offsets of ``gaps``. ``may`` raises if the work has to stop.
 
-    Offsets before the start of the log, and offsets without a record, such as markers, count as empty. Raises
+    Offsets before the start of the log, and offsets without a record, such as markers, count as empty. ``filtered`` are the
+    numbers of records without a row that are right. Raises
     AccessDeniedError and UnavailableError.
     """
-    found = Found()
+    found = Found(filtered=FilteredRecords(filtered))
     waiting = {partition: list(ranges) for partition, ranges in gaps.items() if ranges}
     if not waiting:
         return found

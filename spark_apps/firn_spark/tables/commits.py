@@ -36,6 +36,8 @@ from firn.model.errors import CommitConflictError, ConflictError, CorruptDataErr
 from firn.model.jobs import IngestJob
 from firn.model.progress import (
     AuditFrom,
+    Filtered,
+    FilteredRange,
     Gap,
     LeaderEpochs,
     Losses,
@@ -383,6 +385,10 @@ class Extras:
     """`Landed.leader_epochs`. The table's properties record them."""
     skipped: Mapping[int, int] = field(default_factory=dict)
     """Partition -> offset before which the commit skips records, because of ``onBadRecord: Skip``."""
+    filtered: Mapping[int, FilteredRange] = field(default_factory=dict)
+    """Partition -> the offsets that the commit passes, and the records of them that the filter left out."""
+    log_starts: Mapping[int, int] = field(default_factory=dict)
+    """Start of the log by partition, as far as it is known. Audits need no numbers of filtered records before it."""
     records: bool = False
     """True if records land with the commit, as rows or as dead letters."""
     other: OtherWriter | None = None
@@ -736,7 +742,7 @@ class _Append:
             **self._values,
             **shared,
             **self._lost(table, properties),
-            **self._audit_from(properties, has_rows=seen is not None),
+            **self._audited(properties, has_rows=seen is not None),
             **self._cluster,
             **self._leaders,
             **self._place,
@@ -798,8 +804,8 @@ class _Append:
             uuid = hashlib.sha256(f"{uuid} {topic_id}".encode()).hexdigest()
         return {key: known.plus(gaps, topic_id, uuid, time.time()).model_dump_json()}
 
-    def _audit_from(self, properties: Mapping[str, str], *, has_rows: bool) -> dict[str, str]:
-        """Return the property for audits after this commit. Dead-letter tables have it only after retention."""
+    def _audited(self, properties: Mapping[str, str], *, has_rows: bool) -> dict[str, str]:
+        """Return the properties for audits after this commit. Dead-letter tables have one only after retention."""
         if self._extras.letters is not None:
             return {}
         topic_id, key = self._topic_id, key_of(names.TABLE_AUDIT_FROM, self._view)
@@ -817,5 +823,24 @@ class _Append:
                 # Rows of another writer have no offsets. Those of an earlier topic have. In a shared table, each row names its topic.
                 has_rows=has_rows and self._view is None and (self._extras.other is None or self._base is not None),
             )
-        new = new.raised(dict(self._extras.skipped)).model_copy(update={"commit": self._values[COMMIT_ID]})
-        return {key: new.model_dump_json()}
+        filtered, unknown = self._filtered(properties, landed or {})
+        new = new.raised(unknown).raised(dict(self._extras.skipped))
+        new = new.model_copy(update={"commit": self._values[COMMIT_ID]})
+        return {key: new.model_dump_json(), **filtered}
+
+    def _filtered(self, properties: Mapping[str, str], landed: Offsets) -> tuple[dict[str, str], Offsets]:
+        """Return the property with the numbers of filtered records, if the table has one or needs one.
+
+        The second part has the offsets before which these numbers are not known, because the table was rolled back.
+        """
+        key = key_of(names.TABLE_FILTERED, self._view)
+        text = properties.get(key)
+        if text is None and not any(each.records for each in self._extras.filtered.values()):
+            return {}, {}
+        known = Filtered.read(text)
+        # No earlier version of Firn commits to a shared table.
+        known = known.as_of(known.commit if self._view is not None else properties.get(COMMIT_ID), self._topic_id)
+        before, unknown = known.before(landed)
+        new = before.plus(self._extras.filtered, dict(self._extras.log_starts))
+        new = new.model_copy(update={"commit": self._values[COMMIT_ID]})
+        return {key: new.model_dump_json()}, unknown

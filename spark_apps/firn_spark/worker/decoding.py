@@ -26,7 +26,7 @@ from firn_spark.worker.formats.writer_schemas import WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
 from firn_spark.worker.projections.projector import Projector
 from firn_spark.worker.projections.routing import Router, RouteValues
-from firn_spark.worker.quality.rules import FailedRule, Failures, Rules, first_errors
+from firn_spark.worker.quality.rules import FailedRule, Failures, Filter, Rules, first_errors
 
 _TIMESTAMP = pa.timestamp("us", tz="UTC")
 
@@ -47,7 +47,8 @@ class Decoded:
     ``rows`` has the table's columns, ``dead`` those of dead letters; it is None if there are none. ``skipped`` and
     ``excluded`` count records without a row, and ``unrouted`` those of other tables of the topic.
     ``halts`` are new halts. ``sample`` is the last of the errors that made a dead letter or a skipped record. ``codes`` counts these
-    errors by cause. ``times`` are those of `Columns`. ``failed`` counts the records that failed each quality rule.
+    errors by cause. ``times`` are those of `Columns`. ``failed`` counts the records that failed each quality rule. ``filtered``
+    counts the records that the filter left out, by partition.
     """
 
     rows: pa.Table
@@ -59,6 +60,7 @@ class Decoded:
     times: Mapping[str, Times]
     failed: Mapping[str, int]
     codes: Mapping[str, int]
+    filtered: Mapping[int, int]
     unrouted: int = 0
 
 
@@ -104,6 +106,7 @@ class Decoder:
         ]
         known = [columns[place].model_copy(update={"name": name}) for name, place in self._named]
         self._rules = Rules(job.quality_rules, known) if job.quality_rules else None
+        self._filter = Filter(job.filter, known) if job.filter else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
@@ -140,6 +143,12 @@ class Decoder:
             *of_keys,
             *shaped(members, self._job.table.metadata_columns, shared=self._job.table.shared),
         ]
+        filtered = self._filtered(arrays, errors, forced)
+        out = records.select(np.flatnonzero(filtered))
+        if len(out):
+            kept = np.flatnonzero(~filtered)
+            records, forced, errors = records.select(kept), forced[kept], _at(kept, errors)
+            arrays, kafka = _taken(arrays, kept), _taken(kafka, kept)
         failures = self._judge(arrays, errors)
         errors.update(first_errors(failures))
         for index in np.flatnonzero(forced).tolist():
@@ -161,8 +170,23 @@ class Decoder:
             columns.times,
             _counted(failures, records, sorted_out.halts),
             sorted_out.codes,
+            _counted_by_partition(out, sorted_out.halts),
             unrouted,
         )
+
+    def _filtered(self, arrays: Sequence[pa.Array], errors: dict[int, BadRecordError], forced: Numbers) -> Numbers:
+        """Return which records the filter leaves out. It decides about rows only, and not about bad records."""
+        if self._filter is None:
+            return np.zeros(len(forced), dtype=bool)
+        mask = self._filter.left_out({name: arrays[place] for name, place in self._named})
+        mask[np.fromiter(errors, np.int64, len(errors))] = False
+        mask &= ~forced
+        if self._rows_only and mask.any():
+            # A letter without a row stays, so that each offset still has one of them.
+            error = BadRecordError(Code.FILTERED, Stage.QUALITY, "the filter of the topic leaves the record out")
+            errors.update(dict.fromkeys(np.flatnonzero(mask).tolist(), error))
+            mask[:] = False
+        return mask
 
     def _routed(self, records: Fetched, forced: Numbers) -> tuple[Fetched, Numbers, Mapping[int, BadRecordError], int]:
         """Return the records that go to this table, which of them are forced to be dead letters, the bad ones among them, and the
@@ -279,6 +303,26 @@ def _counted(failures: Sequence[Failures], records: Fetched, halts: Sequence[Hal
             mask &= ~((records.partitions == halt.partition) & (records.offsets > halt.offset))
         counts[each.error.rule] = int(np.count_nonzero(mask))
     return counts
+
+
+def _taken(arrays: Sequence[pa.Array], kept: Numbers) -> list[pa.Array]:
+    return [array.take(pa.array(kept)) for array in arrays]
+
+
+def _at(kept: Numbers, errors: Mapping[int, BadRecordError]) -> dict[int, BadRecordError]:
+    """Return the errors by their places among the records that are kept, which are all those with errors."""
+    indices = sorted(errors)
+    places = np.searchsorted(kept, np.array(indices, np.int64)).tolist()
+    return {place: errors[index] for place, index in zip(places, indices, strict=True)}
+
+
+def _counted_by_partition(records: Fetched, halts: Sequence[Halt]) -> dict[int, int]:
+    """Count records by partition, without those beyond a halt, which are read again."""
+    kept = np.ones(len(records), dtype=bool)
+    for halt in halts:
+        kept &= ~((records.partitions == halt.partition) & (records.offsets > halt.offset))
+    partitions, counts = np.unique(records.partitions[kept], return_counts=True)
+    return dict(zip(partitions.tolist(), counts.tolist(), strict=True))
 
 
 def _excluded(identities: Identities, records: Fetched) -> Numbers:

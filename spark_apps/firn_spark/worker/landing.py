@@ -69,7 +69,8 @@ class TaskStats(TypedDict):
     ``unrouted`` counts records of other tables of the topic, and ``bytes`` keys and values read. ``partitions`` maps the partition's
     number, as text, to [records read, first offset, last offset]. ``code`` and ``path`` are those of a dead or skipped
     record, empty if there is none; ``path`` has no text of the record. ``codes`` counts dead and skipped records by code. ``times``
-    maps fields to `Times`, and ``rules`` quality rules to the records that failed them.
+    maps fields to `Times`, and ``rules`` quality rules to the records that failed them. ``filtered`` maps partitions, as text, to
+    the records that the filter left out.
     """
 
     rows: int
@@ -84,6 +85,7 @@ class TaskStats(TypedDict):
     codes: dict[str, int]
     times: dict[str, Times]
     rules: dict[str, int]
+    filtered: dict[str, int]
 
 
 class NeededSchemas(TypedDict):
@@ -246,6 +248,7 @@ class _Topic:
             "codes": {},
             "times": {},
             "rules": {},
+            "filtered": {},
         }
         self._rows: list[pa.Table] = []
         self._dead: list[pa.Table] = []
@@ -311,6 +314,8 @@ class _Topic:
             stats["times"][name] = stats["times"][name].plus(times) if name in stats["times"] else times
         for rule, failed in decoded.failed.items():
             stats["rules"][rule] = stats["rules"].get(rule, 0) + failed
+        for partition, filtered in decoded.filtered.items():
+            stats["filtered"][str(partition)] = stats["filtered"].get(str(partition), 0) + filtered
         stats["bytes"] += int(records.keys.lengths().sum() + records.values.lengths().sum())
         for partition in np.unique(records.partitions).tolist():
             own = records.offsets[records.partitions == partition]

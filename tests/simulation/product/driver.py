@@ -156,7 +156,8 @@ class Tasks(LandingJobs):
         rejected = len(dead) + counts["skipped"]
         stats = {
             **counts, "rows": len(data), "dead": len(dead), "bytes": 100 * len(data),
-            "partitions": bounds, "code": "TypeMismatch" if rejected else "", "path": "$.id" if rejected else "", "times": {}, "rules": {},
+            "partitions": bounds, "code": "TypeMismatch" if rejected else "", "path": "$.id" if rejected else "", "times": {},
+            "rules": {}, "filtered": {},
         }  # fmt: skip
         return [*results, (Kind.STATS, json.dumps(stats))]
 

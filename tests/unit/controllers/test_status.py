@@ -753,3 +753,13 @@ def test_a_raw_topic_has_a_status() -> None:
     observed = landing(manifest=gen.topic(schema=None))
     assert isinstance(observed.schema, RecordSchema)
     assert conditions_of(observed)["Ready"] == ("True", "AllReady")
+
+
+def test_the_status_counts_filtered_records_of_a_topic_with_a_filter() -> None:
+    manifest = gen.topic("flights", schema={"raw": "String", "filter": "value is not null"})
+    document = documented(landing(manifest=manifest, progress=gen.progress(filtered=7)))
+    assert document["ingestion"]["filtered"] == 7
+    restarted = gen.topic("flights", gen.with_status(document), schema=manifest["spec"]["schema"])
+    assert documented(landing(manifest=restarted, progress=None))["ingestion"]["filtered"] == 7
+    assert "filtered" not in status.significant(document)["ingestion"]
+    assert "filtered" not in documented(landing())["ingestion"]

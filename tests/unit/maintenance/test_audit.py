@@ -198,7 +198,7 @@ def test_an_audit_reads_the_losses_of_the_live_topic_from_the_table(monkeypatch:
 
     searched = []
 
-    def find(config: object, topic: str, gaps: Any, may: object) -> gaps_search.Found:
+    def find(config: object, topic: str, gaps: Any, may: object, filtered: object) -> gaps_search.Found:
         searched.append({part: list(ranges) for part, ranges in gaps.items()})
         return gaps_search.Found()
 

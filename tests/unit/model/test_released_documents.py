@@ -66,6 +66,7 @@ NEW: dict[str, dict[str, Any]] = {
             "approved": 7,
         },
         "quality_rules": [{"name": "plausible", "check": "at is not null", "on_fail": "Count"}],
+        "filter": "at is not null",
         "record_schema": {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
             "unknown_column": "others",
@@ -167,7 +168,7 @@ NEW: dict[str, dict[str, Any]] = {
     "run-report": {
         "tables": [
             {
-                "audit": {"topic_id": "id-1", "offsets": 9, "missing": 1, "partition": 0, "offset": 3},
+                "audit": {"topic_id": "id-1", "offsets": 9, "missing": 1, "partition": 0, "offset": 3, "filtered": 2},
                 "replay": {
                     "matched": 3,
                     "landed": 2,
@@ -195,6 +196,7 @@ NEW: dict[str, dict[str, Any]] = {
                     "message": "m",
                     "failures": {"nulls": 1},
                 },
+                "filtered": 3,
                 "lag_bytes": 512.0,
                 "recent": {"records": 9, "rejected": 1, "code": "WrongKind", "path": "$.id", "new_schema": True},
                 "losses": Losses()

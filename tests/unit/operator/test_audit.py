@@ -13,7 +13,7 @@ from pyiceberg.table.snapshots import Operation, Snapshot, Summary
 
 from firn.model.config import Config
 from firn.model.errors import UnavailableError
-from firn.model.progress import RANGES, AuditFrom, Cause, Gap, Losses, SharedOffsets, TopicCommit
+from firn.model.progress import RANGES, AuditFrom, Cause, FilteredRange, Gap, Losses, SharedOffsets, TopicCommit
 from firn_operator.cli import audit, main
 from firn_operator.cli.lake import Lake
 
@@ -99,6 +99,63 @@ def test_records_that_may_have_been_skipped_are_unproved() -> None:
     parts = compare(LOG[1:], [], skips=True)
     assert [(part.missing, part.unproved, part.exact) for part in parts] == [(0, 1, True), (0, 0, True)]
     assert not compare([*LOG, (0, 2)], [], skips=True)[0].exact, "a row without a record was not skipped"
+
+
+FEWER = [(0, 0), (0, 3), (1, 1)]
+"""Rows without the records at (0, 1) and (1, 0)."""
+
+
+@pytest.mark.parametrize(
+    ("ranges", "expected", "filtered", "unproved", "missing"),
+    [
+        ({0: [(0, 4, 1)], 1: [(0, 2, 1)]}, True, 2, 0, 0),
+        ({0: [(1, 2, 1)], 1: [(0, 1, 1)]}, True, 2, 0, 0),
+        ({0: [(0, 1, 0), (1, 4, 1)], 1: [(0, 2, 1)]}, True, 2, 0, 0),
+        ({0: [(0, 4, 1)]}, False, 1, 0, 1),
+        ({0: [(2, 4, 1)], 1: [(0, 2, 1)]}, False, 1, 0, 1),
+        ({0: [(0, 9, 1)], 1: [(0, 2, 1)]}, True, 1, 1, 0),
+        ({0: [(0, 9, 0)], 1: [(0, 2, 1)]}, False, 1, 0, 1),
+    ],
+    ids=["whole", "exact", "several", "one more missing", "missing outside", "half a range", "more than half a range"],
+)
+def test_the_numbers_of_filtered_records_are_proved(
+    ranges: Any, expected: bool, filtered: int, unproved: int, missing: int
+) -> None:
+    listed = {part: [FilteredRange(*each) for each in each_part] for part, each_part in ranges.items()}
+    rows = audit.Rows(iter([offsets(*FEWER)]), iter([]), filtered=listed)
+    parts = audit.compare({0: 4, 1: 2}, {0: 0, 1: 0}, iter([offsets(*LOG)]), rows)
+    found = audit.Audit(parts, compacted=False, skips=False, history=True)
+    assert found.exact == expected
+    assert sum(part.filtered for part in parts) == filtered
+    assert sum(part.unproved for part in parts) == unproved
+    assert sum(part.missing for part in parts) == missing
+    assert found.notes[0].startswith(f"the filter of the topic left out {filtered} records")
+
+
+def test_a_row_of_a_filtered_record_is_stray_unless_the_log_is_compacted() -> None:
+    ranges = {0: [FilteredRange(0, 4, 2)]}
+    for compacted in (False, True):
+        rows = audit.Rows(iter([offsets(*FEWER, (1, 0))]), iter([]), filtered=ranges)
+        [part, _] = audit.compare({0: 4, 1: 2}, {0: 0, 1: 0}, iter([offsets(*LOG)]), rows, compacted=compacted)
+        assert (part.filtered, part.missing, part.stray) == (1, 0, 0 if compacted else 1)
+
+
+def test_filtered_records_before_the_log_and_the_decided_offsets_are_unproved() -> None:
+    ranges = {0: [FilteredRange(0, 2, 1), FilteredRange(2, 6, 2), FilteredRange(6, 9, 1)]}
+    log = [(0, offset) for offset in range(3, 9)]
+    rows = audit.Rows(iter([offsets((0, 3), (0, 6), (0, 8))]), iter([]), filtered=ranges)
+    [part] = audit.compare({0: 9}, {0: 3}, iter([offsets(*log)]), rows)
+    assert (part.filtered, part.unproved, part.exact) == (1, 2, True)
+    rows = audit.Rows(iter([offsets((0, 3), (0, 6), (0, 8))]), iter([]), filtered=ranges)
+    [part] = audit.compare({0: 9}, {0: 3}, iter([offsets(*log)]), rows, decided=AuditFrom(topic_id="t", offsets={0: 8}))
+    assert (part.filtered, part.unproved, part.exact) == (0, 3, True)
+
+
+def test_lost_offsets_in_a_range_of_filtered_records_leave_its_number_open() -> None:
+    ranges, lost = {0: [FilteredRange(0, 4, 1)]}, {0: [(1, 2)]}
+    rows = audit.Rows(iter([offsets(*FEWER, (1, 0))]), iter([]), lost=lost, filtered=ranges)
+    [part, _] = audit.compare({0: 4, 1: 2}, {0: 0, 1: 0}, iter([offsets(*LOG)]), rows)
+    assert (part.filtered, part.unproved, part.exact) == (0, 0, True)
 
 
 def test_records_before_the_adopted_offsets_are_unproved() -> None:

@@ -65,6 +65,7 @@ def test_rows_and_dead_letters_are_written_and_counted(tmp_path: Path) -> None:
             "codes": {"WrongKind": 1},
             "times": {},
             "rules": {},
+            "filtered": {},
         }
     ]
 

@@ -9,6 +9,7 @@ from confluent_kafka import KafkaError
 
 from firn.model.errors import UnavailableError
 from firn.model.maintenance import OffsetRange
+from firn.model.progress import FilteredRange
 from firn_spark.kafka import gaps
 from firn_spark.kafka.gaps import Found, find_records
 
@@ -77,6 +78,14 @@ def test_a_long_search_ends_and_leaves_the_rest_unknown(monkeypatch: pytest.Monk
     assert (found.records, consumer.read) == (0, 50)
     assert found.unknown == 450
     assert (len(found.unsearched), found.unsearched[0], found.ranges) == (450, OffsetRange(0, 100, 101), [])
+
+
+def test_filtered_records_are_not_missing_up_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    ranges = {0: [FilteredRange(0, 6, 2), FilteredRange(6, 10, 1), FilteredRange(20, 30, 5)]}
+    found, _ = search(monkeypatch, [1, 5, 6, 9, 15, 20, 21], [(0, 40)], filtered=ranges)
+    assert (found.records, found.first) == (2, (0, 9))
+    assert found.filtered.decided({0: (0, 40)}) == (5, 0)
+    assert found.filtered.decided({0: (1, 29)}) == (1, 4), "ranges that begin earlier or end later are not decided"
 
 
 def test_no_range_needs_no_consumer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,9 +53,10 @@ def test_a_count_changes_the_line_of_an_idle_topic() -> None:
 
 def test_the_counts_of_tasks_add_up() -> None:
     result = TopicResult()
-    stats = '{"rows":1,"dead":0,"skipped":0,"excluded":0,"unrouted":0,"bytes":1,"code":"","path":"","times":{},"partitions":{},"rules":{"a":%d}}'
+    counts = '"rows":1,"dead":0,"skipped":0,"excluded":0,"unrouted":0,"bytes":1,"filtered":{}'
+    stats = '{%s,"code":"","path":"","times":{},"partitions":{},"rules":{"a":%d}}'
     for count in (1, 2):
-        result.add(Kind.STATS, stats % count)
+        result.add(Kind.STATS, stats % (counts, count))
     assert result.rules == {"a": 3}
 
 

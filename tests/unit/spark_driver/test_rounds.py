@@ -102,6 +102,7 @@ def test_results_of_tasks_are_added_up() -> None:
         "path": "$.id",
         "times": {"at": [3, 1, "s", 5]},
         "rules": {},
+        "filtered": {},
     }
     results = parse_results(
         [

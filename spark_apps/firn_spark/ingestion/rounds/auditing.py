@@ -37,7 +37,8 @@ def empty_offsets(passed: Passed, result: TopicResult) -> int:
 
 
 def _landed(result: TopicResult) -> int:
-    return result.rows + result.dead_rows + result.skipped + result.excluded + result.unrouted
+    left_out = result.skipped + result.excluded + result.unrouted + sum(result.filtered.values())
+    return result.rows + result.dead_rows + left_out
 
 
 def _of_records(ranges: Ranges, result: TopicResult) -> str:

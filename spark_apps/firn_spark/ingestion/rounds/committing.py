@@ -2,14 +2,15 @@
 
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import structlog
 
 from firn.model.errors import CorruptDataError
-from firn.model.progress import Gap, HaltedAt, Offsets
+from firn.model.progress import FilteredRange, Gap, HaltedAt, Offsets
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover
 from firn_spark.ingestion.rounds import auditing
@@ -117,7 +118,12 @@ class TopicCommits:
                     self._committer.discard(topic.table.java, result.data)
                 raise
         if result.landed or topic.gaps or _empty_is_due(topic, ranges, reached):
-            self._commit_rows(topic, result, offsets, reached if result.skipped else {}, started)
+            passed = {
+                part: FilteredRange(start, reached[part], result.filtered[part])
+                for part, (start, _) in ranges.items()
+                if part in result.filtered
+            }
+            self._commit_rows(topic, result, offsets, reached if result.skipped else {}, started, passed)
         self._meter.audited(topic, empty, agrees=True)
         self._preparation.follow_table(topic)
         topic.reading.position.update(reached)
@@ -129,6 +135,7 @@ class TopicCommits:
         topic.totals.rows += result.rows
         topic.totals.dead += result.dead_rows
         topic.totals.skipped += result.skipped
+        topic.totals.filtered += sum(result.filtered.values())
         topic.recent.add(result.rows, result.dead_rows + result.skipped, result.code, result.path)
         topic.recent.add_times(result.times)
         topic.count_failed(result.rules)
@@ -194,7 +201,13 @@ class TopicCommits:
         self._failpoints.reach("after-dlq-commit")
 
     def _commit_rows(
-        self, topic: Topic, result: TopicResult, offsets: Offsets, skipped: Offsets, started: float
+        self,
+        topic: Topic,
+        result: TopicResult,
+        offsets: Offsets,
+        skipped: Offsets,
+        started: float,
+        filtered: Mapping[int, FilteredRange] = MappingProxyType({}),
     ) -> None:
         assert topic.epoch is not None
         gaps = topic.gaps
@@ -213,6 +226,8 @@ class TopicCommits:
                 keep_ms=topic.job.keep_snapshots_ms,
                 gaps=gaps,
                 skipped=skipped,
+                filtered=filtered,
+                log_starts=topic.reading.log_starts,
                 records=result.landed,
                 leader_epochs=topic.reading.leader_epochs,
                 other_key=takeover.key_of(topic.job),

@@ -48,6 +48,8 @@ class TopicResult:
     excluded: int = 0
     unrouted: int = 0
     """Records that go to other tables of the topic."""
+    filtered: dict[int, int] = field(default_factory=dict)
+    """Partition -> number of records that the filter left out."""
     bytes: int = 0
     records: int = 0
     partitions: dict[int, tuple[int, int, int]] = field(default_factory=dict)
@@ -100,6 +102,8 @@ class TopicResult:
         self.skipped += stats["skipped"]
         self.excluded += stats["excluded"]
         self.unrouted += stats["unrouted"]
+        for text, filtered in stats["filtered"].items():
+            self.filtered[int(text)] = self.filtered.get(int(text), 0) + filtered
         self.bytes += stats["bytes"]
         if stats["code"]:
             self.code, self.path = stats["code"], stats["path"]
@@ -121,7 +125,7 @@ class TopicResult:
     @property
     def landed(self) -> bool:
         """True if the tasks found records of the table."""
-        return bool(self.rows or self.dead_rows or self.skipped or self.excluded)
+        return bool(self.rows or self.dead_rows or self.skipped or self.excluded or self.filtered)
 
 
 def parse_results(rows: Iterable[tuple[str, str, str]]) -> dict[str, TopicResult]:

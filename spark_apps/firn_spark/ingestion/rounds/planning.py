@@ -52,6 +52,7 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
             fail(topic, unanswered[topic])
             continue
         _skip_deleted(topic, first)
+        topic.reading.log_starts = first
         topic.observe(now, {part: end.offset for part, end in last.items()})
         ranges = _ranges(topic, topic.behind(), room * topic.fence.share(now))
         if ranges:

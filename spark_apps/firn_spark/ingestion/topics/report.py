@@ -51,7 +51,7 @@ def _idle_values(topic: Topic, now: float) -> tuple[object, ...] | None:
         topic.publishing.report, topic.job, log.live, bool(log.ends), reading.topic, topic.backfilling, topic.prepared,
         topic.halted, attempts.failures, attempts.error, topic.letters.landed is None,
         table.uuid, table.location, table.error, table.landed, table.losses, table.proposed,
-        totals.last_commit, totals.rows, totals.dead, totals.skipped, totals.failed_rules, topic.recent, topic.recent.changes,
+        totals.last_commit, totals.rows, totals.dead, totals.skipped, totals.filtered, totals.failed_rules, topic.recent, topic.recent.changes,
     )  # fmt: skip
 
 
@@ -84,6 +84,7 @@ def progress_of(topic: Topic, now: float, wall: float) -> TopicProgress:
         rows=totals.rows,
         dead_letters=totals.dead,
         skipped=totals.skipped,
+        filtered=totals.filtered,
         dead_letter_table=topic.job.table.dead_letters_identifier if topic.letters.landed is not None else None,
         halted_at=topic.halted,
         recent=topic.recent.report(),

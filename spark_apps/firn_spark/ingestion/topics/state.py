@@ -225,6 +225,8 @@ class Reading:
     empty_since: float | None = None
     empty_records: int = 0
     """Offsets read since the last commit in which there was nothing to land."""
+    log_starts: Offsets = field(default_factory=dict)
+    """First offset of the log by partition, when the last round was planned."""
     deleted: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Partition -> offsets that the log deleted before they landed, which no commit has recorded yet."""
     uncommitted: int = 0
@@ -464,6 +466,7 @@ class Totals:
     rows: int = 0
     dead: int = 0
     skipped: int = 0
+    filtered: int = 0
     failed_rules: Mapping[str, int] = field(default_factory=dict)
     """Quality rule -> records that failed it. Replaced, not changed."""
     last_commit: float | None = None

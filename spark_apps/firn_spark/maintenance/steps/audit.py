@@ -19,7 +19,7 @@ from pyspark.sql import functions
 from firn.model import names
 from firn.model.errors import FirnError
 from firn.model.maintenance import MOST_RANGES, AuditReport, OffsetRange, covering
-from firn.model.progress import AuditFrom, Offsets, View, outside
+from firn.model.progress import AuditFrom, Filtered, FilteredRange, Offsets, View, joined_ranges, outside
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
@@ -169,7 +169,9 @@ def _compare(
         may()
         counted.add(window, rows.chunks(window))
     may()
-    found = find_records(client_config(kafka.connection), topic, counted.gaps, may)
+    filtered = joined_ranges(_filtered(each) for each in read)
+    found = find_records(client_config(kafka.connection), topic, counted.gaps, may, filtered=filtered)
+    left_out, unsure = found.filtered.decided(_decided(bounds, decided.offsets))
     beyond = [part.beyond(each.landed.offsets) for part, each in zip(parts, read, strict=True)]
     stray = sum(count for count, _, _ in beyond)
     missing = {
@@ -184,7 +186,8 @@ def _compare(
         missing=found.records,
         doubled=0 if decided.mixed else counted.doubled,
         stray=0 if decided.mixed else stray,
-        unproved=counted.undecided + found.unknown + (counted.doubled + stray if decided.mixed else 0),
+        filtered=left_out,
+        unproved=counted.undecided + found.unknown + unsure + (counted.doubled + stray if decided.mixed else 0),
         **(missing if found.records else {}),
         **(surplus if not decided.mixed else {}),
     )
@@ -204,6 +207,19 @@ def together(landed: Sequence[Offsets]) -> Offsets:
         for part, offset in first.items()
         if all(part in other for other in others)
     }
+
+
+def _filtered(read: _Read) -> Mapping[int, Sequence[FilteredRange]]:
+    properties, view = read.source.table.properties(), read.view
+    known = Filtered.read(properties.get(key_of(names.TABLE_FILTERED, view)))
+    # No earlier version of Firn commits to a shared table.
+    commit = known.commit if view is not None else properties.get(names.SUMMARY_COMMIT_ID)
+    return known.as_of(commit, read.landed.topic_id).ranges
+
+
+def _decided(bounds: Bounds, since: Offsets) -> dict[int, tuple[int, int]]:
+    """Return the bounds without the offsets for which the audit cannot decide."""
+    return {part: (max(start, since.get(part, 0)), end) for part, (start, end) in bounds.items()}
 
 
 def compared(starts: Offsets, landed: Offsets) -> dict[int, tuple[int, int]]:

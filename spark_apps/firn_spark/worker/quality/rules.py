@@ -59,6 +59,25 @@ class Rules:
         return found
 
 
+class Filter:
+    """The filter of a topic, ready for its table."""
+
+    def __init__(self, condition: str, columns: Sequence[Column]) -> None:
+        """Compile the condition for a table with these columns. Raises InvalidSpecError if it does not fit the table."""
+        try:
+            self._check = kernel(bind(condition, columns))
+        except InvalidSpecError as error:
+            raise InvalidSpecError(f"spec.schema.filter: {error}", reason=error.reason) from None
+        except pa.ArrowInvalid as error:
+            raise InvalidSpecError(f"spec.schema.filter: {error}") from error
+
+    def left_out(self, columns: Mapping[str, pa.Array]) -> Mask:
+        """Return the rows that do not land: those for which the condition is false or null, as with WHERE in SQL."""
+        passed = self._check(columns)
+        mask: Mask = ~call("coalesce", passed, pa.scalar(False)).to_numpy(zero_copy_only=False)
+        return mask
+
+
 def first_errors(failures: Iterable[Failures]) -> dict[int, FailedRule]:
     """Return the cause for each record that fails a rule other than Count: the first rule with Halt, else the first one."""
     errors: dict[int, FailedRule] = {}
