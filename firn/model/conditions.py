@@ -137,6 +137,9 @@ Correct the Secret or the grants."""
     """TopicReady: `spec.partitions` is lower than the topic's number of partitions. Raise it, or remove it."""
     CATALOG_UNREACHABLE = "CatalogUnreachable"
     """TableReady, DeletionBlocked: The catalog or its object store does not answer. Check both, and `catalogs` in the values."""
+    FORMAT_UNSUPPORTED = "FormatUnsupported"
+    """TableReady: The catalog does not accept tables of this format version. \
+Upgrade the catalog, or create the resource again with `spec.table.formatVersion: 2`."""
     REGISTRY_UNREACHABLE = "RegistryUnreachable"
     """TableReady: The schema registry does not answer, or its URL is that of another server. \
 Check the registry, the network and `registries` in the values."""

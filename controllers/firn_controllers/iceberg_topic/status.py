@@ -348,7 +348,13 @@ def _table_of_driver(observed: ObservedTopic, findings: TopicFindings, target: T
     """Report a table that only the driver can write. It matches once a driver that has this spec reports so."""
     progress = observed.progress if observed.group.heard else None
     if progress is not None and progress.generation == observed.entry.generation:
-        reasons = (Reason.CATALOG_UNREACHABLE, Reason.ACCESS_DENIED, Reason.SCHEMA_INCOMPATIBLE, Reason.PENDING)
+        reasons = (
+            Reason.CATALOG_UNREACHABLE,
+            Reason.ACCESS_DENIED,
+            Reason.SCHEMA_INCOMPATIBLE,
+            Reason.FORMAT_UNSUPPORTED,
+            Reason.PENDING,
+        )
         if progress.table_reason in reasons:
             return Verdict("False", Reason(progress.table_reason), steady(progress.table_message))
         if progress.table_ready and progress.state in PREPARED:

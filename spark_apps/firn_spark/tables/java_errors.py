@@ -1,5 +1,6 @@
 """Java exceptions, translated into errors that show which party has to act."""
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from firn.model.errors import (
     is_denial,
     table_is_ahead,
 )
+from firn.model.jobs import TableTarget
 from firn_spark.credentials import without_secrets
 
 JAVA_ERRORS = (Py4JError, CapturedException)
@@ -99,8 +101,27 @@ _DENIED_SIGNS = (
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
 )
+_UNSUPPORTED = re.compile(r"(unsupported|not support|not allow|invalid|unknown).{0,40}format.?version", re.IGNORECASE)
+"""Message of a catalog, or of its version of Iceberg, about a format version that it does not have."""
 _AHEAD = "Invalid update timestamp"
 """Iceberg rejects a change that is over a minute older than the newest one (constructor of TableMetadata)."""
+
+
+def translate_change(error: Exception, target: TableTarget, name: str = "") -> FirnError:
+    """Translate one of `JAVA_ERRORS` of the creation or a change of a table: that of ``target``, or the table ``name`` beside it."""
+    subject = f"table {target.catalog}.{target.namespace}.{name or target.name}"
+    refused = next((cause.message for cause in causes(error) if _UNSUPPORTED.search(cause.message)), None)
+    if refused is None:
+        return translate(error, subject)
+    return _format_refused(subject, target, without_secrets(refused)[:200])
+
+
+def _format_refused(subject: str, target: TableTarget, cause: str) -> UnavailableError:
+    return UnavailableError(
+        f"{subject}: catalog {target.catalog} does not accept tables of format version {target.format_version}: {cause}; upgrade the"
+        " catalog, or create this IcebergTopic again with spec.table.formatVersion: 2",
+        reason=Reason.FORMAT_UNSUPPORTED,
+    )
 
 
 def translate(error: Exception, subject: str) -> FirnError:

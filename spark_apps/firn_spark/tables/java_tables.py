@@ -24,7 +24,7 @@ from firn.tables.renames import Fields, FormerNames, Renaming
 from firn_spark.jvm import elements, json_node, texts
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.columns import fields, followed, needed_ids
-from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate
+from firn_spark.tables.java_errors import JAVA_ERRORS, causes, java_class, translate, translate_change
 from firn_spark.tables.vended import io_properties
 from firn_spark.worker.data_files import TableSpec
 
@@ -182,7 +182,7 @@ class Tables:
             if max(target.format_version, table.operations().current().formatVersion()) == 3:
                 self._evolve_v3(table, target, self.claimant(job), job.record_schema.evolution)
         except JAVA_ERRORS as error:
-            raise translate(error, f"table {target.identifier}") from error
+            raise translate_change(error, target) from error
         return table
 
     def follow(self, table: Any, job: IngestJob) -> Followed:
@@ -222,7 +222,6 @@ class Tables:
 
         Returns the existing table if another writer created it first.
         """
-        identifier = f"{target.catalog}.{target.namespace}.{name}"
         iceberg = self.jvm.org.apache.iceberg
         try:
             catalog = self._catalogs.get(target.catalog)
@@ -261,7 +260,7 @@ class Tables:
                 existing = self.load(target.catalog, target.namespace, name)
                 if existing is not None:
                     return existing
-            raise translate(error, f"table {identifier}") from error
+            raise translate_change(error, target, name) from error
 
     def claimant(self, job: IngestJob) -> Claimant:
         """Return the resource of a contract, as the owner of its tables."""

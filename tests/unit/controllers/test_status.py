@@ -182,6 +182,10 @@ ROWS = [
         id="a version 3 table that the driver may not create",
     ),
     pytest.param(
+        landing(manifest=gen.topic(table=V3), progress=gen.progress(state="Starting", table_reason="FormatUnsupported", table_message="no v3")),
+        replace(HEALTHY, table=None, table_missing=True), "TableReady", "False", "FormatUnsupported", id="a catalog without the format version",
+    ),
+    pytest.param(
         landing(manifest=gen.topic(table=V3), progress=gen.progress(table_ready=True)), FORMAT_3, "TableReady", "True", "Created",
         id="a version 3 table that the driver read",
     ),
@@ -313,6 +317,7 @@ def test_every_row_of_the_public_table_is_produced() -> None:
     }  # fmt: skip
     assert by_type["TableReady"] == {
         "Created", "Adopted", "CatalogUnreachable", "AccessDenied", "SchemaIncompatible", "WaitingForDriver", "Pending",
+        "FormatUnsupported",
     }  # fmt: skip
     assert by_type["Fresh"] == {"WithinTarget", "Behind", "RetentionNear", "Backfilling", "NoRecords", "Unknown"}
 

@@ -16,15 +16,18 @@ from structlog.testing import capture_logs
 
 from firn.model import names
 from firn.model.errors import AccessDeniedError, CommitUnknownError, InvalidSpecError, NotReadyError, UnavailableError
+from firn.model.jobs import TableTarget
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.rounds.failures import classify, fail
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics.report import progress_of
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import INGEST, Committer, Landed
-from firn_spark.tables.java_errors import translate
+from firn_spark.tables.java_errors import translate, translate_change
 from firn_spark.tables.java_tables import Tables
 from tests.unit.spark_driver.topic import topic
+
+TARGET = TableTarget(catalog="lake", namespace="shop", name="orders", format_version=3)
 
 
 class Thrown:
@@ -188,3 +191,28 @@ def test_java_errors_take_a_line_and_python_bugs_keep_their_trace() -> None:
         fail(topic(), bug)
         fail(topic(), setting)
     assert [log["exc_info"] for log in logs] == [bug, None]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unsupported format version: v3 (supported: v2)",
+        "Cannot upgrade table to unsupported format version: v3 (supported: v2)",
+        "Malformed request: format-version 3 is not allowed, invalid format-version",
+    ],
+)
+def test_a_catalog_without_the_format_version_is_named_with_the_next_step(message: str) -> None:
+    error = translate_change(py4j(Thrown("org.apache.iceberg.exceptions.BadRequestException", message)), TARGET)
+    assert (type(error), error.reason) == (UnavailableError, "FormatUnsupported")
+    assert str(error).startswith("table lake.shop.orders: catalog lake does not accept tables of format version 3: ")
+    assert str(error).endswith(
+        "upgrade the catalog, or create this IcebergTopic again with spec.table.formatVersion: 2"
+    )
+
+
+def test_other_failures_of_a_change_are_translated_as_before() -> None:
+    error = translate_change(illegal(), TARGET, "orders__dlq")
+    assert (type(error), str(error)) == (
+        InvalidSpecError,
+        "table lake.shop.orders__dlq: IllegalArgumentException: no such file io",
+    )
