@@ -41,6 +41,7 @@ from dataclasses import dataclass
 from decimal import Context, Decimal
 from typing import Any
 
+from firn.decoders import defaults
 from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
 from firn.decoders.json_limits import (
     EPOCHS,
@@ -49,9 +50,9 @@ from firn.decoders.json_limits import (
     MAX_MICROSECONDS,
     MAX_ZONE_MINUTES,
 )
-from firn.decoders.json_trees import Fraction as _Fraction
-from firn.decoders.json_trees import Integer as _Integer
-from firn.decoders.json_trees import Object as _Object
+from firn.decoders.json_variants import Fraction as _Fraction
+from firn.decoders.json_variants import Integer as _Integer
+from firn.decoders.json_variants import Object as _Object
 from firn.decoders.json_variants import encoded
 from firn.model.jobs import Column, Epoch
 from firn.tables import renames, types
@@ -503,6 +504,11 @@ def _members(
         )
         for column in columns
     ]
+    given = {
+        place: plan[place][2](parse(defaults.token(types.parse(column.type), column.default).encode()))
+        for place, column in enumerate(columns)
+        if column.default is not None
+    }
 
     def read(value: _Object) -> list[Any]:
         values: list[Any] = [None] * len(plan)
@@ -528,6 +534,8 @@ def _members(
                     values[place] = convert(item)
                 except BadRecordError as error:
                     raise error.within(f".{name}") from None
+            elif place in given and place not in seen:
+                values[place] = given[place]
             elif required:
                 state = "is null" if place in seen else "is missing"
                 raise BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, f"a required field {state}").within(

@@ -11,7 +11,6 @@ from decimal import Decimal
 from typing import Any
 
 from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
-from firn.decoders.json_trees import Fraction, Integer, Object
 
 MOST_BYTES = 16 * 1024 * 1024
 """Most bytes of a variant that Spark 4.0 reads."""
@@ -27,6 +26,24 @@ _INTEGERS = ((1, 3), (2, 4), (4, 5), (8, 6))
 _DECIMALS = ((9, 4, 8), (18, 8, 9), (38, 16, 10))
 """Most digits of decimals, their bytes, and their primitive type."""
 _VERSION, _SORTED = 1, 0x10
+
+
+class Integer(str):
+    """The text of a JSON number without fraction and exponent."""
+
+    __slots__ = ()
+
+
+class Fraction(str):
+    """The text of a JSON number with a fraction or an exponent."""
+
+    __slots__ = ()
+
+
+class Object(list[tuple[str, Any]]):
+    """The members of a JSON object, in order."""
+
+    __slots__ = ()
 
 
 def encoded(value: Any) -> dict[str, bytes]:

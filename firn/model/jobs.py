@@ -33,6 +33,8 @@ class Column(Contract):
     doc: str | None = None
     epoch: Epoch = "ms"
     """Unit of integers in timestamps of the column."""
+    default: str | None = Field(default=None, exclude_if=lambda text: text is None)
+    """Value of the column in records without the field, as text (`firn.decoders.defaults`)."""
 
 
 class Rename(Contract):

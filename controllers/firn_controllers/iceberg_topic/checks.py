@@ -365,6 +365,14 @@ def format_version_fits(observed: ObservedTopic) -> Failure | None:
                 f"spec.schema: column {column.name} has the type {kind}, which tables of format version {observed.target.format_version} do"
                 " not have; set spec.table.formatVersion: 3, or choose another type",
             )
+    key = observed.schema.key
+    for column in (*observed.schema.fields, *(key.fields if key is not None else ())):
+        if column.default is not None:
+            return Failure(
+                Reason.BAD_SCHEMA,
+                f"spec.schema.fields: {column.name}: tables of format version {observed.target.format_version} have no defaults; set"
+                " spec.table.formatVersion: 3, or remove default",
+            )
     return None
 
 

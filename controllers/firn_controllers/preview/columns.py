@@ -131,6 +131,11 @@ def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, st
         yield "required", f"column {name} of table {table} becomes optional, which cannot be undone", "true", "false"
     if before.doc != after.doc and after.doc is not None:
         yield "doc", f"the comment of column {name} changes", before.doc or "", after.doc
+    if before.default != after.default:
+        text = f"later records without {name} have this value in column {name} of table {table}"
+        if after.default is None:
+            text = f"column {name} of table {table} is null in later records without {name}"
+        yield "default", text, before.default or "", after.default or ""
     if before.epoch != after.epoch:
         yield (
             "epoch",

@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule
 from firn.api.structural import Schema, structural, unchecked
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
-from firn.decoders import checks
+from firn.decoders import checks, defaults
 from firn.model import durations, names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -114,6 +114,11 @@ class FieldSpec(ApiModel):
         default=None,
         description="Unit of integers in a timestamp or timestamptz, which count from 1970 in UTC: s, ms, us or ns. It also applies to times"
         " inside a list, map or struct. Default: ms. A change applies to records that land later.",
+    )
+    default: BoundedText | None = Field(
+        default=None,
+        description="Value of the column in records without this member, and in rows before the column, as text. A member that is null stays"
+        " null. The type can be boolean, int, long, float, double, decimal(P,S), string, date or uuid. It needs table.formatVersion: 3.",
     )
 
 
@@ -1540,8 +1545,22 @@ def _columns_of(fields: Sequence[FieldSpec]) -> tuple[Column, ...]:
             raise _bad_schema(f"{field.name}: {error}") from error
         if field.epoch is not None and "timestamp" not in str(kind):
             raise _bad_schema(f"{field.name}: epoch is for timestamps, and the type is {kind}; remove epoch")
+        if field.default is not None:
+            try:
+                defaults.json_value(kind, field.default)
+            except InvalidSpecError as error:
+                raise _bad_schema(f"{field.name}: {error}") from error
         epoch = field.epoch or "ms"
-        found.append(Column(name=field.name, type=str(kind), required=field.required, doc=field.doc, epoch=epoch))
+        found.append(
+            Column(
+                name=field.name,
+                type=str(kind),
+                required=field.required,
+                doc=field.doc,
+                epoch=epoch,
+                default=field.default,
+            )
+        )
     if len(seen) < len(found):
         raise _bad_schema("two fields have the same name; rename one of them")
     return tuple(found)

@@ -13,6 +13,7 @@ from typing import Any
 import structlog
 from py4j.protocol import Py4JJavaError
 
+from firn.decoders import defaults
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError
 from firn.model.jobs import Column, Evolution, IngestJob, RecordSchema, Rename, TableTarget
@@ -45,10 +46,18 @@ def schema_json(columns: Sequence[Column]) -> str:
             "required": column.required,
             "type": type_json(types.parse(column.type), ids),
             **({"doc": column.doc} if column.doc else {}),
+            **_defaults(column),
         }
         for number, column in zip(tops, columns, strict=True)
     ]
     return json.dumps({"type": "struct", "schema-id": 0, "fields": made})
+
+
+def _defaults(column: Column) -> dict[str, Any]:
+    if column.default is None:
+        return {}
+    value = defaults.json_value(types.parse(column.type), column.default)
+    return {"initial-default": value, "write-default": value}
 
 
 def type_json(kind: types.Type, ids: Iterator[int]) -> Any:
@@ -310,6 +319,9 @@ class Tables:
         """Add and change columns. ``of_fields`` has the fields of columns that are versions."""
         iceberg = self.jvm.org.apache.iceberg
         present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
+        if table.operations().current().formatVersion() < target.format_version == 3:
+            # The version before has not the types and the defaults of new columns.
+            _set(table, {"format-version": "3"})
         changed: list[Column] = []
         for column in columns:
             field = present.get(column.name)
@@ -325,7 +337,9 @@ class Tables:
                         reason=Reason.SCHEMA_INCOMPATIBLE,
                     )
                 changed.append(column)
-            elif field["required"] and not column.required:
+            elif (field["required"] and not column.required) or (
+                column.default is not None and _defaults(column)["write-default"] != field.get("write-default")
+            ):
                 changed.append(column)
         missing = {name for name, field in present.items() if field["required"] and "write-default" not in field}
         missing -= {column.name for column in columns}
@@ -337,23 +351,37 @@ class Tables:
             )
         if changed:
             # Existing rows have no value for a new column, so it cannot be required.
-            union = schema_json(
-                [
-                    column if column.name in present else column.model_copy(update={"required": False})
-                    for column in changed
-                ]
-            )
+            wanted_columns = [
+                column if column.name in present else column.model_copy(update={"required": False})
+                for column in changed
+            ]
             made = {column.name: of_fields[column.name] for column in changed if column.name in of_fields}
             if not made:
-                table.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
+                self._change(table.updateSchema(), wanted_columns, present)
                 return
             # A driver that finds the column without its field would make another one.
             transaction = table.newTransaction()
-            transaction.updateSchema().unionByNameWith(iceberg.SchemaParser.fromJson(union)).commit()
+            self._change(transaction.updateSchema(), wanted_columns, present)
             after = fields(self.jvm, transaction.table().schema())
             _set(transaction, versions.properties(texts(table.properties()), after, made))
             transaction.commitTransaction()
             table.refresh()
+
+    def _change(self, update: Any, columns: Sequence[Column], present: Mapping[str, Any]) -> None:
+        """Add columns, with their defaults, or make them wider, optional or give them another default. Commit it."""
+        parser = self.jvm.org.apache.iceberg.SchemaParser
+        others = [column for column in columns if column.default is None or column.name in present]
+        if others:
+            update.unionByNameWith(parser.fromJson(schema_json([_without_default(each) for each in others])))
+        for column in columns:
+            if column.default is None:
+                continue
+            field = parser.fromJson(schema_json([column])).findField(1)
+            if column.name not in present:
+                update.addColumn(column.name, field.type(), column.doc, field.initialDefaultLiteral())
+            else:
+                update.updateColumnDefault(column.name, field.writeDefaultLiteral())
+        update.commit()
 
     def _drop(self, table: Any, schema: RecordSchema) -> None:
         """Drop the columns that the contract no longer has, if they are approved. Data files keep them."""
@@ -455,6 +483,10 @@ class Tables:
             array[0] = name
             self._namespaces[name] = self.jvm.org.apache.iceberg.catalog.Namespace.of(array)
         return self._namespaces[name]
+
+
+def _without_default(column: Column) -> Column:
+    return column.model_copy(update={"default": None})
 
 
 def _set(table: Any, properties: Mapping[str, str]) -> None:

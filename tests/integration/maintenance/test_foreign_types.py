@@ -120,3 +120,23 @@ def test_nanoseconds_are_in_the_files(lake: Lake) -> None:
     )
     assert bound == 1_700_000_000_123_456_789
     assert str(pq.read_schema(lake.path(str(task.file().location()))).field("fine").type) == "timestamp[ns]"
+
+
+def test_a_table_gets_the_version_before_the_columns_that_need_it(lake: Lake) -> None:
+    topic = lake.topic()
+    topic.ingest()
+    target = topic.job.table.model_copy(update={"format_version": 3})
+    topic.job = topic.job.model_copy(update={"table": target})
+    evolve(topic, Column(name="loose", type="variant"), Column(name="usual", type="decimal(9, 2)", default="1.5"))
+    topic.ingest(more={"loose": [1]})
+    topic.ingest(more={"usual": None})
+    rows = topic.sql_rows("SELECT to_json(loose) AS text, CAST(usual AS STRING) AS usual FROM {t} ORDER BY id")
+    assert [(row["text"], row["usual"]) for row in rows] == [(None, "1.50")] * 10 + [("[1]", "1.50")] * 10 + [
+        (None, None)
+    ] * 10
+    fields = topic.job.record_schema.fields
+    changed = fields[-1].model_copy(update={"default": "2.5"})
+    schema = topic.job.record_schema.model_copy(update={"fields": (*fields[:-1], changed)})
+    topic.job = topic.job.model_copy(update={"record_schema": schema})
+    column = topic.tables.ensure(topic.job).schema().findField("usual")
+    assert (str(column.initialDefault()), str(column.writeDefault())) == ("1.50", "2.50")

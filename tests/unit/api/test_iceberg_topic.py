@@ -279,6 +279,14 @@ def test_a_bad_avro_schema_names_the_cause(text: str, problem: str) -> None:
             [{"name": "a", "type": "long", "epoch": "s"}],
             "a: epoch is for timestamps, and the type is long",
         ),
+        (
+            [{"name": "a", "type": "int", "default": "x"}],
+            "a: the default 'x' is not a value of the type int; correct it",
+        ),
+        (
+            [{"name": "a", "type": "time", "default": "x"}],
+            "a: a field of type time cannot have a default; choose one of",
+        ),
         ([{"name": "_kafka", "type": "int"}], "_kafka: names that start with _kafka"),
         ([{"name": "_kafka_offset", "type": "int"}], "_kafka_offset: names that start with _kafka"),
     ],

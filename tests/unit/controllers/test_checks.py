@@ -61,6 +61,12 @@ def fields(*columns: tuple[str, str]) -> dict[str, Any]:
             id="a type of format version 3",
         ),
         pytest.param(
+            {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int", "default": "1"}]}},
+            Reason.BAD_SCHEMA,
+            "spec.schema.fields: a: tables of format version 2 have no defaults; set spec.table.formatVersion: 3",
+            id="a default without format version 3",
+        ),
+        pytest.param(
             {"topicName": "orders__dlq"},
             Reason.RESOURCE_CONFLICT,
             "another table.name",

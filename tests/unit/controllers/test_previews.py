@@ -105,6 +105,13 @@ CHANGES: list[tuple[Manifest, str]] = [
 """Changed parts of a spec, and the single effect of each."""
 
 
+def test_a_default_is_listed() -> None:
+    effects = preview(live(), wanted(schema=field(0, default="7"), table={"formatVersion": 3}))
+    found = {effect.field: (effect.before, effect.after, effect.text) for effect in effects}
+    text = "later records without id have this value in column id of table lake.demo.orders"
+    assert found["spec.schema.fields[id].default"] == ("", "7", text)
+
+
 def test_a_column_for_other_members_is_listed() -> None:
     spec = {"schema": json_schema(unknownFields="Keep", unknownFieldsColumn="others"), "table": {"formatVersion": 3}}
     effects = {effect.field: effect.text for effect in preview(live(), wanted(**spec))}

@@ -68,7 +68,7 @@ NEW: dict[str, dict[str, Any]] = {
         "quality_rules": [{"name": "plausible", "check": "at is not null", "on_fail": "Count"}],
         "filter": "at is not null",
         "record_schema": {
-            "fields": [{"name": "at", "type": "timestamptz", "epoch": "s"}],
+            "fields": [{"name": "at", "type": "timestamptz", "epoch": "s", "default": "1"}],
             "unknown_column": "others",
             "text": "{}",
             "framing": "Registry",
@@ -82,7 +82,7 @@ NEW: dict[str, dict[str, Any]] = {
             "message": "shop.v1.Order",
             "key": {
                 "columns": "Struct",
-                "fields": [{"name": "at", "type": "date", "required": True, "doc": "d", "epoch": "s"}],
+                "fields": [{"name": "at", "type": "date", "required": True, "doc": "d", "epoch": "s", "default": "2"}],
                 "decoding": {"format": "Avro", "text": "{}", "framing": "Registry", "schema_id": 42},
             },
             "descriptors": "Cg==",

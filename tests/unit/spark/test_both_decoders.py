@@ -37,6 +37,8 @@ FIELDS = (
     Column(name="fine", type="timestamp_ns", epoch="ns"), Column(name="finest", type="timestamptz_ns"),
     Column(name="finer", type="list<timestamptz_ns>", epoch="us"),
     Column(name="loose", type="variant"), Column(name="looser", type="list<variant>"),
+    Column(name="usual", type="int", default="7"), Column(name="named", type="string", default="some\"thing"),
+    Column(name="priced", type="decimal(9, 2)", default="1.5"), Column(name="dated", type="date", default="2020-02-29"),
     Column(name="moments", type="struct<a: list<timestamp>, b: map<string, timestamptz>>", epoch="us"),
     Column(name="deep", type="struct<a: struct<b: list<map<string, struct<c: string, d: date>>>>, e: boolean, f: map<string, list<string>>>"),
 )  # fmt: skip
@@ -412,3 +414,25 @@ def test_both_decoders_agree_on_slices_of_batches() -> None:
 def test_the_fast_decoder_leaves_names_that_need_escapes() -> None:
     fields = (Column(name='a"b', type="int"), Column(name="c\\d", type="int"))
     assert check([json.dumps({'a"b': 1, "c\\d": 2}).encode()], fields) == 0
+
+
+@pytest.mark.parametrize(
+    ("record", "row"),
+    [
+        (b'{"a": 1, "b": "x", "c": 2}', (1, "x", 2)),
+        (b'{"c": 2}', (7, "y", 2)),
+        (b'{"a": null, "c": 2}', (None, "y", 2)),
+        (b'{"b": null, "c": 2}', None),
+        (b'{"a": 1}', None),
+        (None, None),
+    ],
+)
+def test_a_record_without_a_field_has_its_default(record: bytes | None, row: Any) -> None:
+    fields = (
+        Column(name="a", type="int", default="7"),
+        Column(name="b", type="string", required=True, default="y"),
+        Column(name="c", type="long", required=True),
+    )
+    assert check([b'{"a": 5, "b": "z", "c": 1}', record], fields) == 1 + (row is not None)
+    values, _ = read(RecordReader.for_schema(fields, refuse_unknown=False), record)
+    assert values == (list(row) if row is not None else None)

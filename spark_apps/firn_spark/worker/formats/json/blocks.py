@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from firn.decoders import defaults
 from firn.decoders.bad_records import BadRecordError
 from firn.decoders.json import ValueReader, epochs
 from firn.model.jobs import Column, Epoch
@@ -133,6 +135,12 @@ class _Members:
         self._precisions = np.array([precision for precision, _ in digits], np.int64)
         self._scales = np.array([scale for _, scale in digits], np.int64)
         self._required = np.array([field.required for field in fields], bool)
+        self._defaulted = np.array([field.default is not None for field in fields], bool)
+        self._defaults = {
+            place: pa.scalar(_default(kinds[place], field), self._types[place])
+            for place, field in enumerate(fields)
+            if field.default is not None
+        }
         earlier = [(place, name) for place, field in enumerate(fields) for name in former.of(field.name)]
         names = [name.encode() + b'":' for name in (*(field.name for field in fields), *(name for _, name in earlier))]
         self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
@@ -175,6 +183,10 @@ class _Members:
             else:
                 values = block.small[slot] if kind in _SMALL else block.numbers[slot]
                 columns.append(_numbers(kind, type_, values, valid[place]))
+        for place, default in self._defaults.items():
+            if block.absent[place].any():
+                absent = pa.array(block.absent[place] & vouched)
+                columns[place] = pc.call_function("if_else", [absent, default, columns[place]])
         return columns, vouched
 
     def _read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> "_Block":
@@ -186,6 +198,7 @@ class _Members:
             offsets=np.zeros((texts, count + 1), np.int32),
             texts=[],
             valid=np.empty((width, count), np.uint8),
+            absent=np.zeros((width, count) if self._defaults else (0, 0), bool),
             vouched=np.empty(count, bool),
         )
         step = (width, min(arrays.STEP, count))
@@ -205,12 +218,19 @@ class _Members:
             pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
             kernel.read_records(
                 data, firsts, ends, present, begin, end, self._names, self._starts, self._owners, self._kinds,
-                self._precisions, self._scales, self._required, self._refuse_unknown, _POWERS, following, seen, name, *scratch, self._slots,
-                block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.vouched,
+                self._precisions, self._scales, self._required, self._defaulted, self._refuse_unknown, _POWERS, following, seen, name,
+                *scratch, self._slots, block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.absent,
+                block.vouched,
             )  # fmt: skip
             arrays.gather(gathered, pieces, parts)
         block.texts.extend(arrays.joined(parts))
         return block
+
+
+def _default(kind: types.Type, field: Column) -> Any:
+    """Return the default of a field as Arrow stores it."""
+    reader = ValueReader.for_type(kind, refuse_unknown=False, epoch=field.epoch)
+    return reader.read(defaults.token(kind, field.default or "").encode())
 
 
 def _slots(kinds: _Array) -> tuple[_Array, tuple[int, int, int]]:
@@ -237,6 +257,8 @@ class _Block:
     offsets: _Array
     texts: list[bytes]
     valid: _Array
+    absent: _Array
+    """Marks members with a default that an object does not have."""
     vouched: _Array
 
 

@@ -728,7 +728,7 @@ def _same(data, at, names, start, length):
 
 @inlined
 def _record(  # noqa: C901, PLR0913
-    data, at, end, row, names, starts, owners, kinds, precisions, scales, required, refuse_unknown, powers,
+    data, at, end, row, names, starts, owners, kinds, precisions, scales, required, defaulted, refuse_unknown, powers,
     following, seen, scratch, values, lengths, valid,
 ):  # fmt: skip
     """Read one record. Return True if it is vouched for.
@@ -809,7 +809,7 @@ def _record(  # noqa: C901, PLR0913
         return False
     if count < columns:
         for column in range(columns):
-            if required[column] and seen[column] != row:
+            if required[column] and not defaulted[column] and seen[column] != row:
                 return False
     return True
 
@@ -841,10 +841,18 @@ def _store(  # noqa: PLR0913
     return to
 
 
+@inlined
+def _mark_absent(absent, known, defaulted, seen, row, place):
+    """Mark the members with a default that the object at ``place`` does not have. ``row`` is its number in ``seen``."""
+    for column in range(len(absent)):
+        absent[column, place] = known and defaulted[column] and seen[column] != row
+
+
 @njit
 def read_records(  # noqa: PLR0913
-    data, firsts, ends, present, begin, end, names, starts, owners, kinds, precisions, scales, required, refuse_unknown,
-    powers, following, seen, scratch, values, lengths, valid, slots, numbers, small, texts, pieces, offsets, known, vouched,
+    data, firsts, ends, present, begin, end, names, starts, owners, kinds, precisions, scales, required, defaulted,
+    refuse_unknown, powers, following, seen, scratch, values, lengths, valid, slots, numbers, small, texts, pieces, offsets,
+    known, absent, vouched,
 ):  # fmt: skip
     """Read the objects ``begin`` to ``end`` that are present, each from its place in ``firsts`` to that in ``ends``.
 
@@ -860,6 +868,7 @@ def read_records(  # noqa: PLR0913
     ``offsets`` for texts. An opaque member has two rows in ``numbers``, for start and length. In each step,
     ``texts`` receives the texts of the first text member, then those of the second, and so on. ``pieces`` has a row for
     each step, with the end of each member's texts in ``texts``. ``known`` marks the values that are not null.
+    ``absent`` marks the members with a default (``defaulted``) that an object does not have. It is empty without such members.
     ``vouched`` marks the objects whose members are certain.
 
     The function checks no bounds. ``texts`` needs room for the bytes of these objects, and ``offsets[:, begin]`` must be
@@ -878,7 +887,7 @@ def read_records(  # noqa: PLR0913
             if present[base + row]:
                 sure = _record(
                     data, firsts[base + row], ends[base + row], row, names, starts, owners, kinds, precisions, scales, required,
-                    refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
+                    defaulted, refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
                 )  # fmt: skip
             else:
                 sure = True
@@ -886,6 +895,7 @@ def read_records(  # noqa: PLR0913
                     if required[column]:
                         sure = False
             vouched[base + row] = sure
+            _mark_absent(absent, sure and present[base + row], defaulted, seen, row, base + row)
             if not sure:
                 for column in range(columns):
                     valid[column, row] = 0
@@ -1052,8 +1062,8 @@ def warm() -> None:
     powers, scratch, vouched = np.zeros((1, 2), np.uint64), np.zeros(1, np.uint8), np.zeros(1, bool)
     slots, pieces, offsets = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 2), np.int32)
     read_records(
-        data, first, end, present, 0, 1, names, starts, nothing, kind, nothing, nothing, flag, False, powers, np.zeros(2, np.int64),
-        np.full(1, -1), scratch, values, lengths, valid, slots, values, small, texts, pieces, offsets, known, vouched,
+        data, first, end, present, 0, 1, names, starts, nothing, kind, nothing, nothing, flag, flag, False, powers, np.zeros(2, np.int64),
+        np.full(1, -1), scratch, values, lengths, valid, slots, values, small, texts, pieces, offsets, known, np.zeros((0, 0), bool), vouched,
     )  # fmt: skip
     assert vouched[0]
     assert texts[: offsets[0, 1]].tobytes() == b"b"
