@@ -179,6 +179,8 @@ class RecordSchema(Contract):
     unknown_fields: Literal["Ignore", "DeadLetter"] = "Ignore"
     unknown_column: str = Field(default="", exclude_if=lambda name: not name)
     """Name of a column for the members of a JSON record that are not in ``fields``. Empty: the table does not have them."""
+    nanoseconds: bool = Field(default=False, exclude_if=lambda keeps: not keeps)
+    """True if Avro times in nanoseconds are times, and no longs."""
     text: str = Field(default="", exclude_if=lambda text: not text)
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
     """Schemas whose types ``text`` uses."""

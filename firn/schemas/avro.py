@@ -46,8 +46,12 @@ _LOGICAL: Mapping[tuple[str, str], str] = {
     ("long", "local-timestamp-millis"): "timestamp",
     ("long", "local-timestamp-micros"): "timestamp",
     ("string", "uuid"): "uuid",
+    ("long", "timestamp-nanos"): "timestamptz_ns",
+    ("long", "local-timestamp-nanos"): "timestamp_ns",
 }
-"""Primitive type and logical type -> column. Nanoseconds stay longs, because columns of format version 2 have none."""
+"""Primitive type and logical type -> column."""
+_NANOSECONDS = frozenset({"timestamp-nanos", "local-timestamp-nanos"})
+"""Logical types that are longs unless the topic keeps nanoseconds: tables of format version 2 have no such times."""
 
 
 WHOLE = "value"
@@ -133,13 +137,13 @@ Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record
 _Named = FixedBytes | DecimalBytes | Enum | Record
 
 
-def parse(text: str, references: Iterable[str] = ()) -> Record:
+def parse(text: str, references: Iterable[str] = (), *, nanoseconds: bool = False) -> Record:
     """Parse the schema of record values or keys. Raises InvalidSpecError (BadSchema) with cause and place.
 
     A text or a number is a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
-    types the schema uses.
+    types the schema uses. ``nanoseconds``: times in nanoseconds are no longs.
     """
-    parser = _Parser()
+    parser = _Parser(nanoseconds)
     for reference in references:
         parser.node(_document(reference), "", "", 1)
     parsed = parser.node(_document(text), "", "", 1)
@@ -308,6 +312,7 @@ class _Extent:
 class _Parser:
     """Parses the types of a schema. It knows each named type by its full name; None while it reads the fields of the type."""
 
+    nanoseconds: bool = False
     named: dict[str, "_Named | None"] = field(default_factory=dict)
     extents: dict[str, _Extent] = field(default_factory=dict)
     """Extents of records by full name. A record may be used many times, and so may the records in it."""
@@ -348,8 +353,12 @@ class _Parser:
                 return DecimalBytes(*digits)
             case _ if kind in PRIMITIVES:
                 logical = value.get("logicalType")
-                return Scalar(kind, logical if isinstance(logical, str) and (kind, logical) in _LOGICAL else "")
+                known = isinstance(logical, str) and (kind, logical) in _LOGICAL
+                return Scalar(kind, str(logical) if known and self._keeps(str(logical)) else "")
         return self._reference(kind, space, path)
+
+    def _keeps(self, logical: str) -> bool:
+        return self.nanoseconds or logical not in _NANOSECONDS
 
     def _reference(self, name: str, space: str, path: str) -> Node:
         full = name if "." in name or not space else f"{space}.{name}"

@@ -37,7 +37,7 @@ def _found(schema: RecordSchema) -> tuple[Column, ...]:
 
 
 def _record(schema: RecordSchema) -> avro.Record:
-    return avro.renamed(avro.parse(schema.text, schema.references), schema.renames)
+    return avro.renamed(avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds), schema.renames)
 
 
 def aliases(schema: RecordSchema) -> tuple[Rename, ...]:

@@ -23,6 +23,10 @@ _ADVICE = {
         "DeadLetter": "later records with a member that is not in fields become dead letters",
         "Keep": "members that are not in fields are in the variant of later rows",
     },
+    "nanoseconds": {
+        "Keep": "times in nanoseconds become times in later rows, where the table has no column for them yet",
+        "Ignore": "times in nanoseconds are long in later rows, where the table has no column for them yet",
+    },
     "framing": {
         "Registry": "later values begin with the five bytes of a schema registry",
         "None": "later values begin without the five bytes of a schema registry",

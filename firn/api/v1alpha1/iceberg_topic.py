@@ -391,6 +391,10 @@ class SchemaSpec(ApiModel):
             "unknownFieldsColumn beside columns needs otherFields: Keep",
         ),
         Rule(
+            "self.nanoseconds == 'Ignore' || (has(self.format) && self.format == 'Avro')",
+            "nanoseconds: Keep needs format: Avro; in JSON, fields have a type",
+        ),
+        Rule(
             "has(self.text) || self.framing == 'None'",
             "framing needs text; remove framing: values with a registry have these bytes",
         ),
@@ -461,6 +465,11 @@ class SchemaSpec(ApiModel):
         default=None,
         description="Name of a column of type variant, for unknownFields: Keep. It is an object with the members of the record that are not in"
         " fields, or null if there are none. It needs table.formatVersion: 3.",
+    )
+    nanoseconds: Literal["Ignore", "Keep"] = Field(
+        default="Ignore",
+        description="Columns of Avro fields with the logical type timestamp-nanos or local-timestamp-nanos. Ignore: long. Keep: timestamptz_ns"
+        " or timestamp_ns, which needs table.formatVersion: 3. A table that has the columns cannot change between the two.",
     )
     columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,
@@ -1374,6 +1383,7 @@ class IcebergTopic(ApiModel):
                 subject=subject,
                 message=schema.message if schema.message and schema.format == "Protobuf" else "",
                 incompatible=incompatible,
+                nanoseconds=schema.nanoseconds == "Keep",
                 renames=renames,
                 evolution=evolution,
             )
@@ -1391,6 +1401,7 @@ class IcebergTopic(ApiModel):
                 format=SchemaFormat.AVRO,
                 text=schema.text,
                 framing=schema.framing,
+                nanoseconds=schema.nanoseconds == "Keep",
                 renames=renames,
                 evolution=evolution,
             )

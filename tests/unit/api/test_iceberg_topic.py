@@ -405,3 +405,14 @@ def test_a_status_is_written_as_it_was_read() -> None:
         topic(**status).status.model_dump(mode="json", by_alias=True, exclude_none=True, exclude_defaults=True)
         == status
     )
+
+
+def test_nanoseconds_of_avro_are_kept_on_demand() -> None:
+    text = '{"type": "record", "name": "R", "fields": [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-nanos"}}]}'
+    kept = topic({"schema": {"format": "Avro", "text": text, "nanoseconds": "Keep"}}).record_schema()
+    assert (kept.nanoseconds, kept.fields[0].type) == (True, "timestamptz_ns")
+    assert topic({"schema": {"format": "Avro", "text": text}}).record_schema().fields[0].type == "long"
+    registry = topic(
+        {"schema": {"format": "Avro", "registry": {"name": "main"}, "nanoseconds": "Keep"}}
+    ).record_schema()
+    assert registry.nanoseconds

@@ -70,6 +70,7 @@ NEW: dict[str, dict[str, Any]] = {
         "record_schema": {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s", "default": "1"}],
             "unknown_column": "others",
+            "nanoseconds": True,
             "text": "{}",
             "framing": "Registry",
             "references": ["{}"],

@@ -262,3 +262,12 @@ def test_members_of_a_union_keep_their_names_in_another_order() -> None:
         return {name for name, _ in kind.fields}
 
     assert names("a", "b") == names("b", "a") == {"a_Order", "b_Order"}
+
+
+@pytest.mark.parametrize(
+    ("name", "kept"), [("timestamp-nanos", "timestamptz_ns"), ("local-timestamp-nanos", "timestamp_ns")]
+)
+def test_times_in_nanoseconds_are_longs_unless_they_are_kept(name: str, kept: str) -> None:
+    text = json.dumps(record(field("at", logical("long", name))))
+    assert [column.type for column in avro.columns(avro.parse(text))] == ["long"]
+    assert [column.type for column in avro.columns(avro.parse(text, nanoseconds=True))] == [kept]

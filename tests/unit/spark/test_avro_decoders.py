@@ -250,3 +250,24 @@ def test_records_of_wide_rows_are_decoded_in_portions() -> None:
     assert np.concatenate([portion.offsets for portion in portions]).tolist() == list(range(20_000))
     assert decoder.decode(portions[0]).rows.nbytes < 100_000_000
     assert list(Decoder(job(("a", "int")), ingested_at=0).portions(records)) == [records]
+
+
+def test_times_in_nanoseconds_are_kept() -> None:
+    zoned, local = ({"type": "long", "logicalType": name} for name in ("timestamp-nanos", "local-timestamp-nanos"))
+    declared = {
+        "type": "record",
+        "name": "R",
+        "fields": [{"name": "at", "type": zoned}, {"name": "all", "type": {"type": "array", "items": local}}],
+    }
+    text = json.dumps(declared)
+    schema = RecordSchema(
+        format="Avro", text=text, nanoseconds=True, fields=avro.columns(avro.parse(text, nanoseconds=True))
+    )
+    moments = [1_700_000_000_123_456_789, -1, 2**63 - 1]
+    inputs = [number(moment) + number(1) + number(moment) + number(0) for moment in moments]
+    at, every = AvroFormat(schema).decode(fetched(inputs)).arrays
+    assert (str(at.type), str(every.type.value_type)) == ("timestamp[ns, tz=UTC]", "timestamp[ns]")
+    assert plain(at) == moments
+    assert plain(every.flatten()) == moments
+    reader = RecordReader(avro.parse(text, nanoseconds=True))
+    assert [reader.read(content) for content in inputs] == [{"at": moment, "all": [moment]} for moment in moments]

@@ -27,7 +27,9 @@ class AvroFormat:
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for an invalid schema."""
         self._columns = arrow_types.arrow_schema(schema.fields)
-        record = avro.renamed(avro.parse(schema.text, schema.references), schema.renames)
+        record = avro.renamed(
+            avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds), schema.renames
+        )
         self._rows, self._order = fields_of(record.fields, {field.name: field.type for field in self._columns})
         self._reader = RecordReader(record)
         self._framed = schema.framing == "Registry"

@@ -286,6 +286,10 @@ def _time_type(node: Node, other: pa.DataType) -> pa.DataType:
             return pa.timestamp("us", tz="UTC")
         case "local-timestamp-millis" | "local-timestamp-micros":
             return pa.timestamp("us")
+        case "timestamp-nanos":
+            return pa.timestamp("ns", tz="UTC")
+        case "local-timestamp-nanos":
+            return pa.timestamp("ns")
     return other
 
 
