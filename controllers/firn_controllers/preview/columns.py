@@ -18,6 +18,11 @@ _ADVICE = {
         "Decode": "the brokers reject later batches with a record whose value does not fit its schema",
         "None": "the brokers accept any record",
     },
+    "registry.idIn": {
+        "Header": "later values name their schemas in a header; a value without it still begins with an id",
+        "Payload": "later values begin with the ids of their schemas",
+        "None": "the latest schema of the subject reads all later values",
+    },
     "unknownFields": {
         "Ignore": "members that are not in fields are left out of later records",
         "DeadLetter": "later records with a member that is not in fields become dead letters",
@@ -63,6 +68,8 @@ _ADVICE = {
     },
 }
 """Effects by field of the schema and its new value."""
+_JSON = {"", "Json"}
+"""Values of the format of keys that equal none."""
 _UNSET = {"", "Auto", "ByIdentity", "Hold"}
 """Values of the evolution policy that equal none."""
 
@@ -152,8 +159,11 @@ def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, st
 def schema_effect(difference: Difference) -> Effect | None:
     """Return the effect of a field of the schema that changes no column; None for the fields of columns."""
     field = difference.path.removeprefix(f"{SCHEMA}.")
-    if field.startswith(("fields", "renames", "columns", "key.format")):  # Keys have one format.
+    if field.startswith(("fields", "renames", "columns")) or (field == "key.format" and set(difference.texts) <= _JSON):
         return None
+    if field in ("key.format", "key.text", "key.message") or field.startswith("key.registry"):
+        text = "the driver decodes every key that lands later by this; let all records with earlier keys land first"
+        return changed(difference.path, text)
     if field == "text":
         text = "the driver decodes every record that lands later with this schema; let all records of the old schema land first"
         return changed(difference.path, text)

@@ -110,8 +110,11 @@ class Decoder:
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
-        sizes = records.values.lengths() + self._format.row_bytes
-        for begin, end in arrays.portions(sizes, self._format.most_bytes):
+        sizes, most = records.values.lengths() + self._format.row_bytes, self._format.most_bytes
+        of_keys = self._keys.shares(records.keys) if self._keys is not None else None
+        if of_keys is not None:
+            sizes, most = np.maximum(sizes / most, of_keys), 1
+        for begin, end in arrays.portions(sizes, most):
             whole = end - begin == len(records)
             yield records if whole else records.select(np.arange(begin, end))
 

@@ -1,6 +1,7 @@
 """Dead letters come back: a replay decodes them with the current schema, and each record is a row or a letter, exactly once."""
 
 import json
+import uuid
 from typing import Any
 
 import pytest
@@ -11,8 +12,8 @@ from firn.model.errors import ExitCode
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.model.maintenance import ReplayReport, ReplayWork
 from firn.schema_registry import Registered
-from firn_spark.maintenance.replaying import decoding
 from firn_spark.maintenance.steps import audit
+from firn_spark.schemas import registries
 from firn_spark.tables import dead_letters
 from firn_spark.tables.commits import Extras, read_landed
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
@@ -36,11 +37,11 @@ class Letters:
         self.topic_id = "topic-id"
         self.writers: dict[Reference, WriterSchema | Refusal | int] = {}
 
-    def ingest(self, *values: bytes) -> None:
+    def ingest(self, *values: bytes, **more: Any) -> None:
         """Land values as a round does: dead letters first, then the rows."""
         topic = self.topic
         start, topic.end = topic.end, topic.end + len(values)
-        batch = records.batch(list(values), offset=list(range(start, topic.end)))
+        batch = records.batch(list(values), offset=list(range(start, topic.end)), **more)
         moment = dead_letters.moment([self.epoch_landed], dead_letters.now())
         landing = TopicLanding(
             self.job, topic.spec, self.lake.tables.spec(self.dead), writer_schemas=dict(self.writers)
@@ -284,6 +285,9 @@ AVRO = '{"type": "record", "name": "R", "fields": [{"name": "id", "type": "long"
 NAMED, SIZED = AVRO % ', {"name": "name", "type": "string"}', AVRO % ', {"name": "size", "type": "int"}'
 
 
+GUID = uuid.UUID("01234567-89ab-cdef-0123-456789abcdef")
+
+
 class Registry:
     """A schema registry that now has schema 7, of which the driver knew nothing, and schema 9, whose field no column holds."""
 
@@ -294,12 +298,15 @@ class Registry:
         texts = {7: NAMED, 9: SIZED}
         return Registered(number, "AVRO", WriterSchema(text=texts[number])) if number in texts else None
 
+    def id_of(self, guid: str) -> int | None:
+        return 7 if guid == str(GUID) else None
+
     def subjects(self, number: int, *, deleted: bool) -> frozenset[str]:
         return frozenset({"t-value"})
 
 
 def test_letters_of_a_registered_schema_land_and_others_stay(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoding, "SchemaRegistry", Registry)
+    monkeypatch.setattr(registries, "SchemaRegistry", Registry)
     made = Letters(lake)
     subject = Subject(registry="main", name="t-value")
     text = AVRO % ""
@@ -311,6 +318,24 @@ def test_letters_of_a_registered_schema_land_and_others_stay(lake: Lake, monkeyp
     assert (report.landed, report.failures) == (1, {"UnknownSchema": 1, "IncompatibleSchema": 1})
     (row,) = made.topic.rows()
     assert (row["id"], row["name"], row["at"], row["_kafka"]["schema_id"]) == (5, "a", None, 7)
+
+
+def test_letters_are_read_with_the_ids_in_their_headers(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registries, "SchemaRegistry", Registry)
+    made = Letters(lake)
+    subject = Subject(registry="main", name="t-value", id_in="Header")
+    schema = RecordSchema(
+        format="Avro", fields=FIELDS, text=AVRO % "", framing="Registry", subject=subject, schema_id=1
+    )
+    made.use(schema)
+    other = uuid.UUID(int=7)
+    made.writers = {each: Refusal(Code.UNKNOWN_SCHEMA, "no such schema") for each in (7, str(GUID), str(other))}
+    ids = (b"\0\0\0\0\7", b"\1" + GUID.bytes, b"\1" + other.bytes, b"\0\7")
+    made.ingest(*[b"\x0a\x02a"] * 5, headers=[*([{"key": "__value_schema_id", "value": each}] for each in ids), None])
+    assert made.letters() == [0, 1, 2, 3, 4]
+    report = made.replay()
+    assert (report.landed, report.failures) == (2, {"UnknownSchema": 3})
+    assert [(row["id"], row["name"], row["_kafka"]["schema_id"]) for row in made.topic.rows()] == [(5, "a", 7)] * 2
 
 
 def test_letters_land_in_computed_columns(letters: Letters) -> None:

@@ -240,6 +240,31 @@ def test_the_treatment_of_incompatible_schemas_is_explained() -> None:
     assert shown(effect).startswith("changed spec.schema.evolution.incompatible  DeadLetter records whose schema")
 
 
+@pytest.mark.parametrize(
+    ("later", "effect"),
+    [
+        (
+            {"registry": {"name": "main", "idIn": "Header"}},
+            "changed spec.schema.registry.idIn Payload Header later values name",
+        ),
+        (
+            {"key": {"columns": "Flat", "format": "Avro", "registry": {"name": "main"}}},
+            "changed spec.schema.key.registry.name   the driver decodes every key that lands later by this",
+        ),
+    ],
+)
+def test_ids_and_keys_of_a_registry_are_explained(later: dict[str, Any], effect: str) -> None:
+    config = gen.config(registries={"main": {"url": "http://registry"}})
+    key = {"columns": "Flat", "format": "Avro", "text": '{"type": "record", "name": "K", "fields": []}'}
+    before, after = (
+        replace(
+            gen.observed(gen.topic("orders", gen.with_status(STATUS), schema=schema), config), schema=NotReadyError("x")
+        )
+        for schema in (registry(key=key), registry(**{"key": key, **later}))
+    )
+    assert any(shown(each).startswith(effect) for each in preview(before, after))
+
+
 def test_a_gate_is_explained_once() -> None:
     config = gen.config(
         registries={"main": {"url": "http://registry"}},

@@ -335,3 +335,39 @@ def test_a_connection_is_used_again_after_its_time(server: Server, monkeypatch: 
     assert registry.by_id(7) is not None
     over.wait(0.3)
     assert registry.by_id(7) is not None
+
+
+@pytest.mark.parametrize(
+    ("found", "versions", "missing"),
+    [
+        pytest.param(
+            {
+                "schema": "{}",
+                "schemaType": "JSON",
+                "guid": GUID,
+                "maxId": 9,
+                "metadata": {"properties": {}},
+                "ts": 1,
+                "deleted": False,
+            },
+            [{"subject": "orders-value", "version": 1}],
+            {"error_code": 40403, "message": "Schema 8 not found"},
+            id="Confluent 8",
+        ),
+        pytest.param(
+            {"schema": "{}", "schemaType": "JSON", "subject": "orders-value", "version": 1},
+            [{"subject": "orders-value", "version": 1}, {"subject": "other", "version": 3}],
+            {"error_code": 40403, "message": "Schema not found"},
+            id="Karapace",
+        ),
+    ],
+)
+def test_answers_of_other_registries_are_read(server: Server, found: Any, versions: Any, missing: Any) -> None:
+    """They are as their documentation says: no test runs these registries."""
+    server.answer_with("/schemas/ids/7", found)
+    server.answer_with("/schemas/ids/7/versions?deleted=true", versions)
+    server.answer_with("/schemas/ids/8", missing, 404)
+    registry = client(server.url)
+    assert registry.by_id(7) == Registered(7, "JSON", WriterSchema(text="{}"))
+    assert "orders-value" in registry.subjects(7, deleted=True)
+    assert registry.by_id(8) is None

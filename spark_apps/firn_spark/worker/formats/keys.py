@@ -8,8 +8,9 @@ from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import KeySchema
 from firn.tables import rows
 from firn_spark.worker import arrow_types
-from firn_spark.worker.fetched import Fetched
+from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import header_ids
+from firn_spark.worker.formats.format import UNBOUNDED
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import SchemasNeededError, WriterSchemas
 
@@ -28,6 +29,13 @@ class KeyColumns:
         self._format = None
         if key.columns != "Binary":
             self._format = open_format(key.record_schema, writer_schemas, header_ids.KEY)
+
+    def shares(self, keys: Places) -> Numbers | None:
+        """Return the part of the bytes that one call of `decode` may take, for each key; None if all keys fit."""
+        if self._format is None or self._format.most_bytes == UNBOUNDED:
+            return None
+        found: Numbers = (keys.lengths() + self._format.row_bytes) / self._format.most_bytes
+        return found
 
     def decode(self, records: Fetched) -> tuple[list[pa.Array], dict[int, BadRecordError]]:
         """Return the arrays of `firn.tables.rows.key_columns`, and the bad keys by index. Raises SchemasNeededError."""
