@@ -43,6 +43,23 @@ def test_kafka_columns_have_the_origin_of_a_record() -> None:
     assert first["timestamp"].timestamp() * 1000 == NOON
 
 
+@pytest.mark.parametrize("shape", ["Struct", "Flat"])
+def test_rows_of_a_shared_table_name_their_topic(shape: str) -> None:
+    alone = job(("a", "int"), metadata_columns=shape)
+    shared = alone.model_copy(
+        update={"version": 2, "topic_id": "id-1", "table": alone.table.model_copy(update={"shared_by": "t"})}
+    )
+    decoded = decoder(shared).decode(fetched([GOOD, BAD, GOOD]))
+    names = ("topic", "topic_id", "schema_id")
+    if shape == "Flat":
+        found = [tuple(row[f"_kafka_{name}"] for name in names) for row in decoded.rows.to_pylist()]
+    else:
+        found = [tuple(row[name] for name in names) for row in decoded.rows["_kafka"].to_pylist()]
+    assert found == [("t", "id-1", None)] * 2
+    assert decoded.rows.schema == decoder(shared).schema
+    assert decoded.dead.schema == DEAD_LETTER_SCHEMA
+
+
 def times(given: Any) -> Any:
     kafka = decoder().decode(given).rows["_kafka"].combine_chunks()
     return kafka.field("timestamp").cast(pa.int64()).to_pylist(), kafka.field("timestamp_ms").to_pylist()
