@@ -80,14 +80,14 @@ def test_readers_see_rows_after_the_checks(lake: Lake) -> None:
 
 def test_a_rest_catalog_moves_main_and_the_branch(fixture_lake: Lake) -> None:
     table = Branched(fixture_lake, "count(*) > 15")
-    table.topic.ingest(1)
+    table.topic.ingest(6)
     table.switch("staging")
     table.topic.ingest(1)
-    assert (table.follow().state, table.main) == ("Held", 10)
+    assert (table.follow().state, table.main) == ("Held", 60)
     report = fixture_lake.run(table.topic.work(compaction=COMPACT))
-    assert (report.files_after, table.main) == (1, 10)
+    assert (report.files_after, table.main) == (1, 60)
     table.topic.ingest(1)
-    assert (table.follow().state, table.main) == ("Published", 30)
+    assert (table.follow().state, table.main) == ("Published", 80)
     table.topic.ingest(1)
     table.switch("main")
     table.check_all()
