@@ -135,9 +135,10 @@ def test_two_topics_with_the_same_offsets_land_exactly_once(world: World) -> Non
     assert {row["state"] for row in world.rows(jobs[0])} == {None, "NY"}
 
 
-PLACES = ("after-claim", "after-dlq-commit", "before-commit", "after-commit", "after-readback")
+PLACES = ("after-dlq-commit", "after-commit")
 
 
+@pytest.mark.long
 def test_topics_land_once_when_drivers_are_killed_around_commits(world: World) -> None:
     jobs = [sharing(world, world.topic(name)) for name in ("eu", "us")]
     world.apply(*jobs)
@@ -246,6 +247,7 @@ def test_a_topic_that_was_created_again_begins_at_its_start(world: World) -> Non
     world.delete(jobs[0].topic)
     await_true("the topic is gone", lambda: jobs[0].topic not in world.admin.list_topics(timeout=30).topics, 60)
     world.create(jobs[0].topic)
+    await_true("the topic is there", lambda: jobs[0].topic in world.admin.list_topics(timeout=30).topics, 60)
     again = jobs[0].model_copy(update={"topic_id": world.topic_id(jobs[0].topic)})
     world.produce(again.topic, records(0, 10))
     world.apply(again)
