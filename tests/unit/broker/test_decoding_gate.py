@@ -100,7 +100,7 @@ def test_a_value_is_decoded_by_the_schema_of_its_id() -> None:
 
 
 def test_values_with_a_schema_of_another_format_or_without_columns_are_refused() -> None:
-    texts = {"JSON": '{"properties": {"a": {"type": "integer"}}}', "AVRO": '"long"'}
+    texts = {"JSON": '{"properties": {"a": {"type": "integer"}}}', "AVRO": '"null"'}
     contract = packed(RecordSchema(format="Avro"))
     json_answer, number = run(
         answered(

@@ -11,6 +11,7 @@ from firn.decoders.bad_records import BadRecordError
 from firn.decoders.checks import check_of, packed, unpacked
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename
+from firn.schemas import avro
 from firn_spark.worker.formats.registry import open_format
 from tests.unit.spark import protobuf_values
 from tests.unit.spark.avro_values import Schemas, Values
@@ -83,6 +84,14 @@ def test_avro_values(seed: int) -> None:
         assert verdicts(framed, values) == of_tasks(framed, values)
 
 
+def test_an_avro_value_that_is_one_number() -> None:
+    text = '"long"'
+    schema = RecordSchema(format="Avro", text=text, fields=avro.columns(avro.parse(text)))
+    values = [b"\x02", b"", b"\x02\x02", b"\x80", None]
+    assert verdicts(schema, values) == of_tasks(schema, values)
+    assert verdicts(schema, values)[0] is None
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_protobuf_values(seed: int) -> None:
     pick = random.Random(seed)
@@ -118,7 +127,7 @@ def test_message_indexes_and_fields_without_a_column() -> None:
 def test_a_schema_without_columns_has_no_check() -> None:
     empty = json.dumps({"type": "record", "name": "R", "fields": []})
     recursive = json.dumps({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]})
-    for text in (empty, recursive, '"long"', "{"):
+    for text in (empty, recursive, '"null"', "{"):
         with pytest.raises(InvalidSpecError):
             check_of(RecordSchema(format="Avro", text=text))
 
