@@ -37,8 +37,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 from pyiceberg.table import Table
@@ -754,11 +754,10 @@ def _without(batches: Iterator[pa.Table], landed: Offsets, own: Offsets) -> Iter
         if not ahead:
             yield batch
             continue
-        partitions, offsets = (batch.column(place).to_numpy() for place in (0, 1))
-        kept = np.ones(len(batch), bool)
-        for partition, (start, end) in ahead.items():
-            kept &= ~((partitions == partition) & (offsets >= start) & (offsets < end))
-        yield batch.filter(pa.array(kept))
+        partition, offset = (pc.field(name) for name in _OFFSETS.names)
+        for number, (start, end) in ahead.items():
+            batch = batch.filter(~((partition == number) & (offset >= start) & (offset < end)))
+        yield batch
 
 
 def _earlier_offsets(table: Table, earlier: Mapping[int, tuple[int | None, bool]]) -> Iterator[pa.Table]:
