@@ -145,8 +145,8 @@ class AnyNext(Rounds):
 def history_only(patch: Patch) -> None:
     """Offsets are not read from the properties if the snapshot with them has expired."""
 
-    def of_snapshot(*values: Any) -> Landed | None:
-        found = newest(*values)
+    def of_snapshot(*values: Any, **named: Any) -> Landed | None:
+        found = newest(*values, **named)
         return None if found is None or found.snapshot_id is None else found
 
     patch.setattr(commits, "newest", of_snapshot)
