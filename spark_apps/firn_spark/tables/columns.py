@@ -26,9 +26,9 @@ def fields(jvm: Any, schema: Any) -> Fields:
 
 def needed_ids(table: Any) -> set[int]:
     """Return the field ids that partitionings, sort orders and the identity of rows need, also earlier ones."""
-    layouts = (*elements(table.specs().values().iterator()), *elements(table.sortOrders().values().iterator()))
+    layouts = (*table.specs().values(), *table.sortOrders().values())
     sources = {int(field.sourceId()) for each in layouts for field in elements(each.fields().iterator())}
-    return sources | {int(number) for number in elements(table.schema().identifierFieldIds().iterator())}
+    return sources | {int(number) for number in table.schema().identifierFieldIds()}
 
 
 def followed(jvm: Any, table: Any, job: IngestJob) -> Followed:
