@@ -11,6 +11,9 @@ from firn_controllers.cache.topic_sets import SetEntry
 from firn_controllers.cache.topics import Claim, Name, TopicCache, TopicEntry
 from firn_controllers.topic_sets.template import Refusal, Rendered
 
+_Holder = tuple[Name, Claim | None]
+"""The IcebergTopic that has a table, and what those have in common that may share the table with it."""
+
 
 @dataclass(frozen=True, slots=True)
 class ObservedSet:
@@ -169,7 +172,8 @@ def _creations(observed: ObservedSet, chosen: Sequence[Rendered]) -> tuple[list[
             continue
         create.append(rendered)
         names_taken[rendered.name] = rendered.topic
-        tables[_table(rendered)] = (observed.entry.name[0], rendered.name)
+        name = (observed.entry.name[0], rendered.name)
+        tables[_table(rendered)] = (name, _sharing(name, _exact(rendered), shares=_shares(rendered)))
     return create, refused
 
 
@@ -214,9 +218,12 @@ def _name_taken(observed: ObservedSet, rendered: Rendered, taken: Mapping[str, s
     )
 
 
-def _table_taken(observed: ObservedSet, rendered: Rendered, tables: Mapping[Claim, Name]) -> Refusal | None:
-    other = tables.get(_table(rendered))
+def _table_taken(observed: ObservedSet, rendered: Rendered, tables: Mapping[Claim, _Holder]) -> Refusal | None:
+    other, sharing = tables.get(_table(rendered), (None, None))
     if other is None:
+        return None
+    own = (observed.entry.name[0], rendered.name)
+    if sharing is not None and sharing == _sharing(own, _exact(rendered), shares=_shares(rendered)):
         return None
     mine = other[0] == observed.entry.name[0]
     holder = f"IcebergTopic {other[1]}" if mine else "an IcebergTopic of another namespace"
@@ -228,14 +235,31 @@ def _table_taken(observed: ObservedSet, rendered: Rendered, tables: Mapping[Clai
     )
 
 
-def _tables(topics: TopicCache) -> dict[Claim, Name]:
+def _tables(topics: TopicCache) -> dict[Claim, _Holder]:
     """Return the tables of all IcebergTopics, in small letters, with the IcebergTopic."""
-    return {_folded(entry.table_claim): entry.name for entry in topics.all() if entry.table_claim is not None}
+    return {
+        _folded(entry.table_claim): (entry.name, _sharing(entry.name, entry.table_claim, shares=entry.shares))
+        for entry in topics.all()
+        if entry.table_claim is not None
+    }
+
+
+def _sharing(name: Name, table: Claim, *, shares: bool) -> Claim | None:
+    """Return what two IcebergTopics have in common that share a table: its namespace in Kubernetes, and its name. None if it is not shared."""
+    return (name[0], *table) if shares else None
+
+
+def _shares(rendered: Rendered) -> bool:
+    return rendered.resource is not None and rendered.resource.spec.table.shared
+
+
+def _exact(rendered: Rendered) -> Claim:
+    assert rendered.table is not None
+    return ("table", *rendered.table)
 
 
 def _table(rendered: Rendered) -> Claim:
-    assert rendered.table is not None
-    return _folded(("table", *rendered.table))
+    return _folded(_exact(rendered))
 
 
 def _folded(claim: Claim) -> Claim:

@@ -95,6 +95,25 @@ def test_an_iceberg_topic_that_is_being_deleted_waits() -> None:
     assert plan(live, topics=(ORDERS,)).settled
 
 
+HELD = {"namespace": "shop", "name": "all"}
+
+
+@pytest.mark.parametrize(
+    ("other", "names"),
+    [
+        (gen.topic("a", table={**HELD, "shared": True}), [CARTS, ORDERS]),
+        (gen.topic("a", table=HELD), []),
+        (gen.topic("a", table={**HELD, "name": "ALL", "shared": True}), []),
+        (gen.topic("a", table={**HELD, "shared": True}, namespace="vault"), []),
+    ],
+)
+def test_topics_of_a_set_share_a_table_if_all_of_its_topics_share_it(other: Manifest, names: list[str]) -> None:
+    template = {"metadata": {"name": "all-$name"}, "spec": {"table": {**HELD, "shared": True}}}
+    given = plan(other, template=template)
+    assert created(given) == names
+    assert set(refused(given).values()) == (set() if names else {"TableConflict"})
+
+
 @pytest.mark.parametrize(
     ("other", "why"),
     [
