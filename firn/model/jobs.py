@@ -407,13 +407,15 @@ class IngestJob(Contract):
 
     @property
     def needed_version(self) -> Literal[1, 2]:
-        """Return 2 if a driver that ignores the fields since version 0.2.0 would write other columns, or to another place.
+        """Return 2 if a driver that ignores the fields since version 0.2.0 would write other rows or columns, or to another place.
 
         At a shared table, it would take the offsets of another topic for its own.
         """
         schema = self.record_schema
         columns = (schema.projection, schema.key, schema.renames, schema.unknown_column)
-        return 2 if any((self.table.shared, self.route, self.publish, schema.subject, *columns)) else 1
+        defaults = any(field.default is not None for field in schema.fields)
+        other_rows = (self.table.shared, self.route, self.publish, self.filter, defaults)
+        return 2 if any((*other_rows, schema.subject, *columns)) else 1
 
     @property
     def halts(self) -> bool:

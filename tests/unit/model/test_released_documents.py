@@ -308,18 +308,25 @@ def test_a_released_version_rejects_the_contract_of_a_shared_table(version: str)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize(
     "field",
-    ["projection", "key", "renames", "unknown_column", "subject", "route", "publish", "quality_rules", "evolution"],
+    [
+        *("projection", "key", "renames", "unknown_column", "subject", "default", "route", "publish", "filter"),
+        *("quality_rules", "evolution"),
+    ],
 )
 def test_a_released_driver_refuses_a_contract_that_it_would_follow_wrongly(version: str, field: str) -> None:
-    """It ignores fields that it does not know. So it would land records in other columns, or in another table or branch."""
+    """It ignores fields that it does not know. So it would land other records or values, or in another table or branch."""
     document, new = written(version, "ingest-job"), NEW["ingest-job"]
-    place, values = (document, new) if field in new else (document["record_schema"], new["record_schema"])
-    place[field] = values[field]
+    schema = document["record_schema"]
+    if field == "default":
+        schema["fields"] = [{"name": "id", "type": "long", "default": "0"}]
+    else:
+        place, values = (document, new) if field in new else (schema, new["record_schema"])
+        place[field] = values[field]
     job = IngestJob.model_validate(document)
-    schema = json.loads((RELEASED / version / "ingest-job.schema.json").read_text())
+    released = json.loads((RELEASED / version / "ingest-job.schema.json").read_text())
     job = job.model_copy(update={"version": job.needed_version})
     problems = list(
-        jsonschema.Draft202012Validator(schema).iter_errors(json.loads(job.model_dump_json(exclude_none=True)))
+        jsonschema.Draft202012Validator(released).iter_errors(json.loads(job.model_dump_json(exclude_none=True)))
     )
     harmless = ("quality_rules", "evolution")
     assert [list(problem.path) for problem in problems] == ([] if field in harmless else [["version"]])
