@@ -41,14 +41,30 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
             f"{PLACE}: {by} has the type {kind}; set a field of type {', '.join(_KINDS[:-1])} or {_KINDS[-1]}",
             reason=Reason.BAD_ROUTE,
         )
-    # JSON values name their fields, so they may have fields that the table does not have.
-    declared = next((field.type for field in own if field.name == path[0]), "") if kind is not None else ""
-    field = Column(name=path[0], type=declared or _nested(path[1:]))
     if schema.format in _BINARY:
+        field = next(Column(name=field.name, type=field.type) for field in own if field.name == path[0])
         parts = ("format", "text", "references", "names", "framing", "message", "descriptors")
         known = {name: getattr(schema, name) for name in parts}
         return RecordSchema(**known, fields=(field,), projection=projection)
+    # JSON values name their fields, so they may have fields that the table does not have. Other members of a struct do not decide.
+    field = Column(name=path[0], type=_nested(path[1:], str(kind or "string")))
     return RecordSchema(format=SchemaFormat.JSON, fields=(field,), projection=projection)
+
+
+def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
+    """Check that two results of `value_schema` read the same value of each record. Raises InvalidSpecError (BadRoute).
+
+    The contracts of a topic's tables change one after the other, and at different offsets.
+    """
+    if SchemaFormat.JSON not in (before.format, after.format) or before.fields == after.fields:
+        return
+    path = by.removeprefix("$.").split(".")
+    old, new = _kind(before.fields, path), _kind(after.fields, path)
+    raise InvalidSpecError(
+        f"{PLACE}: the routes read {by} as {old}, so that field cannot become {new}: a record could go to two tables, or to none; give the"
+        f" field the type {old}, or create the IcebergTopic again with other table names",
+        reason=Reason.BAD_ROUTE,
+    )
 
 
 def _kind(fields: tuple[Column, ...], path: list[str]) -> Type | None:
@@ -64,8 +80,7 @@ def _kind(fields: tuple[Column, ...], path: list[str]) -> Type | None:
     return kind
 
 
-def _nested(members: list[str]) -> str:
-    kind = "string"
+def _nested(members: list[str], kind: str) -> str:
     for name in reversed(members):
         kind = f"struct<{name}: {kind}>"
     return kind

@@ -13,7 +13,7 @@ from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, Route, TableTarget
-from firn.schemas.routes import value_schema
+from firn.schemas.routes import check_unchanged, value_schema
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.children import digest
 from firn_controllers.conditions.render import Verdict
@@ -96,16 +96,24 @@ def contract_route(observed: ObservedTopic) -> Route | None:
     """Return the records that the contract lands; None for all, and while they are not known. Raises InvalidSpecError."""
     spec = observed.resource.spec
     if spec.routes is not None and isinstance(observed.schema, RecordSchema):
-        values = value_schema(observed.schema, spec.routes.by)
+        values = _values(observed, observed.schema, spec.routes.by)
         every = tuple(table.match for table in spec.routes.tables)
         return Route(values=values, before=every, otherwise=spec.routes.otherwise)
     found = _listed(observed)
     if found is None or not isinstance(observed.parent_schema, RecordSchema):
         return None
     routes, place = found
-    values = value_schema(observed.parent_schema, routes.by)
+    values = _values(observed, observed.parent_schema, routes.by)
     before = tuple(table.match for table in routes.tables[:place])
     return Route(values=values, match=routes.tables[place].match, before=before)
+
+
+def _values(observed: ObservedTopic, schema: RecordSchema, by: str) -> RecordSchema:
+    """Return the schema of the value that decides. Raises InvalidSpecError if it reads other values than that of the contract in force."""
+    values = value_schema(schema, by)
+    if observed.job is not None and observed.job.job.route is not None:
+        check_unchanged(observed.job.job.route.values, values, by)
+    return values
 
 
 def awaits_route(observed: ObservedTopic) -> bool:

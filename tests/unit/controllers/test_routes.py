@@ -260,6 +260,25 @@ def test_a_field_that_is_no_column_decides_in_json_and_not_in_avro() -> None:
     assert checks.first_failure(gen.observed(found)) is None
 
 
+async def test_all_tables_read_the_value_as_before_if_a_change_of_its_type_is_refused(world: World) -> None:
+    """The contracts change one after the other, so a record could go to two tables, or to none."""
+    await applied(world, routes=routes(by="$.kind"))
+    before = [job(world, name).route for name in ("flights", "flights-american", "flights-united-air")]
+    fields = [*gen.FIELDS, {"name": "kind", "type": "int"}]
+    world.cluster.edit("flights", lambda live: live["spec"]["schema"].update(fields=fields))
+    await world.settle()
+    conditions = {each["type"]: each for each in world.cluster.topic("flights")["status"]["conditions"]}
+    assert conditions["SpecValid"]["reason"] == Reason.BAD_ROUTE
+    assert "read $.kind as string, so that field cannot become int" in conditions["SpecValid"]["message"]
+    assert [job(world, name).route for name in ("flights", "flights-american", "flights-united-air")] == before
+
+    fields[-1] = {"name": "kind", "type": "string"}
+    world.cluster.edit("flights", lambda live: live["spec"]["schema"].update(fields=fields))
+    await world.settle()
+    assert world.conditions("flights")["SpecValid"][0] == world.conditions("flights-american")["SpecValid"][0] == "True"
+    assert "kind" in [column.name for column in job(world, "flights-american").record_schema.fields]
+
+
 def test_a_plan_names_the_iceberg_topics_of_new_and_changed_tables() -> None:
     first = preview(None, gen.observed(gen.topic("flights", routes=routes())))
     made = [(effect.field, effect.text) for effect in first if effect.field.startswith("spec.routes")]

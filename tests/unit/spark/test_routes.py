@@ -80,6 +80,15 @@ def test_a_value_that_cannot_be_read_is_a_dead_letter_of_the_topic_only(value: b
     assert (rows, list(dead)) == ([], [0])
 
 
+def test_other_members_of_the_struct_do_not_decide() -> None:
+    """So the struct can have further members later, and the records still go to the same tables."""
+    schema = json_schema({"name": "meta", "type": "struct<kind: string, n: int>"})
+    values = [{"meta": {"kind": "order", "n": "x"}}, {"meta": {"kind": "order", "n": 1}}]
+    assert divided(jobs("$.meta.kind", schema, ORDERS), values)[ORDERS] == ([1], {0: "WrongKind"})
+    less = json_schema({"name": "meta", "type": "struct<kind: string>"})
+    assert value_schema(schema, "$.meta.kind") == value_schema(less, "$.meta.kind")
+
+
 def test_a_bad_record_of_a_route_is_a_dead_letter_of_its_table() -> None:
     found = divided(jobs("$.type", json_schema(), ORDERS), [{"type": "order", "id": "x"}, {"type": "order", "id": 1}])
     assert found[ORDERS] == ([1], {0: "WrongKind"})
