@@ -186,8 +186,6 @@ class Tables:
             columns = renames.renamed_columns(columns, change.following)
             columns = other_clients.without(columns, change.fields, known.dropped)
             self._evolve(table, columns, target, of_fields)
-            if not target.shared:  # Other topics may write the columns.
-                self._drop(table, job.record_schema)
             if max(target.format_version, table.operations().current().formatVersion()) == 3:
                 self._evolve_v3(table, target, self.claimant(job), job.record_schema.evolution)
         except JAVA_ERRORS as error:
@@ -210,6 +208,9 @@ class Tables:
                 log.warning("another client changed columns", table=job.table.identifier, changes=known.texts)
             if changed:
                 _set(table, changed)
+            # Before the columns of earlier schemas of a registry count as wanted. Other topics may write those of a shared table.
+            if not job.table.shared and self._drop(table, job.record_schema):
+                known = self.followed(table, job)
         except JAVA_ERRORS as error:
             raise translate(error, f"table {job.table.identifier}") from error
         return known
@@ -383,14 +384,14 @@ class Tables:
                 update.updateColumnDefault(column.name, field.writeDefaultLiteral())
         update.commit()
 
-    def _drop(self, table: Any, schema: RecordSchema) -> None:
-        """Drop the columns that the contract no longer has, if they are approved. Data files keep them."""
+    def _drop(self, table: Any, schema: RecordSchema) -> bool:
+        """Drop the columns that the contract no longer has, if they are approved. Data files keep them. Return whether there were any."""
         if not schema.gone or not schema.evolution.approved:
-            return
+            return False
         names = changes.drops(schema, fields(self.jvm, table.schema()), needed_ids(table))
         number = table.operations().current().currentSchemaId()
         if not names or changes.proposed_drops(names, schema.evolution, str(table.uuid()), number).blocked:
-            return
+            return False
         transaction = table.newTransaction()
         columns = transaction.updateSchema()
         for name in names:
@@ -403,6 +404,7 @@ class Tables:
         transaction.commitTransaction()
         table.refresh()
         log.info("dropped columns", table=str(table.name()), columns=names)
+        return True
 
     def _evolve_v3(self, table: Any, target: TableTarget, claimant: Claimant, policy: Evolution) -> None:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""

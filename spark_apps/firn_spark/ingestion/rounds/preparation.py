@@ -1,7 +1,7 @@
 """Preparation of a topic: load or create its table, read the position from the table, and claim the table."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
@@ -159,10 +159,11 @@ class Preparation:
         """Return the table, with columns for all schemas that the driver keeps for the topic."""
         reading, target = topic.reading, topic.job.table
         table = self._tables.load(target.catalog, target.namespace, target.name, rare=topic.table.uuid is None)
-        present = {} if table is None else self._tables.columns(table)
+        present: Mapping[str, str] = {}
         columns, known = writer_schemas.NO_TABLE, None
         if table is not None:
             known = self._tables.follow(table, topic.job)
+            present = self._tables.columns(table)
             schema_id = table.operations().current().currentSchemaId()
             made = read_versions(texts(table.properties()))
             columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped, made)
