@@ -1,14 +1,19 @@
 """The driver publishes in time, keeps its verdicts in the report, and counts failures by check."""
 
 import math
+import time
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from firn.model.errors import UnavailableError
 from firn.model.jobs import Publish, PublishCheck
 from firn.model.progress import CheckResult, PublishProgress
+from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.publishing.checks import Checks
+from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.ingestion.topics.report import ReportLines, progress_of
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.tables.branches.statistics import Figures, of_files
@@ -18,7 +23,8 @@ PUBLISH = Publish(branch="staging", every_ms=60_000, checks=(PublishCheck(name="
 SCHEMA = (
     '{"type": "struct", "schema-id": 0, "fields": [{"id": 7, "name": "id", "required": false, "type": "long"},'
     ' {"id": 8, "name": "any", "required": false, "type": "variant"}, {"id": 9, "name": "place", "required": false,'
-    ' "type": {"type": "struct", "fields": [{"id": 10, "name": "depth", "required": false, "type": "double"}]}}]}'
+    ' "type": {"type": "struct", "fields": [{"id": 10, "name": "depth", "required": false, "type": "double"}]}},'
+    ' {"id": 11, "name": "at", "required": false, "type": "timestamptz"}]}'
 )
 
 
@@ -41,6 +47,23 @@ def test_a_topic_looks_at_once_and_after_its_interval() -> None:
     assert not made.publish_due(159.0)
     made.publishing.landed(5, 60_000, now=150.0)
     assert made.publish_due(160.0)
+
+
+def test_publishing_that_always_fails_leaves_time_for_rounds() -> None:
+    made, failing, nothing = published(), Mock(), Mock()
+    failing.publish.side_effect = UnavailableError("the object store does not answer")
+    rounds = Rounds(nothing, nothing, nothing, nothing, Failpoints(), nothing, failing)
+    pauses = []
+    for _ in range(8):
+        rounds.publish(made)
+        made.was_prepared()
+        pauses.append(round(made.publishing.not_before - time.monotonic()))
+    assert pauses == [0, 1, 3, 7, 15, 31, 60, 60]
+    assert made.prepared
+    assert not made.publish_due(time.monotonic())
+    failing.publish.side_effect = None
+    rounds.publish(made)
+    assert made.publish_due(time.monotonic())
 
 
 @pytest.mark.parametrize("state", ["suspended", "fenced", "removed", "unprepared", "without"])
@@ -123,6 +146,11 @@ def test_missing_metrics_are_no_answer() -> None:
     made = checks("max(place.depth) > 1")
     assert made.values(of_files([{"record-count": 1}], made.fields)) is None
     assert made.values(Figures()) == {"max(place.depth)": None}
+
+
+def test_times_after_the_year_9999_have_a_verdict() -> None:
+    (result,) = checks("max(at) < timestamp '2030-01-01 00:00:00Z'").judge({"max(at)": 10**18})
+    assert (result.passed, result.values) == (False, "max(at) = 1000000000000000000")
 
 
 def test_a_check_that_is_null_passes() -> None:

@@ -135,7 +135,10 @@ def _judged(check: _Check, values: Values) -> CheckResult:
 
 
 def _shown(value: Any) -> str:
-    found = value.as_py()
+    try:
+        found = value.as_py()
+    except (OverflowError, ValueError):
+        return str(value.value)  # Python has no dates after the year 9999, and columns of times have
     return "null" if found is None else f"{found:.6g}" if isinstance(found, float) else str(found)
 
 

@@ -4,7 +4,6 @@ The age of the oldest commit that main lacks decides when checks are due. So a d
 Rows land on the branch whatever the checks find.
 """
 
-import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -30,6 +29,8 @@ log = structlog.get_logger()
 
 AGAIN_SECONDS = 60.0
 """Longest time between two looks at a table whose main another writer has changed."""
+QUIET_SECONDS = 300.0
+"""Longest time between two looks at a table whose main lacks nothing. Maintenance and replays commit to the branch, too."""
 
 
 class Publisher:
@@ -79,8 +80,7 @@ class Publisher:
             waiting = waiting[ids.index(publish.approved) + 1 :]
             log.info("rows were published by an approval", topic=topic.job.topic, snapshot=publish.approved)
         if not waiting:
-            state.report = self._report(topic, publish, "Published", None)
-            state.next_at = math.inf
+            self._report_published(topic, publish)
             return
         since = int(waiting[0].timestampMillis())
         due_ms = since + publish.every_ms - self._committer.now_ms()
@@ -109,8 +109,7 @@ class Publisher:
                 raise
             self._report_moved(topic, publish, error)
             return
-        state.next_at = math.inf
-        state.report = self._report(topic, publish, "Published", None, checks=results)
+        self._report_published(topic, publish, results)
 
     def _judge(self, topic: Topic, publish: Publish, waiting: list[Any]) -> tuple[CheckResult, ...]:
         """Return the result of each check. A check that cannot be evaluated fails, and rows still land."""
@@ -144,6 +143,13 @@ class Publisher:
         swap(topic.table.java, change, self._failpoints)
         topic.publishing.figures.clear()
         self._failpoints.reach("after-publish")
+
+    def _report_published(self, topic: Topic, publish: Publish, checks: tuple[CheckResult, ...] = ()) -> None:
+        state, before = topic.publishing, topic.publishing.report
+        if not checks and before is not None and before.state == "Published":
+            checks = before.checks  # the verdict on the rows before counts until the next one
+        state.next_at = time.monotonic() + min(QUIET_SECONDS, max(AGAIN_SECONDS, publish.every_ms / 1000))
+        state.report = self._report(topic, publish, "Published", None, checks=checks)
 
     def _report_moved(self, topic: Topic, publish: Publish, error: ConflictError) -> None:
         state = topic.publishing

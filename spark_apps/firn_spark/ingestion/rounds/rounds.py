@@ -107,7 +107,9 @@ class Rounds:
         """Let main of a topic's table follow its branch, if that is due. Never raises: a failure is recorded on the topic."""
         try:
             self._publisher.publish(topic)
+            topic.publishing.succeeded()
         except Exception as error:
+            topic.publishing.failed(time.monotonic())
             fail(topic, error)
 
     def _begin(self, topic: Topic) -> bool:
@@ -279,7 +281,7 @@ class Rounds:
                 topic.publishing.landed(result.rows, topic.job.publish.every_ms, now)
             if topic.publish_due(now):
                 # A backlog leaves no pause between its rounds.
-                self._publisher.publish(topic)
+                self.publish(topic)
         except Exception as error:
             fail(topic, error)
         finally:

@@ -432,12 +432,20 @@ def _year_and_day(micros: int) -> str:
         return f"the year {1970 + int(days / 365.2425)}"
 
 
+FAILED_LOOK = 60.0
+"""Most seconds between two looks at the rows that main lacks, after failures."""
+
+
 @dataclass(slots=True)
 class Publishing:
     """Main of the table, which follows the branch on which rows land."""
 
     next_at: float = 0.0
-    """When to look at the rows that main lacks (monotonic seconds); infinite while it lacks none."""
+    """When to look at the rows that main lacks (monotonic seconds)."""
+    not_before: float = 0.0
+    """After failures: when to look again at the earliest (monotonic seconds)."""
+    failed_attempts: int = 0
+    """Looks in a row that failed."""
     report: PublishProgress | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
     """Check -> how often it failed since the process started. Replaced, not changed."""
@@ -450,6 +458,15 @@ class Publishing:
         for name in failed:
             before[name] = before.get(name, 0) + 1
         self.failures = before
+
+    def succeeded(self) -> None:
+        """Forget earlier failures."""
+        self.not_before, self.failed_attempts = 0.0, 0
+
+    def failed(self, now: float) -> None:
+        """Back off. A look comes before rounds, so one that always fails would keep rows from landing."""
+        self.not_before = now + min(FAILED_LOOK, 2**self.failed_attempts - 1)
+        self.failed_attempts += 1
 
     def landed(self, rows: int, every_ms: int, now: float) -> None:
         """Record that rows landed on the branch at ``now`` (monotonic seconds)."""
