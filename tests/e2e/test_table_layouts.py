@@ -31,7 +31,7 @@ def test_routes_land_each_kind_in_its_table(namespace: str, produce: Produce) ->
     for table, count in (("orders", 100), ("refunds", 200)):
         await_rows(f"{base}.{table}", count)
     await_condition("events", namespace, "RecordsAccepted", "False")
-    await_rows(f"{base}.events__dlq", 100)
+    await_rows(f"{topic['status']['table']['identifier']}__dlq", 100)
     assert rows(f"select distinct type from {base}.orders") == [{"type": "order"}]
     quickstart.firn("audit", f"{namespace}/events")
 

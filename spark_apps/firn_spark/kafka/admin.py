@@ -90,7 +90,7 @@ class Kafka:
         if not names:
             return {}
         futures = self._call(
-            lambda: self._admin.describe_topics(TopicCollection(list(names)), request_timeout=REQUEST_SECONDS)
+            lambda: self._admin.describe_topics(TopicCollection(sorted(set(names))), request_timeout=REQUEST_SECONDS)
         )
         answers: dict[str, TopicInfo | FirnError] = {}
         for topic, future in futures.items():
