@@ -6,6 +6,7 @@ import pytest
 
 from firn.model import names
 from firn.model.maintenance import MaintenanceRun
+from firn.tables.ownership import Ownership
 from firn_controllers.ports import Manifest
 from tests import gen
 from tests.fakes.world import World
@@ -139,6 +140,31 @@ async def test_a_table_stays_if_one_of_its_resources_keeps_it() -> None:
     await world.settle()
     world.cluster.remove("eu")
     await world.settle()
+    assert IDENTIFIER in world.tables.tables
+
+
+@pytest.mark.parametrize(
+    "owner",
+    [
+        Ownership(names.SHARED, "other", "kubernetes-1"),
+        Ownership(names.SHARED, "demo", "kubernetes-2"),
+        Ownership(names.SHARED, "demo", "kubernetes-1"),
+    ],
+    ids=["another namespace", "another Kubernetes cluster", "resources of the namespace that it never joined"],
+)
+async def test_the_deletion_of_a_refused_resource_drops_no_table_of_others(owner: Ownership) -> None:
+    world = await shared(sharing("eu", 0))
+    stored = world.tables.tables[IDENTIFIER]
+    world.cluster.remove("eu")
+    await world.settle()
+    stored.ownership = owner
+    fields = [{"name": "id", "type": "no type"}]
+    world.cluster.create(sharing("us", 1, deletionPolicy=DELETE, schema={"format": "Json", "fields": fields}))
+    await world.settle()
+    assert world.conditions("us")["SpecValid"][0] == "False"
+    world.cluster.remove("us")
+    await world.settle()
+    assert [live["metadata"]["name"] for live in world.cluster.topics()] == []
     assert IDENTIFIER in world.tables.tables
 
 

@@ -23,9 +23,10 @@ from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import released
 from firn_controllers.ingestion_group.layout import INGESTION_LABELS, group_labels
 from firn_controllers.policies.runs import COMPONENT_RUN, read_run
-from firn_controllers.ports import TopicState
+from firn_controllers.ports import Dropped, TopicState
 from firn_controllers.queue import Lane, Outcome
 from firn_controllers.reconcilers.context import Context
+from firn_controllers.reconcilers.topic import restored
 from firn_controllers.reconcilers.topic.contracts import JobContracts
 from firn_controllers.reconcilers.topic.kept_topics import KeptTopics
 from firn_controllers.reconcilers.topic.memory import TopicMemory
@@ -196,9 +197,7 @@ class TopicDeletion:
         if observed.catalog.problem is not None:
             return _blocked(Reason.CATALOG_UNREACHABLE, observed.catalog.message)
         try:
-            dropped = await self._context.ports.tables.drop(
-                target, names.SHARED if target.shared else observed.entry.uid
-            )
+            dropped = await self._drop_own(observed, target)
         except FirnError as error:
             return _blocked(Reason.CATALOG_UNREACHABLE, f"table {target.identifier}: {error}")
         if dropped is not None and dropped.files_kept:
@@ -220,6 +219,20 @@ class TopicDeletion:
             )
             done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
         return None
+
+    async def _drop_own(self, observed: ObservedTopic, target: TableTarget) -> Dropped | None:
+        """Drop the table if it is the resource's. Return None if it is not. Raises FirnError.
+
+        All shared tables have the same property ``firn.owner``. So the resource has to have had the table, and the table has to be one
+        of its namespace in this Kubernetes cluster.
+        """
+        tables = self._context.ports.tables
+        if not target.shared:
+            return await tables.drop(target, observed.entry.uid)
+        found = await tables.found(target) if restored.holds_table(observed) else None
+        if found is None or not restored.claimant(observed, self._context).owns(found.ownership):
+            return None
+        return await tables.drop(target, names.SHARED)
 
     def _kept_by_others(
         self, observed: ObservedTopic, target: TableTarget, done: list[Announcement]
