@@ -3,10 +3,13 @@
 All tables of a topic must read the same value. So it has a schema of its own, which the operator makes of the schema of the topic.
 """
 
+import json
+from typing import Any
+
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, SchemaFormat
-from firn.schemas import projections
+from firn.schemas import projections, protobuf
 from firn.tables import types
 from firn.tables.types import Struct, Type
 
@@ -14,6 +17,8 @@ PLACE = "spec.routes.by"
 _KINDS = ("string", "int", "long", "boolean", "uuid")
 """Types of fields whose values have one form as text."""
 _BINARY = (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+_NOTES = ("doc", "aliases", "default", "order")
+"""Attributes of an Avro schema that do not change the bytes of a value."""
 
 
 def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
@@ -54,17 +59,46 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
 def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
     """Check that two results of `value_schema` read the same value of each record. Raises InvalidSpecError (BadRoute).
 
-    The contracts of a topic's tables change one after the other, and at different offsets.
+    The contracts of a topic's tables change one after the other, and at different offsets. A value that only one of them can read
+    would send its record to two tables, or to none.
     """
-    if SchemaFormat.JSON not in (before.format, after.format) or before.fields == after.fields:
-        return
-    path = by.removeprefix("$.").split(".")
-    old, new = _kind(before.fields, path), _kind(after.fields, path)
-    raise InvalidSpecError(
-        f"{PLACE}: the routes read {by} as {old}, so that field cannot become {new}: a record could go to two tables, or to none; give the"
-        f" field the type {old}, or create the IcebergTopic again with other table names",
-        reason=Reason.BAD_ROUTE,
-    )
+    if before == after:
+        return  # the usual case, without parsing schemas
+    if SchemaFormat.JSON in (before.format, after.format):
+        if before.fields != after.fields:
+            path = by.removeprefix("$.").split(".")
+            old, new = _kind(before.fields, path), _kind(after.fields, path)
+            raise InvalidSpecError(
+                f"{PLACE}: the routes read {by} as {old}, so that field cannot become {new}: a record could go to two tables, or to none; give the"
+                f" field the type {old}, or create the IcebergTopic again with other table names",
+                reason=Reason.BAD_ROUTE,
+            )
+    elif _encoding(before) != _encoding(after) or _changes(before, after):
+        raise InvalidSpecError(
+            f"{PLACE}: the routes read {by} with the schema of the contract in force, so its encoding cannot change: a record could go to two"
+            " tables, or to none; restore spec.schema, or create the IcebergTopic again with other table names and by: header:NAME or key",
+            reason=Reason.BAD_ROUTE,
+        )
+
+
+def _encoding(schema: RecordSchema) -> tuple[object, ...]:
+    """Return what decides about the bytes of a value. In Protobuf, `protobuf.changes` compares the rest."""
+    avro = schema.format is SchemaFormat.AVRO
+    layout = [_without_notes(json.loads(text)) for text in (*schema.references, schema.text)] if avro else []
+    return schema.format, schema.framing, schema.message, layout
+
+
+def _without_notes(value: Any) -> Any:
+    """Return an Avro schema as JSON without the parts that do not change the bytes of a value."""
+    if isinstance(value, dict):
+        return {key: _without_notes(each) for key, each in value.items() if key not in _NOTES}
+    return [_without_notes(each) for each in value] if isinstance(value, list) else value
+
+
+def _changes(before: RecordSchema, after: RecordSchema) -> list[str]:
+    if after.format is not SchemaFormat.PROTOBUF:
+        return []
+    return protobuf.changes(protobuf.message_of(before), protobuf.message_of(after))
 
 
 def _kind(fields: tuple[Column, ...], path: list[str]) -> Type | None:

@@ -1,16 +1,18 @@
 """The contracts of a topic's tables divide its records: each record goes to exactly one of them."""
 
+import base64
 import json
 import random
 from typing import Any
 
 import pytest
 
+from firn import protoc
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, IngestJob, RecordSchema, Route, SchemaFormat
 from firn.schemas.columns import columns_of
-from firn.schemas.routes import value_schema
+from firn.schemas.routes import check_unchanged, value_schema
 from firn_spark.worker.decoding import Decoded, Decoder
 from tests.unit.spark.records import fetched, job
 
@@ -135,6 +137,36 @@ def test_fields_of_avro_and_protobuf_values_decide() -> None:
     found = divided(jobs("$.kind", avro, ORDERS, otherwise="Table"), values)
     assert found[ORDERS] == ([0], {})
     assert found[REST] == ([1], {2: "InvalidAvro"})
+
+
+def avro_schema(*fields: dict[str, Any]) -> RecordSchema:
+    text = json.dumps({"type": "record", "name": "E", "fields": [{"name": "kind", "type": "string"}, *fields]})
+    schema = RecordSchema(format=SchemaFormat.AVRO, text=text)
+    return schema.model_copy(update={"fields": columns_of(schema, "text")})
+
+
+def protobuf_schema(*fields: str) -> RecordSchema:
+    text = f'syntax = "proto3"; message E {{ {" ".join(fields)} }}'
+    content = base64.b64encode(protoc.descriptors(text, ())).decode()
+    schema = RecordSchema(format=SchemaFormat.PROTOBUF, text=text, descriptors=content)
+    return schema.model_copy(update={"fields": columns_of(schema, "text")})
+
+
+def test_all_contracts_of_a_topic_read_the_value_in_the_same_way() -> None:
+    """They change one after the other, so a value that only one of them can read would have two tables, or none."""
+
+    def check(before: RecordSchema, after: RecordSchema) -> None:
+        check_unchanged(value_schema(before, "$.kind"), value_schema(after, "$.kind"), "$.kind")
+
+    number = {"name": "n", "type": "int"}
+    check(avro_schema(number), avro_schema({**number, "doc": "a number", "aliases": ["m"], "default": 0}))
+    with pytest.raises(InvalidSpecError, match="so its encoding cannot change"):
+        check(avro_schema(), avro_schema(number))
+    with pytest.raises(InvalidSpecError, match="so its encoding cannot change"):
+        check(avro_schema(), avro_schema().model_copy(update={"framing": "Registry"}))
+    check(protobuf_schema("string kind = 1;"), protobuf_schema("string kind = 1;", "int32 n = 2;"))
+    with pytest.raises(InvalidSpecError, match="so its encoding cannot change"):
+        check(protobuf_schema("string kind = 1;"), protobuf_schema("string kind = 2;"))
 
 
 def test_a_record_beyond_a_halt_and_a_letter_of_an_earlier_round_are_not_divided_again() -> None:
