@@ -203,6 +203,11 @@ def _problems(observed: ObservedTopic, routes: RoutesSpec) -> Iterator[str]:
     topics: dict[str, str] = {}
     for place, table in enumerate(routes.tables):
         field = f"spec.routes.tables[{place}].name"
+        if (table.record_schema or {}).get("gate", "None") != "None":
+            yield (
+                f"spec.routes.tables[{place}].schema.gate: brokers check all records of the topic by spec.schema.gate; remove gate from the schema"
+                " of the route"
+            )
         if table.name.endswith(names.DEAD_LETTER_SUFFIX):
             yield (
                 f"{field}: names that end in {names.DEAD_LETTER_SUFFIX} are reserved for dead-letter tables; choose another name"

@@ -233,6 +233,11 @@ async def test_an_operator_killed_at_any_call_makes_the_same_tables(kill_at: int
         ({"routes": routes({"match": "a", "name": "_"})}, Reason.BAD_ROUTE, "end with a letter or digit"),
         ({"routes": routes({"match": "a", "name": "a_b"}, {"match": "b", "name": "A_B"})}, Reason.BAD_ROUTE, "case"),
         ({"routes": routes(by="$.at")}, Reason.BAD_ROUTE, "has the type timestamptz"),
+        (
+            {"routes": routes({**TABLES[0], "schema": {**OTHER_FIELDS, "gate": "Decode"}})},
+            Reason.BAD_ROUTE,
+            r"spec.routes.tables\[0\].schema.gate: brokers check all records",
+        ),
         ({"ingestion": {"startFrom": "Latest"}}, Reason.BAD_ROUTE, "startFrom"),
         ({"ingestion": {"adopt": {"topicId": "x", "offsets": []}}}, Reason.BAD_ROUTE, "adopt"),
         (
