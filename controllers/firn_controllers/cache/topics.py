@@ -11,6 +11,7 @@ from typing import Any
 
 from firn.api.model import ObjectMeta
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.config import Config
 from firn.model.errors import FirnError, InvalidSpecError
@@ -71,9 +72,20 @@ class TopicEntry:
 
     @property
     def table_claims(self) -> tuple[Claim, ...]:
-        """The claims of the table: by catalog and name, and by the uuid in the status."""
+        """The claims of the table: by catalog and name, and by the uuid in the status.
+
+        A resource that shares a table also claims the table whose dead letters would have the name of its own.
+        """
         uuid = (self.status.get("table") or {}).get("uuid")
-        return _present(self.table_claim, ("table-uuid", uuid) if uuid else None)
+        return _present(self.table_claim, ("table-uuid", uuid) if uuid else None, self.letters_claim)
+
+    @property
+    def letters_claim(self) -> Claim | None:
+        """The table whose dead letters would be in the dead-letter table of this resource; None if it does not share its table."""
+        if not self.shares or self.table_claim is None:
+            return None
+        *place, table = self.table_claim
+        return (*place, names.dead_letters(table, self.name[1]).removesuffix(names.DEAD_LETTER_SUFFIX))
 
     def shares_with(self, other: "TopicEntry") -> bool:
         """Return whether this resource and ``other`` may both land in the table that they claim."""

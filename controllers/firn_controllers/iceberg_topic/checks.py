@@ -208,10 +208,13 @@ def topic_is_ours(observed: ObservedTopic) -> Failure | None:
 
 def table_is_ours(observed: ObservedTopic) -> Failure | None:
     """Check that no older resource owns the table."""
-    if observed.table_rival is None or isinstance(observed.target, InvalidSpecError):
+    entry, rival = observed.entry, observed.table_rival
+    if rival is None or isinstance(observed.target, InvalidSpecError):
         return None
-    failure = conflict(f"table {observed.target.identifier}", observed.table_rival)
-    if not (observed.entry.shares or observed.table_rival.shares):
+    if {entry.letters_claim, rival.letters_claim} & {entry.table_claim, rival.table_claim} - {None}:
+        return conflict(f"table {observed.target.dead_letters_identifier} of dead letters", rival)
+    failure = conflict(f"table {observed.target.identifier}", rival)
+    if not (entry.shares or rival.shares):
         return failure
     step = "IcebergTopics share a table if all of them have spec.table.shared: true and are in one namespace"
     return Failure(failure.reason, f"{failure.message}; {step}")

@@ -107,6 +107,19 @@ async def test_two_resources_with_one_name_of_dead_letters_cannot_share_a_table(
     assert "all__a_b__dlq" in world.message("SpecValid", "a.b")
 
 
+@pytest.mark.parametrize("first", ["eu", "all-eu"])
+async def test_dead_letters_of_a_shared_table_are_not_those_of_another_table(first: str) -> None:
+    other = gen.topic("all-eu", table={"name": "all__eu"})
+    second = "all-eu" if first == "eu" else "eu"
+    made = {"eu": sharing("eu", 0), "all-eu": other}
+    made[second]["metadata"]["creationTimestamp"] = "2026-03-01T10:30:00Z"
+    made[first]["metadata"]["creationTimestamp"] = "2026-03-01T10:00:00Z"
+    world = await shared(made[first], made[second], sharing("us", 40))
+    assert world.conditions(second)["SpecValid"] == ("False", "ResourceConflict")
+    assert "table lake.demo.all__eu__dlq of dead letters belongs to the older" in world.message("SpecValid", second)
+    assert world.conditions(first)["SpecValid"][0] == world.conditions("us")["SpecValid"][0] == "True"
+
+
 @pytest.mark.parametrize("order", [("eu", "us"), ("us", "eu")], ids=["the older one first", "the younger one first"])
 async def test_only_the_last_resource_drops_the_table(order: tuple[str, str]) -> None:
     world = await shared(sharing("eu", 0, deletionPolicy=DELETE), sharing("us", 1, deletionPolicy=DELETE))
