@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from firn.model import names
 from firn.model.errors import ConflictError
+from firn.model.progress import SharedOffsets
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +26,14 @@ class Ownership:
 
     @classmethod
     def of(cls, properties: Mapping[str, str]) -> "Ownership":
-        """Return the ownership that the properties of a table state."""
-        keys = (names.TABLE_OWNER, names.TABLE_TENANT, names.TABLE_KUBERNETES_CLUSTER, names.TABLE_ADOPT)
-        return cls(*(properties.get(key, "") for key in keys))
+        """Return the ownership that the properties of a table state.
+
+        The operator of version 0.2.0 writes the uid of a resource into shared tables too. Their offsets still show what they are.
+        """
+        keys = (names.TABLE_TENANT, names.TABLE_KUBERNETES_CLUSTER, names.TABLE_ADOPT)
+        shared = SharedOffsets.is_in(properties.get(names.SUMMARY_OFFSETS))
+        owner = names.SHARED if shared else properties.get(names.TABLE_OWNER, "")
+        return cls(owner, *(properties.get(key, "") for key in keys))
 
 
 @dataclass(frozen=True, slots=True)

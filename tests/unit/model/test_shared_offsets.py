@@ -2,7 +2,10 @@
 
 import pytest
 
+from firn.model import names
+from firn.model.errors import ConflictError
 from firn.model.progress import Offsets, SharedOffsets, TopicCommit, View, decode_offsets, is_complete, recorded_offsets
+from firn.tables.ownership import Claimant, Ownership
 
 
 def commit(resource: str, epoch: int, offsets: Offsets) -> TopicCommit:
@@ -50,3 +53,15 @@ def test_a_version_before_shared_tables_rejects_the_value() -> None:
         decode_offsets(BOTH.encode())
     with pytest.raises(ValueError, match=r"firn\.offsets is not a JSON object of partitions"):
         recorded_offsets([{"firn.offsets": BOTH.encode(), "firn.commit-id": "c"}], {})
+
+
+def test_the_offsets_of_a_shared_table_show_its_owner_after_the_operator_of_an_earlier_version_changed_it() -> None:
+    """That operator writes the uid of the oldest resource into each table."""
+    table = Ownership.of(
+        {names.TABLE_OWNER: "uid-eu", names.TABLE_TENANT: "demo", names.SUMMARY_OFFSETS: BOTH.encode()}
+    )
+    us = Claimant("uid-us", "demo", "us", shared=True)
+    us.check("lake.demo.all", table)
+    assert us.owns(table)
+    with pytest.raises(ConflictError, match="is shared by topics"):
+        Claimant("uid-eu", "demo", "eu").check("lake.demo.all", table)
