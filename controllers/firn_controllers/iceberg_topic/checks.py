@@ -487,7 +487,7 @@ def filter_valid(observed: ObservedTopic) -> Failure | None:
     if not condition or not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     try:
-        quality.check_filter(condition, rows.table_columns(observed.schema, observed.target.metadata_columns))
+        quality.check_filter(condition, rows.columns_of_table(observed.schema, observed.target))
     except InvalidSpecError as error:
         return Failure(Reason(error.reason), f"spec.schema.filter: {error}")
     return None

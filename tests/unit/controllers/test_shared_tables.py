@@ -101,6 +101,12 @@ async def test_a_shared_table_has_no_feature_that_concerns_one_topic_alone(spec:
     assert not world.cluster.contracts()
 
 
+async def test_a_filter_may_read_the_columns_that_only_shared_tables_have() -> None:
+    schema = {"format": "Json", "fields": gen.FIELDS, "filter": "_kafka.topic = 'eu'"}
+    world = await shared(sharing("eu", 0, schema=schema))
+    assert world.conditions("eu")["SpecValid"] == ("True", "Valid")
+
+
 async def test_two_resources_with_one_name_of_dead_letters_cannot_share_a_table() -> None:
     world = await shared(sharing("oldest", 0), sharing("a-b", 1), sharing("a.b", 2, topicName="other"))
     assert world.conditions("a.b")["SpecValid"] == ("False", "ResourceConflict")
