@@ -18,9 +18,10 @@ from firn.model.errors import (
     FencedError,
     FirnError,
 )
-from firn.model.jobs import CatalogConnection, GroupSettings, IngestJob, TableTarget
+from firn.model.jobs import Adoption, CatalogConnection, GroupSettings, IngestJob, TableTarget
 from firn.model.progress import Cause, Gap, SharedOffsets, View
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.rounds import adoption
 from firn_spark.tables import claims
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import (
@@ -255,6 +256,18 @@ def test_a_new_topic_of_a_resource_begins_on_top_of_the_earlier_one(setting: Set
     assert landed is not None
     assert (landed.topic_id, landed.offsets) == ("eu-2", {0: 3})
     assert setting.offsets("eu") == {0: 5}
+
+
+def test_a_resource_adopts_only_a_topic_that_it_has_landed_itself(setting: Setting) -> None:
+    """A mirror has the same records again, so a resource of another name would land them twice."""
+    setting.commit("eu", None, 3)
+    mirror = contract("mirror", adopt=Adoption(topic_id="eu", offsets={0: 3}))
+    with pytest.raises(ConflictError, match="IcebergTopic eu has landed topic eu of spec.ingestion.adopt"):
+        adoption.check_resource(mirror, setting.table(), setting.landed("mirror"))
+    own = contract("eu", adopt=Adoption(topic_id="eu", offsets={0: 3}))
+    adoption.check_resource(own, setting.table(), read_landed(setting.table(), View("eu-2", "eu")))
+    elsewhere = contract("mirror", adopt=Adoption(topic_id="unknown", offsets={0: 3}))
+    adoption.check_resource(elsewhere, setting.table(), None)
 
 
 def test_losses_of_two_topics_have_different_names(setting: Setting) -> None:

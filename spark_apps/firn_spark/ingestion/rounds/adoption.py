@@ -12,7 +12,25 @@ from firn.model.errors import ConflictError, NotReadyError
 from firn.model.jobs import IngestJob
 from firn.model.progress import Offsets
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
-from firn_spark.tables.commits import Landed
+from firn_spark.tables.commits import Landed, shared_offsets
+
+
+def check_resource(job: IngestJob, table: Any, landed: Landed | None) -> None:
+    """Check that no other resource has landed the topic of ``spec.ingestion.adopt`` in a shared table. Raises ConflictError.
+
+    A resource continues only its own earlier topics there. ``landed`` is its newest commit, so without one it would begin at the
+    start of a log that may have the same records again.
+    """
+    adopted = job.adopt.topic_id if job.adopt is not None else ""
+    if landed is not None or not adopted or not job.table.shared:
+        return
+    known = shared_offsets(table)
+    found = known.topics.get(adopted) if known is not None else None
+    if found is not None:
+        raise ConflictError(
+            f"table {job.table.identifier}: IcebergTopic {found.resource} has landed topic {adopted} of spec.ingestion.adopt; create this"
+            f" IcebergTopic again with the name {found.resource}, or without adopt to land all records of its log"
+        )
 
 
 def first_offsets(job: IngestJob, table: Any, landed: Landed, live: TopicInfo, kafka: Kafka) -> Offsets | None:

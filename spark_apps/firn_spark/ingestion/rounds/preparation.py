@@ -100,6 +100,7 @@ class Preparation:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
         topic.table.landed = landed
+        adoption.check_resource(topic.job, table, landed)
         connector = self._last_writer(topic, table, landed)
         if connector is not None:
             self._take_over(topic, connector, live)
