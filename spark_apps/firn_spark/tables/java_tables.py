@@ -357,14 +357,15 @@ class Tables:
                 for column in changed
             ]
             made = {column.name: of_fields[column.name] for column in changed if column.name in of_fields}
-            if not made:
-                self._change(table.updateSchema(), wanted_columns, present)
-                return
-            # A driver that finds the column without its field would make another one.
+            # In one commit, because another client may rename a new column at once, and a driver that finds the column without its
+            # field would make another one.
             transaction = table.newTransaction()
             self._change(transaction.updateSchema(), wanted_columns, present)
-            after = fields(self.jvm, transaction.table().schema())
-            _set(transaction, versions.properties(texts(table.properties()), after, made))
+            after = transaction.table().schema()
+            marks = {other_clients.SCHEMA_ID: str(after.schemaId())}
+            if made:
+                marks |= versions.properties(texts(table.properties()), fields(self.jvm, after), made)
+            _set(transaction, marks)
             transaction.commitTransaction()
             table.refresh()
 
@@ -388,7 +389,8 @@ class Tables:
         """Drop the columns that the contract no longer has, if they are approved. Data files keep them. Return whether there were any."""
         if not schema.gone or not schema.evolution.approved:
             return False
-        names = changes.drops(schema, fields(self.jvm, table.schema()), needed_ids(table))
+        present = fields(self.jvm, table.schema())
+        names = changes.drops(schema, present, needed_ids(table))
         number = table.operations().current().currentSchemaId()
         if not names or changes.proposed_drops(names, schema.evolution, str(table.uuid()), number).blocked:
             return False
@@ -397,7 +399,11 @@ class Tables:
         for name in names:
             columns.deleteColumn(name)
         columns.commit()
-        removed = dict.fromkeys((*other_clients.read_removed(texts(table.properties())), *names))
+        properties = texts(table.properties())
+        # Records of earlier schemas may have the field under an earlier name.
+        former = renames.read_former_names(properties)
+        earlier = [name for each in present if each["name"] in names for name in former.get(each["id"], ())]
+        removed = dict.fromkeys((*other_clients.read_removed(properties), *names, *earlier))
         number = transaction.table().schema().schemaId()
         marks = {other_clients.REMOVED: json.dumps(list(removed)), other_clients.SCHEMA_ID: str(number)}
         _set(transaction, marks)

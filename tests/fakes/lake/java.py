@@ -402,23 +402,53 @@ class JavaTable:
 
         return SimpleNamespace(properties=JavaMap, deleteFile=delete)
 
-    def updateSchema(self) -> Any:
-        def union(schema: Any) -> Any:
-            return SimpleNamespace(commit=lambda: self._union(schema.json))
+    def newTransaction(self) -> "_Transaction":
+        return _Transaction(self)
 
-        return SimpleNamespace(unionByNameWith=union)
+
+class _Transaction:
+    """``org.apache.iceberg.Transaction``: changes of schema and properties in one commit."""
+
+    def __init__(self, table: JavaTable) -> None:
+        self._table = table
+        self._base = table.operations().current()
+        self._metadata = self._base.metadata
+
+    def updateSchema(self) -> Any:
+        added: list[Any] = []
+
+        def commit() -> None:
+            for schema in added:
+                self._union(schema.json)
+
+        return SimpleNamespace(unionByNameWith=added.append, commit=commit)
+
+    def updateProperties(self) -> Any:
+        properties = dict(self._metadata.properties)
+
+        def commit() -> None:
+            self._metadata = replace(self._metadata, properties=properties)
+
+        return SimpleNamespace(set=properties.__setitem__, commit=commit)
+
+    def table(self) -> Any:
+        metadata = self._metadata
+        schema = SimpleNamespace(schemaId=lambda: metadata.schema_id, json=metadata.schema)
+        return SimpleNamespace(schema=lambda: schema)
+
+    def commitTransaction(self) -> None:
+        self._table.operations().commit(self._base, JavaMetadata(self._metadata))
 
     def _union(self, text: str) -> None:
-        base = self._operations.current()
-        present, added = json.loads(base.metadata.schema), json.loads(text)
+        known = self._metadata
+        present, added = json.loads(known.schema), json.loads(text)
         fields = {item["name"]: item for item in present["fields"]}
         for item in added["fields"]:
-            known = fields.get(item["name"])
-            fresh = {"id": 1000 * (base.metadata.schema_id + 1) + item["id"]}
-            fields[item["name"]] = {**item, **({"id": known["id"]} if known is not None else fresh)}
+            same = fields.get(item["name"])
+            fresh = {"id": 1000 * (known.schema_id + 1) + item["id"]}
+            fields[item["name"]] = {**item, **({"id": same["id"]} if same is not None else fresh)}
         schema = json.dumps({**present, "fields": list(fields.values())})
-        updated = replace(base.metadata, schema=schema, schema_id=base.metadata.schema_id + 1)
-        self._operations.commit(base, JavaMetadata(updated))
+        self._metadata = replace(known, schema=schema, schema_id=known.schema_id + 1)
 
 
 class Session:

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 from py4j.clientserver import ClientServerConnection
 
-from firn.model.jobs import Column, GroupSettings, IngestJob, RecordSchema, Rename, TableTarget
+from firn.model.jobs import Column, Evolution, GroupSettings, IngestJob, RecordSchema, Rename, TableTarget
+from firn.schemas import changes
+from firn.schemas.other_clients import without
 from firn.tables import types
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.java_tables import Tables, partition_terms
@@ -72,6 +74,42 @@ class TestIceberg(DriverTablesContract):
             assert types.of_json(fields[1]["type"]) == "struct<y: int, z: int>"
             assert former == {before[0]["id"]: ("a",), struct: ("x",)}
         assert tables.names(tables.ensure(old)) == (fields, former)
+
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_a_column_that_came_later_is_followed_too(self, tables: Tables, job: IngestJob, version: int) -> None:
+        """Another engine renames and drops columns that the driver has added, and none of them comes again."""
+
+        def contract(*names: str) -> IngestJob:
+            schema = RecordSchema(format="Json", fields=tuple(Column(name=name, type="int") for name in names))
+            table = job.table.model_copy(update={"format_version": version})
+            return job.model_copy(update={"record_schema": schema, "table": table})
+
+        tables.ensure(contract("a"))
+        later = contract("a", "b", "c")
+        table = tables.ensure(later)
+        number = next(each["id"] for each in tables.names(table)[0] if each["name"] == "b")
+        table.updateSchema().renameColumn("b", "other").deleteColumn("c").commit()
+        for _ in range(2):
+            fields, former = tables.names(tables.ensure(later))
+            assert {each["name"] for each in fields} == {"a", "other", "_kafka"}
+            assert former == {number: ("b",)}
+
+    def test_a_dropped_column_does_not_come_again_under_an_earlier_name(self, tables: Tables, job: IngestJob) -> None:
+        def contract(*names: str, **update: Any) -> IngestJob:
+            schema = RecordSchema(format="Json", fields=tuple(Column(name=name, type="int") for name in names))
+            return job.model_copy(update={"record_schema": schema.model_copy(update=update)})
+
+        first = contract("a", "b")
+        tables.ensure(first)
+        table = tables.ensure(contract("a", "c", renames=(Rename(old="b", new="c"),)))
+        policy = Evolution(drop="DropColumn")
+        approve = changes.proposed_drops(("c",), policy, str(table.uuid()), int(table.schema().schemaId())).approve
+        policy = policy.model_copy(update={"approved": approve})
+        table = tables.ensure(contract("a", evolution=policy, gone=("c",)))
+        assert {each["name"] for each in tables.names(table)[0]} == {"a", "_kafka"}
+        known = tables.followed(table, contract("a", evolution=policy))
+        for name in ("b", "c"):
+            assert without((Column(name=name, type="int"),), known.fields, known.dropped) == ()
 
     def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
         commit_ahead(tables.jvm, table, time_ms)
