@@ -234,13 +234,15 @@ def kept_schema(schema: RecordSchema, known: Followed) -> RecordSchema:
     if left != schema.fields:
         # A record may have the field of a dropped column.
         update = {"fields": left, "unknown_fields": "Ignore"}
+    present = {each["name"] for each in known.fields}
+    gone = set(known.dropped.get(0, ())) - present
+    if schema.unknown_column in gone:
+        update["unknown_column"] = ""
     if schema.projection is not None:
         computed = schema.projection.columns
         later = {each.old: each.new for each in known.following if "." not in each.old}
         named = tuple(column.model_copy(update={"name": later.get(column.name, column.name)}) for column in computed)
-        present = {each["name"] for each in known.fields}
-        names = {column.name for column in named} & set(known.dropped.get(0, ())) - present
-        named = tuple(column for column in named if column.name not in names)
+        named = tuple(column for column in named if column.name not in gone)
         if named != computed:
             update["projection"] = schema.projection.model_copy(update={"columns": named})
     return schema.model_copy(update=update) if update else schema

@@ -9,7 +9,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, KeySchema, ProjectedColumn, Projection, RecordSchema
 from firn.schemas import other_clients
 from firn.schemas.other_clients import DROPPED, REMOVED, SCHEMA_ID, Followed, followed, is_dropped, kept_schema, without
-from firn.tables import renames
+from firn.tables import renames, rows
 from firn.tables.renames import FORMER_NAMES
 
 
@@ -131,6 +131,14 @@ def test_records_may_have_the_field_of_a_dropped_column() -> None:
     assert [field.name for field in kept.fields] == ["carrier", "origin", "legs"]
     assert kept.unknown_fields == "Ignore"
     assert kept_schema(schema, Followed(fields=BEFORE)) is schema
+
+
+def test_other_members_have_no_column_after_its_drop() -> None:
+    schema = RecordSchema(format="Json", fields=FIELDS, unknown_column="others")
+    kept = kept_schema(schema, Followed(dropped={0: ("others",)}, fields=BEFORE))
+    assert (rows.decoded_columns(kept), kept.unknown_fields) == (FIELDS, "Ignore")
+    back = kept_schema(schema, Followed(dropped={0: ("others",)}, fields=[*BEFORE, leaf(30, "others", "variant")]))
+    assert back.unknown_column == "others"
 
 
 def test_computed_columns_are_followed_too() -> None:
