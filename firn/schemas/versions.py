@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, ColumnVersion
+from firn.model.jobs import Column, ColumnVersion, Rename
 from firn.tables import evolution, types
-from firn.tables.renames import Fields
+from firn.tables.renames import Fields, destination
 
 VERSIONS = "firn.column-versions"
 """Property with the fields of columns that are versions: a JSON object, field id -> field."""
@@ -42,12 +42,12 @@ class Versions:
     """The columns of each field, in the order of their creation."""
 
     @classmethod
-    def of_table(cls, fields: Fields, known: Mapping[int, str]) -> "Versions":
-        """Return the versions in a table. ``known`` has their fields by field id."""
+    def of_table(cls, fields: Fields, known: Mapping[int, str], named: Sequence[Rename] = ()) -> "Versions":
+        """Return the versions in a table. ``known`` has their fields by field id, which ``named`` has renamed since."""
         found = cls()
         for each in sorted(fields, key=lambda each: int(each["id"])):
             if each["id"] in known:
-                found.columns.setdefault(known[each["id"]], []).append(each["name"])
+                found.columns.setdefault(destination(known[each["id"]], named), []).append(each["name"])
         return found
 
     def of_schema(
@@ -65,10 +65,12 @@ class Versions:
                 raise InvalidSpecError(
                     f"field {column.name} has the name of a column for values of field {made[column.name]}; let producers choose another name"
                 )
-            if _holds(present.get(column.name), column.type):
+            known, first = self.columns.get(column.name, []), present.get(column.name)
+            if first is not None and _holds(first, column.type):
                 continue
-            known = self.columns.get(column.name, [])
             name = next((each for each in known if _holds(present.get(each), column.type)), None)
+            if name is None and first is None:
+                continue  # The column with the name of the field is new.
             if name is None:
                 name = self._new(column.name, taken)
             versions.append(ColumnVersion(schema_id=number, field=column.name, column=name))
@@ -85,7 +87,7 @@ class Versions:
 
 
 def _holds(present: str | None, wanted: str) -> bool:
-    return present is None or evolution.merged(types.parse(present), types.parse(wanted)) is not None
+    return present is None or evolution.merged(types.of_table(present), types.parse(wanted)) is not None
 
 
 def named(found: Sequence[Column], versions: Sequence[ColumnVersion]) -> tuple[Column, ...]:

@@ -164,7 +164,7 @@ def adapted(
     fields = _widened(renamed_columns(schema.fields, named), own)
     named_schema = schema.model_copy(update={"renames": named})
     left_out: dict[Reference, Refusal] = {}
-    versions = Versions.of_table(table.fields, table.versions)
+    versions = Versions.of_table(table.fields, table.versions, named)
     taken = {name.lower() for name in (*own, *(column.name for column in fields))}
     taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
     chosen: tuple[ColumnVersion, ...] = ()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, ColumnVersion
+from firn.model.jobs import Column, ColumnVersion, Rename
 from firn.schemas import versions
 from firn.schemas.versions import VERSIONS, Versions, named, read_versions
 
@@ -53,6 +53,18 @@ def test_a_renamed_version_stays_the_column_of_its_field() -> None:
     known = Versions.of_table(fields, {2: "total", 9: "gone"})
     (found,) = known.of_schema(7, [column("total", "string")], {"total": "int", "total_text": "string"}, set())
     assert found == ColumnVersion(schema_id=7, field="total", column="total_text")
+
+
+def test_values_keep_their_column_after_the_first_column_of_the_field_is_gone() -> None:
+    present = {name: kind for name, kind in PRESENT.items() if name != "total"}
+    assert chosen("string", present) == ["total_v2"]
+    assert chosen("double", present) == []
+
+
+def test_a_renamed_field_keeps_its_versions() -> None:
+    known = Versions.of_table(FIELDS, {2: "total"}, [Rename(old="total", new="amount")])
+    present = {**PRESENT, "amount": "int"}
+    assert [each.column for each in known.of_schema(7, [column("amount", "string")], present, set())] == ["total_v2"]
 
 
 def test_two_schemas_of_one_round_share_a_column() -> None:

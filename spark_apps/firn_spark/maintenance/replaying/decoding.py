@@ -181,7 +181,7 @@ class Decoding:
         """Return the columns of a writer, in which fields of other types have columns of their own, and these columns."""
         fields = {field.name: field.type for field in self._schema.fields}
         taken = {name.lower() for name in (*self._present, *fields)}
-        versions = Versions.of_table(self._known.fields, self._versions)
+        versions = Versions.of_table(self._known.fields, self._versions, self._schema.renames)
         chosen = versions.of_schema(number, found, {**self._present, **fields}, taken)
         return named_versions(found, chosen), chosen
 
