@@ -61,7 +61,9 @@ class Layout:
     sort: tuple[SortTerm, ...] | None
     properties: Mapping[str, str]
     may_be_wider: bool = False
-    """True if a column of the table may be wider than in the schema, because the driver may have widened it."""
+    """True if a column of values may be wider in the table than in the schema, because the driver may have widened it."""
+    wider_keys: frozenset[str] = frozenset()
+    """The columns of the key that may be wider."""
     renames: tuple[Rename, ...] = ()
     of_values: frozenset[str] = frozenset()
     """The columns for values."""
@@ -77,6 +79,9 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,
         may_be_wider=schema.subject is not None,
+        wider_keys=frozenset(column.name for column in rows.key_columns(schema.key))
+        if schema.subjects
+        else frozenset(),
         renames=rows.column_renames(schema, schema.renames),
         of_values=frozenset(column.name for column in rows.schema_columns(schema)),
         key=schema.key,
@@ -484,7 +489,8 @@ class _Comparison:
                 yield from self._struct(path, current, members)
             case _:
                 target = iceberg_type(wanted, count(1))
-                if current == target or (self._layout.may_be_wider and _widens(target, current)):
+                may_be_wider = self._layout.may_be_wider or path[0] in self._layout.wider_keys
+                if current == target or (may_be_wider and _widens(target, current)):
                     return
                 if not _widens(current, target):
                     raise self._refused(

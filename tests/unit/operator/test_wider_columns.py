@@ -1,0 +1,39 @@
+"""A column may be wider in the table than in the latest schema of a registry, because records of other schemas needed that."""
+
+import pytest
+
+from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
+from firn.model.jobs import Column, KeySchema, RecordSchema, Subject, TableTarget
+from firn_operator.adapters.iceberg import evolution
+
+TARGET = TableTarget(catalog="lake", namespace="shop", name="orders")
+SUBJECT = Subject(registry="main", name="orders-key")
+
+
+def schema(value: str, key: str, *, registered_key: bool, registered_value: bool) -> RecordSchema:
+    decoding = RecordSchema(format="Avro", subject=SUBJECT if registered_key else None)
+    return RecordSchema(
+        format="Json",
+        fields=(Column(name="total", type=value),),
+        subject=SUBJECT if registered_value else None,
+        key=KeySchema(columns="Flat", fields=(Column(name="id", type=key),), decoding=decoding),
+    )
+
+
+def steps(wanted: RecordSchema) -> list[str]:
+    columns = evolution.layout(TARGET, schema("long", "long", registered_key=False, registered_value=False)).columns
+    layout = evolution.layout(TARGET, wanted)
+    present = evolution.new_schema(columns)
+    return [step.text for step in evolution.schema_steps(present, layout, Reason.SCHEMA_INCOMPATIBLE)]
+
+
+def test_a_column_of_a_key_may_be_wider_if_its_schema_is_registered() -> None:
+    assert steps(schema("long", "int", registered_key=True, registered_value=False)) == []
+    with pytest.raises(InvalidSpecError, match="key_id' is long in the table and int in the schema"):
+        steps(schema("long", "int", registered_key=False, registered_value=False))
+
+
+def test_a_column_of_values_may_be_wider_if_their_schema_is_registered() -> None:
+    with pytest.raises(InvalidSpecError, match="total' is long in the table and int in the schema"):
+        steps(schema("int", "long", registered_key=True, registered_value=False))
