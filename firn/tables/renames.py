@@ -6,11 +6,12 @@ earlier names by field id. So a record or a contract with an earlier name belong
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from firn.model.jobs import Column, RecordSchema, Rename
-from firn.tables import types
+from firn.model.jobs import Column, RecordSchema, Rename, TableTarget
+from firn.tables import transforms, types
+from firn.tables.transforms import PartitionTerm
 from firn.tables.types import ListOf, MapOf, Struct, Type
 
 FORMER_NAMES = "firn.former-names"
@@ -75,6 +76,26 @@ def named(schema: RecordSchema, following: Sequence[Rename]) -> RecordSchema:
     if schema.unknown_column:
         update["unknown_column"] = destination(schema.unknown_column, following)
     return schema.model_copy(update=update)
+
+
+def named_target(target: TableTarget, following: Sequence[Rename]) -> TableTarget:
+    """Return a target whose terms have the names of a table. ``following`` are the renames from all earlier names to them."""
+    if not following:
+        return target
+
+    def named(term: PartitionTerm) -> PartitionTerm:
+        return replace(term, column=destination(term.column, following))
+
+    partition = [str(named(transforms.parse(text))) for text in target.partition_by or ()]
+    sort = [transforms.parse_sort(text) for text in target.sort_by or ()]
+    return target.model_copy(
+        update={
+            "partition_by": None if target.partition_by is None else tuple(partition),
+            "sort_by": None
+            if target.sort_by is None
+            else tuple(str(replace(each, term=named(each.term))) for each in sort),
+        }
+    )
 
 
 def has_path(columns: Sequence[Column], path: str) -> bool:

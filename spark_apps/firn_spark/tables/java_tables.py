@@ -187,7 +187,8 @@ class Tables:
             columns = other_clients.without(columns, change.fields, known.dropped)
             self._evolve(table, columns, target, of_fields)
             if max(target.format_version, table.operations().current().formatVersion()) == 3:
-                self._evolve_v3(table, target, self.claimant(job), job.record_schema.evolution)
+                named = renames.named_target(target, change.following)
+                self._evolve_v3(table, named, self.claimant(job), job.record_schema.evolution)
         except JAVA_ERRORS as error:
             raise translate_change(error, target) from error
         return table

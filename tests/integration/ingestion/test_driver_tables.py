@@ -12,7 +12,7 @@ from firn.schemas import changes
 from firn.schemas.other_clients import without
 from firn.tables import types
 from firn_spark.tables.catalogs import Catalogs
-from firn_spark.tables.java_tables import Tables, partition_terms
+from firn_spark.tables.java_tables import Tables, partition_terms, sort_terms
 from tests.contract.driver_tables import DriverTablesContract, commit_ahead
 from tests.unit.spark_driver.topic import job as job_of
 
@@ -93,6 +93,20 @@ class TestIceberg(DriverTablesContract):
             fields, former = tables.names(tables.ensure(later))
             assert {each["name"] for each in fields} == {"a", "other", "_kafka"}
             assert former == {number: ("b",)}
+
+    @pytest.mark.parametrize("version", [2, 3])
+    def test_terms_follow_a_column_that_another_engine_renames(
+        self, tables: Tables, job: IngestJob, version: int
+    ) -> None:
+        schema = RecordSchema(format="Json", fields=(Column(name="a", type="int"), Column(name="b", type="int")))
+        terms = {"partition_by": ("bucket(4, a)",), "sort_by": ("b",), "format_version": version}
+        job = job.model_copy(update={"record_schema": schema, "table": job.table.model_copy(update=terms)})
+        table = tables.ensure(job)
+        table.updateSchema().renameColumn("a", "c").renameColumn("b", "d").commit()
+        for _ in range(2):
+            table = tables.ensure(job)
+            assert (partition_terms(table), sort_terms(table)) == (["bucket(4, c)"], ["d asc nulls first"])
+            assert (len(table.specs()), len(table.sortOrders())) == (1, 1)
 
     def test_a_dropped_column_does_not_come_again_under_an_earlier_name(self, tables: Tables, job: IngestJob) -> None:
         def contract(*names: str, **update: Any) -> IngestJob:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from firn.model.jobs import Column, Rename
+from firn.model.jobs import Column, Rename, TableTarget
 from firn.tables import renames
 from firn.tables.renames import FORMER_NAMES, former_names, planned, read_former_names, renamed_columns
 
@@ -130,3 +130,20 @@ def test_a_new_column_cannot_have_the_earlier_name_of_another_one() -> None:
     assert reused("struct<email: string, mail: string>") == ("customer.mail", "email")
     assert reused("struct<email: string, new: string>") is None
     assert reused("struct<mail: string>", "other") is None
+
+
+def test_terms_of_a_target_have_the_names_of_the_table() -> None:
+    target = TableTarget(
+        catalog="lake",
+        namespace="shop",
+        name="orders",
+        partition_by=("bucket(4, carrier)", "s.code", "at"),
+        sort_by=("carrier desc",),
+    )
+    following = [Rename(old="carrier", new="airline"), Rename(old="s.code", new="s.airport")]
+    named = renames.named_target(target, following)
+    assert named.partition_by == ("bucket(4, airline)", "s.airport", "at")
+    assert named.sort_by == ("airline desc nulls last",)
+    bare = target.model_copy(update={"partition_by": None, "sort_by": ()})
+    assert renames.named_target(bare, following) == bare
+    assert renames.named_target(target, ()) is target
