@@ -482,6 +482,16 @@ def test_another_subject_forgets_the_schemas() -> None:
     assert orders.reading.writers.needed == set()
 
 
+def test_another_schema_of_the_contract_replaces_the_adapted_one() -> None:
+    orders = topic(("id", "int"))
+    orders.reading.schema = wanted(fields=(Column(name="number", type="int"),))
+    orders.accept(orders.job.model_copy(update={"freshness_ms": 9}))
+    assert fields(orders.schema) == {"number": "int"}
+    later = orders.job.record_schema.model_copy(update={"fields": (Column(name="more", type="int"),)})
+    orders.accept(orders.job.model_copy(update={"record_schema": later}))
+    assert fields(orders.adapted_job.record_schema) == {"more": "int"}
+
+
 def test_a_renamed_field_keeps_its_computed_column_and_renames_no_other() -> None:
     columns = (
         ProjectedColumn(name="mail_hash", source="$.mail", function="Sha256"),

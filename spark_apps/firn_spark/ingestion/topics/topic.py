@@ -354,8 +354,8 @@ class Topic:
             return
         if job.record_schema != self.job.record_schema:
             self.recent = Recent(new_schema=True)
-        if job.record_schema.subjects != self.job.record_schema.subjects:
             self.reading.schema = None
+        if job.record_schema.subjects != self.job.record_schema.subjects:
             self.reading.writers.clear()
             self.reading.key_writers.clear()
         if job.quality_rules != self.job.quality_rules:
