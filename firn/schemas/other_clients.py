@@ -91,6 +91,8 @@ def followed(
     another one had: a name would not say to which column a field belongs.
     """
     former, dropped = dict(renames.read_former_names(properties)), dict(read_dropped(properties))
+    # The key may be newer than the drop of a column with this name.
+    dropped[0] = tuple(name for name in dropped.get(0, ()) if not _is_restored(name, wanted, key))
     fields = schemas[current]
     known = schemas.get(_number(properties.get(SCHEMA_ID, "")), fields)
     texts: list[str] = []

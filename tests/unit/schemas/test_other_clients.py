@@ -98,6 +98,13 @@ def test_a_column_that_firn_dropped_comes_again_only_if_the_contract_has_it() ->
     assert known.properties(properties) == {}
 
 
+def test_a_key_gets_a_column_that_was_dropped_before_it() -> None:
+    properties = {DROPPED: '{"0": ["key_id", "key_note", "other"]}', SCHEMA_ID: "7"}
+    known = followed({7: [leaf(1, "id")]}, 7, properties, wanted=["key_note"], key=KEY)
+    assert known.dropped == {0: ("key_note", "other")}
+    assert json.loads(known.properties(properties)[DROPPED]) == {"0": ["key_note", "other"]}
+
+
 def test_members_of_the_column_of_the_key_keep_their_names() -> None:
     before = [leaf(1, "id"), leaf(2, "key", struct(leaf(3, "shop")))]
     after = [leaf(1, "id"), leaf(2, "key", struct(leaf(3, "store")))]
