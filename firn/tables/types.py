@@ -97,6 +97,7 @@ _FOREIGN = {
     "bytes": "binary", "bytea": "binary", "array": "list", "row": "struct", "record": "struct",
 }  # fmt: skip
 """Names of types in SQL, Spark and Avro, and Iceberg's names."""
+_MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
 
 
@@ -167,7 +168,7 @@ class _Reader:
         seen: set[str] = set()
         while True:
             name = self.next_token()
-            if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            if not _MEMBER.fullmatch(name):
                 raise self.error(f"expected a member name, found {name!r}")
             if name.lower() in seen:
                 raise self.error(f"has the member {name!r} twice; query engines ignore case, so rename one")
@@ -224,17 +225,30 @@ def of_table(text: str) -> Type:
 
 
 def of_json(kind: Any) -> str:
-    """Return a type of the JSON of Iceberg's specification (Appendix C) as a text. An unknown type keeps its name."""
+    """Return a type of the JSON of Iceberg's specification (Appendix C) as a text. An unknown type keeps its name.
+
+    Members of structs that no schema can have are left out, because of their type or name. Rows are null there.
+    """
     if isinstance(kind, str):
-        return str(parse(kind)) if kind in PRIMITIVES or kind.startswith(("decimal(", "fixed[")) else kind
+        return str(parse(kind)) if _is_known(kind) else kind
     match kind["type"]:
         case "list":
             return f"list<{of_json(kind['element'])}>"
         case "map":
             return f"map<{of_json(kind['key'])}, {of_json(kind['value'])}>"
         case _:
-            members = (f"{field['name']}: {of_json(field['type'])}" for field in kind["fields"])
+            known = (field for field in kind["fields"] if _MEMBER.fullmatch(field["name"]) and _is_known(field["type"]))
+            members = (f"{field['name']}: {of_json(field['type'])}" for field in known)
             return f"struct<{', '.join(members)}>"
+
+
+def _is_known(kind: Any) -> bool:
+    """Return whether a schema can have a type of Iceberg's JSON, perhaps without some members of structs."""
+    if isinstance(kind, str):
+        return kind in PRIMITIVES or kind.startswith(("decimal(", "fixed["))
+    if kind["type"] == "struct":
+        return any(_MEMBER.fullmatch(field["name"]) and _is_known(field["type"]) for field in kind["fields"])
+    return all(_is_known(kind[part]) for part in ("element", "key", "value") if part in kind)
 
 
 def has(kind: Type, *names: str) -> str:

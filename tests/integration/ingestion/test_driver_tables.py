@@ -94,6 +94,20 @@ class TestIceberg(DriverTablesContract):
             assert {each["name"] for each in fields} == {"a", "other", "_kafka"}
             assert former == {number: ("b",)}
 
+    def test_members_that_no_schema_can_have_stay(self, tables: Tables, job: IngestJob) -> None:
+        def contract(kind: str) -> IngestJob:
+            schema = RecordSchema(format="Json", fields=(Column(name="s", type=kind),))
+            table = job.table.model_copy(update={"format_version": 3})
+            return job.model_copy(update={"record_schema": schema, "table": table})
+
+        types_ = tables.jvm.org.apache.iceberg.types.Types
+        table = tables.ensure(contract("struct<a: int>"))
+        for name, kind in (("shape", "geometry"), ("my-field", "string")):
+            table.updateSchema().addColumn("s", name, types_.fromPrimitiveString(kind)).commit()
+        for _ in range(2):
+            fields, _former = tables.names(tables.ensure(contract("struct<a: int, b: int>")))
+            assert [each["name"] for each in fields[0]["type"]["fields"]] == ["a", "shape", "my-field", "b"]
+
     @pytest.mark.parametrize("version", [2, 3])
     def test_terms_follow_a_column_that_another_engine_renames(
         self, tables: Tables, job: IngestJob, version: int

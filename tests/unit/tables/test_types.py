@@ -110,3 +110,21 @@ def test_a_message_shortens_a_long_type() -> None:
 
 def test_types_nest_up_to_a_depth() -> None:
     assert str(types.parse("list<" * 15 + "int" + ">" * 15)).count("list") == 15
+
+
+def test_members_that_no_schema_can_have_are_left_out_of_the_type_of_a_column() -> None:
+    def struct(**members: object) -> dict[str, object]:
+        fields = [
+            {"id": n, "name": name, "required": False, "type": kind} for n, (name, kind) in enumerate(members.items())
+        ]
+        return {"type": "struct", "fields": fields}
+
+    def listed(element: object) -> dict[str, object]:
+        return {"type": "list", "element-id": 9, "element-required": False, "element": element}
+
+    inner = struct(a="int", shape="geometry(srid:4326)", shapes=listed("geography"), only=struct(x="unknown"))
+    kind = struct(**{"id": "long", "my-field": "string", "größe": "int", "at": listed(inner)})
+    assert types.of_json(kind) == "struct<id: long, at: list<struct<a: int>>>"
+    assert types.of_table(types.of_json(kind)) == types.parse("struct<id: long, at: list<struct<a: int>>>")
+    assert types.of_table(types.of_json("geometry")) == types.Primitive("geometry")
+    assert types.of_table(types.of_json(listed("geometry"))) == types.Primitive("list<geometry>")
