@@ -8,6 +8,7 @@ import asyncio
 import json
 from collections import OrderedDict
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -70,25 +71,31 @@ class Judge:
 
     def judge(self, batch: memoryview, schemas: Mapping[bytes, str], texts: Mapping[str, str]) -> Verdict:
         """Decode a batch with the schemas that ``schemas`` names by the first bytes of values. Values without one pass."""
-        for digest, text in texts.items():
-            self._kept[digest] = _opened(text)
-            if len(self._kept) > MOST_KEPT:
-                self._kept.popitem(last=False)
-        missing = {*schemas.values()} - self._kept.keys()
-        if missing:
-            return Verdict(needed=sorted(missing))
-        for digest in schemas.values():
-            self._kept.move_to_end(digest)
-        opened = {first: self._kept[digest] for first, digest in schemas.items()}
+        wanted = {*schemas.values()}
         try:
-            return self._decoded(batch, opened)
+            self._keep(wanted, texts)
+            missing = wanted - self._kept.keys()
+            if missing:
+                return Verdict(needed=sorted(missing))
+            return self._decoded(batch, {first: self._kept[digest] for first, digest in schemas.items()})
         except UndecodableError as error:
             if len(batch) <= MOST_BYTES and not isinstance(error.__cause__, CodecError):
                 return Verdict([(0, f"the broker cannot read the records of the batch: {error}")], 1)
             return Verdict(too_large=str(error))
         except MemoryError:
+            alone = self._kept.keys() <= wanted
             self._kept.clear()
-            return Verdict(too_large="its values take too much memory")
+            # The decoders of other topics may take the memory. Without them, the batch has another chance.
+            return Verdict(too_large="its values take too much memory") if alone else Verdict(needed=sorted(wanted))
+
+    def _keep(self, wanted: AbstractSet[str], texts: Mapping[str, str]) -> None:
+        """Keep the decoders of new texts, and all that are ``wanted``. Drop those that were not used for the longest time."""
+        for digest in wanted & self._kept.keys():
+            self._kept.move_to_end(digest)
+        for digest, text in texts.items():
+            self._kept[digest] = _opened(text)
+        while len(self._kept) > max(MOST_KEPT, len(wanted)):
+            self._kept.popitem(last=False)
 
     def _decoded(self, batch: memoryview, opened: Mapping[bytes, Check | str]) -> Verdict:
         verdict = Verdict()

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn.decoders import checks as decoding
 from firn.decoders.checks import packed
 from firn.model.jobs import Column, RecordSchema, WriterSchema
 from firn.records.record_batch import InvalidBatchError, parse
@@ -21,7 +22,7 @@ from firn.schema_registry import Registered, RegistryAwayError
 from firn_broker import metrics
 from firn_broker.log.decoder import Decoder
 from firn_broker.topics import gate, value_checks
-from firn_broker.topics.value_checks import ALL, ValueChecks, ValueSchema
+from firn_broker.topics.value_checks import ALL, Judge, ValueChecks, ValueSchema, Verdict
 from tests.fakes.schemas import FakeSubjects
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_schema_gate import AWAY, alter, framed, values
@@ -240,6 +241,45 @@ async def test_a_process_of_its_own_decodes_values(checks: ValueChecks) -> None:
         )
     )
     assert [verdict.count for verdict in verdicts] == [1, 0] * 10
+
+
+def framed_batch(*ids: int) -> memoryview:
+    return batch(*(framed(number, b'{"id": 1}') for number in ids)).data
+
+
+def named(*ids: int) -> dict[bytes, str]:
+    return {framed(number, b""): f"schema {number}" for number in ids}
+
+
+def texts(*ids: int) -> dict[str, str]:
+    return {f"schema {number}": JSON.model_dump_json() for number in ids}
+
+
+def test_a_new_schema_replaces_none_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(value_checks, "MOST_KEPT", 2)
+    judge = Judge()
+    judge.judge(framed_batch(1), named(1), texts(1))
+    judge.judge(framed_batch(2), named(2), texts(2))
+    assert judge.judge(framed_batch(1, 3), named(1, 3), {}).needed == ["schema 3"]
+    assert judge.judge(framed_batch(1, 3), named(1, 3), texts(3)) == Verdict()
+    assert judge.judge(framed_batch(1, 2, 3), named(1, 2, 3), texts(2)) == Verdict()
+    assert judge.judge(framed_batch(4), named(4), texts(4)) == Verdict()
+    assert judge.judge(framed_batch(2), named(2), {}) == Verdict()
+
+
+def test_schemas_of_other_topics_take_no_memory_from_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    judge = Judge()
+    judge.judge(framed_batch(1), named(1), texts(1))
+    opened = decoding.check_of
+
+    def scarce(schema: RecordSchema) -> Any:
+        if judge._kept:
+            raise MemoryError
+        return opened(schema)
+
+    monkeypatch.setattr(decoding, "check_of", scarce)
+    assert judge.judge(framed_batch(2), named(2), texts(2)).needed == ["schema 2"]
+    assert judge.judge(framed_batch(2), named(2), texts(2)) == Verdict()
 
 
 async def test_a_process_that_ends_lets_the_client_send_again(checks: ValueChecks) -> None:
