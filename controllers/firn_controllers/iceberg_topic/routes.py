@@ -29,6 +29,8 @@ _OF_SCHEMA = ("quality",)
 """Parts of the parent's spec that only fit its own schema."""
 _OF_TOPIC = ("routes", "partitions", "config", "topicName", "profile", "table", "schema")
 """Parts of the parent's spec that are about its topic and table."""
+_OF_GATE = (names.SCHEMA_REGISTRY, names.SCHEMA_SUBJECT, names.SCHEMA_CONTRACT)
+"""Configs of a Kafka topic by which brokers check its records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,10 +184,39 @@ def routes_valid(observed: ObservedTopic) -> Failure | None:
         return Failure(Reason(error.reason), str(error))
     for place, manifest in enumerate(manifests(observed) if isinstance(observed.target, TableTarget) else ()):
         try:
-            IcebergTopic.parse(manifest).row_schema()
+            table = IcebergTopic.parse(manifest)
+            table.row_schema()
         except InvalidSpecError as error:
             text = str(error).removeprefix(f"IcebergTopic {manifest['metadata']['name']}: ")
             return Failure(Reason.BAD_SCHEMA, f"spec.routes.tables[{place}]: {text}")
+        failure = _gate_serves(observed.resource, table, place)
+        if failure is not None:
+            return failure
+    return None
+
+
+def _gate_serves(topic: IcebergTopic, table: IcebergTopic, place: int) -> Failure | None:
+    """Check that brokers, which have one gate for the topic, check the records of a table by its schema."""
+    gate = topic.spec.record_schema.gate if topic.spec.record_schema is not None else "None"
+    own = table.spec.record_schema
+    if own is None or own == topic.spec.record_schema:
+        return None
+    if own.gate not in ("None", gate):
+        return Failure(
+            Reason.BAD_SCHEMA,
+            f"spec.routes.tables[{place}].schema.gate: brokers check all records of a topic in one way; remove it, or set spec.schema.gate",
+        )
+    if gate == "None":
+        return None
+    gated = table.spec.model_copy(update={"record_schema": own.model_copy(update={"gate": gate})})
+    configs, of_topic = table.model_copy(update={"spec": gated}).topic_configs, topic.topic_configs
+    in_payload = own.registry is None or own.registry.id_in == "Payload"
+    if not in_payload or any(configs.get(key) != of_topic.get(key) for key in _OF_GATE):
+        return Failure(
+            Reason.BAD_SCHEMA,
+            f"spec.schema.gate: brokers check all records of the topic by spec.schema, and spec.routes.tables[{place}] has values of another"
+            " schema; remove gate",
+        )
     return None
 
 

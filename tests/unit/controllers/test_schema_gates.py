@@ -113,6 +113,48 @@ async def test_brokers_get_the_format_of_a_topic_with_a_registry() -> None:
     assert unpacked(contract) == RecordSchema(format="Avro", framing="Registry")
 
 
+OTHER = {"format": "Json", "fields": [{"name": "order", "type": "uuid", "required": True}]}
+GATE_OF_TABLE = "spec.routes.tables[0].schema.gate: brokers check all records of a topic in one way; remove it, or set spec.schema.gate"
+OTHER_SCHEMA = "spec.schema.gate: brokers check all records of the topic by spec.schema, and spec.routes.tables[0] has values of another"
+
+
+def routed(given: dict[str, Any], schema: dict[str, Any] | None) -> dict[str, Any]:
+    own = {} if schema is None else {"schema": schema}
+    return {**given, "routes": {"by": "header:kind", "tables": [{"match": "a", "name": "a", **own}]}}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (routed(decoding(), OTHER), OTHER_SCHEMA),
+        (routed(spec(), spec(gate="None", subject="shared")["schema"]), OTHER_SCHEMA),
+        (routed(spec(gate="Decode"), {**OTHER, "gate": "Decode"}), OTHER_SCHEMA),
+        (routed(spec(), spec(gate="None", idIn="Header")["schema"]), OTHER_SCHEMA),
+        (routed(spec(gate="None"), spec(gate="Id")["schema"]), GATE_OF_TABLE),
+        (routed(decoding(gate="None"), {**OTHER, "gate": "Decode"}), GATE_OF_TABLE),
+    ],
+)
+async def test_a_gate_that_does_not_know_the_schemas_of_routes_is_refused(given: dict[str, Any], message: str) -> None:
+    live = await created(**given)
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert message in live.message("SpecValid")
+    assert ("waves", "flights") not in live.topics.topics
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        routed(decoding(), None),
+        routed(spec(), spec(gate="None")["schema"]),
+        routed(decoding(gate="None"), OTHER),
+        routed(decoding(), {**decoding()["schema"], "filter": "id > 5"}),
+    ],
+)
+async def test_a_gate_serves_routes_with_values_of_its_schema(given: dict[str, Any]) -> None:
+    live = await created(**given)
+    assert live.conditions()["SpecValid"] == ("True", "Valid")
+
+
 async def test_a_schema_that_is_too_large_for_a_topic_config_is_refused() -> None:
     chance = Random(1)
     many = [{"name": f"f{chance.randbytes(30).hex()}", "type": "string"} for _ in range(900)]
