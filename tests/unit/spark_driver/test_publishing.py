@@ -7,7 +7,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from firn.model.errors import UnavailableError
+from firn.model.errors import InvalidSpecError, UnavailableError
 from firn.model.jobs import Publish, PublishCheck
 from firn.model.progress import CheckResult, PublishProgress
 from firn_spark.failpoints import Failpoints
@@ -140,6 +140,22 @@ def test_metrics_of_files_answer_checks() -> None:
     assert values is not None
     assert [result.passed for result in made.judge(values)] == [True, True, True]
     assert made.judge(values)[0].values == "count(id) = 5, null_share(id) = 0.285714"
+
+
+def test_checks_may_use_former_names_of_columns() -> None:
+    former = {7: ("number", "any"), 9: ("at_place",), 10: ("level",)}
+    texts = ("count(number) > 0", "max(at_place.level) < 5", "count(any) >= 0", "min(place.depth) > 0", "count(*) > 0")
+    made = Checks([PublishCheck(name=f"c{n}", check=text) for n, text in enumerate(texts)], SCHEMA, former)
+    assert sorted(made.fields) == [7, 8, 10]
+    assert [each.partition(" AS ")[0] for each in made.sql()] == [
+        "count(`id`)",
+        "max(if(isnan(`place`.`depth`), null, `place`.`depth`))",
+        "count(`any`)",
+        "min(if(isnan(`place`.`depth`), null, `place`.`depth`))",
+        "count(*)",
+    ]
+    with pytest.raises(InvalidSpecError, match="number"):
+        checks("count(number) > 0")
 
 
 def test_missing_metrics_are_no_answer() -> None:

@@ -4,6 +4,7 @@ import json
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from firn.model.progress import CheckResult
 from firn.quality.aggregates import BoundCheck, bind_aggregates
 from firn.quality.expressions import Aggregate
 from firn.tables import types
+from firn.tables.renames import FormerNames
 from firn_spark.tables.branches.statistics import ColumnFigures, Figures
 from firn_spark.worker.arrow_types import arrow_type
 from firn_spark.worker.quality.kernels import kernel
@@ -33,17 +35,22 @@ class _Check:
 class Checks:
     """The checks of a topic, bound to its table."""
 
-    def __init__(self, checks: Sequence[PublishCheck], schema: str) -> None:
-        """``schema``: that of the table in Iceberg's JSON. Raises InvalidSpecError if a check does not fit the table."""
-        fields = json.loads(schema)["fields"]
+    def __init__(self, checks: Sequence[PublishCheck], schema: str, former: FormerNames = MappingProxyType({})) -> None:
+        """``schema``: that of the table in Iceberg's JSON. A check may use ``former`` names of columns, too.
+
+        Raises InvalidSpecError if a check does not fit the table.
+        """
+        fields = _named(json.loads(schema)["fields"], former)
         columns = [
             Column(name=field["name"], type=types.of_json(field["type"])) for field in fields if _is_known(field)
         ]
         self._checks = [_bound(check, columns) for check in checks]
         self._aggregates = {str(each): each for check in self._checks for each in check.bound.aggregates}
         named = [each.column for each in self._aggregates.values() if each.column is not None]
-        found = {str(name): _field(fields, name.path) for name in named}
+        paths = {str(name): _fields(fields, name.path) for name in named}
+        found = {name: path[-1] for name, path in paths.items()}
         self._ids = {name: int(field["id"]) for name, field in found.items()}
+        self._paths = {name: [each["present"] for each in path] for name, path in paths.items()}
         # PyIceberg does not know all types of format version 3. Bounds are needed of other types only.
         leaves = {
             self._ids[name]: {
@@ -90,14 +97,23 @@ class Checks:
             cache.add(group, table)
             staged.stageTasks(table, group, tasks)
             frame = spark.read.format("iceberg").load(group)
-            kinds = {text: kind for check in self._checks for text, kind in check.bound.types.items()}
-            selected = [f"{_sql(each, kinds[text])} AS a{n}" for n, (text, each) in enumerate(self._aggregates.items())]
-            row = frame.selectExpr(*selected).collect()[0]
+            row = frame.selectExpr(*self.sql()).collect()[0]
         finally:
             planned.close()
             cache.remove(group)
             staged.removeTasks(table, group)
         return dict(zip(self._aggregates, row, strict=True))
+
+    def sql(self) -> list[str]:
+        """Return the aggregates in Spark's SQL, with the present names of columns."""
+        kinds = {text: kind for check in self._checks for text, kind in check.bound.types.items()}
+        paths = {
+            text: self._paths[str(each.column)] for text, each in self._aggregates.items() if each.column is not None
+        }
+        return [
+            f"{_sql(each, paths.get(text, []), kinds[text])} AS a{number}"
+            for number, (text, each) in enumerate(self._aggregates.items())
+        ]
 
     def judge(self, values: Values) -> tuple[CheckResult, ...]:
         """Return the result of each check. A check that is null passes, as in SQL."""
@@ -113,10 +129,24 @@ def _is_known(field: Mapping[str, Any]) -> bool:
     return True
 
 
-def _field(fields: Sequence[Mapping[str, Any]], path: Sequence[str]) -> Mapping[str, Any]:
-    """Return the column, or the member of a struct, at ``path`` in Iceberg's JSON."""
+def _named(fields: Sequence[Mapping[str, Any]], former: FormerNames) -> list[dict[str, Any]]:
+    """Return fields in Iceberg's JSON with their ``present`` names, and again under each former name that no other field has."""
+    taken = {field["name"] for field in fields}
+    found: list[dict[str, Any]] = []
+    for field in fields:
+        kind = field["type"]
+        if isinstance(kind, dict) and kind["type"] == "struct":
+            kind = {**kind, "fields": _named(kind["fields"], former)}
+        earlier = [name for name in former.get(int(field["id"]), ()) if name not in taken]
+        taken.update(earlier)
+        found += [{**field, "type": kind, "name": name, "present": field["name"]} for name in (field["name"], *earlier)]
+    return found
+
+
+def _fields(fields: Sequence[Mapping[str, Any]], path: Sequence[str]) -> list[Mapping[str, Any]]:
+    """Return the column at ``path`` in Iceberg's JSON, or the columns of structs down to the member there."""
     found = next(field for field in fields if field["name"] == path[0])
-    return found if len(path) == 1 else _field(found["type"]["fields"], path[1:])
+    return [found] if len(path) == 1 else [found, *_fields(found["type"]["fields"], path[1:])]
 
 
 def _bound(check: PublishCheck, columns: Sequence[Column]) -> _Check:
@@ -155,10 +185,10 @@ def _value(aggregate: Aggregate, rows: int, column: ColumnFigures) -> Any:
             return column.high
 
 
-def _sql(aggregate: Aggregate, kind: types.Type) -> str:
+def _sql(aggregate: Aggregate, path: Sequence[str], kind: types.Type) -> str:
     if aggregate.column is None:
         return "count(*)"
-    column = ".".join(f"`{part.replace('`', '``')}`" for part in aggregate.column.path)
+    column = ".".join(f"`{part.replace('`', '``')}`" for part in path)
     match aggregate.function:
         case "count":
             return f"count({column})"

@@ -14,10 +14,12 @@ from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Publish
 from firn.model.progress import CheckResult, PublishProgress
+from firn.tables.renames import read_former_names
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.publishing.checks import Checks
 from firn_spark.ingestion.publishing.following import FollowBranch
 from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.jvm import texts
 from firn_spark.tables.branches.landing import branch_of, unpublished
 from firn_spark.tables.branches.statistics import Figures, added
 from firn_spark.tables.commits import Committer, main_moved
@@ -115,7 +117,8 @@ class Publisher:
         """Return the result of each check. A check that cannot be evaluated fails, and rows still land."""
         table, figures = topic.table.java, topic.publishing.figures
         try:
-            checks = Checks(publish.checks, self._committer.schema(table))
+            former = read_former_names(texts(table.properties()))
+            checks = Checks(publish.checks, self._committer.schema(table), former)
         except InvalidSpecError as error:
             return _failed(publish, f"it does not fit the table: {error}")
         key = tuple(sorted(checks.fields))
