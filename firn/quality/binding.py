@@ -9,7 +9,7 @@ from uuid import UUID
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column
+from firn.model.jobs import Column, Rename
 from firn.quality import syntax
 from firn.quality.expressions import (
     AllOf,
@@ -27,6 +27,7 @@ from firn.quality.expressions import (
     names,
 )
 from firn.tables import types
+from firn.tables.renames import destination
 from firn.tables.types import Fixed, ListOf, MapOf, Primitive, Struct, Type
 
 BOOLEAN, LONG, DOUBLE, STRING = (Primitive(name) for name in ("boolean", "long", "double", "string"))
@@ -36,20 +37,23 @@ _LONGEST_CHOICE = 12
 """Most columns that a message lists."""
 
 
-def bind(text: str, columns: Sequence[Column]) -> Expression:
-    """Parse a check, and return it for a table with these columns.
+def bind(text: str, columns: Sequence[Column], renames: Sequence[Rename] = ()) -> Expression:
+    """Parse a check, and return it for a table with these columns. It may have the names that columns had before ``renames``.
 
     Raises InvalidSpecError that names the place: BadRule for the syntax or a type, UnknownColumn for a name.
     """
-    bound = bind_parsed(text, syntax.parse(text), {column.name: types.parse(column.type) for column in columns})
+    kinds = {column.name: types.parse(column.type) for column in columns}
+    bound = bind_parsed(text, syntax.parse(text), kinds, renames)
     if not names(bound):
         raise syntax.error(text, bound.position, "the check names no column; add a column of the table")
     return bound
 
 
-def bind_parsed(text: str, expression: Expression, columns: Mapping[str, Type]) -> Expression:
+def bind_parsed(
+    text: str, expression: Expression, columns: Mapping[str, Type], renames: Sequence[Rename] = ()
+) -> Expression:
     """Return the expression of a check for columns of these types. Raises the errors of `bind`."""
-    binder = _Binder(text, columns)
+    binder = _Binder(text, columns, renames)
     bound, kind = binder.bind(expression)
     if kind != BOOLEAN:
         raise binder.error(expression, f"the check has type {kind} and is not a condition; compare it, as in a > 0")
@@ -65,6 +69,7 @@ def type_of(text: str, name: Name, columns: Mapping[str, Type]) -> Type:
 class _Binder:
     text: str
     columns: Mapping[str, Type]
+    renames: Sequence[Rename] = ()
 
     def error(self, at: Expression, problem: str, reason: Reason = Reason.BAD_RULE) -> InvalidSpecError:
         return syntax.error(self.text, at.position, problem, reason)
@@ -73,7 +78,8 @@ class _Binder:
         """Return the expression with literals of the types that they are compared with, and its type."""
         match expression:
             case Name():
-                return expression, self._type_of(expression)
+                name = self._present(expression)
+                return name, self._type_of(name)
             case Constant(value):
                 return expression, _type_of(value)
             case Call():
@@ -98,6 +104,19 @@ class _Binder:
         if kind != BOOLEAN:
             raise self.error(expression, f"a value of type {kind} is not a condition; compare it, as in a > 0")
         return bound
+
+    def _present(self, name: Name) -> Name:
+        """Return the name that a column has after the renames, if no column has the given one."""
+        if not self.renames or self._has(name.path):
+            return name
+        path = tuple(destination(str(name), self.renames).split("."))
+        return replace(name, path=path) if self._has(path) else name
+
+    def _has(self, path: Sequence[str]) -> bool:
+        kind = self.columns.get(path[0])
+        for member in path[1:]:
+            kind = dict(kind.fields).get(member) if isinstance(kind, Struct) else None
+        return kind is not None
 
     def _type_of(self, name: Name) -> Type:
         first, *rest = name.path

@@ -105,8 +105,9 @@ class Decoder:
             (name, place) for place, each in enumerate(columns) for name in (each.name, *earlier.of(each.name))
         ]
         known = [columns[place].model_copy(update={"name": name}) for name, place in self._named]
-        self._rules = Rules(job.quality_rules, known) if job.quality_rules else None
-        self._filter = Filter(job.filter, known) if job.filter else None
+        renames = job.record_schema.renames
+        self._rules = Rules(job.quality_rules, known, renames) if job.quality_rules else None
+        self._filter = Filter(job.filter, known, renames) if job.filter else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""

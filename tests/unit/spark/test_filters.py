@@ -8,7 +8,8 @@ import pytest
 
 from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import QualityRule
+from firn.model.jobs import QualityRule, Rename
+from firn.tables.renames import named
 from firn_spark.worker.decoding import Decoded, Decoder
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.unit.spark import records, tables
@@ -47,6 +48,28 @@ def test_only_rows_for_which_the_condition_is_true_land(condition: str, kept: li
     assert found.dead["_kafka"].to_pylist()[0]["offset"] == 4, "the filter does not decide about bad records"
     assert dict(found.filtered) == ({0: 6 - len(kept)} if len(kept) < 6 else {})
     assert found.skipped == found.excluded == 0
+
+
+@pytest.mark.parametrize(
+    "renamed",
+    [
+        (),
+        ("a", "aa"),
+        ("place.depth", "place.level"),
+        ("place", "spot"),
+        ("place.depth", "place.level", "place", "spot"),
+    ],
+)
+def test_conditions_and_rules_may_have_earlier_names(renamed: tuple[str, ...]) -> None:
+    steps = tuple(Rename(old=old, new=new) for old, new in zip(renamed[::2], renamed[1::2], strict=True))
+    rule = QualityRule(name="deep", check="place.depth < 9 and a = 1")
+    made = records.job(
+        ("a", "int"), ("place", "struct<depth: double>"), filter="place.depth > 1", quality_rules=(rule,)
+    )
+    made = made.model_copy(update={"record_schema": named(made.record_schema, steps)})
+    values = [f'{{"a": 1, "place": {{"depth": {depth}}}}}'.encode() for depth in (0, 5, 9)]
+    found = Decoder(made, ingested_at=0).decode(fetched(values))
+    assert (offsets(found), dict(found.filtered), dict(found.failed)) == ([1], {0: 1}, {"deep": 1})
 
 
 def test_counts_are_by_partition() -> None:

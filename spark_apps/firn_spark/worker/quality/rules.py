@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, QualityRule
+from firn.model.jobs import Column, QualityRule, Rename
 from firn.quality.binding import bind
 from firn.quality.expressions import names
 from firn.tables.rows import METADATA_COLUMN
@@ -40,9 +40,9 @@ class Failures:
 class Rules:
     """The rules of a topic, ready for its table."""
 
-    def __init__(self, rules: Sequence[QualityRule], columns: Sequence[Column]) -> None:
+    def __init__(self, rules: Sequence[QualityRule], columns: Sequence[Column], renames: Sequence[Rename] = ()) -> None:
         """Compile the rules for a table with these columns. Raises InvalidSpecError if a check does not fit the table."""
-        self._rules = [_compiled(rule, columns) for rule in rules]
+        self._rules = [_compiled(rule, columns, renames) for rule in rules]
 
     def judge(self, columns: Mapping[str, pa.Array], bad: Collection[int]) -> list[Failures]:
         """Return the rules that records fail, in order. The records at the indices ``bad`` have no row to judge."""
@@ -62,10 +62,10 @@ class Rules:
 class Filter:
     """The filter of a topic, ready for its table."""
 
-    def __init__(self, condition: str, columns: Sequence[Column]) -> None:
+    def __init__(self, condition: str, columns: Sequence[Column], renames: Sequence[Rename] = ()) -> None:
         """Compile the condition for a table with these columns. Raises InvalidSpecError if it does not fit the table."""
         try:
-            self._check = kernel(bind(condition, columns))
+            self._check = kernel(bind(condition, columns, renames))
         except InvalidSpecError as error:
             raise InvalidSpecError(f"spec.schema.filter: {error}", reason=error.reason) from None
         except pa.ArrowInvalid as error:
@@ -89,9 +89,9 @@ def first_errors(failures: Iterable[Failures]) -> dict[int, FailedRule]:
     return errors
 
 
-def _compiled(rule: QualityRule, columns: Sequence[Column]) -> tuple[FailedRule, Kernel]:
+def _compiled(rule: QualityRule, columns: Sequence[Column], renames: Sequence[Rename]) -> tuple[FailedRule, Kernel]:
     try:
-        expression = bind(rule.check, columns)
+        expression = bind(rule.check, columns, renames)
         compiled = kernel(expression)
     except InvalidSpecError as error:
         raise InvalidSpecError(f"quality rule {rule.name}: {error}", reason=error.reason) from None
