@@ -1331,7 +1331,7 @@ class IcebergTopic(ApiModel):
             every_ms=durations.milliseconds(spec.every),
             checks=tuple(PublishCheck(name=each.name, check=each.check) for each in spec.checks),
             on_fail=spec.on_fail,
-            approved=int(approved) if approved.isascii() and approved.isdecimal() else None,
+            approved=int(approved) if re.fullmatch("[0-9]{1,19}", approved) else None,
         )
 
     @property

@@ -113,9 +113,10 @@ async def test_a_wrong_check_is_refused(checks: list[dict[str, str]], reason: st
     assert text in live.message("SpecValid")
 
 
-async def test_an_approval_that_is_no_snapshot_has_a_remark() -> None:
+@pytest.mark.parametrize("value", ["yes", "9" * 5000])
+async def test_an_approval_that_is_no_snapshot_has_a_remark(value: str) -> None:
     live = await created()
-    live.cluster.edit("flights", gen.annotated(names.PUBLISH, "yes"))
+    live.cluster.edit("flights", gen.annotated(names.PUBLISH, value))
     await live.settle()
     assert "annotation firn.dev/publish has an invalid value" in live.message("SpecValid")
 
