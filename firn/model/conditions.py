@@ -34,7 +34,8 @@ ended well. TopicSets: each matched topic has its IcebergTopic."""
     """Main of the table has the rows that landed on the branch of `spec.quality.publish`, at the latest one interval later. Present only \
 with this field. This condition does not affect Ready."""
     SCHEMA_COMPATIBLE = "SchemaCompatible"
-    """The table has the columns of the schema. Present only with `spec.schema.evolution` or `spec.schema.renames`."""
+    """The table has the columns of the schema. Present only with `spec.schema.evolution` or `spec.schema.renames`, or after another \
+client has dropped columns."""
     POLICIES_RESOLVED = "PoliciesResolved"
     """The operator knows which policies govern the topic. This condition does not affect Ready."""
     MAINTENANCE_HEALTHY = "MaintenanceHealthy"
@@ -114,7 +115,8 @@ Approve them with the command in the message, or restore the schema."""
     """SpecValid: TopicSets: `match` or `exclude` is no RE2 expression, or the template uses a group that `match` does not have. \
 Correct the field in the message."""
     BAD_ROUTE = "BadRoute"
-    """SpecValid, RoutesReady: `spec.routes` cannot be followed, or no IcebergTopic has the route of this one. Follow the message."""
+    """SpecValid, RoutesReady: `spec.routes` is not valid, or the operator cannot make an IcebergTopic for a route. With `spec.route`: no \
+IcebergTopic has this route. Follow the message."""
     CREATED = "Created"
     """TopicReady, TableReady: Firn created the Kafka topic or the table."""
     ADOPTED = "Adopted"

@@ -207,7 +207,7 @@ class SchemaGate:
         self._raise_failure(asked)
         if late:
             if not registry:
-                raise _try_again(f"the schema of the topic is not compiled within {HOLD_SECONDS:.0f} s")
+                raise _try_again(f"protoc has not compiled the schema of the topic within {HOLD_SECONDS:.0f} s")
             # Until one answers, requests do not wait for this registry again.
             _keep(
                 self._failures,
@@ -287,7 +287,9 @@ class SchemaGate:
                 return wanted.model_copy(update={"descriptors": await self._registries.descriptors(wanted.text)})
             found = await self._registries.schema(gate.registry, _number(value))
         if found is None:
-            raise UnavailableError(f"schema registry {gate.registry} does not have schema {_number(value)} any more")
+            raise UnavailableError(
+                f"schema registry {gate.registry} does not have schema {_number(value)} any more; register the schema again"
+            )
         kinds = {kind: format for format, kind in TYPES.items()}
         if found.kind not in kinds or (wanted is not None and kinds[found.kind] is not wanted.format):
             format = "one of these" if wanted is None else wanted.format
@@ -328,4 +330,4 @@ def _keep(kept: dict[K, V], key: K, value: V) -> None:
 
 def _try_again(why: str) -> InvalidBatchError:
     """Return the error after which every client sends the batch again, as after an outage of the coordinator."""
-    return InvalidBatchError(ErrorCode.kafka_storage_error, f"the schema ids of the batch cannot be checked now: {why}")
+    return InvalidBatchError(ErrorCode.kafka_storage_error, f"the values of the batch cannot be checked now: {why}")

@@ -174,7 +174,10 @@ class ValueChecks:
                 texts = {each.digest: each.text for each in schemas.values() if each.digest in verdict.needed}
                 verdict = await self._ask(batch, digests, texts, address)
         if verdict.needed:
-            raise _ended("it keeps fewer schemas than the batch has")
+            raise InvalidBatchError(
+                ErrorCode.kafka_storage_error,
+                "the batch has more schemas than the process that decodes values keeps; send smaller batches",
+            )
         if verdict.too_large:
             raise InvalidBatchError(
                 ErrorCode.message_too_large,

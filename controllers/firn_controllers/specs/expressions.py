@@ -12,7 +12,7 @@ PATTERN_BYTES = 1 << 20
 
 
 def compiled(field: str, expression: str, reason: Reason) -> Any:
-    """Return the compiled expression. Raises InvalidSpecError with this reason that names the field."""
+    """Return the compiled expression. Raises InvalidSpecError, which names the field and has this reason."""
     options = re2.Options()
     options.log_errors = False
     options.max_mem = PATTERN_BYTES

@@ -280,7 +280,7 @@ class KeySpec(ApiModel):
     rules: ClassVar[tuple[Rule, ...]] = (
         Rule(
             "(self.columns in ['Flat', 'Struct']) == (has(self.fields) || has(self.text) || has(self.registry))",
-            "columns: Flat and columns: Struct need fields, text or registry, and these need one of them",
+            "columns: Flat and Struct need fields, text or registry, and these need columns: Flat or Struct",
         ),
         Rule(
             "!(has(self.text) && has(self.registry)) && (!has(self.fields) || !(has(self.text) || has(self.registry)))",
@@ -376,7 +376,7 @@ class SchemaSpec(ApiModel):
         ),
         Rule(
             "!has(self.key) || self.key.columns == 'None' || has(self.format)",
-            "key needs format: without format, column key has the key",
+            "key needs format; without format, the table has column key already",
         ),
         Rule(
             "has(self.fields) || self.unknownFields == 'Ignore'",
@@ -727,7 +727,7 @@ class PublishSpec(ApiModel):
     )
     on_fail: Literal["Hold", "Publish"] = Field(
         default="Hold",
-        description="Action if a check fails. Hold: main stays until the checks pass or the annotation firn.dev/publish lets the rows go; rows"
+        description="Action if a check fails. Hold: main stays until the checks pass or the annotation firn.dev/publish publishes the rows; rows"
         " land on the branch meanwhile. Publish: count the failure, and publish.",
     )
 

@@ -13,8 +13,8 @@ In these cases the audit cannot decide. It counts the offsets as ``unproved``, a
   at these offsets with ``spec.ingestion.adopt``, or under an earlier version of Firn (`decided_from`).
 
 A topic with ``schema.filter`` leaves out records. The table property ``firn.filtered`` has their number in ranges of offsets.
-So many offsets of a range lack a row, and the audit counts more of them as missing, and fewer as stray. Of a range that begins
-before the log, the audit cannot decide which ones were filtered (unproved).
+If more records of a range than this number lack a row, the others are missing. If fewer do, filtered records have landed, and the
+difference is stray. If a range begins before the log, records without a row are unproved up to its number.
 
 An offset that the table records as lost is neither missing nor stray: the brokers gave it to another record after it had
 landed, so the table has the row of the earlier record, or none. Notes list these ranges.

@@ -137,7 +137,7 @@ class Registries:
         if registry not in self._clients:
             raise InvalidSpecError(
                 f"schema registry {registry} is not in the settings of this process; add it to registries in the operator's"
-                " configuration. If it is there, the driver restarts with it"
+                " configuration. If it is there already, the driver restarts with it; wait"
             )
 
     def _keep(self, registry: str, number: int, schema: _Kept) -> None:

@@ -322,7 +322,7 @@ class Tables:
         iceberg = self.jvm.org.apache.iceberg
         present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
         if table.operations().current().formatVersion() < target.format_version == 3:
-            # The version before has not the types and the defaults of new columns.
+            # The earlier format version has neither the types nor the defaults of new columns.
             _set(table, {"format-version": "3"})
         changed: list[Column] = []
         for column in columns:

@@ -101,7 +101,7 @@ class NewSnapshot:
         branch = branch_of(table)
         if self._branch not in ("", branch):
             raise OutdatedError(
-                f"table {table.name()}: rows land on branch {branch} since the run planned; the next run plans again"
+                f"table {table.name()}: since the run began, rows land on another branch: {branch}; the next run plans again"
             )
         producer = self._producer = self._producer or on_branch(self._produce(table), branch)
         self._branch = branch
