@@ -342,6 +342,9 @@ def audit(
     "missing" counts records that are in neither table. "doubled" counts offsets with several rows. "stray" counts rows whose offset the log
     does not have. Offsets in the table property firn.lost are in none of these counts; the notes list them.
 
+    The audit of a topic with spec.routes compares all its tables. In a shared table, it compares the rows of this topic. With
+    schema.filter, the table records how many records the filter left out, and the audit expects no rows for so many records.
+
     "unproved" counts offsets for which the audit cannot decide. These are records that compaction has removed from the log, and missing
     records where onBadRecord is Skip or a RetentionPolicy removes rows. Missing records before the offsets in the table property
     firn.audit-from are unproved too, such as those before the offsets of spec.ingestion.adopt. The audit leaves out rows of an earlier
