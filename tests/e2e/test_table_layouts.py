@@ -1,4 +1,4 @@
-"""Topics and tables need not be pairs: routes, shared tables, filters, and rows that main gets after checks."""
+"""Topics and tables need not be pairs: routes, shared tables, and rows that main gets after checks."""
 
 import json
 from typing import Any
