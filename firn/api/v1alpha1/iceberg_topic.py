@@ -854,7 +854,8 @@ class IcebergTopicSpec(ApiModel):
         _immutable("route.of"),
         Rule(
             "has(self.routes) == has(oldSelf.routes)",
-            "routes is immutable: it cannot be set or removed later; create another IcebergTopic for another Kafka topic",
+            "routes is immutable: it cannot be set or removed later; to change it, delete this IcebergTopic with deletionPolicy Retain, and create"
+            " it again with other tables",
         ),
         Rule("!has(self.routes) || !has(self.route)", "set routes or route, not both"),
     )
