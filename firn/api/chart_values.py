@@ -17,6 +17,7 @@ from firn.model.config import (
     Name,
     Registry,
     Resources,
+    Salt,
     Scheduling,
     Settings,
     Storage,
@@ -225,6 +226,8 @@ class Values(Settings):
     """Iceberg catalogs, by name. The quick start adds `lake`."""
     registries: dict[Name, Registry]
     """Schema registries, by name. A topic with Avro records can name one in `spec.schema.registry`."""
+    salts: dict[Name, Salt]
+    """Salts of digests, by name. A column with `with: Sha256` can name one in `salt`."""
     groups: dict[Name, IngestionGroup]
     """Ingestion applications, by name."""
     maintenance: Maintenance

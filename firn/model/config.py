@@ -574,6 +574,15 @@ class Registry(Settings):
         return [reference for reference in (self.ca, self.password, self.token) if reference is not None]
 
 
+class Salt(Settings):
+    """A salt of digests. A reader of a table who does not have it cannot compute the digests of guessed values."""
+
+    value: SecretKey
+    """Secret key with the salt: at least 16 random bytes, such as those of ``openssl rand -hex 32``."""
+    namespaces: list[str] = []
+    """Kubernetes namespaces whose topics may use the salt. Empty: all."""
+
+
 class Catalog(Settings):
     """An Iceberg catalog. ``properties`` are keys of Iceberg's Java implementation, such as ``s3.endpoint`` and ``client.region``."""
 
@@ -735,6 +744,8 @@ class Config(Settings):
     catalogs: dict[Name, Catalog]
     registries: dict[Name, Registry] = {}
     """Schema registries that topics may name."""
+    salts: dict[Name, Salt] = {}
+    """Salts that columns with `Sha256` may name. Only ingestion drivers and replays of dead letters mount their Secrets."""
     default_group: str = "default"
     groups: dict[Name, IngestionGroup]
     maintenance: Maintenance = Maintenance()
@@ -803,9 +814,18 @@ class Config(Settings):
             and (not served or not profile.namespaces or served & set(profile.namespaces))
         }
 
+    def salts_of(self, group: str) -> dict[str, Salt]:
+        """Return the salts that topics of a group may use, by name."""
+        served = set(self.groups[group].namespaces)
+        return {
+            name: salt
+            for name, salt in self.salts.items()
+            if not served or not salt.namespaces or served & set(salt.namespaces)
+        }
+
     def driver_secret_names(self, group: str) -> list[str]:
         """Return the names of the Secrets that the driver of a group needs, sorted."""
-        found = set(self.secret_names())
+        found = {*self.secret_names(), *(salt.value.secret for salt in self.salts_of(group).values())}
         for name, profile in self.direct_profiles(group).items():
             token, reads = profile.token(name), profile.direct_reads
             if token is not None and reads is not None:

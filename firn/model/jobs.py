@@ -136,6 +136,8 @@ class ProjectedColumn(Contract):
     doc: str | None = None
     epoch: Epoch | None = None
     """Unit of integers that become times. None: ms."""
+    salt: str = Field(default="", exclude_if=lambda name: not name)
+    """Name of the salt of a digest. Contracts have no salts themselves."""
 
     @property
     def field(self) -> str:
@@ -231,6 +233,12 @@ class RecordSchema(Contract):
         """Return the subjects of values and keys."""
         of_key = self.key.decoding.subject if self.key is not None and self.key.decoding is not None else None
         return tuple(subject for subject in (self.subject, of_key) if subject is not None)
+
+    @property
+    def salts(self) -> frozenset[str]:
+        """Return the names of the salts that columns use."""
+        columns = self.projection.columns if self.projection is not None else ()
+        return frozenset(column.salt for column in columns if column.salt)
 
     @property
     def has_writers(self) -> bool:
@@ -537,6 +545,8 @@ class GroupSettings(Contract):
         default_factory=dict, exclude_if=lambda registries: not registries
     )
     """Schema registries. Their secrets are read for each request."""
+    salts: dict[str, str] = Field(default_factory=dict, exclude_if=lambda salts: not salts)
+    """Files with the salts of digests, by name. They are read for each round."""
     schema_directory: str | None = Field(default=None, exclude_if=lambda directory: directory is None)
     """Directory in which the driver stores schemas of registries."""
     jobs_directory: str | None = None

@@ -184,6 +184,8 @@ class MaintenanceRun(Contract):
         default_factory=dict, exclude_if=lambda registries: not registries
     )
     """Connections to schema registries, for replays."""
+    salts: dict[str, str] = Field(default_factory=dict, exclude_if=lambda salts: not salts)
+    """Files with the salts of digests, for replays."""
     deadline_ms: int = 3_600_000
     until_ms: int | None = None
     """Deadline of all attempts of the run, in milliseconds since 1970. Kubernetes ends the Job soon after it, and a run that is ended

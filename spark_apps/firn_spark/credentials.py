@@ -8,12 +8,14 @@ new values.
 import hashlib
 import re
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from firn.model.errors import NotReadyError
 
 LOOK_SECONDS = 5.0
+SHORTEST_SALT = 16
+"""Bytes of the shortest salt. A shorter one can be guessed."""
 
 
 class Credentials:
@@ -57,6 +59,33 @@ def read_secret(path: str) -> str:
         raise NotReadyError(
             f"secret file {path} cannot be read ({type(error).__name__}): check that the Secret exists and has this key"
         ) from error
+
+
+def read_salts(paths: Mapping[str, str], names: Iterable[str]) -> dict[str, bytes]:
+    """Return the salts with these names. ``paths`` are the files of all salts by name. Line breaks at the end do not count.
+
+    Raises NotReadyError, which names salt and file, and never the value.
+    """
+    return {name: _salt(name, paths.get(name)) for name in sorted(names)}
+
+
+def _salt(name: str, path: str | None) -> bytes:
+    if path is None:
+        raise NotReadyError(
+            f"salt {name} is not in the settings of this process; wait for the operator to restart it, or add the salt to salts in the"
+            " operator's configuration"
+        )
+    try:
+        salt = Path(path).read_bytes().rstrip(b"\r\n")
+    except OSError as error:
+        raise NotReadyError(
+            f"salt {name}: secret file {path} cannot be read ({type(error).__name__}): check that the Secret exists and has this key"
+        ) from error
+    if len(salt) < SHORTEST_SALT:
+        raise NotReadyError(
+            f"salt {name}: secret file {path} has {len(salt)} bytes, and a salt has at least {SHORTEST_SALT}; put a longer value into the Secret"
+        )
+    return salt
 
 
 def without_secrets(text: str) -> str:

@@ -175,6 +175,9 @@ profiles: {{- toPrettyJson $lake.profiles | nindent 2 }}
 defaultCatalog: {{ .Values.defaultCatalog }}
 catalogs: {{- toPrettyJson $lake.catalogs | nindent 2 }}
 registries: {{- toPrettyJson .Values.registries | nindent 2 }}
+{{- with .Values.salts }}
+salts: {{- toPrettyJson . | nindent 2 }}
+{{- end }}
 defaultGroup: {{ .Values.defaultGroup }}
 groups: {{- toPrettyJson .Values.groups | nindent 2 }}
 maintenance: {{- toPrettyJson .Values.maintenance | nindent 2 }}

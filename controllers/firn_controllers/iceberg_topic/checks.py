@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.api.v1alpha1.iceberg_topic import ColumnSpec, IcebergTopic
 from firn.decoders.checks import MOST_PACKED
 from firn.model import names
 from firn.model.conditions import Reason
@@ -46,13 +46,20 @@ _CONFIG_KEY = re.compile(r"[a-z][a-z0-9.]*")
 _TIMES = frozenset({"year", "month", "day", "hour"})
 _BINARY = frozenset({SchemaFormat.AVRO, SchemaFormat.PROTOBUF})
 """Formats whose numbers may be NaN."""
-_KINDS = {"profiles": "profile", "groups": "ingestion group", "catalogs": "catalog", "registries": "schema registry"}
+_KINDS = {
+    "profiles": "profile",
+    "groups": "ingestion group",
+    "catalogs": "catalog",
+    "registries": "schema registry",
+    "salts": "salt",
+}
 """Sections of the operator's configuration, and what a message calls their members."""
 _ALTERNATIVES = {
     "profiles": "create this IcebergTopic again with another spec.profile",
     "groups": "set another spec.ingestion.group",
     "catalogs": "create this IcebergTopic again with another spec.table.catalog",
     "registries": "set another spec.schema.registry.name",
+    "salts": "set another salt in spec.schema.columns",
 }
 """Steps to another member of a section. The API refuses a change of spec.profile and spec.table.catalog."""
 
@@ -101,6 +108,20 @@ def registry_exists(observed: ObservedTopic) -> Failure | None:
     return None
 
 
+def salts_exist(observed: ObservedTopic) -> Failure | None:
+    """Check that the columns name salts of the configuration."""
+    configured = observed.config.salts
+    for column in columns_of(observed.resource):
+        if column.salt is not None and column.salt not in configured:
+            choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
+            return Failure(
+                Reason.BAD_SCHEMA,
+                f"spec.schema.columns: {column.name}: salt {column.salt} is not in the operator's configuration; add it to salts"
+                f" there{choice}",
+            )
+    return None
+
+
 def gate_served(observed: ObservedTopic) -> Failure | None:
     """Check that the brokers of the profile can check records at produce, if spec.schema.gate asks for it."""
     name = observed.entry.profile
@@ -135,7 +156,8 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
     namespace = observed.entry.name[0]
     catalog = observed.target.catalog if isinstance(observed.target, TableTarget) else ""
     registries = registry_names(observed.resource).values()
-    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog, registries)
+    salts = [column.salt for column in columns_of(observed.resource) if column.salt is not None]
+    forbidden = _forbidden(observed, observed.entry.profile, observed.entry.group, catalog, registries, salts)
     if forbidden is None:
         return None
     section, name = forbidden
@@ -149,11 +171,12 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
 def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
     """Return whether the configuration forbids the topic's namespace to use a member that its job contract names."""
     registries = [subject.registry for subject in job.record_schema.subjects]
-    return _forbidden(observed, job.profile, job.group, job.table.catalog, registries) is not None
+    salts = job.record_schema.salts
+    return _forbidden(observed, job.profile, job.group, job.table.catalog, registries, salts) is not None
 
 
 def _forbidden(
-    observed: ObservedTopic, profile: str, group: str, catalog: str, registries: Iterable[str]
+    observed: ObservedTopic, profile: str, group: str, catalog: str, registries: Iterable[str], salts: Iterable[str]
 ) -> tuple[str, str] | None:
     """Return section and name of the first of these members that the topic's namespace may not use, or None."""
     config, namespace = observed.config, observed.entry.name[0]
@@ -162,11 +185,18 @@ def _forbidden(
         ("groups", config.groups, group),
         ("catalogs", config.catalogs, catalog),
         *(("registries", config.registries, registry) for registry in registries),
+        *(("salts", config.salts, salt) for salt in salts),
     ]
     for section, members, name in sections:
         if name in members and not allows(members[name], namespace):
             return section, name
     return None
+
+
+def columns_of(resource: IcebergTopic) -> Sequence[ColumnSpec]:
+    """Return the computed columns of the spec."""
+    schema = resource.spec.record_schema
+    return (schema.columns if schema is not None else None) or ()
 
 
 def registry_names(resource: IcebergTopic) -> Mapping[str, str]:
@@ -498,6 +528,7 @@ CHECKS: tuple[Check, ...] = (
     group_exists,
     catalog_exists,
     registry_exists,
+    salts_exist,
     gate_served,
     namespace_allowed,
     schema_valid,
@@ -531,6 +562,7 @@ OF_CONFIGURATION: frozenset[Check] = frozenset(
         group_exists,
         catalog_exists,
         registry_exists,
+        salts_exist,
         gate_served,
         namespace_allowed,
         tenancy.topic_name_allowed,

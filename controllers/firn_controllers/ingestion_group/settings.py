@@ -64,6 +64,7 @@ def group_settings(config: Config, group: str, cluster: str = "") -> GroupSettin
             for name, profile in config.direct_profiles(group).items()
         },
         registries={name: registry_connection(registry) for name, registry in config.registries.items()},
+        salts={name: salt.value.path for name, salt in config.salts_of(group).items()},
         schema_directory=names.SCHEMA_DIRECTORY if config.registries else None,
     )
 

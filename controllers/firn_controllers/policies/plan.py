@@ -149,6 +149,7 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
         catalogs={name: catalog_connection(config.catalogs[name]) for name in used},
         kafka={name: kafka_connection(name, config.profiles[name], config.namespace) for name in profiles},
         registries={name: registry_connection(config.registries[name]) for name in registries},
+        salts={name: config.salts[name].value.path for name in _salts(batch, config)},
         deadline_ms=deadline_ms,
         until_ms=int(now.timestamp() * 1000) + deadline_ms,
         cores=size.cores,
@@ -167,6 +168,12 @@ def _registries(batch: PlannedRun, config: Config) -> list[str]:
     schemas = [table.replay.job.record_schema for table in batch.tables if table.replay is not None]
     named = {subject.registry for schema in schemas for subject in schema.subjects}
     return sorted(named & config.registries.keys())
+
+
+def _salts(batch: PlannedRun, config: Config) -> list[str]:
+    """Return the salts that the replays of a run need, as far as they are configured."""
+    schemas = [table.replay.job.record_schema for table in batch.tables if table.replay is not None]
+    return sorted({name for schema in schemas for name in schema.salts} & config.salts.keys())
 
 
 def _work(policy: PolicyEntry, table: DueTable) -> dict[str, Any]:
@@ -294,6 +301,7 @@ def _template(size_name: str, run: MaintenanceRun, config: Config, labels: dict[
             secrets |= {reference.secret for reference in security_references(profile.security)}
     for name in run.registries:
         secrets |= {reference.secret for reference in config.registries[name].references()}
+    secrets |= {config.salts[name].value.secret for name in run.salts}
     volumes, mounts = children.secret_volumes(sorted(secrets))
     container = {
         "name": "run",

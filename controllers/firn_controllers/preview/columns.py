@@ -129,7 +129,8 @@ def _origin(column: ProjectedColumn) -> str:
     if column.constant is not None:
         return repr(column.constant)
     source = column.source if column.epoch is None else f"{column.source} in {column.epoch}"
-    return source if column.function is None else f"{column.function}({source})"
+    arguments = f"{source}, salt {column.salt}" if column.salt else source
+    return f"{column.function}({arguments})" if column.function is not None else source
 
 
 def _column(before: Column, after: Column, table: str) -> Iterator[tuple[str, str, str, str]]:

@@ -134,6 +134,7 @@ class ColumnSpec(ApiModel):
             "has(self.from) || !(has(self.with) || has(self.epoch))",
             "with and epoch need from",
         ),
+        Rule("!has(self.salt) || (has(self.with) && self.with == 'Sha256')", "salt needs with: Sha256"),
     )
 
     name: str = Field(
@@ -167,7 +168,12 @@ class ColumnSpec(ApiModel):
         default=None,
         alias="with",
         description="Function of the value. Mask: a text with * for each character, except the last four of a text of eight or more."
-        " Sha256: the SHA-256 digest in hexadecimal of a text, bytes or an integer, without a salt.",
+        " Sha256: the SHA-256 digest in hexadecimal of a text, bytes or an integer. With salt, it is a keyed digest (HMAC).",
+    )
+    salt: ConfiguredName | None = Field(
+        default=None,
+        description="A salt of the operator's configuration, for Sha256. Without it, a reader of the table can compute the digests of guessed"
+        " values. Rows that land later get other digests after a change of the salt.",
     )
     epoch: Epoch | None = Field(
         default=None,
@@ -190,6 +196,7 @@ class ColumnSpec(ApiModel):
             required=self.required,
             doc=self.doc,
             epoch=self.epoch,
+            salt=self.salt or "",
         )
 
 

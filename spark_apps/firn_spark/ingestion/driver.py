@@ -61,9 +61,14 @@ class Driver:
         writer = f"{settings.group}/{socket.gethostname()}/{uuid.uuid4().hex[:12]}"
         points = points or failpoints.Failpoints()
         committer = Committer(tables, writer, points)
-        preparation = Preparation(spark, tables, self.kafka, committer, points, registries(settings))
+        preparation = Preparation(spark, tables, self.kafka, committer, points, registries(settings), settings.salts)
         landing = LandingJobs(
-            spark, self.kafka, tasks=settings.tasks, buffer_bytes=settings.buffer_bytes, direct=settings.direct
+            spark,
+            self.kafka,
+            tasks=settings.tasks,
+            buffer_bytes=settings.buffer_bytes,
+            direct=settings.direct,
+            salts=settings.salts,
         )
         commits = TopicCommits(tables, committer, preparation, points, self.metrics)
         publisher = Publisher(spark, tables, committer, points, preparation.begin)

@@ -318,7 +318,7 @@ class Run:
             )
         guard = Guard(self._spark._jvm, dead, str(dead.operations().current().uuid()), may)
         letters = self._subject(guard, target, target.dead_letters, workers, done)
-        replay = Replay(subject, letters, work, self._tables, self._tasks, self.run.registries)
+        replay = Replay(subject, letters, work, self._tables, self._tasks, self.run.registries, self.run.salts)
         done.replay = replay.run()
         return "Done", ""
 

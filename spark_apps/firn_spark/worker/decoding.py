@@ -7,7 +7,6 @@ as the contract says, and adds the columns that identify the Kafka record of a r
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -64,6 +63,15 @@ class Decoded:
     unrouted: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The known schemas of values in a registry, those of keys, and the salts of digests by name."""
+
+    writer_schemas: WriterSchemas = field(default_factory=dict)
+    key_schemas: WriterSchemas = field(default_factory=dict)
+    salts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+
 class Decoder:
     """Decodes the batches of one topic in one task. A partition that halted gives no more rows."""
 
@@ -74,13 +82,12 @@ class Decoder:
         ingested_at: int,
         exclude: Identities | None = None,
         force_dead: Mapping[int, frozenset[int]] | None = None,
-        writer_schemas: WriterSchemas = MappingProxyType({}),
-        key_schemas: WriterSchemas = MappingProxyType({}),
+        known: Known | None = None,
         rows_only: bool = False,
         route_values: RouteValues | None = None,
     ) -> None:
-        """Set up the format. ``ingested_at`` is microseconds since 1970. ``writer_schemas`` are the known schemas of values in a registry,
-        ``key_schemas`` those of keys.
+        """Set up the format. ``ingested_at`` is microseconds since 1970.
+
         ``rows_only`` skips bad records, whatever the contract says: they are dead letters already.
         ``route_values`` are those of the contracts that get the same records.
 
@@ -95,19 +102,20 @@ class Decoder:
         columns = rows.columns_of_table(job.record_schema, job.table)
         self.schema = arrow_types.arrow_schema(columns)
         """The schema of the rows."""
-        self._format = open_format(job.record_schema, writer_schemas)
-        self._projector = None if job.record_schema.projection is None else Projector(job.record_schema)
+        known = known or Known()
+        self._format = open_format(job.record_schema, known.writer_schemas)
+        self._projector = None if job.record_schema.projection is None else Projector(job.record_schema, known.salts)
         self._router = Router(job.route, route_values or RouteValues()) if job.route is not None else None
-        self._keys = KeyColumns(job.record_schema.key, key_schemas) if job.record_schema.key is not None else None
+        self._keys = KeyColumns(job.record_schema.key, known.key_schemas) if job.record_schema.key is not None else None
         # The rules of an earlier contract name a renamed column as it was before.
         earlier = former_names(columns, job.record_schema.renames)
         self._named = [
             (name, place) for place, each in enumerate(columns) for name in (each.name, *earlier.of(each.name))
         ]
-        known = [columns[place].model_copy(update={"name": name}) for name, place in self._named]
+        judged = [columns[place].model_copy(update={"name": name}) for name, place in self._named]
         renames = job.record_schema.renames
-        self._rules = Rules(job.quality_rules, known, renames) if job.quality_rules else None
-        self._filter = Filter(job.filter, known, renames) if job.filter else None
+        self._rules = Rules(job.quality_rules, judged, renames) if job.quality_rules else None
+        self._filter = Filter(job.filter, judged, renames) if job.filter else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
         """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""

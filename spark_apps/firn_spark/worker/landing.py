@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from firn.model.jobs import IngestJob
 from firn_spark.worker.data_files import DataFileWriter, TableSpec
-from firn_spark.worker.decoding import Decoded, Decoder
+from firn_spark.worker.decoding import Decoded, Decoder, Known
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.writer_schemas import Reference, SchemasNeededError, WriterSchemas
@@ -137,6 +137,8 @@ class TopicLanding:
     exclude: Identities = field(default_factory=dict)
     force_dead: Mapping[int, frozenset[int]] = field(default_factory=dict)
     writer_schemas: WriterSchemas = field(default_factory=dict)
+    salts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    """The salts of digests that could be read, by name. They must not be in a message."""
     key_schemas: WriterSchemas = field(default_factory=dict)
     rows_only: bool = False
 
@@ -263,8 +265,7 @@ class _Topic:
                 ingested_at=ingested_at,
                 exclude=landing.exclude,
                 force_dead=landing.force_dead,
-                writer_schemas=landing.writer_schemas,
-                key_schemas=landing.key_schemas,
+                known=Known(landing.writer_schemas, landing.key_schemas, landing.salts),
                 rows_only=landing.rows_only,
                 route_values=route_values,
             )

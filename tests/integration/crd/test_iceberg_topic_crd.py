@@ -199,6 +199,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"raw": "Binary", "columns": [{"name": "a", "constant": "x", "with": "Sha256"}]}},
         "with and epoch need from",
     ),
+    "salted mask": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "key", "with": "Mask", "salt": "people"}]}},
+        "salt needs with: Sha256",
+    ),
     "column of a list": (
         {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "$.lines[0]"}]}},
         "spec.schema.columns[0].from",

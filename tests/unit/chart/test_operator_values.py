@@ -129,13 +129,18 @@ group = some(
     st.dictionaries(name.filter(lambda text: text != "classic"), profile, max_size=2),
     st.dictionaries(name.filter(lambda text: text != "lake"), catalog, max_size=2),
     st.dictionaries(name, registry, max_size=2),
+    st.dictionaries(name, st.fixed_dictionaries({"value": secret_key}), max_size=2),
     st.dictionaries(name, group, max_size=2),
 )
 def test_values_reach_the_operator(
-    profiles: dict[str, Any], catalogs: dict[str, Any], registries: dict[str, Any], groups: dict[str, Any]
+    profiles: dict[str, Any],
+    catalogs: dict[str, Any],
+    registries: dict[str, Any],
+    salts: dict[str, Any],
+    groups: dict[str, Any],
 ) -> None:
     groups = {"default": {}} | groups
-    values = {"profiles": profiles, "catalogs": catalogs, "registries": registries, "groups": groups}
+    values = {"profiles": profiles, "catalogs": catalogs, "registries": registries, "salts": salts, "groups": groups}
     objects = manifests(render({"images": {"registry": "r"}, **values}))
     document = find_object(objects, "ConfigMap", names.CONFIG_OBJECT)["data"]["config.yaml"]
     config = Config.model_validate(yaml.safe_load(document))
@@ -143,6 +148,7 @@ def test_values_reach_the_operator(
     assert {key: value for key, value in rendered["profiles"].items() if key != "classic"} == profiles
     assert {key: value for key, value in rendered["catalogs"].items() if key != "lake"} == catalogs
     assert rendered["registries"] == registries
+    assert rendered.get("salts", {}) == salts
     assert rendered["groups"] == groups
 
     pod = find_object(objects, "Deployment", "firn-operator")["spec"]["template"]["spec"]

@@ -93,13 +93,14 @@ def test_the_exit_code_without_a_plan_is_that_of_wrong_arguments() -> None:
 
 def test_an_assumed_configuration_has_every_name_of_the_drafts() -> None:
     wanted = gen.topic("a", profile="p", table={"catalog": "c"}, ingestion={"group": "g"})
-    wanted["spec"]["schema"] = {"format": "Avro", "registry": {"name": "r"}}
+    hashed = {"name": "h", "from": "$.id", "with": "Sha256", "salt": "s"}
+    wanted["spec"]["schema"] = {"format": "Avro", "registry": {"name": "r"}, "columns": [hashed]}
     live = gen.topic("a", gen.with_status({"profile": "old", "table": {"identifier": "there.demo.a"}}))
     config = assumed_config("system", [Draft("IcebergTopic", "demo", "a", "x", live, wanted)])
     assert set(config.profiles) == {UNKNOWN, "p", "old"}
     assert set(config.catalogs) == {UNKNOWN, "c", "there"}
     assert set(config.groups) == {UNKNOWN, "g"}
-    assert set(config.registries) == {"r"}
+    assert (set(config.registries), set(config.salts)) == ({"r"}, {"s"})
     assert config.namespace == "system"
 
 

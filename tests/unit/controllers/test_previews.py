@@ -191,6 +191,18 @@ def test_computed_columns_have_their_effects() -> None:
     ]
 
 
+def test_a_digest_shows_its_salt() -> None:
+    same: list[Manifest] = [
+        {"name": "id", "from": "$.id", "required": True},
+        {"name": "h", "from": "key", "with": "Sha256"},
+    ]
+    before = live(schema=json_schema(columns=same))
+    config = gen.config(salts={"people": {"value": {"secret": "salts", "key": "people"}}})
+    after = wanted(schema=json_schema(columns=[same[0], {**same[1], "salt": "people"}]))
+    (effect,) = preview(before, replace(after, job=before.job, config=config))
+    assert (effect.before, effect.after) == ("Sha256(key)", "Sha256(key, salt people)")
+
+
 def shown(effect: Effect) -> str:
     return f"{effect.kind} {effect.field} {effect.before} {effect.after} {effect.text}"
 

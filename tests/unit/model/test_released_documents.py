@@ -100,6 +100,7 @@ NEW: dict[str, dict[str, Any]] = {
                         "required": True,
                         "doc": "d",
                         "epoch": "s",
+                        "salt": "people",
                     }
                 ],
                 "keeps_others": True,
@@ -140,6 +141,7 @@ NEW: dict[str, dict[str, Any]] = {
                 "token_path": "/token",
             }
         },
+        "salts": {"people": "/salt"},
         "schema_directory": "/schemas",
     },
     "maintenance-run": {
@@ -165,6 +167,7 @@ NEW: dict[str, dict[str, Any]] = {
                 "token_path": "/token",
             }
         },
+        "salts": {"people": "/salt"},
     },
     "run-report": {
         "tables": [

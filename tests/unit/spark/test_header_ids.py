@@ -12,7 +12,7 @@ import pytest
 from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model.jobs import Column, KeySchema, RecordSchema, Subject, WriterSchema
-from firn_spark.worker.decoding import Decoder
+from firn_spark.worker.decoding import Decoder, Known
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
@@ -85,7 +85,7 @@ def test_the_last_header_of_the_name_counts() -> None:
 def test_a_header_without_an_id_makes_a_dead_letter_with_its_bytes(headers: Any, code: Code, problem: str) -> None:
     job = records.job().model_copy(update={"record_schema": schema()})
     values = [value(5, avro()), value(6, avro())]
-    decoded = Decoder(job, ingested_at=0, writer_schemas=KNOWN).decode(fetched(values, headers=[headers, by_id(1)]))
+    decoded = Decoder(job, ingested_at=0, known=Known(KNOWN)).decode(fetched(values, headers=[headers, by_id(1)]))
     assert decoded.rows["a"].to_pylist() == [6]
     assert decoded.dead is not None
     (letter,) = decoded.dead.to_pylist()
@@ -142,7 +142,7 @@ def test_json_values_have_only_the_header() -> None:
 def test_the_latest_schema_reads_values_without_ids(form: str, values: list[bytes | None]) -> None:
     latest = schema("None", format=form, schema_id=1)
     job = records.job().model_copy(update={"record_schema": latest})
-    decoded = Decoder(job, ingested_at=0, writer_schemas=KNOWN).decode(fetched(values))
+    decoded = Decoder(job, ingested_at=0, known=Known(KNOWN)).decode(fetched(values))
     assert decoded.rows["a"].to_pylist() == [5, None]
     assert [row["schema_id"] for row in decoded.rows["_kafka"].to_pylist()] == [1, None]
     assert decoded.dead is not None
@@ -164,7 +164,7 @@ def test_keys_are_decoded_like_values(shape: str) -> None:
     keys = [b"\0\0\0\0\1" + value(5, avro()), None, b"\0\0\0\0\1\x80", b"plain", b"", b"\0\0\0\0\x09" + b"\2"]
     job = keyed(shape)
     decoder = Decoder(
-        job, ingested_at=0, key_schemas={1: avro(), 9: Refusal(Code.UNKNOWN_SCHEMA, "of another subject")}
+        job, ingested_at=0, known=Known(key_schemas={1: avro(), 9: Refusal(Code.UNKNOWN_SCHEMA, "of another subject")})
     )
     decoded = decoder.decode(fetched([b'{"n": 1}'] * len(keys), key=keys))
     found = decoded.rows["key_a"].to_pylist() if shape == "Flat" else decoded.rows["key"].to_pylist()
@@ -180,7 +180,7 @@ def test_keys_are_decoded_like_values(shape: str) -> None:
 def test_a_key_has_a_header_of_its_own() -> None:
     job = keyed(id_in="Header")
     headers = [[*by_id(7), *by_id(1, name=KEY)], by_id(1)]
-    decoded = Decoder(job, ingested_at=0, key_schemas={1: avro()}).decode(
+    decoded = Decoder(job, ingested_at=0, known=Known(key_schemas={1: avro()})).decode(
         fetched([b'{"n": 1}'] * 2, key=[value(5, avro())] * 2, headers=headers)
     )
     assert decoded.rows["key_a"].to_pylist() == [5]

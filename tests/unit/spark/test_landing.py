@@ -1,5 +1,6 @@
 """The work of a task without Spark: batches of many topics become files and counts."""
 
+import hmac
 import json
 import math
 import pickle
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyiceberg.schema import Schema
 
-from firn.model.jobs import Column, RecordSchema, Route
+from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, Route
 from firn.schemas import avro
 from firn.schemas.routes import value_schema
 from firn.tables import rows, table_properties
@@ -102,6 +103,37 @@ def test_interleaved_topics_fail_separately(tmp_path: Path) -> None:
     assert list(results["broken"]) == list(results["narrow"]) == ["error"]
     assert "Error" in results["broken"]["error"][0]["type"]
     assert results["narrow"]["error"][0] == {"type": "ValueError", "message": "the table has no column _kafka, a"}
+
+
+def hashing(salt: str) -> Any:
+    """Return a job whose table has the digests of the field ``a``."""
+    column = ProjectedColumn(name="h", type="string", source="$.a", function="Sha256", salt=salt)
+    given = job(("a", "string"))
+    schema = given.record_schema.model_copy(update={"projection": Projection(columns=(column,))})
+    return given.model_copy(update={"record_schema": schema})
+
+
+def test_a_topic_without_its_salt_lands_nothing_and_fails_alone(tmp_path: Path) -> None:
+    salts = {"people": b"secret-of-16-bytes"}
+    landing = plan(
+        t=topic(tmp_path, hashing("people"), "t", salts=salts), other=topic(tmp_path, hashing("none"), "other")
+    )
+    records = batch([b'{"a": "x"}'] * 2, topic=["t", "other"])
+    results = tables.results(land(iter([records]), landing))
+    (row,) = tables.read(results["t"]["data"])
+    assert row["h"] == hmac.new(salts["people"], b"x", "sha256").hexdigest()
+    (error,) = results["other"]["error"]
+    assert error["type"] == "NotReadyError"
+    assert error["message"].startswith("column h: the task did not get salt none")
+
+
+def test_no_text_of_a_plan_has_a_salt(tmp_path: Path) -> None:
+    salts = {"people": b"secret-of-16-bytes"}
+    given = plan(t=topic(tmp_path, hashing("people"), salts=salts))
+    assert "secret" not in f"{given} {given!r}"
+    assert pickle.loads(pickle.dumps(given)).topics["t"].salts == salts
+    output = list(land(iter([batch([b'{"a": "x"}'])]), given))
+    assert "secret" not in str(output)
 
 
 def test_the_first_dead_letter_requests_its_table_and_writes_no_file(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Workers compute projected columns, and a value that does not fit its column makes its record a dead letter."""
 
 import hashlib
+import hmac
 import json
 import random
 import re
@@ -11,7 +12,8 @@ from typing import Any
 import pytest
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
-from firn_spark.worker.decoding import Decoded, Decoder
+from firn.model.errors import NotReadyError
+from firn_spark.worker.decoding import Decoded, Decoder, Known
 from tests.unit.spark.records import fetched, job, utc
 
 FIELDS = [
@@ -28,17 +30,17 @@ REF = "00000000-0000-0000-0000-0000000000ff"
 
 
 def decoded(columns: list[dict[str, Any]], values: list[Any], **records: Any) -> Decoded:
-    options = records.pop("options", {})
+    options, salts = records.pop("options", {}), records.pop("salts", {})
     spec = {"schema": {"format": "Json", "fields": FIELDS, "columns": columns, **options}}
     schema = IcebergTopic.parse({"metadata": {"name": "t"}, "spec": spec}).record_schema()
     given = job(("a", "int")).model_copy(update={"record_schema": schema})
     rows = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
-    return Decoder(given, ingested_at=1).decode(fetched(rows, **records))
+    return Decoder(given, ingested_at=1, known=Known(salts=salts)).decode(fetched(rows, **records))
 
 
 def column(values: list[Any], **given: Any) -> list[Any]:
     """Return the values of one column, and the code of each record that became a dead letter in place of its value."""
-    records = {key: given.pop(key) for key in ("key", "headers") if key in given}
+    records = {key: given.pop(key) for key in ("key", "headers", "salts") if key in given}
     found = decoded([{"name": "c", **given}], values, **records)
     return in_order(found, len(values))
 
@@ -113,6 +115,37 @@ def test_hashes_and_masks() -> None:
     letters = decoded([{"name": "c", "from": "key", "with": "Mask"}], [{}], key=[b"card 4111\xff"]).dead
     assert letters is not None
     assert "4111" not in letters["error_detail"][0].as_py(), "the column masks the value"
+
+
+HMAC_CASE_1 = "b0344c61d8db38535ca8afceaf0bf12b881dc200c9833da726e9376c2e32cff7"
+HMAC_CASE_3 = "773ea91e36800e46854db8ebd09181a72959098b3ef8c122d9635514ced565fe"
+
+
+def test_a_salted_hash_is_hmac_sha_256() -> None:
+    """The test cases 1 and 3 of RFC 4231."""
+    salts = {"first": b"\x0b" * 20, "second": b"\xaa" * 20}
+    first = column(
+        of("note", "Hi There", None, "Hi There"), salts=salts, salt="first", **{"from": "$.note", "with": "Sha256"}
+    )
+    assert first == [HMAC_CASE_1, None, HMAC_CASE_1]
+    second = column([{}], salts=salts, salt="second", key=[b"\xdd" * 50], **{"from": "key", "with": "Sha256"})
+    assert second == [HMAC_CASE_3]
+
+
+def test_columns_with_and_without_a_salt_are_independent() -> None:
+    mail = {"from": "$.note", "with": "Sha256"}
+    columns = [{"name": name, **mail, **salt} for name, salt in (("a", {"salt": "s"}), ("b", {"salt": "t"}), ("c", {}))]
+    salts = {"s": b"s" * 16, "t": b"t" * 16}
+    (row,) = decoded(columns, of("note", "x"), salts=salts).rows.select(["a", "b", "c"]).to_pylist()
+    digests = {name: hmac.new(salts[salt], b"x", "sha256").hexdigest() for name, salt in (("a", "s"), ("b", "t"))}
+    assert row == {**digests, "c": hashlib.sha256(b"x").hexdigest()}
+
+
+@pytest.mark.parametrize("salts", [{}, {"people": b""}, {"other": b"o" * 32}])
+def test_a_task_without_the_salt_computes_no_digest(salts: dict[str, bytes]) -> None:
+    hashed = {"name": "c", "from": "$.note", "with": "Sha256", "salt": "people"}
+    with pytest.raises(NotReadyError, match="column c: the task did not get salt people"):
+        decoded([hashed], of("note", "x"), salts=salts)
 
 
 @pytest.mark.parametrize(("source", "shown"), [("$.customer.email", False), ("$.note", True)])

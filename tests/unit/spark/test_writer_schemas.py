@@ -11,7 +11,7 @@ import pytest
 from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
-from firn_spark.worker.decoding import Decoder
+from firn_spark.worker.decoding import Decoder, Known
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
@@ -113,7 +113,7 @@ def test_a_task_reports_missing_schemas_and_writes_no_file(tmp_path: Any) -> Non
 def test_a_row_has_the_id_of_its_schema(shape: str) -> None:
     job = records.job(metadata_columns=shape).model_copy(update={"record_schema": schema(("a", "long"))})
     beyond = Refusal(Code.UNKNOWN_SCHEMA, "no such id")
-    decoder = Decoder(job, ingested_at=0, writer_schemas={1: writer(NARROW), 2: writer(WIDE), 2**32 - 1: beyond})
+    decoder = Decoder(job, ingested_at=0, known=Known({1: writer(NARROW), 2: writer(WIDE), 2**32 - 1: beyond}))
     values = [value(2, WIDE, a=1, b=None), None, value(2**32 - 1, NARROW, a=1), value(1, NARROW, a=2)]
     decoded = decoder.decode(fetched(values))
     rows = decoded.rows.to_pylist()

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from firn.model.errors import NotReadyError
 from firn.model.jobs import CatalogConnection, GroupSettings, KafkaConnection
 from firn_spark import credentials
-from firn_spark.credentials import Credentials
+from firn_spark.credentials import Credentials, read_salts
 
 
 class Files:
@@ -82,3 +83,43 @@ def test_every_file_of_the_settings_is_watched() -> None:
     lake = CatalogConnection(type="rest", uri="u", warehouse="w", secret_properties={"token": "e", "again": "a"})
     settings = GroupSettings(group="g", kafka={"k": kafka}, catalogs={"l": lake})
     assert settings.secret_files == {"a", "b", "c", "d", "e"}
+
+
+def salt_file(directory: Path, content: bytes) -> dict[str, str]:
+    file = directory / "salt"
+    file.write_bytes(content)
+    return {"people": str(file)}
+
+
+def test_a_salt_is_the_value_without_its_line_break(tmp_path: Path) -> None:
+    paths = salt_file(tmp_path, b"\xff" * 16 + b"\r\n")
+    assert read_salts(paths, {"people"}) == {"people": b"\xff" * 16}
+    assert read_salts(paths, ()) == {}
+    salt_file(tmp_path, b"n" * 16)
+    assert read_salts(paths, {"people"}) == {"people": b"n" * 16}, "the next round has the new value"
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"s3cret-of-15-by\n", "has 15 bytes, and a salt has at least 16; put a longer value into the Secret"),
+        (b"", "has 0 bytes"),
+        (None, r"cannot be read \(FileNotFoundError\): check that the Secret exists and has this key"),
+    ],
+)
+def test_a_salt_that_is_missing_or_short_names_the_file_only(
+    tmp_path: Path, content: bytes | None, problem: str
+) -> None:
+    paths = salt_file(tmp_path, content or b"")
+    if content is None:
+        (tmp_path / "salt").unlink()
+    with pytest.raises(NotReadyError, match=f"salt people: secret file {tmp_path}/salt {problem}") as raised:
+        read_salts(paths, {"people"})
+    assert "s3cret" not in str(raised.value)
+
+
+def test_a_salt_that_the_settings_do_not_have_is_named() -> None:
+    with pytest.raises(
+        NotReadyError, match="salt people is not in the settings of this process; wait for the operator"
+    ):
+        read_salts({}, {"people"})

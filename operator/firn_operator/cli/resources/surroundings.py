@@ -260,6 +260,7 @@ def assumed_config(release: str, drafts: Sequence[Draft]) -> Config:
     catalogs: set[str | None] = {UNKNOWN}
     groups: set[str | None] = {UNKNOWN}
     registries: set[str | None] = set()
+    salts: set[str | None] = set()
     for draft in drafts:
         if draft.kind != "IcebergTopic" or draft.wanted is None:
             continue
@@ -271,6 +272,7 @@ def assumed_config(release: str, drafts: Sequence[Draft]) -> Config:
                 ((status.get("table") or {}).get("identifier") or "").partition(".")[0],
             }
             groups |= {(spec.get("ingestion") or {}).get("group"), (status.get("ingestion") or {}).get("group")}
+            salts |= {column.get("salt") for column in (spec.get("schema") or {}).get("columns") or []}
             registries.add(((spec.get("schema") or {}).get("registry") or {}).get("name"))
     return Config.model_validate(
         {
@@ -285,6 +287,7 @@ def assumed_config(release: str, drafts: Sequence[Draft]) -> Config:
             "defaultGroup": UNKNOWN,
             "groups": {name: {} for name in _known(groups)},
             "registries": {name: {"url": "http://unknown"} for name in _known(registries)},
+            "salts": {name: {"value": {"secret": "unknown", "key": "unknown"}} for name in _known(salts)},
         }
     )
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from firn.model.jobs import DirectReads, IngestJob
+from firn_spark.credentials import read_salts
 from firn_spark.ingestion.rounds.planning import Plan, slices
 from firn_spark.kafka.admin import Kafka
 from firn_spark.kafka.clients import spark_options
@@ -147,8 +148,10 @@ class LandingJobs:
         tasks: int,
         buffer_bytes: int,
         direct: Mapping[str, DirectReads] = MappingProxyType({}),
+        salts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """Run jobs of at most ``tasks`` tasks. ``direct`` has the profiles whose bucket they read."""
+        """Run jobs of at most ``tasks`` tasks. ``direct`` has the profiles whose bucket they read, ``salts`` the files of salts."""
+        self._salts = salts
         self._spark = spark
         self._kafkas = kafkas
         self._tasks = tasks
@@ -156,7 +159,7 @@ class LandingJobs:
         self._readers = {profile: DirectReader(profile, reads) for profile, reads in direct.items()}
 
     def run(self, planned: Plan) -> dict[str, TopicResult]:
-        """Read and write the planned ranges. Raises as Spark does."""
+        """Read and write the planned ranges. Raises as Spark does, and NotReadyError for a salt that cannot be read."""
         moment = dead_letters.moment((topic.letters.landed for topic in planned), dead_letters.now())
         landings: dict[str, TopicLanding] = {}
         for topic in planned:
@@ -167,6 +170,7 @@ class LandingJobs:
                 dead_letters=topic.letters.spec,
                 exclude=topic.letters.exclude,
                 force_dead=forced(topic.job),
+                salts=read_salts(self._salts, topic.adapted_job.record_schema.salts),
                 writer_schemas=topic.reading.writers.known(time.monotonic()),
                 key_schemas=topic.reading.key_writers.known(time.monotonic()),
             )

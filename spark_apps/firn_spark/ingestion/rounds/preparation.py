@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -15,6 +16,7 @@ from firn.schemas.other_clients import kept_schema
 from firn.schemas.versions import read_versions
 from firn.tables import renames, rows
 from firn.tables.table_properties import MAIN
+from firn_spark.credentials import read_salts
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
@@ -49,7 +51,10 @@ class Preparation:
         committer: Committer,
         failpoints: Failpoints,
         registries: Registries = writer_schemas.NO_REGISTRIES,
+        salts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """``salts`` are the files of salts by name."""
+        self._salts = salts
         self._registries = registries
         self._spark = spark
         self._tables = tables
@@ -316,13 +321,15 @@ class Preparation:
         """Claim the table and the dead letters before the first round of a preparation.
 
         From here on no older driver can commit. Records whose dead letters landed and whose table commit did not are left
-        out of the next round. Raises FirnError.
+        out of the next round. Raises FirnError, also for a salt that cannot be read.
         """
         reading = _live(topic)
         if reading != topic.reading.topic:
             raise NotReadyError(
                 f"topic {topic.job.topic}: it was re-created or has new partitions; reloading its offsets"
             )
+        # Before the job of the round, so that a missing salt fails this topic only.
+        read_salts(self._salts, topic.job.record_schema.salts)
         self._renew_credentials(topic)
         if topic.letters.claimed:
             return

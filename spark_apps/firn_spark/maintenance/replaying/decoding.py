@@ -3,8 +3,9 @@
 import functools
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -18,6 +19,7 @@ from firn.schemas.other_clients import kept_schema, without
 from firn.schemas.versions import Versions, read_versions
 from firn.schemas.versions import named as named_versions
 from firn.tables import evolution, renames, rows, types
+from firn_spark.credentials import read_salts
 from firn_spark.jvm import texts
 from firn_spark.kafka.tasks import land_records
 from firn_spark.maintenance.replaying import letters
@@ -90,8 +92,15 @@ class Decoding:
         if self._schema.key is not None:
             self._learn(schema_of_contract(self._schema.key.record_schema).items(), of_keys=True)
 
-    def run(self, frame: Any, count: int, table: Any, registries: Registries) -> Result:
-        """Decode ``count`` letters. Raises CorruptDataError, and the errors of the schema registry."""
+    def run(
+        self,
+        frame: Any,
+        count: int,
+        table: Any,
+        registries: Registries,
+        salts: Mapping[str, str] = MappingProxyType({}),
+    ) -> Result:
+        """Decode ``count`` letters. ``salts`` are the files of salts by name. Raises CorruptDataError, and the errors of the schema registry."""
         spec = self._tables.spec(table)
         records = letters.as_records(frame, self._topic)
         parts = max(1, min(self._tasks, -(-count // LETTERS_PER_TASK)))
@@ -99,7 +108,12 @@ class Decoding:
             # A letter that still fails makes no row, and stays where it is.
             job = self._job.model_copy(update={"record_schema": self._schema})
             landing = TopicLanding(
-                job, spec, writer_schemas=dict(self._writers), key_schemas=dict(self._key_writers), rows_only=True
+                job,
+                spec,
+                writer_schemas=dict(self._writers),
+                key_schemas=dict(self._key_writers),
+                rows_only=True,
+                salts=read_salts(salts, self._schema.salts),
             )
             plan = LandingPlan({self._topic: landing}, ingested_at=0)
             work = functools.partial(land_records, plan=plan)

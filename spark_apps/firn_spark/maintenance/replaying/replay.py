@@ -16,6 +16,7 @@ An append is refused if another replay has landed letters since this run read th
 import uuid
 from collections import Counter
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import structlog
@@ -59,7 +60,9 @@ class Replay:
         tables: Tables,
         tasks: int,
         registries: Mapping[str, RegistryConnection],
+        salts: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        self._salts = salts
         self._table = table
         self._dead = dead
         self._work = work
@@ -137,7 +140,7 @@ class Replay:
         if count < part.letters:
             # Spark's limit moves all letters to one task.
             frame = frame.limit(count)
-        result = decoding.run(frame, count, self._table.table, self._registries)
+        result = decoding.run(frame, count, self._table.table, self._registries, self._salts)
         self._failures.update(result.codes)
         after = progress.model_copy(update={"part": progress.part + 1, "landed": progress.landed + result.rows})
         if not self._work.enforce or not result.rows:

@@ -1,13 +1,17 @@
 """Computes the projected columns of a table from decoded records, with Arrow."""
 
 import hashlib
-from dataclasses import dataclass
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from firn.decoders.bad_records import BadRecordError, Code, Stage
+from firn.model.errors import NotReadyError
 from firn.model.jobs import ProjectedColumn, RecordSchema
 from firn.schemas import projections
 from firn.tables import rows, types
@@ -26,11 +30,16 @@ _EXCERPT = 48
 class Projector:
     """Computes the columns of `firn.tables.rows.schema_columns` from those that a format decodes."""
 
-    def __init__(self, schema: RecordSchema) -> None:
-        """Plan the columns. Raises InvalidSpecError for a source that the schema does not have."""
+    def __init__(self, schema: RecordSchema, salts: Mapping[str, bytes] = MappingProxyType({})) -> None:
+        """Plan the columns. ``salts`` are the salts of digests by name.
+
+        Raises InvalidSpecError for a source that the schema does not have, and NotReadyError for a missing salt.
+        """
         assert schema.projection is not None
         places = {column.name: place for place, column in enumerate(rows.decoded_columns(schema))}
-        self._columns = [_Column.of(column, schema, places) for column in schema.projection.columns]
+        self._columns = [
+            _Column.of(column, schema, places, _salt(column, salts)) for column in schema.projection.columns
+        ]
         self._others = [places[column.name] for column in rows.other_columns(schema)]
         self._private = [
             ".".join(("$", *projections.source_path(column, schema)))
@@ -66,15 +75,16 @@ class _Column:
     cast: Cast
     """The conversion to the type of the column, or to the type that its function takes."""
     constant: pa.Scalar | None
+    salt: bytes = field(default=b"", repr=False)
 
     @classmethod
-    def of(cls, column: ProjectedColumn, schema: RecordSchema, places: dict[str, int]) -> "_Column":
+    def of(cls, column: ProjectedColumn, schema: RecordSchema, places: dict[str, int], salt: bytes = b"") -> "_Column":
         kind = projections.source_type(column, schema)
         field, *members = projections.source_path(column, schema) if column.field else [""]
         place = places[field] if field else -1
         cast = Cast(kind, _taken(column, kind), column.epoch or "ms")
         constant = cast.apply(pa.array([column.constant], pa.string()))[0][0] if column.constant is not None else None
-        return cls(column, place, tuple(members), cast, constant)
+        return cls(column, place, tuple(members), cast, constant, salt)
 
     def compute(self, records: Fetched, decoded: Columns, errors: dict[int, BadRecordError]) -> pa.Array:
         """Return the values of the column, and add the records whose value does not fit to ``errors``."""
@@ -87,7 +97,7 @@ class _Column:
         if self.column.function == "Mask":
             array = masked(array)
         elif self.column.function == "Sha256":
-            array = hashed(array)
+            array = hashed(array, self.salt)
         if self.column.required and array.null_count:
             for index in np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).tolist():
                 problem = f"column {self.column.name} is required, and {self.column.source} has no value"
@@ -122,6 +132,19 @@ class _Column:
         return error.within(f".{self.column.field}")
 
 
+def _salt(column: ProjectedColumn, salts: Mapping[str, bytes]) -> bytes:
+    """Return the salt of a column; empty for a column without one."""
+    if not column.salt:
+        return b""
+    salt = salts.get(column.salt)
+    if not salt:  # A digest without its salt would show guessed values to readers of the table.
+        raise NotReadyError(
+            f"column {column.name}: the task did not get salt {column.salt}; check the Secret of salts.{column.salt} in the operator's"
+            " configuration"
+        )
+    return salt
+
+
 def _taken(column: ProjectedColumn, kind: Type) -> Type:
     """Return the type to which values are converted first."""
     if column.function == "Sha256" and kind == Primitive("binary"):
@@ -140,11 +163,14 @@ def masked(array: pa.Array) -> pa.Array:
     return pc.call_function("binary_join_element_wise", [stars, ends, pa.scalar("")])
 
 
-def hashed(array: pa.Array) -> pa.Array:
-    """Return the SHA-256 digests of texts or bytes in hexadecimal. Equal values are computed once."""
+def hashed(array: pa.Array, salt: bytes = b"") -> pa.Array:
+    """Return the SHA-256 digests of texts or bytes in hexadecimal; with a salt, HMAC-SHA-256 (RFC 2104) with the salt as its key.
+
+    Equal values are computed once.
+    """
     encoded = array.dictionary_encode()
+    values = (value.encode() if isinstance(value, str) else value for value in encoded.dictionary.to_pylist())
     digests = [
-        hashlib.sha256(value.encode() if isinstance(value, str) else value).hexdigest()
-        for value in encoded.dictionary.to_pylist()
+        (hmac.digest(salt, value, "sha256") if salt else hashlib.sha256(value).digest()).hex() for value in values
     ]
     return pa.array(digests, pa.string()).take(encoded.indices)
