@@ -184,12 +184,12 @@ def routes_valid(observed: ObservedTopic) -> Failure | None:
         return Failure(Reason(error.reason), str(error))
     for place, manifest in enumerate(manifests(observed) if isinstance(observed.target, TableTarget) else ()):
         try:
-            table = IcebergTopic.parse(manifest)
-            table.row_schema()
+            made = IcebergTopic.parse(manifest)
+            made.row_schema()
         except InvalidSpecError as error:
             text = str(error).removeprefix(f"IcebergTopic {manifest['metadata']['name']}: ")
             return Failure(Reason.BAD_SCHEMA, f"spec.routes.tables[{place}]: {text}")
-        failure = _gate_serves(observed.resource, table, place)
+        failure = _gate_serves(observed.resource, made, place)
         if failure is not None:
             return failure
     return None

@@ -326,6 +326,9 @@ def sql(
     _print_result(result, output)
 
 
+_AUDIT_FINDINGS = ("missing", "doubled", "stray", "unproved")
+
+
 @app.command()
 def audit(
     topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
@@ -362,18 +365,7 @@ def audit(
     if output is AuditOutput.JSON:
         print(audits.as_json(result))
     else:
-        columns = (
-            "partition",
-            "log start",
-            "landed to",
-            "log records",
-            "rows",
-            "dead letters",
-            "missing",
-            "doubled",
-            "stray",
-            "unproved",
-        )
+        columns = ("partition", "log start", "landed to", "log records", "rows", "dead letters", *_AUDIT_FINDINGS)
         table = Table(*columns)
         for partition in result.partitions:
             cells = [getattr(partition, name) for name in audits.PartitionAudit.__slots__[: len(columns)]]

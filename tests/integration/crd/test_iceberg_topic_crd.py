@@ -267,7 +267,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         "evolution.incompatible: DeadLetter and NewColumn need registry",
     ),
     "another way to drop": (
-        {"schema": {"format": "Avro", "text": "{}", "evolution": {"drop": "DropColumn"}}},
+        {"schema": {"format": "Avro", "text": "{}", "evolution": {"drop": "Remove"}}},
         "spec.schema.evolution.drop",
     ),
     "table deleted, topic kept": (
