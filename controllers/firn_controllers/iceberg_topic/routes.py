@@ -184,12 +184,12 @@ def routes_valid(observed: ObservedTopic) -> Failure | None:
         return Failure(Reason(error.reason), str(error))
     for place, manifest in enumerate(manifests(observed) if isinstance(observed.target, TableTarget) else ()):
         try:
-            made = IcebergTopic.parse(manifest)
-            made.row_schema()
+            child = IcebergTopic.parse(manifest)
+            child.row_schema()
         except InvalidSpecError as error:
             text = str(error).removeprefix(f"IcebergTopic {manifest['metadata']['name']}: ")
             return Failure(Reason.BAD_SCHEMA, f"spec.routes.tables[{place}]: {text}")
-        failure = _gate_serves(observed.resource, made, place)
+        failure = _gate_serves(observed.resource, child, place)
         if failure is not None:
             return failure
     return None
@@ -199,14 +199,7 @@ def _gate_serves(topic: IcebergTopic, table: IcebergTopic, place: int) -> Failur
     """Check that brokers, which have one gate for the topic, check the records of a table by its schema."""
     gate = topic.spec.record_schema.gate if topic.spec.record_schema is not None else "None"
     own = table.spec.record_schema
-    if own is None or own == topic.spec.record_schema:
-        return None
-    if own.gate not in ("None", gate):
-        return Failure(
-            Reason.BAD_SCHEMA,
-            f"spec.routes.tables[{place}].schema.gate: brokers check all records of a topic in one way; remove it, or set spec.schema.gate",
-        )
-    if gate == "None":
+    if gate == "None" or own is None or own == topic.spec.record_schema:
         return None
     gated = table.spec.model_copy(update={"record_schema": own.model_copy(update={"gate": gate})})
     configs, of_topic = table.model_copy(update={"spec": gated}).topic_configs, topic.topic_configs
