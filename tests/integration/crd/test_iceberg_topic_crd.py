@@ -266,6 +266,37 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         {"schema": {"format": "Avro", "text": "{}", "evolution": {"incompatible": "DeadLetter"}}},
         "evolution.incompatible: DeadLetter and NewColumn need registry",
     ),
+    "new columns beside columns": (
+        {
+            "schema": {
+                "format": "Avro",
+                "registry": {"name": "main"},
+                "columns": [{"name": "a", "from": "$.a"}],
+                "evolution": {"incompatible": "NewColumn"},
+            }
+        },
+        "evolution.incompatible: NewColumn needs a schema without columns",
+    ),
+    "other members without a column": (
+        {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "unknownFields": "Keep"}},
+        "unknownFields: Keep needs unknownFieldsColumn",
+    ),
+    "other members beside columns": (
+        {
+            "schema": {
+                "format": "Json",
+                "fields": [{"name": "a", "type": "int"}],
+                "unknownFields": "Keep",
+                "unknownFieldsColumn": "rest",
+                "columns": [{"name": "a", "from": "$.a"}],
+            }
+        },
+        "unknownFieldsColumn beside columns needs otherFields: Keep",
+    ),
+    "nanoseconds of JSON": (
+        {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "nanoseconds": "Keep"}},
+        "nanoseconds: Keep needs format: Avro",
+    ),
     "another way to drop": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {"drop": "Remove"}}},
         "spec.schema.evolution.drop",
@@ -335,10 +366,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "a long term": ({"table": {"sortBy": ["a" * 257]}}, "spec.table.sortBy[0]"),
     "suspend as text": ({"suspend": "true"}, "spec.suspend"),
     "table as text": ({"table": "flights"}, "spec.table"),
-    "key without fields": (keyed({"columns": "Struct"}), "columns: Flat and columns: Struct need fields"),
+    "key without fields": (keyed({"columns": "Struct"}), "columns: Flat and Struct need fields, text or registry"),
     "fields of a key as bytes": (
         keyed({"columns": "Binary", "fields": [{"name": "a", "type": "int"}]}),
-        "columns: Flat and columns: Struct need fields",
+        "columns: Flat and Struct need fields, text or registry",
     ),
     "columns of a raw key": ({"schema": {"raw": "Binary", "key": {"columns": "Binary"}}}, "key needs format"),
     "key with fields and text": (
@@ -446,6 +477,7 @@ UPDATES_REFUSED: dict[str, tuple[Manifest, Manifest, str]] = {
         )
         for change, before, after in (("changed", first, other), ("set", {}, first), ("unset", first, {}))
     },
+    "table shared later": ({}, {"table": {"shared": True}}, "shared is immutable"),
     "route set": ({}, {"route": {"of": "a"}}, "route.of is immutable"),
     "routes set": ({}, routed(), "routes is immutable: it cannot be set or removed later"),
     "routes unset": (routed(), {}, "routes is immutable: it cannot be set or removed later"),
@@ -588,7 +620,7 @@ def test_the_api_server_sets_defaults_and_the_first_status(api: ApiServer) -> No
         "deletionPolicy": {"table": "Retain", "topic": "Retain"},
         "ingestion": {"freshness": "60s", "onBadRecord": "DeadLetter", "startFrom": "Earliest"},
         "suspend": False,
-        "table": {"formatVersion": 2, "metadataColumns": "Struct"},
+        "table": {"formatVersion": 2, "metadataColumns": "Struct", "shared": False},
     }
     assert created["status"] == crds.DEFAULT_STATUS
     ready = created["status"]["conditions"][0]
