@@ -465,7 +465,10 @@ class AuditFrom(BaseModel):
 
 
 FILTERED_RANGES, FILTERED_RANGES_EACH = 512, 16
-"""Most ranges of a topic in `Filtered` beside one of each partition, and most of a partition."""
+"""Most ranges of a topic in `Filtered`, and most of a partition."""
+FILTERED_RANGES_LEAST = 2
+"""Ranges that a partition may have, also if those of the topic are then more. A partition with one range would add each commit to
+it. It would never end before the log begins, and audits could not decide about its offsets."""
 
 
 class FilteredRange(NamedTuple):
@@ -523,7 +526,7 @@ class Filtered(BaseModel):
         """
         added = {part: each for part, each in passed.items() if each.records}
         parts = {*self.ranges, *added}
-        most = max(1, min(FILTERED_RANGES_EACH, FILTERED_RANGES // max(1, len(parts))))
+        most = max(FILTERED_RANGES_LEAST, min(FILTERED_RANGES_EACH, FILTERED_RANGES // max(1, len(parts))))
         ranges = {}
         for part in sorted(parts):
             every = [*self.ranges.get(part, ()), *([added[part]] if part in added else [])]

@@ -5,7 +5,13 @@ from random import Random
 
 import pytest
 
-from firn.model.progress import FILTERED_RANGES, FILTERED_RANGES_EACH, Filtered, FilteredRange
+from firn.model.progress import (
+    FILTERED_RANGES,
+    FILTERED_RANGES_EACH,
+    FILTERED_RANGES_LEAST,
+    Filtered,
+    FilteredRange,
+)
 
 
 def of(**ranges: list[tuple[int, int, int]]) -> Filtered:
@@ -37,13 +43,24 @@ def test_the_number_of_ranges_is_bounded_and_no_record_is_forgotten(partitions: 
         known, position, total = known.plus(passed, {}), end, total + sum(each.records for each in passed.values())
     counts = [len(ranges) for ranges in known.ranges.values()]
     assert known.records == total
-    assert sum(counts) <= FILTERED_RANGES + partitions
+    assert sum(counts) <= max(FILTERED_RANGES, FILTERED_RANGES_LEAST * partitions)
     assert max(counts) <= FILTERED_RANGES_EACH
     for ranges in known.ranges.values():
         assert ranges[0].start == 0
         assert all(one.end <= other.start for one, other in itertools.pairwise(ranges))
     if partitions == 1:
         assert max(each.end - each.start for each in known.ranges[0]) < position / 4, "no range takes most of the log"
+
+
+@pytest.mark.parametrize("partitions", [1, 300])
+def test_ranges_end_while_the_log_moves_on(partitions: int) -> None:
+    known, kept = Filtered(topic_id="id-1"), 50
+    for end in range(10, 1010, 10):
+        start = max(0, end - kept)
+        passed = {part: FilteredRange(end - 10, end, 1) for part in range(partitions)}
+        known = known.plus(passed, dict.fromkeys(range(partitions), start))
+        oldest = min(ranges[0].start for ranges in known.ranges.values())
+        assert oldest >= start - 2 * kept, "the numbers of offsets before the log are dropped"
 
 
 def test_a_rollback_takes_ranges_back_and_leaves_numbers_open_that_it_divides() -> None:
