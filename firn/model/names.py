@@ -26,9 +26,9 @@ LABEL_POLICY_NAMESPACE = f"{GROUP}/policy-namespace"
 LABEL_POLICY = f"{GROUP}/policy"
 LABEL_POLICY_UID = f"{GROUP}/policy-uid"
 LABEL_TOPIC_SET = f"{GROUP}/topic-set"
+"""Label of an IcebergTopic: the TopicSet of its namespace that made it."""
 LABEL_ROUTES_OF = f"{GROUP}/routes-of"
 """Label of an IcebergTopic for a table of ``spec.routes``: the name of the IcebergTopic with the routes."""
-"""Label of an IcebergTopic: the TopicSet of its namespace that made it."""
 
 EXECUTOR_ROLE = {"spark-role": "executor"}
 """Labels that Spark adds to executor pods. Executors also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""

@@ -24,9 +24,9 @@ class HttpRegistries:
         self._clients = {
             name: SchemaRegistry(name, _connection(configured), _secret) for name, configured in settings.items()
         }
-        # A registry that does not answer must not take the threads of another one.
         # A pod has memory for one process of protoc.
         self._compiler = ThreadPoolExecutor(1, thread_name_prefix="protoc")
+        # A registry that does not answer must not take the threads of another one.
         self._threads = {name: ThreadPoolExecutor(REQUESTS, thread_name_prefix=f"registry-{name}") for name in settings}
 
     async def subjects(self, registry: str, number: int) -> frozenset[str]:
