@@ -49,23 +49,15 @@ class Followed:
         """Return the properties that keep these names, if they differ from ``before``."""
         found = {}
         if self.former != renames.read_former_names(before):
-            found[renames.FORMER_NAMES] = _written(self.former)
+            found[renames.FORMER_NAMES] = renames.written_names(self.former)
         if self.listed != read_dropped(before):
-            found[DROPPED] = _written(self.listed)
+            found[DROPPED] = renames.written_names(self.listed)
         return found
-
-
-def _written(names: Mapping[int, tuple[str, ...]]) -> str:
-    return json.dumps({str(number): list(each) for number, each in sorted(names.items())})
 
 
 def read_dropped(properties: Mapping[str, str]) -> Dropped:
     """Return the names of dropped columns. A value that is not valid counts as none."""
-    try:
-        found = json.loads(properties.get(DROPPED, "{}"))
-        return {int(number): tuple(map(str, names)) for number, names in found.items()}
-    except (ValueError, AttributeError, TypeError):
-        return {}
+    return renames.read_names(properties.get(DROPPED, "{}"))
 
 
 def read_removed(properties: Mapping[str, str]) -> tuple[str, ...]:

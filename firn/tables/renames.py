@@ -23,11 +23,20 @@ FormerNames = Mapping[int, tuple[str, ...]]
 
 def read_former_names(properties: Mapping[str, str]) -> FormerNames:
     """Return the earlier names by field id. A value that is not valid counts as none."""
+    return read_names(properties.get(FORMER_NAMES, "{}"))
+
+
+def read_names(text: str) -> Mapping[int, tuple[str, ...]]:
+    """Return the names by field id in the value of a property. A value that is not valid counts as none."""
     try:
-        found = json.loads(properties.get(FORMER_NAMES, "{}"))
-        return {int(number): tuple(map(str, names)) for number, names in found.items()}
+        return {int(number): tuple(map(str, names)) for number, names in json.loads(text).items()}
     except (ValueError, AttributeError, TypeError):
         return {}
+
+
+def written_names(names: Mapping[int, tuple[str, ...]]) -> str:
+    """Return the value of a property with names by field id."""
+    return json.dumps({str(number): list(each) for number, each in sorted(names.items())})
 
 
 # Names in schemas
@@ -209,8 +218,7 @@ class Renaming:
         """Return `FORMER_NAMES` with its value, if it changes."""
         if self.former == self.before:
             return {}
-        names = {str(number): list(names) for number, names in sorted(self.former.items())}
-        return {FORMER_NAMES: json.dumps(names)}
+        return {FORMER_NAMES: written_names(self.former)}
 
     @property
     def texts(self) -> list[str]:
