@@ -107,16 +107,10 @@ class _Binder:
 
     def _present(self, name: Name) -> Name:
         """Return the name that a column has after the renames, if no column has the given one."""
-        if not self.renames or self._has(name.path):
+        if not self.renames or types.at(self.columns, name.path) is not None:
             return name
         path = tuple(destination(str(name), self.renames).split("."))
-        return replace(name, path=path) if self._has(path) else name
-
-    def _has(self, path: Sequence[str]) -> bool:
-        kind = self.columns.get(path[0])
-        for member in path[1:]:
-            kind = dict(kind.fields).get(member) if isinstance(kind, Struct) else None
-        return kind is not None
+        return name if types.at(self.columns, path) is None else replace(name, path=path)
 
     def _type_of(self, name: Name) -> Type:
         first, *rest = name.path

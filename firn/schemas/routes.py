@@ -11,7 +11,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, SchemaFormat
 from firn.schemas import projections, protobuf
 from firn.tables import types
-from firn.tables.types import Struct, Type
+from firn.tables.types import Type
 
 PLACE = "spec.routes.by"
 _KINDS = ("string", "int", "long", "boolean", "uuid")
@@ -103,15 +103,7 @@ def _changes(before: RecordSchema, after: RecordSchema) -> list[str]:
 
 def _kind(fields: tuple[Column, ...], path: list[str]) -> Type | None:
     """Return the type at a path; None if the schema does not name it."""
-    members = {field.name: types.parse(field.type) for field in fields}
-    kind: Type | None = None
-    for name in path:
-        if kind is not None:
-            members = dict(kind.fields) if isinstance(kind, Struct) else {}
-        kind = members.get(name)
-        if kind is None:
-            return None
-    return kind
+    return types.at({field.name: types.parse(field.type) for field in fields}, path)
 
 
 def _nested(members: list[str], kind: str) -> str:

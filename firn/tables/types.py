@@ -6,6 +6,7 @@ Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``st
 import difflib
 import functools
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -249,6 +250,15 @@ def _is_known(kind: Any) -> bool:
     if kind["type"] == "struct":
         return any(_MEMBER.fullmatch(field["name"]) and _is_known(field["type"]) for field in kind["fields"])
     return all(_is_known(kind[part]) for part in ("element", "key", "value") if part in kind)
+
+
+def at(members: Mapping[str, Type], path: Sequence[str]) -> Type | None:
+    """Return the type of a field, or of a member of structs, by the names on the way to it; None if there is none."""
+    first, *rest = path
+    kind = members.get(first)
+    for name in rest:
+        kind = dict(kind.fields).get(name) if isinstance(kind, Struct) else None
+    return kind
 
 
 def has(kind: Type, *names: str) -> str:
