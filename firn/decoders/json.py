@@ -283,38 +283,32 @@ def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
     return convert
 
 
-def _timestamp(kind: types.Type, epoch: Epoch) -> Converter:
+def _timestamp(kind: types.Type, epoch: Epoch, *, zoned: bool) -> Converter:
     since_1970, digits = _since_1970(kind, epoch), _digits(kind)
-    day = 86_400 * 10**digits
+    day, minute = 86_400 * 10**digits, 60 * 10**digits
+    pattern, zone = (_TIMESTAMPTZ_TEXT, " and a zone") if zoned else (_TIMESTAMP_TEXT, ", without a zone")
+    form = f"YYYY-MM-DDThh:mm:ss.{'f' * digits}{zone}"
 
     def convert(value: Any) -> int:
         if type(value) is _Integer or type(value) is _Fraction:
             number: int = since_1970(value)
             return number
-        parts = _matched(_TIMESTAMP_TEXT, f"YYYY-MM-DDThh:mm:ss.{'f' * digits}, without a zone", kind, value)
-        return _bounded(kind, value, _days(kind, value, parts) * day + _of_day(kind, value, parts[3:], digits))
-
-    return convert
-
-
-def _timestamptz(kind: types.Type, epoch: Epoch) -> Converter:
-    since_1970, digits = _since_1970(kind, epoch), _digits(kind)
-    day = 86_400 * 10**digits
-
-    def convert(value: Any) -> int:
-        if type(value) is _Integer or type(value) is _Fraction:
-            number: int = since_1970(value)
-            return number
-        parts = _matched(_TIMESTAMPTZ_TEXT, f"YYYY-MM-DDThh:mm:ss.{'f' * digits} and a zone", kind, value)
+        parts = _matched(pattern, form, kind, value)
         moment = _days(kind, value, parts) * day + _of_day(kind, value, parts[3:], digits)
-        if parts[7]:
-            return _bounded(kind, value, moment)
-        offset = int(parts[9] or 0) * 60 + int(parts[10] or 0)
-        if offset > MAX_ZONE_MINUTES or int(parts[10] or 0) > 59:
-            raise _bad(Code.OUT_OF_RANGE, kind, value, "this zone does not exist")
-        return _bounded(kind, value, moment - (offset if parts[8] == "+" else -offset) * 60 * 10**digits)
+        return _bounded(kind, value, moment - _zone_minutes(kind, value, parts[7:]) * minute if zoned else moment)
 
     return convert
+
+
+def _zone_minutes(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
+    """Return the minutes by which a zone is ahead of UTC."""
+    if parts[0]:
+        return 0
+    minutes = int(parts[3] or 0)
+    offset = int(parts[2] or 0) * 60 + minutes
+    if offset > MAX_ZONE_MINUTES or minutes > 59:
+        raise _bad(Code.OUT_OF_RANGE, kind, value, "this zone does not exist")
+    return offset if parts[1] == "+" else -offset
 
 
 _NUMBER_TEXT = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?", re.ASCII)
@@ -566,9 +560,9 @@ def _converter(kind: types.Type, strict: bool, epoch: Epoch, former: Former) -> 
         case "long":
             return _integer(kind, 64)
         case "timestamp" | "timestamp_ns":
-            return _timestamp(kind, epoch)
+            return _timestamp(kind, epoch, zoned=False)
         case "timestamptz" | "timestamptz_ns":
-            return _timestamptz(kind, epoch)
+            return _timestamp(kind, epoch, zoned=True)
     return {
         "variant": _variant, "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "time": _time,
         "uuid": _uuid, "binary": _binary,
