@@ -232,6 +232,21 @@ class RegistrySpec(ApiModel):
         return Subject(registry=self.name, name=self.subject or default, id_in=self.id_in)
 
 
+def _message_rules(is_protobuf: str) -> tuple[Rule, ...]:
+    """Return the rules of a spec with message and registry. ``is_protobuf`` is the CEL condition that its format is Protobuf."""
+    return (
+        Rule(
+            f"!has(self.message) || {is_protobuf}"
+            " || (has(self.registry) && has(self.registry.subjectStrategy) && self.registry.subjectStrategy != 'TopicName')",
+            "message needs format: Protobuf, or registry.subjectStrategy: RecordName or TopicRecordName",
+        ),
+        Rule(
+            "!has(self.registry) || !has(self.registry.subjectStrategy) || self.registry.subjectStrategy == 'TopicName' || has(self.message)",
+            "registry.subjectStrategy: RecordName and TopicRecordName need message, the name of the record",
+        ),
+    )
+
+
 Way = Literal["Auto", "Propose", "Refuse"]
 _WAYS = "Auto: the table follows at once. Propose: the change waits in status.schema.proposed for an approval. Refuse: never."
 
@@ -295,15 +310,7 @@ class KeySpec(ApiModel):
         ),
         Rule("!has(self.fields) || self.format == 'Json'", "fields need format: Json"),
         Rule("!has(self.text) || self.format != 'Json'", "text needs format: Avro or Protobuf"),
-        Rule(
-            "!has(self.message) || self.format == 'Protobuf'"
-            " || (has(self.registry) && has(self.registry.subjectStrategy) && self.registry.subjectStrategy != 'TopicName')",
-            "message needs format: Protobuf, or registry.subjectStrategy: RecordName or TopicRecordName",
-        ),
-        Rule(
-            "!has(self.registry) || !has(self.registry.subjectStrategy) || self.registry.subjectStrategy == 'TopicName' || has(self.message)",
-            "registry.subjectStrategy: RecordName and TopicRecordName need message, the name of the record",
-        ),
+        *_message_rules("self.format == 'Protobuf'"),
     )
 
     columns: Literal["None", "Binary", "Flat", "Struct"] = Field(
@@ -350,15 +357,7 @@ class SchemaSpec(ApiModel):
             "format: Avro and format: Protobuf need text or registry, and text needs one of these formats",
         ),
         Rule("has(self.format) || !has(self.registry)", "registry needs a format"),
-        Rule(
-            "!has(self.message) || (has(self.format) && self.format == 'Protobuf')"
-            " || (has(self.registry) && has(self.registry.subjectStrategy) && self.registry.subjectStrategy != 'TopicName')",
-            "message needs format: Protobuf, or registry.subjectStrategy: RecordName or TopicRecordName",
-        ),
-        Rule(
-            "!has(self.registry) || !has(self.registry.subjectStrategy) || self.registry.subjectStrategy == 'TopicName' || has(self.message)",
-            "registry.subjectStrategy: RecordName and TopicRecordName need message, the name of the record",
-        ),
+        *_message_rules("(has(self.format) && self.format == 'Protobuf')"),
         Rule(
             "self.gate == 'None' || has(self.registry) || (self.gate == 'Decode' && has(self.format))",
             "gate: Id needs registry, and gate: Decode needs format",
@@ -1395,25 +1394,17 @@ class IcebergTopic(ApiModel):
                 renames=renames,
                 evolution=evolution,
             )
-        if schema is not None and schema.text is not None and schema.format == "Protobuf":
-            return RecordSchema(
-                format=SchemaFormat.PROTOBUF,
+        if schema is not None and schema.text is not None:
+            of_text = RecordSchema(
+                format=SchemaFormat.PROTOBUF if schema.format == "Protobuf" else SchemaFormat.AVRO,
                 text=schema.text,
                 framing=schema.framing,
                 message=schema.message or "",
-                renames=renames,
-                evolution=evolution,
-            )
-        if schema is not None and schema.text is not None:
-            avro = RecordSchema(
-                format=SchemaFormat.AVRO,
-                text=schema.text,
-                framing=schema.framing,
                 nanoseconds=schema.nanoseconds == "Keep",
                 renames=renames,
                 evolution=evolution,
             )
-            return with_columns(avro, "spec.schema.text")
+            return of_text if of_text.has_found_columns else with_columns(of_text, "spec.schema.text")
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         found = _columns_of(schema.fields)
