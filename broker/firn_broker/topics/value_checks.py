@@ -195,7 +195,9 @@ class ValueChecks:
             log.warning(
                 "the process that decodes values ended or is stuck; the next batch starts it again", error=repr(error)
             )
-            raise _ended("the next batch starts it again") from error
+            raise InvalidBatchError(
+                ErrorCode.kafka_storage_error, "the process that decodes values ended: the next batch starts it again"
+            ) from error
 
     def close(self) -> None:
         """End the process."""
@@ -211,7 +213,3 @@ def require_size(batch: Batch) -> None:
             f"the batch has {batch.records} records, more than the {MOST_RECORDS} that a topic with firn.schema.gate=Decode accepts in one"
             " batch; send smaller batches",
         )
-
-
-def _ended(what: str) -> InvalidBatchError:
-    return InvalidBatchError(ErrorCode.kafka_storage_error, f"the process that decodes values ended: {what}")
