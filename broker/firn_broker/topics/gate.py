@@ -97,12 +97,12 @@ class SchemaGate:
         values: Sequence[bytes | None] = (ALL,) if not gate.registry else await self._values(batch, address)
         metrics.GATED_RECORDS.labels(label).inc(batch.records)
         found = {value for value in values if value is not None}
-        await self._require_ids(label, gate, values, found, address)
+        await self._require_ids(label, gate, values, found, batch, address)
         if gate.decodes and found:
             await self._require_values(label, topic, gate, found, batch, address)
 
     async def _require_ids(
-        self, label: str, gate: Gate, values: Sequence[bytes | None], found: Iterable[bytes], address: str
+        self, label: str, gate: Gate, values: Sequence[bytes | None], found: Iterable[bytes], batch: Batch, address: str
     ) -> None:
         others = [value for value in found if value not in self._known[gate]]
         if not others:
@@ -112,13 +112,16 @@ class SchemaGate:
             await self._learn(gate, unknown, address)
             refused, unknown = self._judge(gate, others)
         if refused:
+            schema = f"schema of subject {gate.subject}"
+            if not gate.registry:
+                values, schema = (ALL,) * batch.records, "valid schema in firn.schema.contract"
             wrong = [
                 (index, refused[value]) for index, value in enumerate(values) if value in refused and value is not None
             ]
             metrics.REFUSED_RECORDS.labels(label).inc(len(wrong))
             index, why = wrong[0]
             raise RefusedRecordsError(
-                f"{len(wrong)} of {len(values)} records have no schema of subject {gate.subject}; record {index}: {why}",
+                f"{len(wrong)} of {len(values)} records have no {schema}; record {index}: {why}",
                 wrong[:MOST_NAMED],
             )
         if unknown:

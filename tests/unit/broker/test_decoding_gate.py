@@ -125,6 +125,17 @@ def test_a_text_that_protoc_rejects_is_no_outage() -> None:
     assert "protoc rejects the text" in answer.error_message
 
 
+def test_a_text_of_the_topic_that_protoc_rejects_refuses_each_record() -> None:
+    schema = RecordSchema(format="Protobuf", text="message {")
+    refusals = metrics.REFUSED_RECORDS.labels("orders")
+    before = refusals._value.get()
+    [answer] = run(answered(inline(schema), FakeSubjects(), values(b"\0", b"\0")))
+    start = "2 of 2 records have no valid schema in firn.schema.contract; record 0: protoc rejects the text"
+    assert answer.error_message.startswith(start)
+    assert refused(answer) == [0, 1]
+    assert refusals._value.get() - before == 2
+
+
 def test_an_id_of_another_subject_is_refused_before_values_are_decoded() -> None:
     registry = with_schemas(AVRO=json.dumps(AVRO))
     registry.registered[8] = {"refunds-value"}
