@@ -7,7 +7,6 @@ aggregate, so that the metrics of data files can answer it.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
 from firn.quality import syntax
 from firn.quality.binding import DATE, DOUBLE, LONG, TIMESTAMP, TIMESTAMPTZ, bind_parsed, is_number, type_of
@@ -34,14 +33,14 @@ def bind_aggregates(text: str, columns: Sequence[Column]) -> BoundCheck:
     found: list[Aggregate] = []
     expression = syntax.parse(text, found)
     if not found:
-        raise _error(
+        raise syntax.error(
             text, expression.position, "the check has no aggregate; use count(*), count, null_share, min or max"
         )
     texts = {str(aggregate) for aggregate in found}
     for name in names(expression):
         if str(name) not in texts:
             problem = f"{name} is a column, and the check is about many rows; write an aggregate, such as min({name})"
-            raise _error(text, name.position, problem)
+            raise syntax.error(text, name.position, problem)
     known = {column.name: types.parse(column.type) for column in columns}
     kinds = {str(aggregate): _type_of(text, aggregate, known) for aggregate in found}
     return BoundCheck(bind_parsed(text, expression, kinds), tuple({str(each): each for each in found}.values()), kinds)
@@ -57,9 +56,5 @@ def _type_of(text: str, aggregate: Aggregate, columns: dict[str, Type]) -> Type:
         return DOUBLE
     if not (is_number(kind) or kind in (DATE, TIMESTAMP, TIMESTAMPTZ)):
         problem = f"{aggregate.function} takes numbers, dates and times, and {aggregate.column} has type {kind}; use another column"
-        raise _error(text, aggregate.position, problem)
+        raise syntax.error(text, aggregate.position, problem)
     return kind
-
-
-def _error(text: str, position: int, problem: str) -> InvalidSpecError:
-    return syntax.error(text, position, problem)

@@ -110,12 +110,12 @@ def followed(
     taken = {each["name"] for each in fields} | {*wanted, *listed.get(0, ())}
     removed = tuple(name for name in read_removed(properties) if name not in taken)
     return Followed(
-        former,
-        {**listed, 0: (*listed.get(0, ()), *removed)} if removed else listed,
-        listed,
-        tuple(texts),
-        tuple(path for names in paths.values() for path in names.values()),
-        fields,
+        former=former,
+        dropped={**listed, 0: (*listed.get(0, ()), *removed)} if removed else listed,
+        listed=listed,
+        texts=tuple(texts),
+        paths=tuple(path for names in paths.values() for path in names.values()),
+        fields=fields,
     )
 
 
