@@ -89,6 +89,14 @@ Duration = Annotated[str, Field(max_length=10), DURATION]
 """A number and a unit, such as ``60s``."""
 
 
+def up_to_a_day(least: str) -> str:
+    """Return the CEL condition that a duration is at least ``least`` and at most a day, for `Form.bounded`."""
+    return (
+        "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
+        f" && duration(self) >= duration('{least}') && duration(self) <= duration('24h')"
+    )
+
+
 Int64 = Annotated[int, Field(json_schema_extra={"format": "int64"})]
 """A number that may exceed 32 bits."""
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
-from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule
+from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule, up_to_a_day
 from firn.api.structural import Schema, structural, unchecked
 from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
 from firn.decoders import checks, defaults
@@ -61,6 +61,9 @@ def _immutable(path: str) -> Rule:
 Retention = Literal["Retain", "Delete"]
 BoundedText = Annotated[str, Field(max_length=4096)]
 Term = Annotated[str, Field(min_length=1, max_length=256)]
+ColumnName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+RuleName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
+"""The name of a quality rule or of a check."""
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=128)]
 ResourceName = Annotated[str, Field(max_length=253)]
 RangeText = Annotated[str, Field(max_length=64)]
@@ -93,9 +96,7 @@ MessageName = Annotated[
 class FieldSpec(ApiModel):
     """A column of the table. It is filled from the member of the same name in each JSON record."""
 
-    name: str = Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
-        max_length=128,
+    name: ColumnName = Field(
         description="Name of the member in the record, and of the column in the table.",
     )
     type: str = Field(
@@ -137,9 +138,7 @@ class ColumnSpec(ApiModel):
         Rule("!has(self.salt) || (has(self.with) && self.with == 'Sha256')", "salt needs with: Sha256"),
     )
 
-    name: str = Field(
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128, description="Name of the column in the table."
-    )
+    name: ColumnName = Field(description="Name of the column in the table.")
     source: (
         Annotated[
             str,
@@ -467,7 +466,7 @@ class SchemaSpec(ApiModel):
         description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter."
         " Keep: unknownFieldsColumn has them. Members of structs that the type does not name are left out with Keep.",
     )
-    unknown_fields_column: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)] | None = Field(
+    unknown_fields_column: ColumnName | None = Field(
         default=None,
         description="Name of a column of type variant, for unknownFields: Keep. It is an object with the members of the record that are not in"
         " fields, or null if there are none. It needs table.formatVersion: 3.",
@@ -645,14 +644,7 @@ class IngestionSpec(ApiModel):
         default=None,
         description="An ingestion group of the operator's configuration. Default: its defaultGroup. It can be changed later.",
     )
-    freshness: Annotated[
-        Duration,
-        DURATION.bounded(
-            "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
-            " && duration(self) >= duration('5s') && duration(self) <= duration('24h')",
-            "freshness must be between 5s and 1d",
-        ),
-    ] = Field(
+    freshness: Annotated[Duration, DURATION.bounded(up_to_a_day("5s"), "freshness must be between 5s and 1d")] = Field(
         default="60s",
         description="Longest time from writing a record to the topic until it is in the table: 5s to 1d, such as 30s.",
     )
@@ -675,9 +667,7 @@ class IngestionSpec(ApiModel):
 class QualityRuleSpec(ApiModel):
     """A condition on the rows of the table."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] = Field(
-        description="Name of the rule. Dead letters, metrics and status have it."
-    )
+    name: RuleName = Field(description="Name of the rule. Dead letters, metrics and status have it.")
     check: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
         description="The condition, such as temperature between -90 and 60. A record for which it is false fails the rule. As in SQL, a"
         " condition that is null because a column is null does not fail. The operators are those of SQL: and, or, not, =, !=, <, <=, >, >=,"
@@ -694,9 +684,7 @@ class QualityRuleSpec(ApiModel):
 class PublishCheckSpec(ApiModel):
     """A condition on the rows that wait for publishing."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)] = Field(
-        description="Name of the check. Metrics and status have it."
-    )
+    name: RuleName = Field(description="Name of the check. Metrics and status have it.")
     check: Annotated[str, Field(min_length=1, max_length=1024)] = Field(
         description="The condition, such as count(*) >= 1000 and null_share(customer) < 0.01. It is about all rows that main does not have. Its"
         " aggregates are count(*), count(column), null_share(column), min(column) and max(column). min and max take numbers, dates and times. The"
@@ -715,14 +703,7 @@ class PublishSpec(ApiModel):
         default="staging",
         description="Branch of the table on which rows land. Firn creates it at main, and drops it when publish is removed.",
     )
-    every: Annotated[
-        Duration,
-        DURATION.bounded(
-            "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
-            " && duration(self) >= duration('10s') && duration(self) <= duration('24h')",
-            "every must be between 10s and 1d",
-        ),
-    ] = Field(
+    every: Annotated[Duration, DURATION.bounded(up_to_a_day("10s"), "every must be between 10s and 1d")] = Field(
         default="5m",
         description="Time after which a row that has landed is checked and published: 10s to 1d. Freshness counts until the row is on the branch.",
     )

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from firn.api.model import DURATION, ApiModel, Condition, Duration, Form, Int64, Rule
+from firn.api.model import DURATION, ApiModel, Condition, Duration, Form, Int64, Rule, up_to_a_day
 
 ConfiguredName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=40)]
 LabelText = Annotated[str, Field(max_length=317)]
@@ -100,14 +100,7 @@ class Window(ApiModel):
     )
 
 
-Deadline = Annotated[
-    Duration,
-    DURATION.bounded(
-        "self.endsWith('d') ? self == '1d' : (self.endsWith('ms') || self.size() <= 6)"
-        " && duration(self) >= duration('1m') && duration(self) <= duration('24h')",
-        "deadline must be between 1m and 1d",
-    ),
-]
+Deadline = Annotated[Duration, DURATION.bounded(up_to_a_day("1m"), "deadline must be between 1m and 1d")]
 
 
 class RetentionRun(ApiModel):
