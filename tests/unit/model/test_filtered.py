@@ -11,6 +11,7 @@ from firn.model.progress import (
     FILTERED_RANGES_LEAST,
     Filtered,
     FilteredRange,
+    joined_ranges,
 )
 
 
@@ -76,6 +77,14 @@ def test_the_numbers_of_another_topic_or_commit_do_not_count() -> None:
     assert known.as_of("c", "id-1") is known
     assert known.as_of("d", "id-1") == Filtered(topic_id="id-1")
     assert known.as_of("c", "id-2") == Filtered(topic_id="id-2")
+
+
+def test_ranges_of_several_tables_become_one_where_they_overlap() -> None:
+    one = of(p0=[(0, 9, 2), (20, 30, 3)], p1=[(0, 5, 1)])
+    other = of(p0=[(4, 12, 1), (11, 15, 4), (15, 20, 2)], p2=[(7, 8, 1)])
+    joined = of(p0=[(0, 15, 7), (15, 20, 2), (20, 30, 3)], p1=[(0, 5, 1)], p2=[(7, 8, 1)])
+    assert joined_ranges([one.ranges, other.ranges]) == joined.ranges
+    assert joined_ranges([one.ranges]) == one.ranges
 
 
 @pytest.mark.parametrize("text", [None, "", "[]", "no json", '{"ranges": {"0": [[1]]}}'])
