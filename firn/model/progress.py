@@ -1,4 +1,4 @@
-"""Reports of ingestion: offsets in snapshot summaries, losses in table properties, and the `/progress` document.
+"""Reports of ingestion: offsets in snapshot summaries, losses and filtered records in table properties, and the `/progress` document.
 
 The driver writes a loss in the commit that moves the landed offsets past it. So a restart neither forgets a loss nor
 counts it twice.
