@@ -119,3 +119,34 @@ def test_an_approval_is_for_these_changes_of_this_table_only() -> None:
         assert changes.judged(given, approved, uuid, schema_id).approve != approve
     stricter = approved.model_copy(update={"rename": "Refuse"})
     assert [each.kind for each in changes.judged(CHANGES, stricter, "uuid", 3).refused] == ["rename"]
+
+
+DROPS = Evolution(drop="DropColumn")
+
+
+@pytest.mark.parametrize(
+    ("policy", "gone", "kept", "wanted"),
+    [
+        (DROPS, ("customer", "id"), frozenset(), ("customer", "id")),
+        (DROPS, ("customer", "id"), frozenset({3}), ("id",)),
+        (DROPS, ("customer", "other", "legs"), frozenset(), ("customer",)),
+        (Evolution(drop="KeepNull"), ("customer", "id"), frozenset(), ()),
+        (Evolution(), ("customer", "id"), frozenset(), ()),
+    ],
+    ids=["all", "a partition needs a member", "missing or wanted again", "they stay", "no policy"],
+)
+def test_columns_that_the_schema_no_longer_has_are_dropped_by_its_policy_only(
+    policy: Evolution, gone: tuple[str, ...], kept: frozenset[int], wanted: tuple[str, ...]
+) -> None:
+    schema = RecordSchema(format="Json", fields=(Column(name="legs", type="string"),), gone=gone, evolution=policy)
+    assert changes.drops(schema, FIELDS, kept) == wanted
+
+
+def test_a_drop_needs_an_approval_of_these_columns_of_this_table() -> None:
+    found = changes.proposed_drops(("note", "id"), DROPS, "uuid", 3)
+    assert [each.text for each in found.proposed] == ["drop column note", "drop column id"]
+    approved = DROPS.model_copy(update={"approved": found.approve})
+    assert not changes.proposed_drops(("note", "id"), approved, "uuid", 3).blocked
+    for columns, uuid, schema_id in ((("note",), "uuid", 3), (("note", "id"), "other", 3), (("note", "id"), "uuid", 4)):
+        assert changes.proposed_drops(columns, approved, uuid, schema_id).blocked
+    assert not changes.proposed_drops((), DROPS, "uuid", 3).blocked
