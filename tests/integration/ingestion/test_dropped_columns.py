@@ -6,6 +6,7 @@ from firn.model.jobs import Column, Evolution, IngestJob, RecordSchema
 from firn.schemas import changes
 from tests.integration.ingestion.contracts import schema_of
 from tests.integration.ingestion.test_evolving_schemas import framed
+from tests.integration.ingestion.test_exactly_once import good, topic_with
 from tests.integration.ingestion.world import World, exactly, places, value
 from tests.servers.apicurio import Apicurio
 
@@ -27,12 +28,7 @@ def apply(world: World, job: IngestJob, schema: RecordSchema) -> IngestJob:
 
 
 def test_a_column_comes_again_with_another_id(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic, freshness_ms=500)
-    world.produce(topic, [value(number) for number in range(5)])
-    world.apply(job)
-    world.start()
-    world.await_rows(job, 5)
+    topic, job = topic_with(world, good(0, 5), freshness_ms=500)
     first = int(world.table(job).schema().findField("score").fieldId())
     fields = tuple(field for field in job.record_schema.fields if field.name != "score")
     gone = job.record_schema.model_copy(update={"fields": fields, "evolution": POLICY, "gone": ("score",)})

@@ -4,19 +4,15 @@ table."""
 import random
 import threading
 from collections.abc import Iterator, Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from confluent_kafka import TopicPartition
 
 from firn.model import names
-from firn.model.errors import ExitCode
 from firn.model.jobs import CatalogConnection, IngestJob
-from firn.model.maintenance import CompactionWork, MaintenanceRun, RetentionWork, SnapshotsWork, TableWork
 from firn_spark import failpoints
-from firn_spark.leases import Files, Leases
-from firn_spark.maintenance.application import Run
-from tests.integration.ingestion.world import WAIT, World, exactly, places, value
+from tests.integration.ingestion.world import WAIT, World, exactly, maintain, places, value
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
 from tests.servers.proxies.tcp import Proxy
@@ -51,10 +47,10 @@ def passing(name: str, first: int) -> list[bytes]:
     return good(first, 20) if name in TABLE_PLACES else some(first)
 
 
-def topic_with(world: World, records: Sequence[bytes]) -> tuple[str, IngestJob]:
+def topic_with(world: World, records: Sequence[bytes], **changes: Any) -> tuple[str, IngestJob]:
     """Return a topic with these records, all landed, and its contract. The driver continues to run."""
     topic = world.topic()
-    job = world.job(topic)
+    job = world.job(topic, **changes)
     world.produce(topic, records)
     world.apply(job)
     world.start()
@@ -97,8 +93,7 @@ def killed(world: World, names_: Sequence[str]) -> None:
         world.produce(topic, passing(name, end))
         before = len(world.rows(job)) if end else 0
         end += 20
-        with world.spawn(f"{name}=kill:1") as driver:
-            assert driver.process.wait(240) == -9, (world.directory / "driver.log").read_text()[-3000:]
+        world.run_until_killed(f"{name}=kill:1")
         rows = world.rows(job)
         if name in LANDED_PLACES:
             assert len(rows) == end
@@ -115,24 +110,6 @@ def test_kill_9_around_commits_lands_each_record_once(world: World) -> None:
     killed(world, ["after-commit", "after-dlq-commit", "after-dlq-commit"])
 
 
-def maintained(world: World, job: IngestJob) -> None:
-    """Compact both tables, and expire all snapshots except the newest."""
-    work = TableWork(
-        uid=job.uid,
-        namespace=job.namespace,
-        name=job.name,
-        table=job.table,
-        table_uuid=str(world.table(job).uuid()),
-        compaction=CompactionWork(open_grace_ms=0),
-        retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1)),
-    )
-    contract = MaintenanceRun(name=f"run-{world.suffix}", tables=(work,), catalogs=world.settings.catalogs)
-    leases = Leases(Files(str(world.directory / "leases")), contract.name, contract.lease_seconds)
-    run = Run(contract, world.spark, leases)
-    assert run.work() == ExitCode.DONE, run.report()
-    assert run.report().tables[0].commits == 4
-
-
 def test_dead_letters_of_a_killed_round_are_found_after_maintenance(world: World) -> None:
     topic = world.topic()
     job = world.job(topic)
@@ -143,11 +120,10 @@ def test_dead_letters_of_a_killed_round_are_found_after_maintenance(world: World
         await_all(world, job, (number + 1) * 20)
     world.stop()
     world.produce(topic, some(80))
-    with world.spawn("after-dlq-commit=kill:1") as driver:
-        assert driver.process.wait(240) == -9, (world.directory / "driver.log").read_text()[-3000:]
+    world.run_until_killed("after-dlq-commit=kill:1")
     dead = len(world.dead(job))
     assert dead == 20
-    maintained(world, job)
+    assert maintain(world, job).commits == 4
     world.start()
     await_all(world, job, 100)
     audit(world, job, {0: 100})

@@ -4,6 +4,7 @@ import pytest
 
 from firn_spark.tables.commits import read_landed
 from tests.integration.ingestion.gates import gate_at
+from tests.integration.ingestion.test_exactly_once import good, topic_with
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 
 
@@ -12,12 +13,7 @@ def test_a_table_dropped_during_a_round_is_recreated_with_every_record(
     world: World, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     gate = gate_at(place, monkeypatch)
-    topic = world.topic()
-    job = world.job(topic, freshness_ms=500)
-    world.produce(topic, [value(number) for number in range(10)])
-    world.apply(job)
-    world.start()
-    world.await_rows(job, 10)
+    topic, job = topic_with(world, good(0), freshness_ms=500)
     gate.closed.set()
     world.produce(topic, [value(number) for number in range(10, 20)])
     assert gate.held.wait(WAIT)

@@ -6,7 +6,7 @@ import pytest
 
 from firn.model.jobs import IngestJob, Publish, PublishCheck
 from firn.model.progress import PublishProgress
-from tests.integration.ingestion.test_exactly_once import good, some
+from tests.integration.ingestion.test_exactly_once import good, some, topic_with
 from tests.integration.ingestion.world import World, audit_of, exactly, places
 
 
@@ -50,8 +50,7 @@ def test_kill_9_around_publishing_publishes_each_record_once(world: World) -> No
     # The second driver first publishes the rows that it finds.
     for number, (place, published) in enumerate((("before-publish", 0), ("after-publish", 10))):
         world.produce(topic, good(number * 10))
-        with world.spawn(f"{place}=kill:1") as driver:
-            assert driver.process.wait(240) == -9, (world.directory / "driver.log").read_text()[-3000:]
+        world.run_until_killed(f"{place}=kill:1")
         assert len(world.rows(job)) == published
     world.produce(topic, good(20))
     world.start()
@@ -59,12 +58,7 @@ def test_kill_9_around_publishing_publishes_each_record_once(world: World) -> No
 
 
 def test_rows_that_fail_a_check_wait_until_they_are_let_go(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, good(0))
-    world.apply(job)
-    world.start()
-    world.await_rows(job, 10)
+    topic, job = topic_with(world, good(0))
     # A table with rows gets the branch later.
     held = job.model_copy(update={"publish": publishing("null_share(name) < 0.5", "count(*) > 15")})
     world.apply(held)
@@ -92,12 +86,7 @@ def test_rows_that_fail_a_check_wait_until_they_are_let_go(world: World) -> None
 
 
 def test_a_table_that_refuses_the_branch_lands_nothing_on_main(world: World) -> None:
-    topic = world.topic()
-    job = world.job(topic)
-    world.produce(topic, good(0))
-    world.apply(job)
-    world.start()
-    world.await_rows(job, 10)
+    topic, job = topic_with(world, good(0))
     world.spark.sql(f"ALTER TABLE lake.{job.table.namespace}.{job.table.name} CREATE BRANCH staging")
     world.apply(job.model_copy(update={"publish": publishing()}))
     world.produce(topic, good(10))

@@ -8,6 +8,7 @@ import pytest
 from firn.model.jobs import Rename
 from firn.tables.renames import FORMER_NAMES
 from tests.integration.ingestion.gates import gate_at
+from tests.integration.ingestion.test_exactly_once import good, topic_with
 from tests.integration.ingestion.world import WAIT, World, exactly, places, value
 
 
@@ -15,12 +16,7 @@ def test_a_column_replaced_during_a_round_keeps_the_values_of_the_round(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = gate_at("before-commit", monkeypatch)
-    topic = world.topic()
-    job = world.job(topic, freshness_ms=500)
-    world.produce(topic, [value(number) for number in range(5)])
-    world.apply(job)
-    world.start()
-    world.await_rows(job, 5)
+    topic, job = topic_with(world, good(0, 5), freshness_ms=500)
     gate.closed.set()
     world.produce(topic, [value(number) for number in range(5, 10)])
     assert gate.held.wait(WAIT)
@@ -41,12 +37,7 @@ def test_a_column_renamed_during_a_round_has_the_values_of_both_names(
 ) -> None:
     """The operator renames a column before it writes the contract. Producers may keep the earlier name."""
     gate = gate_at("before-commit", monkeypatch)
-    topic = world.topic()
-    job = world.job(topic, freshness_ms=500)
-    world.produce(topic, [value(number) for number in range(5)])
-    world.apply(job)
-    world.start()
-    world.await_rows(job, 5)
+    topic, job = topic_with(world, good(0, 5), freshness_ms=500)
     gate.closed.set()
     world.produce(topic, [value(number) for number in range(5, 10)])
     assert gate.held.wait(WAIT)

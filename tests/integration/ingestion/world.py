@@ -20,7 +20,16 @@ from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyiceberg.io import PY_IO_IMPL
 
 from firn.kafka_clients import kafka_id
+from firn.model.errors import ExitCode
 from firn.model.jobs import CatalogConnection, Column, GroupSettings, IngestJob, RecordSchema, TableTarget
+from firn.model.maintenance import (
+    CompactionWork,
+    MaintenanceRun,
+    RetentionWork,
+    SnapshotsWork,
+    TableReport,
+    TableWork,
+)
 from firn.model.progress import ReportReader, TopicProgress
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli import audit
@@ -28,8 +37,10 @@ from firn_operator.cli.lake import ARROW_IO
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.driver import Driver
 from firn_spark.ingestion.jobs import DirectoryJobs
+from firn_spark.leases import Files, Leases
+from firn_spark.maintenance.application import Run
 from firn_spark.tables.catalogs import Catalogs, catalog_conf
-from firn_spark.tables.commits import read_landed
+from firn_spark.tables.commits import read_landed, view_of
 from firn_spark.tables.java_tables import Tables, quoted
 from tests.servers.kafka import Kafka
 from tests.servers.process import await_true, free_port
@@ -215,6 +226,11 @@ class World(AbstractContextManager["World"]):
         """Start a driver as a process, as the image does."""
         return Process(self, failpoints)
 
+    def run_until_killed(self, failpoints: str) -> None:
+        """Start a driver as a process, and wait until a failpoint kills it."""
+        with self.spawn(failpoints) as driver:
+            assert driver.process.wait(WAIT) == -9, (self.directory / "driver.log").read_text()[-3000:]
+
     def start(self, failpoints: str = "", **settings: Any) -> Driver:
         configured = self.settings.model_copy(update=settings)
         driver = Driver(
@@ -300,7 +316,7 @@ class World(AbstractContextManager["World"]):
 
     def landed(self, job: IngestJob) -> Mapping[int, int]:
         table = self.table(job)
-        state = read_landed(table) if table is not None else None
+        state = read_landed(table, view_of(job)) if table is not None else None
         return state.offsets if state is not None else {}
 
     def snapshots(self, job: IngestJob, suffix: str = "") -> list[Any]:
@@ -369,10 +385,29 @@ def audit_of(world: World, *jobs: IngestJob, letters: bool = False) -> audit.Aud
     catalog = open_catalog(job.table.catalog, connection.model_copy(update={"properties": properties}))
     parts = []
     for each in jobs:
-        table, dead = (each.table.namespace, each.table.name), (each.table.namespace, f"{each.table.name}__dlq")
+        table, dead = (each.table.namespace, each.table.name), (each.table.namespace, each.table.dead_letters)
         has_letters = letters and catalog.table_exists(dead)
         parts.append((catalog.load_table(table), catalog.load_table(dead) if has_letters else None))
     return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, parts, print)
 
 
-__all__ = ["FIELDS", "Record", "Self", "World", "audit_of", "exactly", "places", "time", "value"]
+def maintain(world: World, job: IngestJob, *sharers: str) -> TableReport:
+    """Compact the table and its dead letters, and expire all snapshots except the newest."""
+    work = TableWork(
+        uid=job.uid,
+        namespace=job.namespace,
+        name=job.name,
+        table=job.table,
+        table_uuid=str(world.table(job).uuid()),
+        sharers=sharers,
+        compaction=CompactionWork(open_grace_ms=0),
+        retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1)),
+    )
+    contract = MaintenanceRun(name=f"run-{world.suffix}", tables=(work,), catalogs=world.settings.catalogs)
+    leases = Leases(Files(str(world.directory / "leases")), contract.name, contract.lease_seconds)
+    run = Run(contract, world.spark, leases)
+    assert run.work() == ExitCode.DONE, run.report()
+    return run.report().tables[0]
+
+
+__all__ = ["FIELDS", "Record", "Self", "World", "audit_of", "exactly", "maintain", "places", "time", "value"]

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -137,26 +138,35 @@ def test_large_and_slow_answers_end(server: Server, monkeypatch: pytest.MonkeyPa
         client(server.url).by_id(9)
 
 
-def test_an_answer_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.3)
+@contextmanager
+def trickling(begin: bytes, piece: bytes) -> Iterator[str]:
+    """Return the URL of a server whose answer begins with ``begin`` and goes on with one ``piece`` every 20 ms."""
     ended = threading.Event()
 
     def trickle(listener: socket.socket) -> None:
         connection, _ = listener.accept()
         with connection:
             connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            connection.sendall(begin)
             while not ended.wait(0.02):
                 try:
-                    connection.sendall(b" ")
+                    connection.sendall(piece)
                 except OSError:
                     return
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=trickle, args=(listener,), daemon=True).start()
-        with pytest.raises(UnavailableError, match="more than 0 s"):
-            client(f"http://127.0.0.1:{listener.getsockname()[1]}").by_id(9)
-    ended.set()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            ended.set()
+
+
+def test_an_answer_that_trickles_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.3)
+    headers = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+    with trickling(headers, b" ") as url, pytest.raises(UnavailableError, match="more than 0 s"):
+        client(url).by_id(9)
 
 
 @pytest.mark.parametrize(
@@ -306,26 +316,11 @@ def test_a_registry_without_guids_makes_records_wait(server: Server, status: int
 @pytest.mark.parametrize("before", [b"", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n", b"HTTP/1.1 200 OK\r\nX: "])
 def test_headers_that_trickle_end(monkeypatch: pytest.MonkeyPatch, before: bytes) -> None:
     monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.3)
-    ended = threading.Event()
-
-    def trickle(listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        with connection:
-            connection.recv(65536)
-            connection.sendall(before)
-            while not ended.wait(0.02):
-                try:
-                    connection.sendall(b"H")
-                except OSError:
-                    return
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        threading.Thread(target=trickle, args=(listener,), daemon=True).start()
+    with trickling(before, b"H") as url:
         begun = time.monotonic()
         with pytest.raises(UnavailableError, match="no answer"):
-            client(f"http://127.0.0.1:{listener.getsockname()[1]}").by_id(9)
+            client(url).by_id(9)
         assert time.monotonic() - begun < 5
-    ended.set()
 
 
 def test_a_connection_is_used_again_after_its_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
