@@ -378,6 +378,11 @@ class Live:
         self.log += [(0, offset) for offset in (*good, *dead)]
         self._append(self._catalog.load_table(("demo", "orders")), good, max((*good, *dead)) + 1)
 
+    def beside(self, name: str, good: list[int], end: int) -> tuple[Table, Table]:
+        """Land offsets in another table, and return both."""
+        self._append(self._create(name), good, end)
+        return self._catalog.load_table(("demo", "orders")), self._catalog.load_table(("demo", name))
+
     def dead_letters(self, dead: list[int]) -> None:
         """Commit dead letters: the first half of a round."""
         if dead:
@@ -535,3 +540,23 @@ def test_a_replay_that_ends_while_the_tables_are_loaded_is_exact(live: Live, mon
     (part,) = live.audit().partitions
     assert (part.rows, part.dead_letters, part.missing, part.exact) == (2, 1, 0, True)
     assert len(loads) > 3
+
+
+@pytest.mark.parametrize(
+    ("refunds", "later", "wrong"),
+    [
+        pytest.param([1], [3, 4], (0, 0, 0), id="each offset in one table"),
+        pytest.param([1], [], (0, 0, 0), id="the other table has not landed the rest"),
+        pytest.param([], [3, 4], (1, 0, 0), id="a missing offset"),
+        pytest.param([1, 2], [3, 4], (0, 1, 0), id="an offset in both tables"),
+    ],
+)
+def test_tables_of_a_topic_are_compared_below_the_offsets_of_the_slowest(
+    live: Live, refunds: list[int], later: list[int], wrong: tuple[int, int, int]
+) -> None:
+    live.round([0, 2], [])
+    tables = live.beside("refunds", [*refunds, *later], 5)
+    live.log = [(0, offset) for offset in range(5)]
+    (part,) = audit.audit_tables({}, "orders", [(table, None) for table in tables], lambda _: None).partitions
+    assert (part.landed, part.missing, part.doubled, part.stray) == (3, *wrong)
+    assert part.exact == (wrong == (0, 0, 0))
