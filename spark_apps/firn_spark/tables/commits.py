@@ -56,7 +56,7 @@ from firn.model.progress import (
 from firn.tables.table_properties import MAIN
 from firn_spark.failpoints import Failpoints
 from firn_spark.jvm import java_map, texts
-from firn_spark.tables.branches.landing import branch_of, head, head_of, on_branch, unpublished
+from firn_spark.tables.branches.landing import branch_of, head, head_of, lineage, on_branch, unpublished
 from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.java_errors import JAVA_ERRORS
 from firn_spark.tables.java_tables import Tables
@@ -248,12 +248,8 @@ def shared_offsets(table: Any) -> SharedOffsets | None:
 
 
 def history(table: Any, snapshot: Any | None = None) -> Iterator[Any]:
-    """Yield ``snapshot``, by default the newest of the branch on which rows land, and those before it, newest first."""
-    snapshot = snapshot if snapshot is not None else head(table)
-    while snapshot is not None:
-        yield snapshot
-        parent = snapshot.parentId()
-        snapshot = None if parent is None else table.snapshot(parent)
+    """Return ``snapshot``, by default the newest of the branch on which rows land, and those before it, newest first."""
+    return lineage(table, snapshot if snapshot is not None else head(table))
 
 
 def newest_summary(table: Any, key: str) -> str | None:

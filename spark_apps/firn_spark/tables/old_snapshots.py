@@ -9,7 +9,7 @@ A removal deletes no file. Orphan removal finds the files that no snapshot refer
 - the last one of an earlier Kafka topic and the first one of the next: ``firn audit`` tells their rows apart.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -19,7 +19,7 @@ from firn.model import names
 from firn.model.progress import SharedOffsets, is_complete
 from firn.tables.table_properties import MAIN
 from firn_spark.jvm import texts
-from firn_spark.tables.branches.landing import branch_of, unpublished
+from firn_spark.tables.branches.landing import branch_of, lineage, unpublished
 
 log = structlog.get_logger()
 
@@ -142,15 +142,7 @@ def _needed(metadata: Any) -> Iterator[int]:
         if name == landing and waiting is not None:
             yield int(ref.snapshotId())
             continue
-        for snapshot in _lineage(metadata, ref.snapshotId()):
+        for snapshot in lineage(metadata, metadata.snapshot(ref.snapshotId())):
             yield int(snapshot.snapshotId())
             if not ref.isBranch() and is_complete(snapshot.summary().get(names.SUMMARY_OFFSETS)):
                 break
-
-
-def _lineage(metadata: Any, id: int | None) -> Iterable[Any]:
-    snapshot = metadata.snapshot(id) if id is not None else None
-    while snapshot is not None:
-        yield snapshot
-        id = snapshot.parentId()
-        snapshot = metadata.snapshot(id) if id is not None else None

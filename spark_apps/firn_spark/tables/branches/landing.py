@@ -1,10 +1,10 @@
 """The branch on which rows of a table land. The table names it, so that drivers, runs and the operator agree.
 
 Without the property `firn.model.names.TABLE_BRANCH`, rows land on main. With it, every change of rows goes to that
-branch: ingestion, replays, compaction and retention. Main only follows it (`firn_spark.tables.branches.publishing`).
+branch: ingestion, replays, compaction and retention. Main only follows it (`firn_spark.ingestion.publishing`).
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from firn.model import names
@@ -37,22 +37,23 @@ def on_branch(producer: Any, branch: str) -> Any:
     return producer if branch == MAIN else producer.toBranch(branch)
 
 
-def unpublished(metadata: Any, until: Any | None = None) -> list[Any] | None:
-    """Return the snapshots (Java) up to ``until``, by default the head, that main does not have, oldest first.
+def unpublished(metadata: Any) -> list[Any] | None:
+    """Return the snapshots (Java) of the branch on which rows land that main does not have, oldest first.
 
-    Returns None if main is not an ancestor of ``until``: another writer has moved it.
+    Returns None if main is not an ancestor of the head of the branch: another writer has moved it.
     """
     main = metadata.currentSnapshot()
     found: list[Any] = []
-    for snapshot in _lineage(metadata.snapshot, until if until is not None else head_of(metadata)):
+    for snapshot in lineage(metadata, head_of(metadata)):
         if main is not None and snapshot.snapshotId() == main.snapshotId():
             return found[::-1]
         found.append(snapshot)
     return found[::-1] if main is None else None
 
 
-def _lineage(find: Callable[[int], Any | None], snapshot: Any | None) -> Iterator[Any]:
+def lineage(table: Any, snapshot: Any | None) -> Iterator[Any]:
+    """Yield ``snapshot`` and those before it, newest first, as far as ``table`` (Java: a table or its metadata) has them."""
     while snapshot is not None:
         yield snapshot
         parent = snapshot.parentId()
-        snapshot = find(parent) if parent is not None else None
+        snapshot = table.snapshot(parent) if parent is not None else None
