@@ -240,3 +240,8 @@ def kept_schema(schema: RecordSchema, known: Followed) -> RecordSchema:
         if named != computed:
             update["projection"] = schema.projection.model_copy(update={"columns": named})
     return schema.model_copy(update=update) if update else schema
+
+
+def followed_schema(schema: RecordSchema, known: Followed) -> RecordSchema:
+    """Return a schema with the names of a table, and without its dropped columns."""
+    return kept_schema(renames.named(schema, rows.column_renames(schema, known.following)), known)

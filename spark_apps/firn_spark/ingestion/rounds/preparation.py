@@ -12,9 +12,8 @@ from firn.model.conditions import Reason
 from firn.model.errors import CommitConflictError, ConflictError, FirnError, NotReadyError
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
-from firn.schemas.other_clients import kept_schema
+from firn.schemas.other_clients import followed_schema
 from firn.schemas.versions import read_versions
-from firn.tables import renames, rows
 from firn.tables.table_properties import MAIN
 from firn_spark.credentials import read_salts
 from firn_spark.failpoints import Failpoints
@@ -149,7 +148,7 @@ class Preparation:
             found = self._read(topic, lambda: self._ensure(topic))
             # The table may have other names than the contract, because the operator renames columns before it writes the contract.
             schema, known = topic.job.record_schema, self._tables.followed(found[0], topic.job)
-            kept = kept_schema(renames.named(schema, rows.column_renames(schema, known.following)), known)
+            kept = followed_schema(schema, known)
             topic.reading.schema = None if kept is schema else kept
             return found
         writer_schemas.learn(topic, self._registries)
@@ -177,7 +176,7 @@ class Preparation:
         if schema.subject is not None:
             schema, reading.writers.incompatible = writer_schemas.allowed(topic, present, columns)
         elif known is not None:
-            schema = kept_schema(renames.named(schema, rows.column_renames(schema, known.following)), known)
+            schema = followed_schema(schema, known)
         reading.schema, reading.key_writers.incompatible = writer_schemas.with_keys(topic, schema, present)
         return self._ensure(topic)
 

@@ -15,10 +15,10 @@ from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, ColumnVersion, IngestJob, RecordSchema, WriterSchema
 from firn.schemas import projections
 from firn.schemas.columns import columns_of
-from firn.schemas.other_clients import kept_schema, without
+from firn.schemas.other_clients import followed_schema, without
 from firn.schemas.versions import Versions, read_versions
 from firn.schemas.versions import named as named_versions
-from firn.tables import evolution, renames, rows, types
+from firn.tables import evolution, rows, types
 from firn_spark.credentials import read_salts
 from firn_spark.jvm import texts
 from firn_spark.kafka.tasks import land_records
@@ -77,8 +77,7 @@ class Decoding:
         # The table may have other names than the contract, because the operator renames columns before it writes the contract.
         known = self._known = tables.followed(table, job)
         self._present, self._versions = tables.columns(table), read_versions(texts(table.properties()))
-        following = rows.column_renames(job.record_schema, known.following)
-        self._schema = self._widened(kept_schema(renames.named(job.record_schema, following), known))
+        self._schema = self._widened(followed_schema(job.record_schema, known))
         self._job = job
         if (problem := self._misfit(self._schema)) is not None:
             name, wanted, present = problem
