@@ -5,6 +5,7 @@ import json
 import random
 from typing import Any
 
+import pyarrow.compute as pc
 import pytest
 
 from firn import protoc
@@ -14,6 +15,7 @@ from firn.model.jobs import Column, IngestJob, RecordSchema, Route, SchemaFormat
 from firn.schemas.columns import columns_of
 from firn.schemas.routes import check_unchanged, value_schema
 from firn_spark.worker.decoding import Decoded, Decoder
+from firn_spark.worker.projections.routing import RouteValues
 from tests.unit.spark.records import fetched, job
 
 ORDERS, REFUNDS = "order", "refund.*"
@@ -47,8 +49,9 @@ def divided(contracts: dict[str, IngestJob], values: list[Any], **columns: Any) 
     """Return rows and dead letters of each contract, after a check that each record is at exactly one place."""
     encoded = [value if value is None or isinstance(value, bytes) else json.dumps(value).encode() for value in values]
     result, places = {}, []
+    records, shared = fetched(encoded, **columns), RouteValues()
     for name, contract in contracts.items():
-        found = Decoder(contract, ingested_at=1).decode(fetched(encoded, **columns))
+        found = Decoder(contract, ingested_at=1, route_values=shared).decode(records)
         rows, dead = result[name] = landed(found)
         assert found.unrouted == len(values) - len(rows) - len(dead)
         places += [*rows, *dead]
@@ -63,6 +66,20 @@ def test_the_first_route_that_matches_the_whole_value_takes_the_record() -> None
     assert found[REFUNDS] == ([2, 3], {})
     assert found["refund-eu"] == ([], {})
     assert found[REST] == ([], {1: "NoRoute", 4: "NoRoute", 5: "NoRoute"})
+
+
+def test_the_tables_of_a_topic_compare_an_expression_with_a_block_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared, options = [], pc.MatchSubstringOptions
+
+    def counted(pattern: str) -> Any:
+        compared.append(pattern)
+        return options(pattern)
+
+    monkeypatch.setattr(pc, "MatchSubstringOptions", counted)
+    contracts = jobs("$.type", json_schema(), ORDERS, REFUNDS, "x")
+    for _ in range(2):
+        divided(contracts, [{"type": "order"}, {"type": "refund"}, {"type": "y"}])
+    assert len(compared) == 2 * 3
 
 
 def test_an_alternative_matches_the_whole_value_and_a_line_break_does_not_end_it() -> None:

@@ -1,5 +1,7 @@
 """Finds the records of a topic that go to the table of one contract."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,14 +18,47 @@ _NO_ROUTE = (
 )
 
 
+class Texts:
+    """The texts of a block of records that decide, and the records whose value cannot be read (``bad``)."""
+
+    def __init__(self, texts: pa.Array, bad: Mapping[int, BadRecordError]) -> None:
+        encoded = texts.dictionary_encode()
+        self.bad = bad
+        self._words = encoded.dictionary
+        self._known = encoded.indices.is_valid().to_numpy(zero_copy_only=False)
+        self._places = encoded.indices.drop_null().to_numpy(zero_copy_only=False)
+        self._matches: dict[str, Numbers] = {}
+
+    def matching(self, route: Route) -> Numbers:
+        """Return which records a route takes. Records without a text go where the records without a route go."""
+        chosen = self._full_match(route.match) if route.match else np.ones(len(self._words), bool)
+        for expression in route.before:
+            chosen = chosen & ~self._full_match(expression)
+        mine = np.full(len(self._known), not route.match)
+        mine[self._known] = chosen[self._places]
+        mine[np.fromiter(self.bad, np.int64, count=len(self.bad))] = not route.match
+        return mine
+
+    def _full_match(self, expression: str) -> Numbers:
+        r"""Return which texts match as a whole. ``\A`` and ``\z`` match at the ends of the text only, unlike ``^`` and ``$``.
+
+        The routes after this one need the same answer, so it is kept.
+        """
+        if expression not in self._matches:
+            options = pc.MatchSubstringOptions(rf"\A(?:{expression})\z")
+            found = pc.call_function("match_substring_regex", [self._words], options)
+            self._matches[expression] = np.asarray(found, bool)
+        return self._matches[expression]
+
+
 class RouteValues:
     """The values that decide about records. All contracts of a topic decode the same ones, so the last ones are kept."""
 
     def __init__(self) -> None:
         self._decoders: dict[RecordSchema, tuple[Format | None, Projector]] = {}
-        self._last: tuple[Fetched, RecordSchema, Columns] | None = None
+        self._last: tuple[Fetched, RecordSchema, Texts] | None = None
 
-    def of(self, records: Fetched, schema: RecordSchema) -> Columns:
+    def of(self, records: Fetched, schema: RecordSchema) -> Texts:
         """Return the texts, and the records whose value cannot be read."""
         last = self._last
         if last is not None and last[0] is records and last[1] == schema:
@@ -35,8 +70,9 @@ class RouteValues:
         decoder, projector = self._decoders[schema]
         decoded = decoder.decode(records) if decoder is not None else Columns([], {})
         columns = projector.project(records, decoded)
-        self._last = (records, schema, columns)
-        return columns
+        texts = Texts(columns.arrays[0], columns.errors)
+        self._last = (records, schema, texts)
+        return texts
 
 
 class Router:
@@ -51,37 +87,15 @@ class Router:
 
         A value that cannot be read goes where the records without a route go. So exactly one contract of the topic has it.
         """
-        columns = self._values.of(records, self._route.values)
-        route, bad = self._route, columns.errors
-        texts = columns.arrays[0].dictionary_encode()
-        words = texts.dictionary
-        taken = _any_of(words, route.before)
-        chosen = _full_match(words, route.match) & ~taken if route.match else ~taken
-        places = texts.indices
-        known = places.is_valid().to_numpy(zero_copy_only=False)
-        mine = np.full(len(records), not route.match)
-        mine[known] = chosen[places.drop_null().to_numpy(zero_copy_only=False)]
-        unread = np.fromiter(bad, np.int64, count=len(bad))
-        mine[unread] = not route.match
+        route = self._route
+        texts = self._values.of(records, route.values)
+        mine = texts.matching(route)
         if route.match:
             return mine, {}
-        errors = dict(bad)
+        errors = dict(texts.bad)
         if route.otherwise == "DeadLetter":
+            detail = _NO_ROUTE.format(by=route.by)
             for index in np.flatnonzero(mine).tolist():
                 if index not in errors:
-                    detail = _NO_ROUTE.format(by=route.by)
                     errors[index] = BadRecordError(Code.NO_ROUTE, Stage.ROUTE, detail)
         return mine, errors
-
-
-def _any_of(words: pa.Array, expressions: tuple[str, ...]) -> Numbers:
-    found = np.zeros(len(words), bool)
-    for expression in expressions:
-        found |= _full_match(words, expression)
-    return found
-
-
-def _full_match(words: pa.Array, expression: str) -> Numbers:
-    r"""Return which texts match as a whole. ``\A`` and ``\z`` match at the ends of the text only, unlike ``^`` and ``$``."""
-    options = pc.MatchSubstringOptions(rf"\A(?:{expression})\z")
-    return np.asarray(pc.call_function("match_substring_regex", [words], options), bool)
