@@ -188,7 +188,7 @@ class Registries:
         if now - first < self._missing_seconds:
             place = f"schema {number} under subject {subject}" if subject else f"schema {number}"
             raise NotReadyError(
-                f"schema registry {registry} does not have {place}, which a value names; the driver asks again, because the"
+                f"schema registry {registry} does not have {place}, which a record names; the driver asks again, because the"
                 " schema may be new"
             )
 
@@ -201,7 +201,7 @@ class Registries:
 
 
 def _refusal(registry: str, number: int) -> Refusal:
-    problem = f"the value names schema {number}, which schema registry {registry} does not have"
+    problem = f"the record names schema {number}, which schema registry {registry} does not have"
     return Refusal(Code.UNKNOWN_SCHEMA, problem)
 
 

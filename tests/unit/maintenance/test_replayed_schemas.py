@@ -44,8 +44,8 @@ def test_schemas_of_the_topics_subject_are_used(replaying: Registries, number: i
 @pytest.mark.parametrize(
     ("reference", "problem"),
     [
-        (6, "the value names schema 6, which schema registry main does not have"),
-        (2**32 - 1, "the value names schema 4294967295, which schema registry main does not have"),
+        (6, "the record names schema 6, which schema registry main does not have"),
+        (2**32 - 1, "the record names schema 4294967295, which schema registry main does not have"),
         (8, "schema 8 of schema registry main has the type PROTOBUF, and the topic has format: Avro"),
         (
             9,

@@ -196,7 +196,7 @@ def test_files_of_another_registry_do_not_count(answers: Answers, tmp_path: Path
 
 def test_a_missing_schema_may_come_late(answers: Answers, clock: Clock) -> None:
     asking = registries()
-    with pytest.raises(NotReadyError, match="does not have schema 9, which a value names"):
+    with pytest.raises(NotReadyError, match="does not have schema 9, which a record names"):
         asking.schema(wanted(), 9)
     answers.add(9, id="int")
     assert asking.schema(wanted(), 9) == WriterSchema(text=text(id="int"))
