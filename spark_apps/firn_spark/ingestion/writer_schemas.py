@@ -29,7 +29,7 @@ from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_
 from firn_spark.ingestion.topics.state import Writers
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.schemas.registries import Registries, schema_of_contract, with_descriptors
-from firn_spark.worker.formats.writer_schemas import Reference, Refusal
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
 MOST_OF_TOPIC = 64
 """Schemas of a topic that the driver keeps from one preparation to the next. If a task needs another one, the driver adds it
@@ -197,7 +197,7 @@ def adapted(
     ), left_out
 
 
-def _field_names(schema: RecordSchema, known: "_Known") -> set[str]:
+def _field_names(schema: RecordSchema, known: WriterSchemas) -> set[str]:
     """Return the names of all fields of the known schemas, in lower case."""
     found: set[str] = set()
     for number, writer in _of_writers(known):
@@ -248,7 +248,7 @@ def _check_apart(of_values: Sequence[Column], of_keys: Sequence[Column], place: 
             )
 
 
-def _of_writers(known: "_Known") -> Iterator[tuple[int, WriterSchema]]:
+def _of_writers(known: WriterSchemas) -> Iterator[tuple[int, WriterSchema]]:
     """Yield the schemas among the answers of a registry."""
     for reference, each in known.items():
         if isinstance(reference, int) and isinstance(each, WriterSchema):
@@ -277,10 +277,7 @@ def _as_columns(present: Mapping[str, str]) -> list[Column]:
     return [Column(name=name, type=kind) for name, kind in present.items()]
 
 
-_Known = Mapping[Reference, WriterSchema | Refusal | int]
-
-
-def _renaming(schema: RecordSchema, known: _Known, table: TableColumns) -> Renaming:
+def _renaming(schema: RecordSchema, known: WriterSchemas, table: TableColumns) -> Renaming:
     """Return the changes of names that schemas, the contract and the table name."""
     fields = _of_renames(schema.projection, table.fields)
     return planned(fields, table.former, schema.renames, tuple(_implied(schema, known)))
@@ -291,7 +288,7 @@ def _named(change: Renaming) -> tuple[Rename, ...]:
     return tuple({(each.old, each.new): each for each in (*change.followed, *change.following)}.values())
 
 
-def _implied(schema: RecordSchema, known: _Known) -> Iterator[Rename]:
+def _implied(schema: RecordSchema, known: WriterSchemas) -> Iterator[Rename]:
     """Yield the renames that the known schemas name, in the order of their ids: by aliases, or by the numbers of fields."""
     explicit = tuple(each for each in schema.renames if not each.by_schema)
     before: protobuf.Message | None = None
