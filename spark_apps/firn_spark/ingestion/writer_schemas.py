@@ -234,7 +234,7 @@ def with_keys(
             _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
             fields = more
         except InvalidSpecError as error:
-            left_out[number] = _left_out(schema, error)
+            left_out[number] = _left_out(schema, error, of_keys=True)
     return schema.model_copy(update={"key": key.model_copy(update={"fields": fields})}), left_out
 
 
@@ -262,12 +262,14 @@ def _lacking(of_writer: RecordSchema, place: str) -> Refusal | None:
     return None
 
 
-def _left_out(schema: RecordSchema, error: InvalidSpecError) -> Refusal:
+def _left_out(schema: RecordSchema, error: InvalidSpecError, *, of_keys: bool = False) -> Refusal:
     """Return why values of a writer are bad records. Raises ConflictError if the topic has to wait for them."""
     if schema.incompatible == "DeadLetter":
         return Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
+    # A field of a key gets no column of its own, and NewColumn is no help if it is set already.
+    ways = "DeadLetter" if of_keys or schema.incompatible == "NewColumn" else "DeadLetter or NewColumn"
     raise ConflictError(
-        f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter or NewColumn, or create this"
+        f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: {ways}, or create this"
         " IcebergTopic again with another topicName and table.name",
         reason=Reason.INCOMPATIBLE_SCHEMA,
     ) from error

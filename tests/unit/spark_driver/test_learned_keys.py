@@ -148,6 +148,7 @@ def test_a_schema_of_keys_that_the_table_cannot_hold_waits_or_makes_bad_records(
         with_keys(holding, holding.job.record_schema, {"key_id": "int"})
     assert error.value.reason == Reason.INCOMPATIBLE_SCHEMA
     assert "key schema 4 of schema registry main" in str(error.value)
+    assert "incompatible: DeadLetter, or create" in str(error.value)
     kept, left_out = with_keys(passing, passing.job.record_schema, {"key_id": "int"})
     assert key_columns(kept) == {"key_id": "int"}
     assert left_out[4].code == Code.INCOMPATIBLE_SCHEMA

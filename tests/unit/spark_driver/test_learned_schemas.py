@@ -443,6 +443,7 @@ def test_incompatible_records_wait_or_become_dead_letters(schema: str, problem: 
     with pytest.raises(ConflictError) as error:
         adapted(holding, {"id": "long"})
     assert str(error.value).startswith(problem)
+    assert "incompatible: DeadLetter or NewColumn, or create" in str(error.value)
     assert error.value.reason == Reason.INCOMPATIBLE_SCHEMA
     passing = topic(("id", "long"), incompatible="DeadLetter")
     passing.reading.writers.schemas = {4: WriterSchema(text=schema), 5: WriterSchema(text=text(id="long", more="int"))}
