@@ -7,7 +7,9 @@ changes without loss are made: renames, new optional columns, wider types, requi
 
 import itertools
 import json
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import structlog
@@ -105,6 +107,21 @@ def table_spec(jvm: Any, table: Any) -> TableSpec:
 def data_file(jvm: Any, table: Any, descriptor: str) -> Any:
     """Return the Java data file of a writer's descriptor."""
     return jvm.org.apache.iceberg.ContentFileParser.fromJson(json_node(table, descriptor), table.specs())
+
+
+@contextmanager
+def staged(spark: Any, table: Any, tasks: Any) -> Iterator[Any]:
+    """Give the rows of scan tasks as a frame of Spark. ``tasks`` is a list, of Java or of Python."""
+    group = uuid.uuid4().hex
+    iceberg = spark._jvm.org.apache.iceberg
+    cache, task_sets = iceberg.spark.SparkTableCache.get(), iceberg.spark.ScanTaskSetManager.get()
+    try:
+        cache.add(group, table)
+        task_sets.stageTasks(table, group, tasks)
+        yield spark.read.format("iceberg").load(group)
+    finally:
+        cache.remove(group)
+        task_sets.removeTasks(table, group)
 
 
 class Tables:
@@ -319,8 +336,7 @@ class Tables:
 
     def _evolve(self, table: Any, columns: Sequence[Column], target: TableTarget, of_fields: Mapping[str, str]) -> None:
         """Add and change columns. ``of_fields`` has the fields of columns that are versions."""
-        iceberg = self.jvm.org.apache.iceberg
-        present = {field["name"]: field for field in json.loads(iceberg.SchemaParser.toJson(table.schema()))["fields"]}
+        present = {field["name"]: field for field in fields(self.jvm, table.schema())}
         if table.operations().current().formatVersion() < target.format_version == 3:
             # The earlier format version has neither the types nor the defaults of new columns.
             _set(table, {"format-version": "3"})

@@ -1,7 +1,6 @@
 """Checks of the rows that main lacks: their aggregates, from the metrics of data files or from the rows, and the verdicts."""
 
 import json
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -19,6 +18,7 @@ from firn.quality.expressions import Aggregate
 from firn.tables import types
 from firn.tables.renames import FormerNames
 from firn_spark.tables.branches.statistics import ColumnFigures, Figures
+from firn_spark.tables.java_tables import staged
 from firn_spark.worker.arrow_types import arrow_type
 from firn_spark.worker.quality.kernels import kernel
 
@@ -89,19 +89,13 @@ class Checks:
         scan = table.newIncrementalAppendScan().toSnapshot(until)
         if after is not None:
             scan = scan.fromSnapshotExclusive(after)
-        iceberg, group = spark._jvm.org.apache.iceberg, uuid.uuid4().hex
-        cache, staged = iceberg.spark.SparkTableCache.get(), iceberg.spark.ScanTaskSetManager.get()
         planned = scan.planFiles()
         try:
-            tasks = iceberg.relocated.com.google.common.collect.Lists.newArrayList(planned)
-            cache.add(group, table)
-            staged.stageTasks(table, group, tasks)
-            frame = spark.read.format("iceberg").load(group)
-            row = frame.selectExpr(*self.sql()).collect()[0]
+            tasks = spark._jvm.org.apache.iceberg.relocated.com.google.common.collect.Lists.newArrayList(planned)
+            with staged(spark, table, tasks) as frame:
+                row = frame.selectExpr(*self.sql()).collect()[0]
         finally:
             planned.close()
-            cache.remove(group)
-            staged.removeTasks(table, group)
         return dict(zip(self._aggregates, row, strict=True))
 
     def sql(self) -> list[str]:

@@ -7,7 +7,6 @@ That keeps the row lineage of format 3, and the new files follow the table's pro
 
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +21,7 @@ from firn_spark.maintenance.merging.eligibility import obstacle
 from firn_spark.maintenance.merging.job import MergeJobs
 from firn_spark.maintenance.steps import z_order
 from firn_spark.tables.java_errors import JAVA_ERRORS
-from firn_spark.tables.java_tables import sort_terms
+from firn_spark.tables.java_tables import sort_terms, staged
 from firn_spark.tables.swaps import short
 
 log = structlog.get_logger()
@@ -70,7 +69,7 @@ class Rewriter:
         group = uuid.uuid4().hex
         iceberg = self._jvm.org.apache.iceberg
         cache = iceberg.spark.SparkTableCache.get()
-        staged = iceberg.spark.ScanTaskSetManager.get()
+        task_sets = iceberg.spark.ScanTaskSetManager.get()
         coordinator = iceberg.spark.FileRewriteCoordinator.get()
         try:
             self._failpoints.reach("before-rewrite")
@@ -79,14 +78,14 @@ class Rewriter:
                 self._failpoints.reach("after-rewrite")
                 return merged
             cache.add(group, table)
-            staged.stageTasks(table, group, list(tasks))
+            task_sets.stageTasks(table, group, list(tasks))
             self._write(table, catalog, group, tasks, outputs, target_bytes, arrangement, keep)
             files = list(coordinator.fetchNewFiles(table, group))
             self._failpoints.reach("after-rewrite")
             return files
         finally:
             cache.remove(group)
-            staged.removeTasks(table, group)
+            task_sets.removeTasks(table, group)
             coordinator.clearRewrite(table, group)
 
     def _merged(
@@ -139,27 +138,13 @@ class Rewriter:
 
     def count(self, table: Any, tasks: Sequence[Any], matching: str) -> int:
         """Return the number of rows of ``tasks`` that match (SQL)."""
-        with self._staged(table, tasks) as frame:
+        with staged(self._spark, table, list(tasks)) as frame:
             return int(frame.where(matching).count())
 
     def count_by_file(self, table: Any, tasks: Sequence[Any], matching: str) -> dict[str, int]:
         """Return the number of rows of ``tasks`` that match (SQL), by the location of their file, with one Spark job."""
-        with self._staged(table, tasks) as frame:
+        with staged(self._spark, table, list(tasks)) as frame:
             return {str(path): int(count) for path, count in frame.where(matching).groupBy("_file").count().collect()}
-
-    @contextmanager
-    def _staged(self, table: Any, tasks: Sequence[Any]) -> Iterator[Any]:
-        """Give the rows of ``tasks``."""
-        group = uuid.uuid4().hex
-        iceberg = self._jvm.org.apache.iceberg
-        cache, staged = iceberg.spark.SparkTableCache.get(), iceberg.spark.ScanTaskSetManager.get()
-        try:
-            cache.add(group, table)
-            staged.stageTasks(table, group, list(tasks))
-            yield self._spark.read.format("iceberg").load(group)
-        finally:
-            cache.remove(group)
-            staged.removeTasks(table, group)
 
     def discard(self, table: Any, files: Sequence[Any]) -> None:
         """Delete files whose commit was never tried, or was certainly refused. Best effort: orphan removal finds the
