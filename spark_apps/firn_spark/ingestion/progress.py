@@ -10,6 +10,7 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector, generate_latest
 
+from firn.model.jobs import Publish
 from firn.model.progress import PublishProgress, TopicProgress
 from firn_spark.ingestion.rounds.landing_job import TopicResult
 from firn_spark.ingestion.topics.topic import Topic
@@ -92,6 +93,10 @@ class Metrics:
         self._unpublished_seconds = self._gauge(
             "firn_ingest_unpublished_seconds", "Seconds since the oldest commit that main of the table lacks"
         )
+        self._publish_every = self._gauge(
+            "firn_ingest_publish_every_seconds",
+            "Age of a landed row at which the spec lets it be checked and published",
+        )
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(name, text, LABELS, registry=self.registry)
@@ -140,7 +145,7 @@ class Metrics:
         for counter in self._counters:
             counter.labels(*labels)
         self._follow_rules(self._failed_rules, labels, progress.failed_rules)
-        self._follow_branch(labels, progress.publish, wall)
+        self._follow_branch(labels, topic.job.publish, progress.publish, wall)
         self._freshness.labels(*labels).set(topic.job.freshness_ms / 1000)
         self._suspended.labels(*labels).set(topic.job.suspended)
         if progress.lag_records is not None:
@@ -158,13 +163,16 @@ class Metrics:
         if progress.last_commit is not None:
             self._commit_age.labels(*labels).set(max(0.0, wall - progress.last_commit))
 
-    def _follow_branch(self, labels: tuple[str, str], publish: PublishProgress | None, wall: float) -> None:
+    def _follow_branch(
+        self, labels: tuple[str, str], spec: Publish | None, publish: PublishProgress | None, wall: float
+    ) -> None:
         self._follow_rules(self._failed_checks, labels, publish.failures if publish is not None else {})
-        if publish is None:
-            for gauge in (self._unpublished, self._unpublished_seconds):
+        if spec is None or publish is None:
+            for gauge in (self._unpublished, self._unpublished_seconds, self._publish_every):
                 gauge.remove_by_labels(dict(zip(LABELS, labels, strict=True)))
             return
         self._unpublished.labels(*labels).set(publish.rows)
+        self._publish_every.labels(*labels).set(spec.every_ms / 1000)
         waiting = 0.0 if publish.since is None else max(0.0, wall - publish.since)
         self._unpublished_seconds.labels(*labels).set(waiting)
 
@@ -187,7 +195,7 @@ class Metrics:
         for metric in (
             *self._counters, self._lag_records, self._lag_seconds, self._lag_bytes, self._uncommitted,
             self._freshness, self._suspended, self._commit_age, self._seconds, self._failed_rules,
-            self._failed_checks, self._unpublished, self._unpublished_seconds,
+            self._failed_checks, self._unpublished, self._unpublished_seconds, self._publish_every,
         ):  # fmt: skip
             metric.remove_by_labels({"namespace": topic.job.namespace, "topic": topic.job.name})
 

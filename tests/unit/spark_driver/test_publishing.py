@@ -97,15 +97,17 @@ def test_failures_count_by_check_until_the_checks_change() -> None:
     def report() -> None:
         metrics.reported(made, progress_of(made, 0.0, 100.0), 100.0)
 
-    made.publishing.report = publishing("Held", rows=9, since=40.0, failures={"nulls": 2})
+    made.publishing.report = publishing("Held", rows=9, since=30.0, failures={"nulls": 2})
     report()
     assert value("firn_ingest_publish_check_failures_total", check="nulls") == 2
     assert value("firn_ingest_unpublished_rows") == 9
-    assert value("firn_ingest_unpublished_seconds") == 60
+    assert value("firn_ingest_unpublished_seconds") == 70
+    assert value("firn_ingest_publish_every_seconds") == 60
     made.accept(made.job.model_copy(update={"publish": None}))
     report()
     assert value("firn_ingest_publish_check_failures_total", check="nulls") is None
     assert value("firn_ingest_unpublished_rows") is None
+    assert value("firn_ingest_publish_every_seconds") is None
 
 
 def test_a_verdict_changes_the_line_of_an_idle_topic() -> None:
