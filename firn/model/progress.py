@@ -455,6 +455,10 @@ class AuditFrom(BaseModel):
         higher = {part: offset for part, offset in offsets.items() if offset > self.offsets.get(part, 0)}
         return self.model_copy(update={"offsets": {**self.offsets, **higher}}) if higher else self
 
+    def joined(self, other: "AuditFrom") -> "AuditFrom":
+        """Return the value that counts for this table and another one of the topic together."""
+        return self.raised(other.offsets).model_copy(update={"mixed": self.mixed or other.mixed})
+
     @classmethod
     def read(cls, text: str | None) -> "AuditFrom | None":
         """Read the value of the property; None if it is missing or not valid."""
@@ -499,6 +503,13 @@ class Filtered(BaseModel):
         """Return the number of filtered records."""
         return sum(each.records for ranges in self.ranges.values() for each in ranges)
 
+    @classmethod
+    def of_table(cls, properties: Mapping[str, str], topic_id: str, *, shared: bool) -> "Filtered":
+        """Return the value of a topic in the properties of its table, as it counts after the last ingestion commit."""
+        known = cls.read(properties.get(names.of_topic(names.TABLE_FILTERED, topic_id if shared else "")))
+        # No earlier version of Firn commits to a shared table.
+        return known.as_of(known.commit if shared else properties.get(names.SUMMARY_COMMIT_ID), topic_id)
+
     def as_of(self, commit: str | None, topic_id: str) -> "Filtered":
         """Return the value as it counts for a table that received the ingestion commit ``commit`` last, for a topic.
 
@@ -542,6 +553,12 @@ class Filtered(BaseModel):
             return cls.model_validate_json(text) if text else cls()
         except ValidationError:
             return cls()
+
+
+def landed_together(landed: Sequence[Offsets]) -> Offsets:
+    """Return the offsets before which all tables of a topic have landed their records."""
+    common = set(landed[0]).intersection(*landed)
+    return {partition: min(each[partition] for each in landed) for partition in sorted(common)}
 
 
 def joined_ranges(many: Iterable[Mapping[int, Sequence[FilteredRange]]]) -> dict[int, tuple[FilteredRange, ...]]:

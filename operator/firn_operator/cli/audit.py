@@ -57,6 +57,7 @@ from firn.model.progress import (
     SharedOffsets,
     described,
     joined_ranges,
+    landed_together,
     recorded_offsets,
 )
 from firn.tables import rows
@@ -211,16 +212,8 @@ def decided_from(table: Table, dead: Table | None, topic_id: str, landed: Offset
             mixed = known.mixed and not has_history and each is table
             if each is table and not shared:  # no earlier version commits to a shared table
                 known = known.as_of(table.properties.get(names.SUMMARY_COMMIT_ID), landed)
-            decided = decided.raised(known.offsets).model_copy(update={"mixed": decided.mixed or mixed})
+            decided = decided.joined(known.model_copy(update={"mixed": mixed}))
     return decided
-
-
-def filtered_of(table: Table, topic_id: str, view: str = "") -> Mapping[int, Sequence[FilteredRange]]:
-    """Return the ranges with filtered records of a topic. ``view`` is its id in a shared table."""
-    known = Filtered.read(table.properties.get(names.of_topic(names.TABLE_FILTERED, view)))
-    # No earlier version of Firn commits to a shared table.
-    commit = known.commit if view else table.properties.get(names.SUMMARY_COMMIT_ID)
-    return known.as_of(commit, topic_id).ranges
 
 
 def landed_offsets(table: Table, topic_id: str | None = None) -> Offsets:
@@ -346,7 +339,7 @@ def row_offsets(table: Table | None, snapshot_id: int | None = None, topic_id: s
     for batch in scan(table, selected, snapshot_id):
         every = [batch.column(name) for name in selected] if flat else [batch.column(0).field(name) for name in members]
         if topic_id:
-            own = pa.array([text == topic_id for text in every[2].to_pylist()])
+            own = pc.equal(every[2], pa.scalar(topic_id))
             every = [column.filter(own) for column in every]
         columns = every[:2]
         found = pa.Table.from_arrays(
@@ -694,7 +687,7 @@ def audit_tables(
     """
     live = live_topic(client, topic)
     own = [landed_offsets(table, live.topic_id) for table, _ in parts]
-    landed = together(own)
+    landed = landed_together(own)
     starts, ends, log = log_offsets(client, topic, landed, report)
     all_tables = [each for pair in parts for each in pair if each is not None]
     earlier = {id(table): before(table, live.topic_id) for table in all_tables}
@@ -714,14 +707,15 @@ def audit_tables(
         [batch for table, _ in parts for batch in _earlier_offsets(table, earlier)],
         [batch for _, dead in parts if dead is not None for batch in _earlier_offsets(dead, earlier)],
         _joined([each.of_topic(live.topic_id) for each in losses]),
-        joined_ranges(filtered_of(table, live.topic_id, of) for (table, _), of in zip(parts, views, strict=True)),
+        joined_ranges(
+            Filtered.of_table(table.properties, live.topic_id, shared=is_shared(table)).ranges for table, _ in parts
+        ),
         any(names.of_topic(names.REPLAY, of) in table.properties for (table, _), of in zip(parts, views, strict=True)),
     )
     drops = drops or any(rows_removed(each) for each in all_tables)
     decided = AuditFrom(topic_id=live.topic_id)
     for (table, dead), its in zip(parts, own, strict=True):
-        found = decided_from(table, dead, live.topic_id, its, has_history=history)
-        decided = decided.raised(found.offsets).model_copy(update={"mixed": decided.mixed or found.mixed})
+        decided = decided.joined(decided_from(table, dead, live.topic_id, its, has_history=history))
     partitions = compare(
         landed,
         starts,
@@ -737,12 +731,6 @@ def audit_tables(
     most = max(losses, key=lambda each: each.since(0)[0])
     unpublished = "; ".join(note for table, _ in parts if (note := _unpublished(table)))
     return Audit(partitions, live.compacted, skips, history, drops, waiting, most, decided, unpublished)
-
-
-def together(landed: Sequence[Offsets]) -> Offsets:
-    """Return the offsets before which all tables have landed their records."""
-    common = set(landed[0]).intersection(*landed)
-    return {partition: min(each[partition] for each in landed) for partition in sorted(common)}
 
 
 def _without(batches: Iterator[pa.Table], landed: Offsets, own: Offsets) -> Iterator[pa.Table]:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from firn.model.progress import AuditFrom, Offsets
+from firn.model.progress import AuditFrom, Offsets, landed_together
 
 
 @pytest.mark.parametrize(
@@ -43,3 +43,16 @@ def test_the_value_of_another_commit_decides_about_nothing_that_has_landed() -> 
     assert known.as_of("c1", {0: 9, 1: 2}) is known
     assert known.as_of("c2", {0: 9, 1: 2}).offsets == {0: 9, 1: 2}
     assert AuditFrom(topic_id="id-1").as_of(None, {0: 9}).offsets == {0: 9}
+
+
+def test_two_tables_are_decided_from_the_later_offsets() -> None:
+    one, other = (
+        AuditFrom(topic_id="t", offsets={0: 5, 1: 2}),
+        AuditFrom(topic_id="t", offsets={0: 3, 1: 4}, mixed=True),
+    )
+    assert one.joined(other) == other.joined(one) == AuditFrom(topic_id="t", offsets={0: 5, 1: 4}, mixed=True)
+
+
+def test_tables_have_landed_together_what_the_last_of_them_has_landed() -> None:
+    assert landed_together([{0: 5, 1: 2}, {0: 3, 1: 4, 2: 1}]) == {0: 3, 1: 2}
+    assert landed_together([{0: 5}]) == {0: 5}

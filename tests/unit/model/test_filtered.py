@@ -5,6 +5,7 @@ from random import Random
 
 import pytest
 
+from firn.model import names
 from firn.model.progress import (
     FILTERED_RANGES,
     FILTERED_RANGES_EACH,
@@ -90,3 +91,21 @@ def test_ranges_of_several_tables_become_one_where_they_overlap() -> None:
 @pytest.mark.parametrize("text", [None, "", "[]", "no json", '{"ranges": {"0": [[1]]}}'])
 def test_a_value_that_is_not_valid_counts_as_none(text: str | None) -> None:
     assert Filtered.read(text) == Filtered()
+
+
+def test_a_table_counts_the_numbers_of_its_last_commit() -> None:
+    known = of(p0=[(0, 9, 2)])
+    own = {names.TABLE_FILTERED: known.model_dump_json(), names.SUMMARY_COMMIT_ID: "c"}
+    assert Filtered.of_table(own, "id-1", shared=False) == known
+    assert Filtered.of_table({**own, names.SUMMARY_COMMIT_ID: "d"}, "id-1", shared=False).records == 0
+    assert Filtered.of_table({}, "id-1", shared=False).records == 0
+
+
+def test_a_topic_of_a_shared_table_has_numbers_of_its_own_after_any_commit() -> None:
+    known = of(p0=[(0, 9, 2)])
+    shared = {
+        names.of_topic(names.TABLE_FILTERED, "id-1"): known.model_dump_json(),
+        names.SUMMARY_COMMIT_ID: "of another",
+    }
+    assert Filtered.of_table(shared, "id-1", shared=True) == known
+    assert Filtered.of_table(shared, "id-2", shared=True).records == 0

@@ -19,7 +19,7 @@ from pyspark.sql import functions
 from firn.model import names
 from firn.model.errors import FirnError
 from firn.model.maintenance import MOST_RANGES, AuditReport, OffsetRange, covering
-from firn.model.progress import AuditFrom, Filtered, FilteredRange, Offsets, View, joined_ranges, outside
+from firn.model.progress import AuditFrom, Filtered, Offsets, View, joined_ranges, landed_together, outside
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
@@ -160,16 +160,19 @@ def _compare(
     decided = read[0].decided
     lost: dict[int, list[tuple[int, int]]] = defaultdict(list)
     for each in read:
-        decided = decided.raised(each.decided.offsets).model_copy(update={"mixed": decided.mixed or each.decided.mixed})
+        decided = decided.joined(each.decided)
         for partition, ranges in read_losses(each.source.table, each.view).of_topic(topic_id).items():
             lost[partition] += ranges
     counted = Counted(decided.offsets, lost)
-    bounds = compared(starts, together([each.landed.offsets for each in read]))
+    bounds = compared(starts, landed_together([each.landed.offsets for each in read]))
     for window in windows(bounds):
         may()
         counted.add(window, rows.chunks(window))
     may()
-    filtered = joined_ranges(_filtered(each) for each in read)
+    filtered = joined_ranges(
+        Filtered.of_table(each.source.table.properties(), topic_id, shared=each.view is not None).ranges
+        for each in read
+    )
     found = find_records(client_config(kafka.connection), topic, counted.gaps, may, filtered=filtered)
     left_out, unsure = found.filtered.decided(_decided(bounds, decided.offsets))
     beyond = [part.beyond(each.landed.offsets) for part, each in zip(parts, read, strict=True)]
@@ -197,24 +200,6 @@ def _compare(
     if example is None and report.stray:
         example = min((at for _, at, _ in beyond if at is not None), default=None)
     return report if example is None else report.model_copy(update={"partition": example[0], "offset": example[1]})
-
-
-def together(landed: Sequence[Offsets]) -> Offsets:
-    """Return the offsets before which all tables have landed their records."""
-    first, *others = landed
-    return {
-        part: min(offset, *(other[part] for other in others)) if others else offset
-        for part, offset in first.items()
-        if all(part in other for other in others)
-    }
-
-
-def _filtered(read: _Read) -> Mapping[int, Sequence[FilteredRange]]:
-    properties, view = read.source.table.properties(), read.view
-    known = Filtered.read(properties.get(key_of(names.TABLE_FILTERED, view)))
-    # No earlier version of Firn commits to a shared table.
-    commit = known.commit if view is not None else properties.get(names.SUMMARY_COMMIT_ID)
-    return known.as_of(commit, read.landed.topic_id).ranges
 
 
 def _decided(bounds: Bounds, since: Offsets) -> dict[int, tuple[int, int]]:
