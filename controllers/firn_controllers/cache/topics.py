@@ -92,11 +92,15 @@ class TopicEntry:
         both = self.shares and other.shares and self.name[0] == other.name[0]
         return both and self.table_claim is not None and self.table_claim == other.table_claim
 
+    def condition(self, kind: ConditionType) -> Manifest | None:
+        """Return the condition in the status; None without one."""
+        return next((item for item in self.status.get("conditions") or () if item["type"] == kind), None)
+
     @property
     def spec_valid(self) -> str:
         """The reason of SpecValid in the status; empty without one."""
-        conditions = self.status.get("conditions") or ()
-        return next((item["reason"] for item in conditions if item["type"] == ConditionType.SPEC_VALID), "")
+        found = self.condition(ConditionType.SPEC_VALID)
+        return found["reason"] if found is not None else ""
 
     @property
     def in_conflict(self) -> bool:

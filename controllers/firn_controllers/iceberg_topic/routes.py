@@ -50,7 +50,7 @@ class RoutedTable:
         """The condition Ready of the IcebergTopic, with its name in the message."""
         if self.problem:
             return Verdict("False", Reason.BAD_ROUTE, self.problem)
-        found = _condition(self.entry, ConditionType.READY)
+        found = self.entry.condition(ConditionType.READY) if self.entry is not None else None
         if found is None:
             return Verdict("Unknown", Reason.PENDING, f"waiting for IcebergTopic {self.topic} of table {self.name}")
         return Verdict(found["status"], Reason(found["reason"]), f"IcebergTopic {self.topic}: {found['message']}")
@@ -59,7 +59,7 @@ class RoutedTable:
         """Return the entry of ``status.tables``."""
         status: Mapping[str, Any] = self.entry.status if self.entry is not None else {}
         table, ingestion = status.get("table") or {}, status.get("ingestion") or {}
-        ready, fresh = self.ready, _condition(self.entry, ConditionType.FRESH)
+        ready, fresh = self.ready, self.entry.condition(ConditionType.FRESH) if self.entry is not None else None
         known = {
             "identifier": table.get("identifier"),
             "uuid": table.get("uuid"),
@@ -74,11 +74,6 @@ class RoutedTable:
             "fresh": fresh["status"] if fresh is not None else "Unknown",
             **{key: value for key, value in known.items() if value is not None},
         }
-
-
-def _condition(entry: TopicEntry | None, kind: ConditionType) -> Manifest | None:
-    conditions = entry.status.get("conditions") or () if entry is not None else ()
-    return next((item for item in conditions if item["type"] == kind), None)
 
 
 def routes_ready(tables: tuple[RoutedTable, ...]) -> Verdict:
@@ -310,3 +305,22 @@ def _manifest(observed: ObservedTopic, target: TableTarget, table: RouteTableSpe
         },
         "spec": spec,
     }
+
+
+def is_child(live: TopicEntry, manifest: Manifest) -> bool:
+    """Return whether an IcebergTopic is the one that the operator made for the table."""
+    spec = manifest["spec"]
+    resource = live.resource
+    return (
+        resource is not None
+        and live.parent == (live.name[0], spec["route"]["of"])
+        and resource.spec.table.name == spec["table"]["name"]
+    )
+
+
+def taken(name: str, topic: str) -> str:
+    """Return why a table has no IcebergTopic: another one has the name."""
+    return (
+        f"spec.routes: table {name}: IcebergTopic {topic} exists already, and the operator did not make it for this route; delete it, or"
+        " create this IcebergTopic again under another name"
+    )

@@ -273,7 +273,7 @@ def driver_digest(
 
 def ready_table(entry: TopicEntry) -> Verdict | None:
     """Return the verdict of TableReady, if status says that the table matches the present spec."""
-    before = _condition(entry.status, ConditionType.TABLE_READY)
+    before = entry.condition(ConditionType.TABLE_READY)
     if before is None or (before["status"], before["observedGeneration"]) != ("True", entry.generation):
         return None
     return Verdict("True", Reason(before["reason"]), before["message"])
@@ -563,7 +563,7 @@ def _fresh(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
     freshness = observed.resource.spec.ingestion.freshness
     lag = progress.lag_seconds or 0.0
     limit = observed.resource.freshness_ms / 1000
-    before = _condition(observed.entry.status, ConditionType.FRESH)
+    before = observed.entry.condition(ConditionType.FRESH)
     if before is not None and before["status"] == "False":
         limit *= BACK_IN_TIME
     if lag <= limit:
@@ -742,19 +742,15 @@ def _pending(message: str) -> Verdict:
 
 def as_before(observed: ObservedTopic, kind: ConditionType) -> Verdict | None:
     """Return the condition's earlier verdict, unless it was Unknown."""
-    before = _condition(observed.entry.status, kind)
+    before = observed.entry.condition(kind)
     if before is None or before["status"] == "Unknown":
         return None
     return Verdict(before["status"], Reason(before["reason"]), before["message"])
 
 
-def _condition(status: Mapping[str, Any], kind: ConditionType) -> Manifest | None:
-    return next((item for item in status.get("conditions") or [] if item["type"] == kind), None)
-
-
-def origin_before(status: Mapping[str, Any], kind: ConditionType) -> Reason | None:
+def origin_before(entry: TopicEntry, kind: ConditionType) -> Reason | None:
     """Return ``Created`` or ``Adopted``, as the condition has it."""
-    before = _condition(status, kind)
+    before = entry.condition(kind)
     return Reason(before["reason"]) if before and before["reason"] in ORIGINS else None
 
 

@@ -5,7 +5,6 @@ Kubernetes deletes them with that IcebergTopic, which owns them.
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.errors import AccessDeniedError, ConflictError, InvalidSpecError
-from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.conditions.stable_text import steady
 from firn_controllers.iceberg_topic import routes
 from firn_controllers.iceberg_topic.observed import ObservedTopic
@@ -39,8 +38,8 @@ class RoutedTables:
         metadata = manifest["metadata"]
         topic, place = metadata["name"], (metadata["namespace"], metadata["name"])
         live = self._context.topics.get(place)
-        if live is not None and not _is_ours(live, manifest):
-            return RoutedTable(name, topic, None, _taken(name, topic))
+        if live is not None and not routes.is_child(live, manifest):
+            return RoutedTable(name, topic, None, routes.taken(name, topic))
         if live is not None and live.metadata.deletion_timestamp is not None:
             return RoutedTable(name, topic, live)
         rendered = Rendered(topic, manifest, IcebergTopic.parse(manifest))
@@ -51,23 +50,5 @@ class RoutedTables:
             except (AccessDeniedError, InvalidSpecError) as error:
                 return RoutedTable(name, topic, live, steady(f"spec.routes: table {name}: {error}"))
             except ConflictError:
-                return RoutedTable(name, topic, live, _taken(name, topic))
+                return RoutedTable(name, topic, live, routes.taken(name, topic))
         return RoutedTable(name, topic, self._context.topics.get(place))
-
-
-def _is_ours(live: TopicEntry, manifest: Manifest) -> bool:
-    """Return whether an IcebergTopic is the one that the operator made for the table."""
-    spec = manifest["spec"]
-    resource = live.resource
-    return (
-        resource is not None
-        and live.parent == (live.name[0], spec["route"]["of"])
-        and resource.spec.table.name == spec["table"]["name"]
-    )
-
-
-def _taken(name: str, topic: str) -> str:
-    return (
-        f"spec.routes: table {name}: IcebergTopic {topic} exists already, and the operator did not make it for this route; delete it, or"
-        " create this IcebergTopic again under another name"
-    )

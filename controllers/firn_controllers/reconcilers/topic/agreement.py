@@ -109,7 +109,7 @@ class TopicAgreement:
         """Find the Kafka topic of the resource with the routes. Only that resource creates and changes the topic."""
         parent, name = observed.parent, observed.resource.topic_name
         known = parent.status.get("topicId") if parent is not None else None
-        origin = status.origin_before(parent.status, ConditionType.TOPIC_READY) if parent is not None else None
+        origin = status.origin_before(parent, ConditionType.TOPIC_READY) if parent is not None else None
         try:
             live = await self._context.ports.topics.describe(observed.entry.profile, name)
         except FirnError as error:
@@ -284,7 +284,7 @@ def _origin(observed: ObservedTopic, kind: ConditionType) -> Reason | None:
     """Return whether the resource created or adopted its topic or table, if an earlier reconcile settled that."""
     job = observed.job
     kept = (job.topic_origin if kind is ConditionType.TOPIC_READY else job.table_origin) if job else None
-    return Reason(kept) if kept in status.ORIGINS else status.origin_before(observed.entry.status, kind)
+    return Reason(kept) if kept in status.ORIGINS else status.origin_before(observed.entry, kind)
 
 
 def _refusal(error: ConflictError | InvalidSpecError) -> Reason:
@@ -337,7 +337,8 @@ def _step_announcements(topic: str, steps: tuple[TopicStep, ...], *, repaired: b
 def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[Announcement]:
     """Return the Event of configs that a RetentionPolicy would set, unless the condition has shown them before."""
     proposal = observed.log_retention.proposal(observed.resource.topic_configs, live.configs)
-    if not proposal or proposal in _message_before(observed.entry, ConditionType.POLICIES_RESOLVED):
+    before = observed.entry.condition(ConditionType.POLICIES_RESOLVED)
+    if not proposal or (before is not None and proposal in before["message"]):
         return []
     topic = observed.resource.topic_name
     return [
@@ -347,8 +348,3 @@ def _dry_run_announcements(observed: ObservedTopic, live: TopicState) -> list[An
             f"with mode Enforce, the RetentionPolicy would set {proposal} on Kafka topic {topic}",
         )
     ]
-
-
-def _message_before(entry: TopicEntry, kind: ConditionType) -> str:
-    conditions = entry.status.get("conditions") or []
-    return next((condition["message"] for condition in conditions if condition["type"] == kind), "")
