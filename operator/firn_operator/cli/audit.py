@@ -64,6 +64,7 @@ from firn.tables import rows
 from firn.tables.table_properties import MAIN, landing_branch
 from firn_controllers.ingestion_group import settings
 from firn_operator.adapters import kafka
+from firn_operator.adapters.iceberg.tables import landed_snapshot
 from firn_operator.cli import database
 from firn_operator.cli.lake import Lake, scan
 
@@ -292,12 +293,6 @@ def _history(table: Table) -> Iterator[Snapshot]:
         snapshot = parent if parent is not None else _newest_before(table, snapshot.sequence_number or 0)
 
 
-def landed_snapshot(table: Table) -> Snapshot | None:
-    """Return the newest snapshot of the branch on which rows land."""
-    branch = table.metadata.refs.get(landing_branch(table.properties))
-    return table.snapshot_by_id(branch.snapshot_id) if branch is not None else table.current_snapshot()
-
-
 def _landed_id(table: Table) -> int | None:
     """Return the id of `landed_snapshot` if rows do not land on main."""
     snapshot = landed_snapshot(table) if landing_branch(table.properties) != MAIN else None
@@ -339,8 +334,7 @@ def row_offsets(table: Table | None, snapshot_id: int | None = None, topic_id: s
     for batch in scan(table, selected, snapshot_id):
         every = [batch.column(name) for name in selected] if flat else [batch.column(0).field(name) for name in members]
         if topic_id:
-            own = pc.equal(every[2], pa.scalar(topic_id))
-            every = [column.filter(own) for column in every]
+            every = pa.Table.from_arrays(every, names=members).filter(pc.field("topic_id") == topic_id).columns
         columns = every[:2]
         found = pa.Table.from_arrays(
             [column.cast(kind) for column, kind in zip(columns, _OFFSETS.types, strict=True)], schema=_OFFSETS

@@ -10,6 +10,8 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.table import Table
+from pyiceberg.table.snapshots import Snapshot
 
 from firn.model import names
 from firn.model.jobs import CatalogConnection, RecordSchema, TableTarget
@@ -112,13 +114,18 @@ class CatalogTables:
         return read
 
 
+def landed_snapshot(table: Table) -> Snapshot | None:
+    """Return the newest snapshot of the branch on which rows land."""
+    branch = table.metadata.refs.get(landing_branch(table.properties))
+    return table.snapshot_by_id(branch.snapshot_id) if branch is not None else table.current_snapshot()
+
+
 def _found(catalog: Catalog, key: TableKey) -> FoundTable | None:
     table = existing(catalog, key)
     if table is None:
         return None
     ownership = Ownership.of(table.properties)
-    branch = table.metadata.refs.get(landing_branch(table.properties))
-    snapshot = table.snapshot_by_id(branch.snapshot_id) if branch is not None else table.current_snapshot()
+    snapshot = landed_snapshot(table)
     while snapshot is not None:
         summary = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if ownership.owner == names.SHARED and names.SUMMARY_OFFSETS in summary:
