@@ -4,6 +4,7 @@ The descriptions, bounds, defaults and CEL rules here are those of the CRD and o
 properties and methods of `IcebergTopic` resolve what a spec leaves unset.
 """
 
+import functools
 import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -1499,6 +1500,8 @@ def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
     return whole
 
 
+# A reconcile asks for the columns of a topic and of its gate several times, and 1,000 columns of Avro take tens of milliseconds.
+@functools.lru_cache(maxsize=64)
 def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
     """Return a schema with the columns of its text. Raises InvalidSpecError (BadSchema) that names ``place`` and the field."""
     found = columns.columns_of(schema, place)

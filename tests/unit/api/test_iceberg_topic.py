@@ -416,3 +416,12 @@ def test_nanoseconds_of_avro_are_kept_on_demand() -> None:
         {"schema": {"format": "Avro", "registry": {"name": "main"}, "nanoseconds": "Keep"}}
     ).record_schema()
     assert registry.nanoseconds
+
+
+def test_the_columns_of_a_text_are_parsed_once_and_follow_each_change() -> None:
+    schema = {"format": "Avro", "text": AVRO % "a", "gate": "Decode"}
+    parsed = topic({"schema": schema}).record_schema().fields
+    assert topic({"schema": schema}).record_schema().fields is parsed
+    renamed = topic({"schema": {**schema, "renames": [{"from": parsed[0].name, "to": "b"}]}})
+    assert [field.name for field in renamed.record_schema().fields] == ["b"]
+    assert renamed.topic_configs != topic({"schema": schema}).topic_configs
