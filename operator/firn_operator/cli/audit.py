@@ -107,6 +107,13 @@ class PartitionAudit:
         return not (self.missing or self.doubled or self.stray)
 
 
+COLUMNS = {
+    "partition": "partition", "log start": "log_start", "landed to": "landed", "log records": "records", "rows": "rows",
+    "dead letters": "dead_letters", "missing": "missing", "doubled": "doubled", "stray": "stray", "unproved": "unproved",
+}  # fmt: skip
+"""Columns for people, and the figures of `PartitionAudit` in them. Notes have the others."""
+
+
 @dataclass(frozen=True, slots=True)
 class Topic:
     """The live Kafka topic: its id, and whether its log is compacted."""

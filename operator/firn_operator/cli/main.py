@@ -326,9 +326,6 @@ def sql(
     _print_result(result, output)
 
 
-_AUDIT_FINDINGS = ("missing", "doubled", "stray", "unproved")
-
-
 @app.command()
 def audit(
     topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
@@ -365,11 +362,9 @@ def audit(
     if output is AuditOutput.JSON:
         print(audits.as_json(result))
     else:
-        columns = ("partition", "log start", "landed to", "log records", "rows", "dead letters", *_AUDIT_FINDINGS)
-        table = Table(*columns)
+        table = Table(*audits.COLUMNS)
         for partition in result.partitions:
-            cells = [getattr(partition, name) for name in audits.PartitionAudit.__slots__[: len(columns)]]
-            table.add_row(*(f"{cell:,}" for cell in cells))
+            table.add_row(*(f"{getattr(partition, name):,}" for name in audits.COLUMNS.values()))
         _console().print(table)
         for note in result.notes:
             print(note)
