@@ -4,7 +4,7 @@ Brokers and catalogs judge later what only they know: values of topic configs, a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from firn.api.v1alpha1.iceberg_topic import ColumnSpec, IcebergTopic
@@ -13,7 +13,7 @@ from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import DisklessProfile
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import IngestJob, RecordSchema, SchemaFormat, TableTarget
+from firn.model.jobs import Column, IngestJob, RecordSchema, SchemaFormat, TableTarget
 from firn.model.names import OWN_CONFIG
 from firn.schemas import changes, protobuf
 from firn.tables import evolution, rows, transforms, types
@@ -100,10 +100,8 @@ def registry_exists(observed: ObservedTopic) -> Failure | None:
     configured = observed.config.registries
     for field, name in registry_names(observed.resource).items():
         if name not in configured:
-            choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
             return Failure(
-                Reason.REGISTRY_NOT_FOUND,
-                f"{field}.name: {name} is not in the operator's configuration; add it to registries there{choice}",
+                Reason.REGISTRY_NOT_FOUND, _not_configured(f"{field}.name: {name}", "registries", configured)
             )
     return None
 
@@ -113,12 +111,8 @@ def salts_exist(observed: ObservedTopic) -> Failure | None:
     configured = observed.config.salts
     for column in columns_of(observed.resource):
         if column.salt is not None and column.salt not in configured:
-            choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
-            return Failure(
-                Reason.BAD_SCHEMA,
-                f"spec.schema.columns: {column.name}: salt {column.salt} is not in the operator's configuration; add it to salts"
-                f" there{choice}",
-            )
+            what = f"spec.schema.columns: {column.name}: salt {column.salt}"
+            return Failure(Reason.BAD_SCHEMA, _not_configured(what, "salts", configured))
     return None
 
 
@@ -479,18 +473,11 @@ def sorting_fits(observed: ObservedTopic) -> Failure | None:
 
 def quality_rules_valid(observed: ObservedTopic) -> Failure | None:
     """Check that every quality rule has a name of its own, and a check that fits the columns of the table."""
-    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
-        return None
-    rules = observed.resource.quality_rules
-    columns = rows.columns_of_table(observed.schema, observed.target)
-    if (twice := quality.duplicate(rules)) is not None:
-        return Failure(Reason(twice.reason), f"spec.quality.rules: {twice}")
-    for rule in rules:
-        try:
-            quality.check_rule(rule, columns)
-        except InvalidSpecError as error:
-            return Failure(Reason(error.reason), f"spec.quality.rules: rule {rule.name}: {error}")
-    return None
+    return _check_columns(
+        observed,
+        "spec.quality.rules",
+        lambda columns: quality.check_all("rule", observed.resource.quality_rules, quality.check_rule, columns),
+    )
 
 
 def publish_valid(observed: ObservedTopic) -> Failure | None:
@@ -498,28 +485,29 @@ def publish_valid(observed: ObservedTopic) -> Failure | None:
     publish = observed.resource.publish
     if publish is None:
         return None
-    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
-        return None
-    columns = rows.table_columns(observed.schema, observed.target.metadata_columns)
-    if (twice := quality.duplicate(publish.checks)) is not None:
-        return Failure(Reason(twice.reason), f"spec.quality.publish.checks: {twice}")
-    for check in publish.checks:
-        try:
-            quality.check_publish(check, columns)
-        except InvalidSpecError as error:
-            return Failure(Reason(error.reason), f"spec.quality.publish.checks: check {check.name}: {error}")
-    return None
+    return _check_columns(
+        observed,
+        "spec.quality.publish.checks",
+        lambda columns: quality.check_all("check", publish.checks, quality.check_publish, columns),
+    )
 
 
 def filter_valid(observed: ObservedTopic) -> Failure | None:
     """Check that the filter fits the columns of the table."""
     condition = observed.resource.filter
-    if not condition or not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
+    if not condition:
+        return None
+    return _check_columns(observed, "spec.schema.filter", lambda columns: quality.check_filter(condition, columns))
+
+
+def _check_columns(observed: ObservedTopic, field: str, check: Callable[[Sequence[Column]], None]) -> Failure | None:
+    """Return the failure of ``check``, which gets the columns of the table and raises InvalidSpecError."""
+    if not isinstance(observed.schema, RecordSchema) or not isinstance(observed.target, TableTarget):
         return None
     try:
-        quality.check_filter(condition, rows.columns_of_table(observed.schema, observed.target))
+        check(rows.columns_of_table(observed.schema, observed.target))
     except InvalidSpecError as error:
-        return Failure(Reason(error.reason), f"spec.schema.filter: {error}")
+        return Failure(Reason(error.reason), f"{field}: {error}")
     return None
 
 
@@ -588,6 +576,12 @@ def _check_configured(
         return None
     choice = ", ".join(sorted(configured))
     return Failure(reason, f"{field}: {name} is not in the operator's configuration; {step} one of {choice}")
+
+
+def _not_configured(what: str, section: str, configured: Mapping[str, object]) -> str:
+    """Return the message about a member of a section that may have no members."""
+    choice = f", or choose one of {', '.join(sorted(configured))}" if configured else ""
+    return f"{what} is not in the operator's configuration; add it to {section} there{choice}"
 
 
 def conflict(what: str, rival: TopicEntry) -> Failure:

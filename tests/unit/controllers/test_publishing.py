@@ -104,7 +104,7 @@ async def test_a_refused_branch_stops_ingestion_and_says_so() -> None:
     [
         ([{"name": "a", "check": "note is null"}], "BadRule", "the check has no aggregate"),
         ([{"name": "a", "check": "max(x) > 1"}], "UnknownColumn", "'x' is not a column of the table"),
-        ([CHECK, CHECK], "BadRule", "two rules have the name nulls"),
+        ([CHECK, CHECK], "BadRule", "two checks have the name nulls"),
     ],
 )
 async def test_a_wrong_check_is_refused(checks: list[dict[str, str]], reason: str, text: str) -> None:
