@@ -417,12 +417,13 @@ class IngestJob(Contract):
     def needed_version(self) -> Literal[1, 2]:
         """Return 2 if a driver that ignores the fields since version 0.2.0 would write other rows or columns, or to another place.
 
-        At a shared table, it would take the offsets of another topic for its own.
+        At a shared table, it would take the offsets of another topic for its own. A topic that adopts a table would be one that was
+        created again, so that it lands from its start.
         """
         schema = self.record_schema
         columns = (schema.projection, schema.key, schema.renames, schema.unknown_column)
-        defaults = any(field.default is not None for field in schema.fields)
-        other_rows = (self.table.shared, self.route, self.publish, self.filter, defaults)
+        values = any(field.default is not None or field.epoch != "ms" for field in schema.fields)
+        other_rows = (self.table.shared, self.route, self.publish, self.filter, self.adopt, values)
         return 2 if any((*other_rows, schema.subject, *columns)) else 1
 
     @property
