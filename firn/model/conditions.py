@@ -210,8 +210,8 @@ Correct the producer, the schema or the rules."""
     CHECKS_PASSED = "ChecksPassed"
     """Published: Main follows the branch after each interval."""
     CHECKS_FAILED = "ChecksFailed"
-    """Published: A check of `spec.quality.publish` failed, and `onFail` is Hold. Main stays, and records land on the branch. \
-Correct the data or the check, or publish the rows with the command in the message."""
+    """Published: A check of `spec.quality.publish` failed and `onFail` is Hold, or the checks have no result. Main stays, and records land on \
+the branch. Correct the data or the check, or publish the rows with the command in the message."""
     PUBLISHED_UNCHECKED = "PublishedUnchecked"
     """Published: A check of `spec.quality.publish` failed, and `onFail` is Publish. Main has the rows."""
     MAIN_MOVED = "MainMoved"

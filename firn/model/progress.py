@@ -653,7 +653,7 @@ class PublishProgress(BaseModel):
 
     branch: str
     state: Literal["Published", "Waiting", "Held", "MainMoved"]
-    """Waiting: rows wait for the next checks. Held: a check failed."""
+    """Waiting: rows wait for the next checks. Held: a check failed, or the checks have no result."""
     rows: int = 0
     """Number of rows that main does not have."""
     since: float | None = None
@@ -663,7 +663,7 @@ class PublishProgress(BaseModel):
     checks: tuple[CheckResult, ...] = ()
     """Results of the last checks."""
     message: str = ""
-    """Why main cannot follow, if its state is MainMoved."""
+    """Why main cannot follow: in the state MainMoved, and in the state Held if the checks have no result."""
     failures: dict[str, int] = Field(default_factory=dict)
     """Name of each check -> how often it failed since the driver started."""
 

@@ -81,6 +81,11 @@ def _report(observed: ObservedTopic) -> PublishProgress | None:
 def _held(observed: ObservedTopic, report: PublishProgress, failed: list[CheckResult]) -> str:
     namespace, name = observed.entry.name
     command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.PUBLISH}={report.snapshot}"
+    if report.message:
+        return (
+            f"main stays, and rows land on branch {report.branch}, because the checks have no result: {steady(report.message)}; or publish the"
+            f" rows without checks: {command}"
+        )
     return (
         f"main stays, and rows land on branch {report.branch}, because a check failed: {_described(failed)}; publish the rows that were checked:"
         f" {command}; or correct the rows on the branch, or the check"

@@ -716,7 +716,7 @@ class PublishSpec(ApiModel):
     on_fail: Literal["Hold", "Publish"] = Field(
         default="Hold",
         description="Action if a check fails. Hold: main stays until the checks pass or the annotation firn.dev/publish publishes the rows; rows"
-        " land on the branch meanwhile. Publish: count the failure, and publish.",
+        " land on the branch meanwhile. Publish: count the failure, and publish. Checks without a result hold the rows with both.",
     )
 
 

@@ -10,6 +10,7 @@ from firn.model.jobs import Publish, PublishCheck
 from firn.model.maintenance import CompactionWork, RetentionWork, RowsWork, SnapshotsWork
 from firn.model.progress import PublishProgress
 from firn_spark.failpoints import Failpoints
+from firn_spark.ingestion.publishing.checks import Checks
 from firn_spark.ingestion.publishing.publisher import Publisher
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.topics.topic import Topic as DriverTopic
@@ -253,13 +254,31 @@ def test_figures_without_metrics_come_from_the_rows(lake: Lake) -> None:
     table.check_all()
 
 
-def test_a_check_that_no_longer_fits_the_table_holds_the_rows(lake: Lake) -> None:
-    table = Branched(lake, "count(gone) > 0")
+@pytest.mark.parametrize("on_fail", ["Hold", "Publish"])
+def test_a_check_that_no_longer_fits_the_table_holds_the_rows(lake: Lake, on_fail: str) -> None:
+    table = Branched(lake, "count(gone) > 0", on_fail=on_fail)
     table.switch("staging")
     table.topic.ingest(1)
     held = table.follow()
-    assert held.state == "Held"
-    assert "'gone' is not a column of the table" in held.checks[0].values
+    assert (held.state, table.main, held.failures) == ("Held", 0, {"c0": 0})
+    assert "'gone' is not a column of the table" in held.message
+
+
+def test_rows_that_cannot_be_read_wait_although_failures_are_published(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = Branched(lake, "max(id) > 1000", on_fail="Publish", properties={"write.metadata.metrics.default": "none"})
+    table.switch("staging")
+    table.topic.ingest(1)
+    with monkeypatch.context() as outage:
+        outage.setattr(Checks, "sql", lambda _: ["assert_true(false, 'the store does not answer')"])
+        held = table.follow()
+    assert (held.state, held.rows, table.main) == ("Held", 10, 0)
+    assert "the rows that main lacks cannot be read" in held.message
+    assert "the store does not answer" in held.message
+    assert held.failures == {"c0": 0}
+    after = table.follow()
+    assert (after.state, table.main, after.failures, after.message) == ("Published", 10, {"c0": 1}, "")
 
 
 def test_a_fenced_driver_publishes_nothing(lake: Lake) -> None:

@@ -72,6 +72,17 @@ async def test_a_held_table_names_the_check_and_the_way_out() -> None:
     assert "heldSnapshot" not in status(live)["publish"]
 
 
+async def test_checks_without_a_result_hold_the_rows_although_failures_are_published() -> None:
+    live = await created(onFail="Publish")
+    cause = "the rows that main lacks cannot be read: Connection refused; the driver reads them again within a minute"
+    await report(live, "Held", FAILED, rows=30, since=1e9, snapshot=77, message=cause)
+    assert live.conditions()["Published"] == ("False", "ChecksFailed")
+    assert live.message("Published") == (
+        f"main stays, and rows land on branch staging, because the checks have no result: {cause}; or publish the rows without checks:"
+        " kubectl -n demo annotate --overwrite itopic flights firn.dev/publish=77"
+    )
+
+
 @pytest.mark.parametrize(
     ("state", "check", "condition"),
     [

@@ -29,8 +29,10 @@ from firn_spark.tables.swaps import read_back, short, swap
 
 log = structlog.get_logger()
 
+NO_RESULT = "the check has no result"
+
 AGAIN_SECONDS = 60.0
-"""Longest time between two looks at a table whose main another writer has changed."""
+"""Longest time between two looks at a table whose main another writer has changed, or whose waiting rows could not be read."""
 QUIET_SECONDS = 300.0
 """Longest time between two looks at a table whose main lacks nothing. Maintenance and replays commit to the branch, too."""
 
@@ -96,7 +98,15 @@ class Publisher:
     def _check(self, topic: Topic, publish: Publish, waiting: list[Any], since: int) -> None:
         state, last = topic.publishing, int(waiting[-1].snapshotId())
         rows = sum(map(_rows, waiting))
-        results = self._judge(topic, publish, waiting) if rows else ()
+        try:
+            results = self._judge(topic, publish, waiting) if rows else ()
+        except _UndecidedError as error:
+            # Only a check that is false may publish, also with onFail: Publish. An outage says nothing about the rows.
+            state.next_at = time.monotonic() + min(AGAIN_SECONDS, publish.every_ms / 1000)
+            held = self._report(topic, publish, "Held", since, rows, last, _without_result(publish))
+            state.report = held.model_copy(update={"message": str(error)})
+            log.warning("checks have no result: main of the table stays", topic=topic.job.topic, error=str(error))
+            return
         failed = [result.name for result in results if not result.passed]
         state.count(failed)
         if failed and publish.on_fail == "Hold":
@@ -114,13 +124,13 @@ class Publisher:
         self._report_published(topic, publish, results)
 
     def _judge(self, topic: Topic, publish: Publish, waiting: list[Any]) -> tuple[CheckResult, ...]:
-        """Return the result of each check. A check that cannot be evaluated fails, and rows still land."""
+        """Return the result of each check. Raises _UndecidedError if there is none."""
         table, figures = topic.table.java, topic.publishing.figures
         try:
             former = read_former_names(texts(table.properties()))
             checks = Checks(publish.checks, self._committer.schema(table), former)
         except InvalidSpecError as error:
-            return _failed(publish, f"it does not fit the table: {error}")
+            raise _UndecidedError(f"a check does not fit the table: {error}; correct the check") from error
         key = tuple(sorted(checks.fields))
         total = Figures()
         for snapshot in waiting:
@@ -134,7 +144,9 @@ class Publisher:
             try:
                 values = checks.read(self._spark, table, main, int(waiting[-1].snapshotId()))
             except JAVA_ERRORS as error:
-                return _failed(publish, f"the rows cannot be read: {short(error)}")
+                raise _UndecidedError(
+                    f"the rows that main lacks cannot be read: {short(error)}; the driver reads them again within a minute"
+                ) from error
         return checks.judge(values)
 
     def _follow(self, topic: Topic, publish: Publish, snapshot_id: int) -> None:
@@ -185,8 +197,12 @@ class Publisher:
         )
 
 
-def _failed(publish: Publish, problem: str) -> tuple[CheckResult, ...]:
-    return tuple(CheckResult(name=check.name, passed=False, values=problem) for check in publish.checks)
+class _UndecidedError(Exception):
+    """Checks have no result: they do not fit the table, or the rows cannot be read."""
+
+
+def _without_result(publish: Publish) -> tuple[CheckResult, ...]:
+    return tuple(CheckResult(name=check.name, passed=False, values=NO_RESULT) for check in publish.checks)
 
 
 def _rows(snapshot: Any) -> int:
