@@ -13,7 +13,9 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.publishing.checks import Checks
 from firn_spark.ingestion.publishing.publisher import Publisher
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
+from firn_spark.ingestion.topics.state import Publishing
 from firn_spark.ingestion.topics.topic import Topic as DriverTopic
+from firn_spark.tables.branches.statistics import Figures
 from firn_spark.tables.commits import newest
 from tests.integration.maintenance.lake import DAY, NOON, Lake, Topic, ago
 
@@ -252,6 +254,38 @@ def test_figures_without_metrics_come_from_the_rows(lake: Lake) -> None:
     table.topic.ingest(1)
     assert table.follow().checks[0].passed
     table.check_all()
+
+
+def test_a_check_reads_the_rows_of_new_commits_only(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[tuple[int | None, int]] = []
+    read = Checks.read
+
+    def counted(self: Checks, spark: Any, table: Any, after: int | None, until: int) -> Figures:
+        reads.append((after, until))
+        return read(self, spark, table, after, until)
+
+    monkeypatch.setattr(Checks, "read", counted)
+    check = "count(name) = 50 and min(id) = 10 and max(id) = 59 and null_share(at) = 0"
+    table = Branched(lake, check, properties={"write.metadata.metrics.default": "none"})
+    table.topic.ingest(1)
+    table.switch("staging")
+    table.topic.ingest(2)
+    assert table.follow().checks[0].values.startswith("count(name) = 20, min(id) = 10, max(id) = 29")
+    assert table.follow().checks[0].values.startswith("count(name) = 20, min(id) = 10, max(id) = 29")
+    assert len(reads) == 1
+    # A compaction adds no rows.
+    lake.run(table.topic.work(compaction=COMPACT))
+    table.topic.ingest(1)
+    assert table.follow().checks[0].values.startswith("count(name) = 30, min(id) = 10, max(id) = 39")
+    assert len(reads) == 2
+    assert reads[1][0] == reads[0][1]
+    table.driver.publishing = Publishing()  # as after a restart
+    table.topic.ingest(1)
+    assert table.follow().checks[0].values.startswith("count(name) = 40, min(id) = 10, max(id) = 49")
+    assert reads[2][0] == reads[0][0]
+    table.topic.ingest(1)
+    assert (table.follow().state, table.main) == ("Published", 60)
+    assert table.driver.publishing.looked_at is None
 
 
 @pytest.mark.parametrize("on_fail", ["Hold", "Publish"])

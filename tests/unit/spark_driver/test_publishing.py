@@ -150,11 +150,12 @@ def test_checks_may_use_former_names_of_columns() -> None:
     made = Checks([PublishCheck(name=f"c{n}", check=text) for n, text in enumerate(texts)], SCHEMA, former)
     assert sorted(made.fields) == [7, 8, 10]
     assert [each.partition(" AS ")[0] for each in made.sql()] == [
+        "count(*)",
         "count(`id`)",
+        "count(`place`.`depth`)",
+        "min(if(isnan(`place`.`depth`), null, `place`.`depth`))",
         "max(if(isnan(`place`.`depth`), null, `place`.`depth`))",
         "count(`any`)",
-        "min(if(isnan(`place`.`depth`), null, `place`.`depth`))",
-        "count(*)",
     ]
     with pytest.raises(InvalidSpecError, match="number"):
         checks("count(number) > 0")

@@ -32,6 +32,16 @@ class _Check:
     bound: BoundCheck
 
 
+@dataclass(frozen=True, slots=True)
+class _Read:
+    """A column that is read from rows."""
+
+    path: str
+    """In Spark's SQL."""
+    kind: types.Type | None
+    """The type if a check uses the smallest or the largest value."""
+
+
 class Checks:
     """The checks of a topic, bound to its table."""
 
@@ -65,6 +75,8 @@ class Checks:
         table = Schema.model_validate({"type": "struct", "schema-id": 0, "fields": list(leaves.values())})
         self.fields: dict[int, IcebergType | None] = dict.fromkeys(self._ids.values())
         self.fields |= {id: table.find_type(id) for id in leaves}
+        self.key = tuple(sorted((name, id, str(self.fields[id])) for name, id in self._ids.items()))
+        """Identifies the columns and their types: figures that were read for other ones do not answer the checks."""
 
     def values(self, figures: Figures) -> dict[str, Any] | None:
         """Return the aggregates of rows, None if the metrics do not have one of them."""
@@ -81,8 +93,8 @@ class Checks:
             return ColumnFigures()
         return figures.columns.get(self._ids[str(aggregate.column)], ColumnFigures())
 
-    def read(self, spark: Any, table: Any, after: int | None, until: int) -> dict[str, Any]:
-        """Return the aggregates of the rows that the snapshots after ``after`` up to ``until`` append, from the rows.
+    def read(self, spark: Any, table: Any, after: int | None, until: int) -> Figures:
+        """Return the figures of the rows that the snapshots after ``after`` up to ``until`` append, from the rows.
 
         Raises `JAVA_ERRORS`.
         """
@@ -96,18 +108,38 @@ class Checks:
                 row = frame.selectExpr(*self.sql()).collect()[0]
         finally:
             planned.close()
-        return dict(zip(self._aggregates, row, strict=True))
+        rows, *values = row
+        found, rest = {}, iter(values)
+        for id, column in self._columns().items():
+            nulls = rows - next(rest)
+            low, high = (next(rest), next(rest)) if column.kind is not None else (None, None)
+            found[id] = ColumnFigures(nulls, low, high, column.kind is not None)
+        return Figures(rows, found)
 
     def sql(self) -> list[str]:
-        """Return the aggregates in Spark's SQL, with the present names of columns."""
+        """Return the figures in Spark's SQL, with the present names of columns: the number of rows, and for each column the number of
+        values, the smallest and the largest one if a check uses them."""
+        found = ["count(*)"]
+        for column in self._columns().values():
+            found.append(f"count({column.path})")
+            if column.kind is not None:
+                value = _comparable(column.path, column.kind)
+                found += [f"min({value})", f"max({value})"]
+        return [f"{text} AS a{number}" for number, text in enumerate(found)]
+
+    def _columns(self) -> dict[int, "_Read"]:
+        """Return the columns that the checks need, by field id."""
         kinds = {text: kind for check in self._checks for text, kind in check.bound.types.items()}
-        paths = {
-            text: self._paths[str(each.column)] for text, each in self._aggregates.items() if each.column is not None
-        }
-        return [
-            f"{_sql(each, paths.get(text, []), kinds[text])} AS a{number}"
-            for number, (text, each) in enumerate(self._aggregates.items())
-        ]
+        found: dict[int, _Read] = {}
+        for text, aggregate in self._aggregates.items():
+            if aggregate.column is None:
+                continue
+            name = str(aggregate.column)
+            path = ".".join(f"`{part.replace('`', '``')}`" for part in self._paths[name])
+            bounded = aggregate.function in ("min", "max")
+            before = found.get(self._ids[name])
+            found[self._ids[name]] = _Read(path, kinds[text] if bounded else before.kind if before else None)
+        return found
 
     def judge(self, values: Values) -> tuple[CheckResult, ...]:
         """Return the result of each check. A check that is null passes, as in SQL."""
@@ -179,22 +211,15 @@ def _value(aggregate: Aggregate, rows: int, column: ColumnFigures) -> Any:
             return column.high
 
 
-def _sql(aggregate: Aggregate, path: Sequence[str], kind: types.Type) -> str:
-    if aggregate.column is None:
-        return "count(*)"
-    column = ".".join(f"`{part.replace('`', '``')}`" for part in path)
-    match aggregate.function:
-        case "count":
-            return f"count({column})"
-        case "null_share":
-            return f"count_if({column} is null) / count(*)"
+def _comparable(path: str, kind: types.Type) -> str:
+    """Return a column in Spark's SQL as the metrics of files have its values: times as numbers, and no NaN."""
     match str(kind):
         case "date":
-            column = f"unix_date({column})"
+            return f"unix_date({path})"
         case "timestamptz":
-            column = f"unix_micros({column})"
+            return f"unix_micros({path})"
         case "timestamp":
-            column = f"unix_micros(cast({column} AS timestamp))"
+            return f"unix_micros(cast({path} AS timestamp))"
         case "float" | "double":
-            column = f"if(isnan({column}), null, {column})"
-    return f"{aggregate.function}({column})"
+            return f"if(isnan({path}), null, {path})"
+    return path

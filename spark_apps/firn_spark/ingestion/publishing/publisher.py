@@ -18,6 +18,7 @@ from firn.tables.renames import read_former_names
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.publishing.checks import Checks
 from firn_spark.ingestion.publishing.following import FollowBranch
+from firn_spark.ingestion.topics.state import LookedAt
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.jvm import texts
 from firn_spark.tables.branches.landing import branch_of, unpublished
@@ -125,29 +126,37 @@ class Publisher:
 
     def _judge(self, topic: Topic, publish: Publish, waiting: list[Any]) -> tuple[CheckResult, ...]:
         """Return the result of each check. Raises _UndecidedError if there is none."""
-        table, figures = topic.table.java, topic.publishing.figures
+        table = topic.table.java
         try:
             former = read_former_names(texts(table.properties()))
             checks = Checks(publish.checks, self._committer.schema(table), former)
         except InvalidSpecError as error:
             raise _UndecidedError(f"a check does not fit the table: {error}; correct the check") from error
-        key = tuple(sorted(checks.fields))
-        total = Figures()
+        values = checks.values(self._figures(topic, checks, waiting))
+        assert values is not None, "the rows have the figures that the metrics lack"
+        return checks.judge(values)
+
+    def _figures(self, topic: Topic, checks: Checks, waiting: list[Any]) -> Figures:
+        """Return the figures of the waiting rows. Only the files of snapshots that came since the last look are read."""
+        table, before = topic.table.java, topic.publishing.looked_at
+        main, ids = waiting[0].parentId(), [int(snapshot.snapshotId()) for snapshot in waiting]
+        total, after = Figures(), main
+        if before is not None and (before.main, before.key) == (main, checks.key) and before.until in ids:
+            total, after = before.figures, before.until
+            waiting = waiting[ids.index(before.until) + 1 :]
+        new = Figures()
         for snapshot in waiting:
-            place = (int(snapshot.snapshotId()), key)
-            if place not in figures:
-                figures[place] = added(self._tables.jvm, table, snapshot, checks.fields)
-            total = total.plus(figures[place])
-        values = checks.values(total)
-        if values is None:
-            main = waiting[0].parentId()
+            new = new.plus(added(self._tables.jvm, table, snapshot, checks.fields))
+        if checks.values(new) is None:
             try:
-                values = checks.read(self._spark, table, main, int(waiting[-1].snapshotId()))
+                new = checks.read(self._spark, table, after, ids[-1])
             except JAVA_ERRORS as error:
                 raise _UndecidedError(
                     f"the rows that main lacks cannot be read: {short(error)}; the driver reads them again within a minute"
                 ) from error
-        return checks.judge(values)
+        total = total.plus(new)
+        topic.publishing.looked_at = LookedAt(main, ids[-1], checks.key, total)
+        return total
 
     def _follow(self, topic: Topic, publish: Publish, snapshot_id: int) -> None:
         """Let main follow the branch up to a snapshot."""
@@ -156,7 +165,7 @@ class Publisher:
         self._failpoints.reach("before-publish")
         change = FollowBranch(self._committer, self._tables.jvm, publish.branch, snapshot_id, topic.epoch)
         swap(topic.table.java, change, self._failpoints)
-        topic.publishing.figures.clear()
+        topic.publishing.looked_at = None
         self._failpoints.reach("after-publish")
 
     def _report_published(self, topic: Topic, publish: Publish, checks: tuple[CheckResult, ...] = ()) -> None:

@@ -4,7 +4,7 @@ import datetime
 import math
 import random
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -436,6 +436,18 @@ FAILED_LOOK = 60.0
 """Most seconds between two looks at the rows that main lacks, after failures."""
 
 
+@dataclass(frozen=True, slots=True)
+class LookedAt:
+    """The figures of the rows from main up to a snapshot. Later snapshots only add to them."""
+
+    main: int | None
+    """Snapshot of main then. None: main had none."""
+    until: int
+    key: Hashable
+    """The columns that were read."""
+    figures: Figures
+
+
 @dataclass(slots=True)
 class Publishing:
     """Main of the table, which follows the branch on which rows land."""
@@ -449,8 +461,8 @@ class Publishing:
     report: PublishProgress | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
     """Check -> how often it failed since the process started. Replaced, not changed."""
-    figures: dict[tuple[int, tuple[int, ...]], Figures] = field(default_factory=dict)
-    """Snapshot and columns -> the figures of the rows that it adds."""
+    looked_at: LookedAt | None = None
+    """The rows that main lacks, as far as they were read. None after a restart: they are then read again."""
 
     def count(self, failed: Iterable[str]) -> None:
         """Count checks that failed."""
