@@ -107,9 +107,9 @@ class Rounds:
         """Let main of a topic's table follow its branch, if that is due. Never raises: a failure is recorded on the topic."""
         try:
             self._publisher.publish(topic)
-            topic.publishing.succeeded()
+            topic.publishing.backoff.reset()
         except Exception as error:
-            topic.publishing.failed(time.monotonic())
+            topic.publishing.backoff.delay(time.monotonic())
             fail(topic, error)
 
     def _begin(self, topic: Topic) -> bool:

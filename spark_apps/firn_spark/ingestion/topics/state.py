@@ -316,31 +316,49 @@ class Fence:
 
 
 @dataclass(slots=True)
-class Attempts:
-    """Failures of the topic and its backoff."""
+class Backoff:
+    """The time of the next attempt after failures."""
 
     failures: int = 0
     """Failures since the last success."""
-    total: int = 0
-    """Failures since the process started."""
     next_at: float = 0.0
     """No attempt is made before this time (monotonic seconds)."""
+
+    def reset(self) -> None:
+        """Forget earlier failures."""
+        self.failures, self.next_at = 0, 0.0
+
+    def delay(self, now: float, most: float = BACKOFF_MOST) -> None:
+        """Count a failure, and put the next attempt off: at most ``most`` seconds, and a fifth more or less."""
+        self.failures += 1
+        self.wait(now, min(most, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12)))
+
+    def wait(self, now: float, seconds: float) -> None:
+        """Put the next attempt off for about ``seconds``, so that topics do not try at the same time."""
+        self.next_at = now + seconds * random.uniform(0.8, 1.2)
+
+
+@dataclass(slots=True)
+class Attempts(Backoff):
+    """Failures of the topic and its backoff."""
+
+    total: int = 0
+    """Failures since the process started."""
     error: FirnError | None = None
     round_failed: bool = False
     """True if the last failure was a round's: only a round can show that the cause is gone."""
 
     def succeeded(self) -> None:
         """Forget earlier failures."""
-        self.failures, self.next_at, self.error, self.round_failed = 0, 0.0, None, False
+        self.reset()
+        self.error, self.round_failed = None, False
 
     def failed(self, error: FirnError, now: float, *, in_round: bool) -> None:
         """Count a failure and back off."""
-        self.failures, self.total = self.failures + 1, self.total + 1
-        most = NOT_READY_MOST if isinstance(error, NotReadyError) else BACKOFF_MOST
-        delay = min(most, BACKOFF_FIRST * 2 ** min(self.failures - 1, 12))
+        self.total += 1
+        self.delay(now, NOT_READY_MOST if isinstance(error, NotReadyError) else BACKOFF_MOST)
         if isinstance(error, FencedError):
-            delay = FENCED_LOOK
-        self.next_at = now + delay * random.uniform(0.8, 1.2)
+            self.wait(now, FENCED_LOOK)
         self.error, self.round_failed = error, in_round
 
 
@@ -432,10 +450,6 @@ def _year_and_day(micros: int) -> str:
         return f"the year {1970 + int(days / 365.2425)}"
 
 
-FAILED_LOOK = 60.0
-"""Most seconds between two looks at the rows that main lacks, after failures."""
-
-
 @dataclass(frozen=True, slots=True)
 class LookedAt:
     """The figures of the rows from main up to a snapshot. Later snapshots only add to them."""
@@ -454,10 +468,8 @@ class Publishing:
 
     next_at: float = 0.0
     """When to look at the rows that main lacks (monotonic seconds)."""
-    not_before: float = 0.0
-    """After failures: when to look again at the earliest (monotonic seconds)."""
-    failed_attempts: int = 0
-    """Looks in a row that failed."""
+    backoff: Backoff = field(default_factory=Backoff)
+    """Of looks that failed. A look comes before rounds, so one that always fails would keep rows from landing."""
     report: PublishProgress | None = None
     failures: Mapping[str, int] = field(default_factory=dict)
     """Check -> how often it failed since the process started. Replaced, not changed."""
@@ -470,15 +482,6 @@ class Publishing:
         for name in failed:
             before[name] = before.get(name, 0) + 1
         self.failures = before
-
-    def succeeded(self) -> None:
-        """Forget earlier failures."""
-        self.not_before, self.failed_attempts = 0.0, 0
-
-    def failed(self, now: float) -> None:
-        """Back off. A look comes before rounds, so one that always fails would keep rows from landing."""
-        self.not_before = now + min(FAILED_LOOK, 2**self.failed_attempts - 1)
-        self.failed_attempts += 1
 
     def landed(self, rows: int, every_ms: int, now: float) -> None:
         """Record that rows landed on the branch at ``now`` (monotonic seconds)."""

@@ -301,7 +301,7 @@ class Topic:
         """Return whether a worker should look at the rows that main lacks at ``now`` (monotonic seconds)."""
         if self.job.publish is None or not self.prepared or self.job.suspended or self.removed or self.fenced:
             return False
-        return now >= max(self.publishing.next_at, self.publishing.not_before, self.attempts.next_at)
+        return now >= max(self.publishing.next_at, self.publishing.backoff.next_at, self.attempts.next_at)
 
     def was_prepared(self, *, complete: bool = True) -> None:
         """Record the end of a preparation. It ends the failure of a round only if no record waits for another round.
