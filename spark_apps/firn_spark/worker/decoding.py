@@ -18,10 +18,11 @@ from firn.tables.renames import former_names
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Identities, Numbers
 from firn_spark.worker.formats import arrays
+from firn_spark.worker.formats.by_writer import ByWriterSchema
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.keys import KeyColumns
 from firn_spark.worker.formats.registry import open_format
-from firn_spark.worker.formats.writer_schemas import WriterSchemas
+from firn_spark.worker.formats.writer_schemas import Reference, WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
 from firn_spark.worker.projections.projector import Projector
 from firn_spark.worker.projections.routing import Router, RouteValues
@@ -129,13 +130,7 @@ class Decoder:
 
     def decode(self, records: Fetched) -> Decoded:
         """Decode records of the topic. Raises SchemasNeededError if a schema is missing."""
-        excluded = _excluded(self._exclude, records)
-        forced = _listed(self._force_dead, records) & ~excluded
-        halted = self._beyond_halt(records)
-        left_out = excluded | halted
-        if left_out.any():
-            kept = np.flatnonzero(~left_out)
-            records, forced = records.select(kept), forced[kept]
+        records, forced, excluded = self._to_decode(records)
         records, forced, misrouted, unrouted = self._routed(records, forced)
 
         columns = self._format.decode(records)
@@ -176,7 +171,7 @@ class Decoder:
             table,
             dead,
             sorted_out.skipped,
-            int(np.count_nonzero(excluded & ~halted)),
+            excluded,
             tuple(sorted_out.halts),
             sample,
             columns.times,
@@ -185,6 +180,25 @@ class Decoder:
             _counted_by_partition(out, sorted_out.halts),
             unrouted,
         )
+
+    def missing(self, records: Fetched) -> tuple[list[Reference], list[Reference]]:
+        """Return the schemas of values, and those of keys, that `decode` would need. No value is decoded."""
+        records, forced, _ = self._to_decode(records)
+        records, *_ = self._routed(records, forced)
+        of_values = self._format.missing(records) if isinstance(self._format, ByWriterSchema) else []
+        return of_values, self._keys.missing(records) if self._keys is not None else []
+
+    def _to_decode(self, records: Fetched) -> tuple[Fetched, Numbers, int]:
+        """Return the records to decode, which of them are forced to be dead letters, and the number of records that are dead letters
+        already."""
+        excluded = _excluded(self._exclude, records)
+        forced = _listed(self._force_dead, records) & ~excluded
+        halted = self._beyond_halt(records)
+        left_out = excluded | halted
+        if left_out.any():
+            kept = np.flatnonzero(~left_out)
+            records, forced = records.select(kept), forced[kept]
+        return records, forced, int(np.count_nonzero(excluded & ~halted))
 
     def _filtered(self, arrays: Sequence[pa.Array], errors: dict[int, BadRecordError], forced: Numbers) -> Numbers:
         """Return which records the filter leaves out. It decides about rows only, and not about bad records."""

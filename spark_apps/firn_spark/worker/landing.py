@@ -18,7 +18,7 @@ import contextlib
 import ctypes
 import itertools
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TypedDict
@@ -31,7 +31,7 @@ from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder, Known
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writer_schemas import Reference, SchemasNeededError, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import MOST_NEEDED, Reference, SchemasNeededError, WriterSchemas
 from firn_spark.worker.projections.routing import RouteValues
 from firn_spark.worker.quality.rules import FailedRule
 
@@ -56,7 +56,8 @@ class Kind(StrEnum):
     DEAD_LETTERS_MISSING = "dead-letters-missing"
     """An empty object. The module's rules say what to do."""
     SCHEMAS_NEEDED = "schemas-needed"
-    """`NeededSchemas`: the task lacks schemas, and returns no other row for that topic. Land the range again with them."""
+    """`NeededSchemas`: the task lacks schemas of values, or of keys. It returns no row of another kind for that topic. Land the range
+    again with them."""
     DETOUR = "detour"
     """`Detour`: the task read partitions of the topic from brokers, because it could not read their bucket."""
     ERROR = "error"
@@ -258,6 +259,8 @@ class _Topic:
         self._writers: list[DataFileWriter] = []
         self._dead_writer: DataFileWriter | None = None
         self._outcome: tuple[Kind, str] | None = None
+        self._needed: dict[bool, set[Reference]] | None = None
+        """The schemas that the task lacks: those of values (False), and those of keys (True). None while it lacks none."""
         self._row_bytes = self._dead_bytes = 0
         with self._alone():
             self._decoder = Decoder(
@@ -276,14 +279,19 @@ class _Topic:
                 self._writers.append(self._dead_writer)
 
     def add(self, records: Fetched) -> None:
-        """Decode records and hold the rows until the next flush."""
+        """Decode records and hold the rows until the next flush. After the first missing schema, only look for other missing ones."""
         if self._outcome is not None:
             return
-        for portion in self._decoder.portions(records):
-            self._add(portion)
+        if self._needed is None:
+            for portion in self._decoder.portions(records):
+                self._add(portion)
+        if self._needed is not None:
+            with self._alone():
+                for of_keys, missing in zip((False, True), self._decoder.missing(records), strict=True):
+                    self._need(missing, of_keys=of_keys)
 
     def _add(self, records: Fetched) -> None:
-        if self._outcome is not None:
+        if self._outcome is not None or self._needed is not None:
             return
         with self._alone():
             decoded = self._decoder.decode(records)
@@ -357,7 +365,7 @@ class _Topic:
     def finish(self) -> None:
         """Write the decoded rows, and complete the files."""
         self.flush()
-        if self._outcome is None:
+        if self._outcome is None and self._needed is None:
             with self._alone():
                 if self._dead_writer is not None:
                     self._files += [(Kind.DEAD, file) for file in self._dead_writer.finish()]
@@ -375,6 +383,11 @@ class _Topic:
         """Return the result rows for the driver."""
         if self._outcome is not None:
             return [self._outcome]
+        if self._needed is not None:
+            found = ((of_keys, [*ids]) for of_keys, ids in self._needed.items() if ids)
+            return [
+                (Kind.SCHEMAS_NEEDED, json.dumps(NeededSchemas(ids=ids, of_keys=of_keys))) for of_keys, ids in found
+            ]
         return [*self._files, (Kind.STATS, json.dumps(self._stats))]
 
     @contextlib.contextmanager
@@ -383,11 +396,19 @@ class _Topic:
         try:
             yield
         except SchemasNeededError as error:
-            missing: NeededSchemas = {"ids": error.ids, "of_keys": error.of_keys}
-            self._end(Kind.SCHEMAS_NEEDED, missing)
+            self._need(error.ids, of_keys=error.of_keys)
         except Exception as error:
             failure: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
             self._end(Kind.ERROR, failure)
+
+    def _need(self, ids: Collection[Reference], *, of_keys: bool) -> None:
+        """Note missing schemas, `MOST_NEEDED` at most. The range has to land again, so its rows and files are deleted."""
+        if self._needed is None:
+            self._needed = {False: set(), True: set()}
+            self._forget_rows()
+            self.discard()
+        known = self._needed[of_keys]
+        known.update(itertools.islice((each for each in ids if each not in known), MOST_NEEDED - len(known)))
 
     def _end(self, kind: Kind, content: Mapping[str, object]) -> None:
         self._outcome = (kind, json.dumps(content))

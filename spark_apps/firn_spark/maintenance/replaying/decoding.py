@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 LETTERS_PER_TASK = 50_000
 MOST_REQUESTS = 10
-"""Times that tasks may report schemas which they need. Each time, they report up to 200."""
+"""Times that tasks may report schemas which they need. Each time, they report up to `MOST_NEEDED` of values, and of keys."""
 
 
 @dataclass(slots=True)

@@ -13,7 +13,7 @@ from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats import header_ids
 from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
 from firn_spark.worker.formats.framing import schema_ids
-from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal, SchemasNeededError, WriterSchemas
 
 
 def _to_open(schema: RecordSchema, number: int, writer: WriterSchema) -> RecordSchema:
@@ -92,10 +92,9 @@ class ByWriterSchema:
 
     def decode(self, records: Fetched) -> Columns:
         """Implement `Format.decode`. Raises SchemasNeededError."""
-        records, ids, bad = self._identified(records)
+        records, ids, bad, missing = self._identified(records)
         found = np.unique(ids).tolist()
-        known = self._formats.keys() | self._refusals.keys()
-        missing = [number for number in found if number >= 0 and number not in known]
+        missing += self._unknown(found)
         if missing:
             raise SchemasNeededError(missing)
         parts = [(np.flatnonzero(np.isin(ids, numbers)), numbers[0]) for numbers in self._alike(found)]
@@ -115,18 +114,29 @@ class ByWriterSchema:
         times = next((columns.times for _, columns in decoded if columns.times), {})
         return Columns(arrays, errors | bad, times, ids)
 
-    def _identified(self, records: Fetched) -> tuple[Fetched, Numbers, dict[int, BadRecordError]]:
-        """Return the records with their ids before the values, the ids (-1 without one), and the records whose header is wrong."""
+    def missing(self, records: Fetched) -> list[Reference]:
+        """Return the schemas that `decode` would need, without decoding anything."""
+        _, ids, _, missing = self._identified(records)
+        return missing + self._unknown(np.unique(ids).tolist())
+
+    def _unknown(self, ids: list[int]) -> list[Reference]:
+        known = self._formats.keys() | self._refusals.keys()
+        return [number for number in ids if number >= 0 and number not in known]
+
+    def _identified(self, records: Fetched) -> tuple[Fetched, Numbers, dict[int, BadRecordError], list[Reference]]:
+        """Return the records with their ids before the values, the ids (-1 without one), the records whose header is wrong, and the
+        GUIDs that are not known."""
         if self._id_in == "None":
             assert self._schema.schema_id is not None
-            return records, np.where(records.values.present, self._schema.schema_id, -1), {}
+            return records, np.where(records.values.present, self._schema.schema_id, -1), {}, []
         bad: dict[int, BadRecordError] = {}
+        missing: list[Reference] = []
         if self._id_in == "Header":
-            values, bad = header_ids.with_ids(records, self._header, self._schema.format, self._known)
+            values, bad, missing = header_ids.with_ids(records, self._header, self._schema.format, self._known)
             records = dataclasses.replace(records, values=values)
         ids = schema_ids(records.values)
         ids[list(bad)] = -1
-        return records, ids, bad
+        return records, ids, bad, missing
 
     def _alike(self, ids: list[int]) -> list[list[int]]:
         """Return lists of ids whose values are decoded together, because they have the same format."""

@@ -16,21 +16,21 @@ from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.decoders.protobuf import Bytes, skip_indexes
 from firn.model.jobs import SchemaFormat
 from firn_spark.worker.fetched import Fetched, Places
-from firn_spark.worker.formats.writer_schemas import Reference, Refusal, SchemasNeededError, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
 VALUE, KEY = "__value_schema_id", "__key_schema_id"
 """Names of the headers."""
 _ID, _GUID = 0, 1
 _LENGTHS = {_ID: 5, _GUID: 17}
+_NO_ID = b"\xff"
+"""Stands before a value while the id of its GUID is not known, so that its first bytes are not taken for an id."""
 
 
 def with_ids(
     records: Fetched, header: str, form: SchemaFormat, known: WriterSchemas
-) -> tuple[Places, dict[int, BadRecordError]]:
-    """Return the values as they would be with their ids in front, and the records whose header has no id.
-
-    Raises SchemasNeededError for GUIDs that are not in ``known``.
-    """
+) -> tuple[Places, dict[int, BadRecordError], list[Reference]]:
+    """Return the values as they would be with their ids in front, the records whose header has no id, and the GUIDs that are
+    not in ``known``. Records with these GUIDs have no id either."""
     encoded = records.headers.last(header).dictionary_encode()
     found: list[bytes | BadRecordError] = []
     missing: list[Reference] = []
@@ -39,8 +39,6 @@ def with_ids(
         if guid is not None and guid not in known:
             missing.append(guid)
         found.append(_prefix(content, header, form, known))
-    if missing:
-        raise SchemasNeededError(missing)
     places = encoded.indices.fill_null(len(found)).to_numpy(zero_copy_only=False)
     prefixes = pa.array([*(each if isinstance(each, bytes) else b"" for each in found), b""], pa.binary())
     bad = np.array([*(isinstance(each, BadRecordError) for each in found), False])
@@ -50,9 +48,9 @@ def with_ids(
         assert isinstance(error, BadRecordError)
         errors[index] = BadRecordError(error.code, error.stage, error.detail)
     if all(each == b"" or not isinstance(each, bytes) for each in found):
-        return records.values, errors
+        return records.values, errors, missing
     parts = [prefixes.take(pa.array(places)), records.values.to_arrow(), pa.scalar(b"", pa.binary())]
-    return Places.from_arrow(pc.call_function("binary_join_element_wise", parts)), errors
+    return Places.from_arrow(pc.call_function("binary_join_element_wise", parts)), errors, missing
 
 
 def _guid(content: bytes | None) -> str | None:
@@ -91,5 +89,7 @@ def _prefix(
     number = int.from_bytes(content[1:length]) if guid is None else known.get(guid)
     if isinstance(number, Refusal):
         return BadRecordError(number.code, Stage.DECODE, number.detail)
-    assert isinstance(number, int) or number is None
-    return b"" if number is None else bytes(1) + number.to_bytes(_LENGTHS[_ID] - 1) + rest
+    if number is None:
+        return _NO_ID
+    assert isinstance(number, int)
+    return bytes(1) + number.to_bytes(_LENGTHS[_ID] - 1) + rest

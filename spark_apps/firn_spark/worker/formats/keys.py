@@ -10,9 +10,10 @@ from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import header_ids
+from firn_spark.worker.formats.by_writer import ByWriterSchema
 from firn_spark.worker.formats.format import UNBOUNDED
 from firn_spark.worker.formats.registry import open_format
-from firn_spark.worker.formats.writer_schemas import SchemasNeededError, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import Reference, SchemasNeededError, WriterSchemas
 
 PLACE = "key"
 """Begins the path of an error in a key: ``$key.a``."""
@@ -37,12 +38,16 @@ class KeyColumns:
         found: Numbers = (keys.lengths() + self._format.row_bytes) / self._format.most_bytes
         return found
 
+    def missing(self, records: Fetched) -> list[Reference]:
+        """Return the schemas that `decode` would need."""
+        return self._format.missing(_as_values(records)) if isinstance(self._format, ByWriterSchema) else []
+
     def decode(self, records: Fetched) -> tuple[list[pa.Array], dict[int, BadRecordError]]:
         """Return the arrays of `firn.tables.rows.key_columns`, and the bad keys by index. Raises SchemasNeededError."""
         if self._format is None:
             return [records.keys.to_arrow()], {}
         try:
-            columns = self._format.decode(dataclasses.replace(records, values=records.keys))
+            columns = self._format.decode(_as_values(records))
         except SchemasNeededError as error:
             raise SchemasNeededError(error.ids, of_keys=True) from None
         errors = {index: _of_key(error, records, index) for index, error in columns.errors.items()}
@@ -50,6 +55,11 @@ class KeyColumns:
             return columns.arrays, errors
         (kind,) = self._schema.types
         return [pa.StructArray.from_arrays(columns.arrays, type=kind, mask=pa.array(~records.keys.present))], errors
+
+
+def _as_values(records: Fetched) -> Fetched:
+    """Return the records with their keys in place of values."""
+    return dataclasses.replace(records, values=records.keys)
 
 
 def _of_key(error: BadRecordError, records: Fetched, index: int) -> BadRecordError:

@@ -1,7 +1,7 @@
 """The schemas of writers that a task knows, and those that it needs.
 
-The driver gives the schemas to tasks. A task that needs another one stops (`SchemasNeededError`), and the driver requests
-it from the registry.
+The driver gives the schemas to tasks. A task that needs another one decodes no more (`SchemasNeededError`), and only finds
+which others it needs. The driver requests them from the registry.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,14 +24,14 @@ class Refusal:
 
 WriterSchemas = Mapping[Reference, WriterSchema | Refusal | int]
 """Schemas by their ids. A GUID has the id of its schema."""
-MOST_NEEDED = 200
-"""Most schemas that a task names at a time."""
+MOST_NEEDED = 1000
+"""Most schemas of values, and of keys, that a task names at a time."""
 
 
 class SchemasNeededError(Exception):
     """A task read values, or keys, whose schemas it does not have."""
 
     def __init__(self, ids: Iterable[Reference], *, of_keys: bool = False) -> None:
-        self.ids = [*ids][:MOST_NEEDED]
+        self.ids = [*ids]
         self.of_keys = of_keys
         super().__init__(f"the task needs the schemas {self.ids}")
