@@ -339,16 +339,22 @@ def skip_indexes(data: Bytes, expected: Sequence[int], message: str) -> None:
 
     Source: "Wire format" of Confluent Schema Registry.
     """
-    begun, end = data.at, len(data.data)
-    count = _index(data, begun, end)
-    if count > end - data.at:
-        raise BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, "the value ends too early")
-    indexes = [_index(data, begun, end) for _ in range(count)] or [0]
+    begun = data.at
+    indexes = read_indexes(data)
     if expected and indexes != [*expected]:
         raise data.bad(
             begun,
             f"the message indexes are {indexes[:8]}, and the table has columns for {message}; schema.message chooses another message",
         )
+
+
+def read_indexes(data: Bytes) -> list[int]:
+    """Return the message indexes that follow the id of a schema, and skip them. Raises BadRecordError."""
+    begun, end = data.at, len(data.data)
+    count = _index(data, begun, end)
+    if count > end - data.at:
+        raise BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, "the value ends too early")
+    return [_index(data, begun, end) for _ in range(count)] or [0]
 
 
 def _index(data: Bytes, begun: int, end: int) -> int:

@@ -427,6 +427,12 @@ class IngestJob(Contract):
         return 2 if any((*other_rows, schema.subject, *columns)) else 1
 
     @property
+    def registries(self) -> frozenset[str]:
+        """Return the names of the schema registries that read values and keys, and that decide about routes."""
+        of_route = self.route.values.subjects if self.route is not None else ()
+        return frozenset(subject.registry for subject in (*self.record_schema.subjects, *of_route))
+
+    @property
     def halts(self) -> bool:
         """Return whether ingestion may stop at a record. Each partition is then read in one task."""
         return self.on_bad_record == "Halt" or any(rule.on_fail == "Halt" for rule in self.quality_rules)

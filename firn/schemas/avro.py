@@ -157,6 +157,24 @@ def parse(text: str, references: Iterable[str] = (), *, nanoseconds: bool = Fals
     return parsed
 
 
+def full_name(text: str) -> str:
+    """Return the full name of the record of a schema; empty for another type, and for a text that is no schema."""
+    try:
+        value, level = _document(text), 0
+    except InvalidSpecError:
+        return ""
+    while isinstance(value, dict) and isinstance(value.get("type"), dict) and level < MOST_LEVELS:
+        value, level = value["type"], level + 1
+    if isinstance(value, str):  # the type of a reference
+        return "" if value in PRIMITIVES else value
+    if not isinstance(value, dict) or value.get("type") not in ("record", "error"):
+        return ""
+    name, space = value.get("name"), value.get("namespace")
+    if not isinstance(name, str):
+        return ""
+    return f"{space}.{name}" if "." not in name and space and isinstance(space, str) else name
+
+
 def _document(text: str) -> Any:
     if len(text) > MOST_TEXT:
         raise _bad_schema(f"the schema has {len(text)} characters; the most are {MOST_TEXT}")

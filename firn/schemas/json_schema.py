@@ -63,6 +63,16 @@ def columns(text: str, references: Mapping[str, str]) -> tuple[Column, ...]:
     return tuple(Column(name=name, type=str(kind), doc=docs.get(name)) for name, kind in found.fields)
 
 
+def title(text: str) -> str:
+    """Return the title of a schema, by which serializers name its record; empty without one, and for a text that is no schema."""
+    try:
+        document = _document(text)
+    except InvalidSpecError:
+        return ""
+    found = document.get("title") if isinstance(document, dict) else None
+    return found if isinstance(found, str) else ""
+
+
 def _document(text: str) -> Any:
     if len(text) > MOST_TEXT:
         raise _bad("", f"the schema has {len(text)} characters, more than {MOST_TEXT}; make it smaller")

@@ -3,17 +3,29 @@
 All tables of a topic must read the same value. So it has a schema of its own, which the operator makes of the schema of the topic.
 """
 
+import base64
 import json
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, SchemaFormat
-from firn.schemas import projections, protobuf
+from firn.model.jobs import (
+    Column,
+    ProjectedColumn,
+    Projection,
+    RecordSchema,
+    SchemaFormat,
+    Subject,
+    WriterSchema,
+)
+from firn.schemas import avro, descriptors, json_schema, protobuf
 from firn.tables import types
 from firn.tables.types import Type
 
 PLACE = "spec.routes.by"
+MESSAGE = "message"
+"""The source of a value that is the full name of the record's message, as the schema of its writer has it."""
 _KINDS = ("string", "int", "long", "boolean", "uuid")
 """Types of fields whose values have one form as text."""
 _BINARY = (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
@@ -26,7 +38,11 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
 
     Raises InvalidSpecError (BadRoute).
     """
-    projection = Projection(columns=(ProjectedColumn(name="route", type="string", source=by, cast="string"),))
+    if by == MESSAGE:
+        if schema.subject is None:
+            raise InvalidSpecError(f"{PLACE}: message needs a schema with registry", reason=Reason.BAD_ROUTE)
+        return message_schema(schema.format, schema.subject.registry, schema.subject.id_in)
+    projection = _projection(by)
     if not by.startswith("$."):
         return RecordSchema(format=SchemaFormat.RAW, projection=projection)
     path = by.removeprefix("$.").split(".")
@@ -56,6 +72,44 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
     return RecordSchema(format=SchemaFormat.JSON, fields=(field,), projection=projection)
 
 
+def message_schema(form: SchemaFormat, registry: str, id_in: Literal["Payload", "Header", "None"]) -> RecordSchema:
+    """Return the schema that reads the names of messages. It has no subject of its own: an id of any subject of the registry has a name.
+
+    Raises InvalidSpecError (BadRoute).
+    """
+    if id_in == "None":
+        raise InvalidSpecError(
+            f"{PLACE}: message needs the id of a schema in each record, and the schema has registry.idIn: None; set idIn: Payload or"
+            " Header, or by: header:NAME or key",
+            reason=Reason.BAD_ROUTE,
+        )
+    subject = Subject(registry=registry, name="", id_in=id_in)
+    return RecordSchema(format=form, framing="Registry", subject=subject, projection=_projection(MESSAGE))
+
+
+def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int, ...], str]:
+    """Return the full names of the messages of a schema, by their message indexes. Avro and JSON have one name, without indexes.
+
+    A schema without a name, or with a text that is no schema, has none. An id never gets another schema, so its names stay.
+    """
+    match form:
+        case SchemaFormat.PROTOBUF:
+            try:
+                declared = descriptors.read(base64.b64decode(writer.descriptors))
+            except (ValueError, InvalidSpecError):
+                return {}
+            return {indexes: name for name, indexes in declared.indexes.items() if indexes}
+        case SchemaFormat.AVRO:
+            name = avro.full_name(writer.text)
+        case _:
+            name = json_schema.title(writer.text)
+    return {(): name} if name else {}
+
+
+def _projection(by: str) -> Projection:
+    return Projection(columns=(ProjectedColumn(name="route", type="string", source=by, cast="string"),))
+
+
 def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
     """Check that two results of `value_schema` read the same value of each record. Raises InvalidSpecError (BadRoute).
 
@@ -64,6 +118,12 @@ def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
     """
     if before == after:
         return  # the usual case, without parsing schemas
+    if by == MESSAGE:
+        raise InvalidSpecError(
+            f"{PLACE}: the routes read the message with the registry, format and idIn of the contract in force, and these cannot change: a"
+            " record could go to two tables, or to none; restore the schema, or create the IcebergTopic again with other table names",
+            reason=Reason.BAD_ROUTE,
+        )
     if SchemaFormat.JSON in (before.format, after.format):
         if before.fields != after.fields:
             path = by.removeprefix("$.").split(".")
@@ -110,8 +170,3 @@ def _nested(members: list[str], kind: str) -> str:
     for name in reversed(members):
         kind = f"struct<{name}: {kind}>"
     return kind
-
-
-def reads_field(by: str) -> bool:
-    """Return whether a source is a field of the value, and not a part of the Kafka record."""
-    return by not in projections.BYTES and not by.startswith(projections.HEADER)

@@ -77,6 +77,8 @@ class Registries:
     def schema(self, wanted: RecordSchema, number: int) -> WriterSchema | Refusal:
         """Return the schema with an id, or why values of the topic with this id are bad records. ``wanted`` is the topic's schema.
 
+        If the name of its subject is empty, the schema may belong to any subject.
+
         Raises InvalidSpecError if the settings lack the registry, NotReadyError if the registry does not have the schema yet,
         AccessDeniedError, and UnavailableError.
         """
@@ -88,7 +90,7 @@ class Registries:
         if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
             problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
             return Refusal(Code.UNKNOWN_SCHEMA, problem)
-        if isinstance(found, _Kept) and subject not in found.subjects:
+        if isinstance(found, _Kept) and subject and subject not in found.subjects:
             subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
             foreign = of_others(registry, number, subjects, subject)
             if foreign is not None:

@@ -22,7 +22,7 @@ from firn_spark.worker.formats.by_writer import ByWriterSchema
 from firn_spark.worker.formats.format import Times
 from firn_spark.worker.formats.keys import KeyColumns
 from firn_spark.worker.formats.registry import open_format
-from firn_spark.worker.formats.writer_schemas import Reference, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import Readers, Reference, WriterSchemas
 from firn_spark.worker.kafka_columns import id_column, kafka_columns, shaped
 from firn_spark.worker.projections.projector import Projector
 from firn_spark.worker.projections.routing import Router, RouteValues
@@ -66,11 +66,13 @@ class Decoded:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The known schemas of values in a registry, those of keys, and the salts of digests by name."""
+    """The known schemas of values in a registry, those of keys, the salts of digests by name, and the schemas that decide about
+    routes."""
 
     writer_schemas: WriterSchemas = field(default_factory=dict)
     key_schemas: WriterSchemas = field(default_factory=dict)
     salts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+    route_schemas: WriterSchemas = field(default_factory=dict)
 
 
 class Decoder:
@@ -106,7 +108,9 @@ class Decoder:
         known = known or Known()
         self._format = open_format(job.record_schema, known.writer_schemas)
         self._projector = None if job.record_schema.projection is None else Projector(job.record_schema, known.salts)
-        self._router = Router(job.route, route_values or RouteValues()) if job.route is not None else None
+        self._router = None
+        if job.route is not None:
+            self._router = Router(job.route, route_values or RouteValues(), known.route_schemas)
         self._keys = KeyColumns(job.record_schema.key, known.key_schemas) if job.record_schema.key is not None else None
         # The rules of an earlier contract name a renamed column as it was before.
         earlier = former_names(columns, job.record_schema.renames)
@@ -181,12 +185,14 @@ class Decoder:
             unrouted,
         )
 
-    def missing(self, records: Fetched) -> tuple[list[Reference], list[Reference]]:
-        """Return the schemas of values, and those of keys, that `decode` would need. No value is decoded."""
+    def missing(self, records: Fetched) -> Mapping[Readers, list[Reference]]:
+        """Return the schemas that `decode` would need. No value is decoded."""
         records, forced, _ = self._to_decode(records)
+        if self._router is not None and (of_routes := self._router.missing(records)):
+            return {"routes": of_routes}  # Other tables may have the records, and need other schemas.
         records, *_ = self._routed(records, forced)
         of_values = self._format.missing(records) if isinstance(self._format, ByWriterSchema) else []
-        return of_values, self._keys.missing(records) if self._keys is not None else []
+        return {"values": of_values, "keys": self._keys.missing(records) if self._keys is not None else []}
 
     def _to_decode(self, records: Fetched) -> tuple[Fetched, Numbers, int]:
         """Return the records to decode, which of them are forced to be dead letters, and the number of records that are dead letters

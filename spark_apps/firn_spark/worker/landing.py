@@ -31,7 +31,7 @@ from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder, Known
 from firn_spark.worker.fetched import Fetched, Identities
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writer_schemas import MOST_NEEDED, Reference, SchemasNeededError, WriterSchemas
+from firn_spark.worker.formats.writer_schemas import MOST_NEEDED, Readers, Reference, SchemasNeededError, WriterSchemas
 from firn_spark.worker.projections.routing import RouteValues
 from firn_spark.worker.quality.rules import FailedRule
 
@@ -90,10 +90,10 @@ class TaskStats(TypedDict):
 
 
 class NeededSchemas(TypedDict):
-    """Ids and GUIDs of schemas that values name, or keys, and that the task does not have."""
+    """Ids and GUIDs of schemas that records name, and that the task does not have."""
 
     ids: list[Reference]
-    of_keys: bool
+    reader: Readers
 
 
 class Detour(TypedDict):
@@ -129,7 +129,8 @@ class TopicLanding:
     ``exclude`` lists records that are dead letters already, because a crash came between the two tables' commits. They
     make no row and no second dead letter. Another record with the same offset lands. ``force_dead`` records become dead
     letters whatever they hold (resume: skip). ``writer_schemas`` are the known schemas of values in a registry,
-    ``key_schemas`` those of keys. ``rows_only``: bad records are skipped, because they are dead letters already.
+    ``key_schemas`` those of keys, ``route_schemas`` those that decide about routes. ``rows_only``: bad records are skipped,
+    because they are dead letters already.
     """
 
     job: IngestJob
@@ -141,6 +142,7 @@ class TopicLanding:
     salts: Mapping[str, bytes] = field(default_factory=dict, repr=False)
     """The salts of digests that could be read, by name. They must not be in a message."""
     key_schemas: WriterSchemas = field(default_factory=dict)
+    route_schemas: WriterSchemas = field(default_factory=dict)
     rows_only: bool = False
 
 
@@ -259,8 +261,8 @@ class _Topic:
         self._writers: list[DataFileWriter] = []
         self._dead_writer: DataFileWriter | None = None
         self._outcome: tuple[Kind, str] | None = None
-        self._needed: dict[bool, set[Reference]] | None = None
-        """The schemas that the task lacks: those of values (False), and those of keys (True). None while it lacks none."""
+        self._needed: dict[Readers, set[Reference]] | None = None
+        """The schemas that the task lacks. None while it lacks none."""
         self._row_bytes = self._dead_bytes = 0
         with self._alone():
             self._decoder = Decoder(
@@ -268,7 +270,7 @@ class _Topic:
                 ingested_at=ingested_at,
                 exclude=landing.exclude,
                 force_dead=landing.force_dead,
-                known=Known(landing.writer_schemas, landing.key_schemas, landing.salts),
+                known=Known(landing.writer_schemas, landing.key_schemas, landing.salts, landing.route_schemas),
                 rows_only=landing.rows_only,
                 route_values=route_values,
             )
@@ -287,8 +289,8 @@ class _Topic:
                 self._add(portion)
         if self._needed is not None:
             with self._alone():
-                for of_keys, missing in zip((False, True), self._decoder.missing(records), strict=True):
-                    self._need(missing, of_keys=of_keys)
+                for reader, missing in self._decoder.missing(records).items():
+                    self._need(reader, missing)
 
     def _add(self, records: Fetched) -> None:
         if self._outcome is not None or self._needed is not None:
@@ -384,10 +386,8 @@ class _Topic:
         if self._outcome is not None:
             return [self._outcome]
         if self._needed is not None:
-            found = ((of_keys, [*ids]) for of_keys, ids in self._needed.items() if ids)
-            return [
-                (Kind.SCHEMAS_NEEDED, json.dumps(NeededSchemas(ids=ids, of_keys=of_keys))) for of_keys, ids in found
-            ]
+            found = ((reader, [*ids]) for reader, ids in self._needed.items() if ids)
+            return [(Kind.SCHEMAS_NEEDED, json.dumps(NeededSchemas(ids=ids, reader=reader))) for reader, ids in found]
         return [*self._files, (Kind.STATS, json.dumps(self._stats))]
 
     @contextlib.contextmanager
@@ -396,18 +396,18 @@ class _Topic:
         try:
             yield
         except SchemasNeededError as error:
-            self._need(error.ids, of_keys=error.of_keys)
+            self._need(error.reader, error.ids)
         except Exception as error:
             failure: TaskError = {"type": type(error).__name__, "message": str(error)[:_MESSAGE_LIMIT]}
             self._end(Kind.ERROR, failure)
 
-    def _need(self, ids: Collection[Reference], *, of_keys: bool) -> None:
+    def _need(self, reader: Readers, ids: Collection[Reference]) -> None:
         """Note missing schemas, `MOST_NEEDED` at most. The range has to land again, so its rows and files are deleted."""
         if self._needed is None:
-            self._needed = {False: set(), True: set()}
+            self._needed = {"values": set(), "keys": set(), "routes": set()}
             self._forget_rows()
             self.discard()
-        known = self._needed[of_keys]
+        known = self._needed[reader]
         known.update(itertools.islice((each for each in ids if each not in known), MOST_NEEDED - len(known)))
 
     def _end(self, kind: Kind, content: Mapping[str, object]) -> None:

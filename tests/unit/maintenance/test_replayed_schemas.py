@@ -1,15 +1,24 @@
 """A replay decodes only letters whose schema ingestion would accept."""
 
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from firn.decoders.bad_records import Code
-from firn.model.jobs import RecordSchema, RegistryConnection, Subject, WriterSchema
+from firn.model.jobs import RecordSchema, RegistryConnection, Route, SchemaFormat, Subject, WriterSchema
 from firn.schema_registry import MOST_ID, Registered
+from firn.schemas.other_clients import Followed
+from firn.schemas.routes import message_schema
+from firn.tables import rows
+from firn_spark.maintenance.replaying import decoding
+from firn_spark.maintenance.replaying.decoding import Decoding
 from firn_spark.schemas import registries
 from firn_spark.schemas.registries import Registries
 from firn_spark.worker.formats.writer_schemas import Refusal
+from tests.unit.spark import tables
+from tests.unit.spark.records import batch, job
 
 WANTED = RecordSchema(format="Avro", framing="Registry", subject=Subject(registry="main", name="orders-value"))
 WRITER = WriterSchema(text='"string"')
@@ -56,3 +65,46 @@ def test_schemas_of_the_topics_subject_are_used(replaying: Registries, number: i
 )
 def test_letters_of_other_schemas_stay_at_once(replaying: Registries, reference: Any, problem: str) -> None:
     assert replaying.find(WANTED, reference) == Refusal(Code.UNKNOWN_SCHEMA, problem)
+
+
+class Letters:
+    """Spark with the letters of a topic. A task decodes them in this process."""
+
+    def __init__(self, *values: bytes) -> None:
+        self._values = values
+        self._found: list[Any] = []
+
+    def selectExpr(self, *_: str) -> "Letters":
+        return self
+
+    def coalesce(self, _: int) -> "Letters":
+        return self
+
+    def mapInArrow(self, work: Any, _: str) -> "Letters":
+        batches = work(iter([batch(self._values, topic=["t"] * len(self._values))]))
+        self._found = [tuple(row.values()) for output in batches for row in output.to_pylist()]
+        return self
+
+    def collect(self) -> list[Any]:
+        return self._found
+
+
+def test_a_letter_stays_if_its_schema_now_names_the_message_of_a_route(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "texts", dict)
+    route = Route(values=message_schema(SchemaFormat.AVRO, "main", "Payload"), before=("Order",), otherwise="Table")
+    made = job().model_copy(update={"route": route})
+    columns = {each.name: each.type for each in rows.columns_of_table(made.record_schema, made.table)}
+    catalog: Any = SimpleNamespace(
+        followed=lambda *_: Followed(), columns=lambda _: columns, spec=lambda _: tables.table_of(made, tmp_path)
+    )
+    table: Any = SimpleNamespace(properties=dict, name=lambda: "lake.n.t")
+    names = {1: "Order", 2: "Visit"}
+    schemas = {number: WriterSchema(text=f'{{"type": "record", "name": "{name}"}}') for number, name in names.items()}
+    found: Any = SimpleNamespace(
+        find=lambda _, number: schemas.get(number, Refusal(Code.UNKNOWN_SCHEMA, "unknown")),
+    )
+    spark = Letters(*(b"\0" + number.to_bytes(4) for number in (1, 2, 9)))
+    result = Decoding(spark, catalog, table, made, 1).run(spark, 3, table, found)
+    assert (result.rows, dict(result.codes)) == (1, {"UnknownSchema": 1})

@@ -236,5 +236,5 @@ def test_a_task_names_the_schemas_of_keys_that_it_needs(tmp_path: Any) -> None:
     plan = LandingPlan({"t": TopicLanding(job, tables.table_of(job, tmp_path))}, ingested_at=0)
     batch = records.batch([b'{"n": 1}'], key=[b"\0\0\0\0\1\x02"])
     assert dict(tables.results(land(iter([batch]), plan))["t"]) == {
-        Kind.SCHEMAS_NEEDED: [{"ids": [1], "of_keys": True}]
+        Kind.SCHEMAS_NEEDED: [{"ids": [1], "reader": "keys"}]
     }

@@ -482,9 +482,9 @@ def test_tables_of_one_topic_get_the_same_records_and_decode_the_value_once(
     decoded = []
     once = RouteValues.of
 
-    def counted(self: Any, records: Any, wanted: Any) -> Any:
+    def counted(self: Any, *given: Any) -> Any:
         before = self._last
-        found = once(self, records, wanted)
+        found = once(self, *given)
         decoded.append(self._last is not before)
         return found
 

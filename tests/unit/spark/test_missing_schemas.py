@@ -36,7 +36,7 @@ def needed(tmp_path: Any, batches: Sequence[pa.RecordBatch], of: IngestJob | Non
 def test_all_blocks_of_a_slice_are_searched(tmp_path: Any) -> None:
     batches = [records.batch([narrow(1), narrow(100 + block)]) for block in range(20)]
     found = needed(tmp_path, batches, writer_schemas={1: writer(NARROW)})
-    assert found == {Kind.SCHEMAS_NEEDED: [{"ids": [*range(100, 120)], "of_keys": False}]}
+    assert found == {Kind.SCHEMAS_NEEDED: [{"ids": [*range(100, 120)], "reader": "values"}]}
     assert not [*tmp_path.rglob("*.parquet")]
     known = {number: writer(NARROW) for number in (1, *range(100, 120))}
     assert needed(tmp_path, batches, writer_schemas=known)[Kind.STATS][0]["rows"] == 40
@@ -46,7 +46,7 @@ def test_schemas_of_values_and_keys_are_named_together(tmp_path: Any) -> None:
     key = KeySchema(columns="Flat", fields=schema(("k", "long")).fields, decoding=schema(("k", "long")))
     batches = [records.batch([narrow(number)], key=[narrow(50 + number)]) for number in (1, 2)]
     assert needed(tmp_path, batches, job(key=key)) == {
-        Kind.SCHEMAS_NEEDED: [{"ids": [1, 2], "of_keys": False}, {"ids": [51, 52], "of_keys": True}]
+        Kind.SCHEMAS_NEEDED: [{"ids": [1, 2], "reader": "values"}, {"ids": [51, 52], "reader": "keys"}]
     }
 
 
@@ -57,14 +57,14 @@ def test_guids_and_ids_of_headers_are_named_together(tmp_path: Any) -> None:
     of = job(subject=subject.model_copy(update={"id_in": "Header"}))
     headers = [by_guid(GUID), by_id(4), []]
     batches = [records.batch([bytes(9), b"\2", narrow(5)], headers=headers)]
-    assert needed(tmp_path, batches, of) == {Kind.SCHEMAS_NEEDED: [{"ids": [str(GUID), 4, 5], "of_keys": False}]}
+    assert needed(tmp_path, batches, of) == {Kind.SCHEMAS_NEEDED: [{"ids": [str(GUID), 4, 5], "reader": "values"}]}
 
 
 def test_records_that_are_dead_letters_already_need_no_schema(tmp_path: Any) -> None:
     batch = records.batch([narrow(1), narrow(2), narrow(3)])
     exclude = {0: {2: {records.fetched([narrow(1), narrow(2), narrow(3)]).identity(2)}}}
     found = needed(tmp_path, [batch], exclude=exclude)
-    assert found == {Kind.SCHEMAS_NEEDED: [{"ids": [1, 2], "of_keys": False}]}
+    assert found == {Kind.SCHEMAS_NEEDED: [{"ids": [1, 2], "reader": "values"}]}
 
 
 def test_bytes_that_are_no_ids_make_a_bounded_report(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:

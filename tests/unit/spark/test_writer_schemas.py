@@ -104,7 +104,7 @@ def test_a_task_reports_missing_schemas_and_writes_no_file(tmp_path: Any) -> Non
         return tables.results(land(iter([records.batch([value(1, NARROW, a=4), value(2, NARROW, a=5)])]), plan))["t"]
 
     result = landed({1: writer(NARROW)})
-    assert dict(result) == {Kind.SCHEMAS_NEEDED: [{"ids": [2], "of_keys": False}]}
+    assert dict(result) == {Kind.SCHEMAS_NEEDED: [{"ids": [2], "reader": "values"}]}
     result = landed({1: writer(NARROW), 2: writer(NARROW)})
     assert result["stats"][0]["rows"] == 2
 

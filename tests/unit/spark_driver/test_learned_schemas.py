@@ -172,6 +172,13 @@ def test_a_subject_may_get_a_known_schema_late(answers: Answers, clock: Clock) -
     assert isinstance(asking.schema(wanted(), 7), WriterSchema)
 
 
+def test_a_route_reads_the_schemas_of_all_subjects(answers: Answers) -> None:
+    answers.add(7, id="int")
+    answers.subjects_of[7] = frozenset({"refunds-value"})
+    route = wanted(subject=Subject(registry="main", name=""))
+    assert isinstance(registries().schema(route, 7), WriterSchema)
+
+
 def test_a_registry_that_names_no_subject_refuses_no_schema(answers: Answers) -> None:
     answers.add(7, id="int")
     answers.subjects_of[7] = frozenset()

@@ -20,7 +20,7 @@ from firn_spark.tables import dead_letters
 from firn_spark.worker.fetching.access import Bucket, access
 from firn_spark.worker.fetching.slices import Slice
 from firn_spark.worker.formats.format import Times
-from firn_spark.worker.formats.writer_schemas import Reference
+from firn_spark.worker.formats.writer_schemas import Readers, Reference
 from firn_spark.worker.landing import (
     RESULT_DDL,
     Detour,
@@ -69,6 +69,8 @@ class TopicResult:
     """Schemas of values that tasks do not have."""
     key_schemas_needed: set[Reference] = field(default_factory=set)
     """Schemas of keys that tasks do not have."""
+    route_schemas_needed: set[Reference] = field(default_factory=set)
+    """Schemas that decide about routes, and that tasks do not have."""
     error: str | None = None
     ingested_at: int = 0
     """The time that the tasks wrote into dead letters; microseconds since 1970."""
@@ -86,7 +88,7 @@ class TopicResult:
                 self.dead_letters_missing = True
             case Kind.SCHEMAS_NEEDED:
                 needed: NeededSchemas = json.loads(text)
-                (self.key_schemas_needed if needed["of_keys"] else self.schemas_needed).update(needed["ids"])
+                self._needed_by(needed["reader"]).update(needed["ids"])
             case Kind.STATS:
                 self._add_stats(json.loads(text))
             case Kind.DETOUR:
@@ -96,6 +98,15 @@ class TopicResult:
             case Kind.ERROR:
                 problem = json.loads(text)
                 self.error = f"{problem['type']}: {problem['message']}"
+
+    def _needed_by(self, reader: Readers) -> set[Reference]:
+        match reader:
+            case "values":
+                return self.schemas_needed
+            case "keys":
+                return self.key_schemas_needed
+            case "routes":
+                return self.route_schemas_needed
 
     def _add_stats(self, stats: TaskStats) -> None:
         self.rows += stats["rows"]
@@ -120,8 +131,8 @@ class TopicResult:
 
     @property
     def needs_schemas(self) -> bool:
-        """True if tasks need schemas of values or keys, and have written no files."""
-        return bool(self.schemas_needed or self.key_schemas_needed)
+        """True if tasks need schemas, and have written no files."""
+        return bool(self.schemas_needed or self.key_schemas_needed or self.route_schemas_needed)
 
     @property
     def landed(self) -> bool:
@@ -160,6 +171,7 @@ class LandingJobs:
 
     def run(self, planned: Plan) -> dict[str, TopicResult]:
         """Read and write the planned ranges. Raises as Spark does, and NotReadyError for a salt that cannot be read."""
+        let_routes_ask_again(planned, time.monotonic())
         moment = dead_letters.moment((topic.letters.landed for topic in planned), dead_letters.now())
         landings: dict[str, TopicLanding] = {}
         for topic in planned:
@@ -173,6 +185,7 @@ class LandingJobs:
                 salts=read_salts(self._salts, topic.adapted_job.record_schema.salts),
                 writer_schemas=topic.reading.writers.known(time.monotonic()),
                 key_schemas=topic.reading.key_writers.known(time.monotonic()),
+                route_schemas=topic.route_schemas.known(),
             )
         plan = LandingPlan(landings, moment, self._buffer_bytes)
         results = self._results(planned, plan)
@@ -223,6 +236,19 @@ class LandingJobs:
 
     def _connection(self, planned: Plan) -> Any:
         return self._kafkas(next(iter(planned)).job.profile).connection
+
+
+def let_routes_ask_again(planned: Plan, now: float) -> None:
+    """Let topics ask again at ``now`` (monotonic seconds) for schemas that the registry did not have, and that decide about routes.
+
+    All tables of such a topic are in the round, and so at the same offsets.
+    """
+    for topic in planned:
+        route = topic.job.route
+        if route is not None and not route.match:
+            tables = sum(other.route_schemas is topic.route_schemas for other in planned)
+            if tables == len(route.before) + 1:
+                topic.route_schemas.forget_refusals(now)
 
 
 def needs_spark_source(planned: Plan) -> bool:

@@ -1,5 +1,6 @@
 """Preparation of a topic: load or create its table, read the position from the table, and claim the table."""
 
+import functools
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from firn.model.errors import CommitConflictError, ConflictError, FirnError, Not
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
 from firn.schemas.other_clients import followed_schema
+from firn.schemas.routes import MESSAGE
 from firn.schemas.versions import read_versions
 from firn.tables.table_properties import MAIN
 from firn_spark.credentials import read_salts
@@ -21,6 +23,7 @@ from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
+from firn_spark.ingestion.topics.route_schemas import SharedRouteSchemas
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import TableColumns
@@ -54,6 +57,7 @@ class Preparation:
     ) -> None:
         """``salts`` are the files of salts by name."""
         self._salts = salts
+        self._route_schemas = SharedRouteSchemas()
         self._registries = registries
         self._spark = spark
         self._tables = tables
@@ -143,7 +147,15 @@ class Preparation:
         ends = self._kafkas(topic.job.profile).ends({topic.job.topic: live.partitions})
         return offsets_of(ends[topic.job.topic])
 
+    def _learn_routes(self, topic: Topic) -> None:
+        """Request the schemas by which the routes of the topic decide. Raises as `Registries.schema`."""
+        job = topic.job
+        if job.route is not None and job.route.by == MESSAGE:
+            topic.route_schemas = self._route_schemas.of(job)
+            topic.route_schemas.learn(functools.partial(self._registries.find, job.route.values), time.monotonic())
+
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
+        self._learn_routes(topic)
         if not topic.job.record_schema.subjects:
             found = self._read(topic, lambda: self._ensure(topic))
             # The table may have other names than the contract, because the operator renames columns before it writes the contract.

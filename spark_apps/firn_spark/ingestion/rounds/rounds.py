@@ -244,9 +244,10 @@ class Rounds:
         reading = topic.reading
         reading.writers.needed |= result.schemas_needed
         reading.key_writers.needed |= result.key_schemas_needed
+        topic.route_schemas.need(result.route_schemas_needed)
         reading.repeats += 1
         topic.prepared = False
-        known = len(reading.writers.schemas) + len(reading.key_writers.schemas)
+        known = len(reading.writers.schemas) + len(reading.key_writers.schemas) + len(topic.route_schemas.known())
         if reading.repeats > MOST_REPEATS:
             fail(
                 topic,

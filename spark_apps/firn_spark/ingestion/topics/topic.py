@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from firn.model.errors import FencedError, FirnError
 from firn.model.jobs import IngestJob, RecordSchema
 from firn.model.progress import Cause, Gap, HaltedAt, Offsets, View
+from firn_spark.ingestion.topics.route_schemas import RouteSchemas
 from firn_spark.ingestion.topics.state import (
     CONTESTED_FRESHNESS,
     Attempts,
@@ -44,6 +45,8 @@ class Topic:
     totals: Totals = field(default_factory=Totals)
     publishing: Publishing = field(default_factory=Publishing)
     recent: Recent = field(default_factory=Recent)
+    route_schemas: RouteSchemas = field(default_factory=RouteSchemas)
+    """The schemas by which routes read the names of messages. The topics of one Kafka topic have the same object."""
     epoch: int | None = None
     """This process's epoch in the commits of both tables."""
     busy: bool = False

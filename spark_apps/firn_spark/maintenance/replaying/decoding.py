@@ -32,7 +32,7 @@ log = structlog.get_logger()
 
 LETTERS_PER_TASK = 50_000
 MOST_REQUESTS = 10
-"""Times that tasks may report schemas which they need. Each time, they report up to `MOST_NEEDED` of values, and of keys."""
+"""Times that tasks may report schemas which they need. Each time, they report up to `MOST_NEEDED` of values, of keys, and of routes."""
 
 
 @dataclass(slots=True)
@@ -46,6 +46,8 @@ class Result:
     """Schemas of values that tasks do not have."""
     needed_of_keys: set[Reference] = field(default_factory=set)
     """Schemas of keys that tasks do not have."""
+    needed_of_routes: set[Reference] = field(default_factory=set)
+    """Schemas that decide about routes, and that tasks do not have."""
     error: str = ""
 
     def add(self, kind: str, text: str) -> None:
@@ -59,7 +61,8 @@ class Result:
                 self.codes.update(stats["codes"])
             case Kind.SCHEMAS_NEEDED:
                 needed: NeededSchemas = json.loads(text)
-                (self.needed_of_keys if needed["of_keys"] else self.needed).update(needed["ids"])
+                readers = {"values": self.needed, "keys": self.needed_of_keys, "routes": self.needed_of_routes}
+                readers[needed["reader"]].update(needed["ids"])
             case Kind.ERROR:
                 problem = json.loads(text)
                 self.error = f"{problem['type']}: {problem['message']}"
@@ -87,6 +90,7 @@ class Decoding:
             )
         self._writers: dict[Reference, WriterSchema | Refusal | int] = {}
         self._key_writers: dict[Reference, WriterSchema | Refusal | int] = {}
+        self._route_schemas: dict[Reference, WriterSchema | Refusal | int] = {}
         self._learn(schema_of_contract(self._schema).items())
         if self._schema.key is not None:
             self._learn(schema_of_contract(self._schema.key.record_schema).items(), of_keys=True)
@@ -111,6 +115,7 @@ class Decoding:
                 spec,
                 writer_schemas=dict(self._writers),
                 key_schemas=dict(self._key_writers),
+                route_schemas=dict(self._route_schemas),
                 rows_only=True,
                 salts=read_salts(salts, self._schema.salts),
             )
@@ -119,7 +124,7 @@ class Decoding:
             result = Result()
             for _topic, kind, text in records.coalesce(parts).mapInArrow(work, RESULT_DDL).collect():
                 result.add(kind, text)
-            if not result.needed and not result.needed_of_keys and not result.error:
+            if not (result.needed or result.needed_of_keys or result.needed_of_routes or result.error):
                 return result
             self.discard(table, result)
             if result.error:
@@ -131,10 +136,16 @@ class Decoding:
             self._learn(
                 ((number, registries.find(self._of_keys, number)) for number in result.needed_of_keys), of_keys=True
             )
+            self._learn_routes(registries, result.needed_of_routes)
         raise InvalidSpecError(
             f"table {table.name()}: the dead letters name more ids of schemas than one replay requests, so most of them are not ids;"
             " select other dead letters with where, for example all codes but UnknownSchema"
         )
+
+    def _learn_routes(self, registries: Registries, references: Iterable[Reference]) -> None:
+        for reference in references:
+            assert self._job.route is not None
+            self._route_schemas[reference] = registries.find(self._job.route.values, reference)
 
     def discard(self, table: Any, result: Result) -> None:
         """Delete the files of a result that is not committed."""

@@ -6,13 +6,12 @@ from collections.abc import Callable
 import numpy as np
 import pyarrow as pa
 
-from firn.decoders.bad_records import BadRecordError, Code, Stage
+from firn.decoders.bad_records import BadRecordError, Stage
 from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats import header_ids
 from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
-from firn_spark.worker.formats.framing import schema_ids
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, SchemasNeededError, WriterSchemas
 
 
@@ -63,7 +62,6 @@ class ByWriterSchema:
         """
         assert schema.subject is not None
         self._id_in, self._header = schema.subject.id_in, header
-        self._noun = "key" if header == header_ids.KEY else "value"
         if self._id_in == "None":
             schema = schema.model_copy(update={"framing": "None"})
         self._schema, self._known = schema, writer_schemas
@@ -129,14 +127,8 @@ class ByWriterSchema:
         if self._id_in == "None":
             assert self._schema.schema_id is not None
             return records, np.where(records.values.present, self._schema.schema_id, -1), {}, []
-        bad: dict[int, BadRecordError] = {}
-        missing: list[Reference] = []
-        if self._id_in == "Header":
-            values, bad, missing = header_ids.with_ids(records, self._header, self._schema.format, self._known)
-            records = dataclasses.replace(records, values=values)
-        ids = schema_ids(records.values)
-        ids[list(bad)] = -1
-        return records, ids, bad, missing
+        in_header = self._id_in == "Header"
+        return header_ids.identified(records, self._header, self._schema.format, self._known, in_header=in_header)
 
     def _alike(self, ids: list[int]) -> list[list[int]]:
         """Return lists of ids whose values are decoded together, because they have the same format."""
@@ -161,17 +153,4 @@ class ByWriterSchema:
     def _unreadable(self, number: int, size: int) -> BadRecordError:
         if number >= 0:
             return BadRecordError(self._refusals[number].code, Stage.DECODE, self._refusals[number].detail)
-        if self._id_in == "Header":
-            return BadRecordError(
-                Code.UNKNOWN_SCHEMA,
-                Stage.DECODE,
-                f"the record has no header {self._header}, and no schema id before its {self._noun}; let the producer use"
-                " HeaderSchemaIdSerializer",
-            )
-        if not size:
-            return BadRecordError(Code.EMPTY_PAYLOAD, Stage.DECODE, f"the {self._noun} is empty")
-        return BadRecordError(
-            Code.UNKNOWN_SCHEMA,
-            Stage.DECODE,
-            f"the {self._noun} has no framing of a schema registry; let the producer use a serializer that writes a byte 0 and the schema id",
-        )
+        return header_ids.unidentified(self._header, size, in_header=self._id_in == "Header")

@@ -5,6 +5,7 @@ byte 1 and the GUID of the schema. In Protobuf, the indexes of the message follo
 id, as ``DualSchemaIdDeserializer`` reads it.
 """
 
+import dataclasses
 import uuid
 from collections.abc import Mapping
 
@@ -15,7 +16,8 @@ import pyarrow.compute as pc
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.decoders.protobuf import Bytes, skip_indexes
 from firn.model.jobs import SchemaFormat
-from firn_spark.worker.fetched import Fetched, Places
+from firn_spark.worker.fetched import Fetched, Numbers, Places
+from firn_spark.worker.formats.framing import schema_ids
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
 VALUE, KEY = "__value_schema_id", "__key_schema_id"
@@ -24,6 +26,42 @@ _ID, _GUID = 0, 1
 _LENGTHS = {_ID: 5, _GUID: 17}
 _NO_ID = b"\xff"
 """Stands before a value while the id of its GUID is not known, so that its first bytes are not taken for an id."""
+
+
+def identified(
+    records: Fetched, header: str, form: SchemaFormat, known: WriterSchemas, *, in_header: bool
+) -> tuple[Fetched, Numbers, dict[int, BadRecordError], list[Reference]]:
+    """Return the records with their ids before the values, the ids (-1 without one), the records whose header is wrong, and the
+    GUIDs that are not known.
+
+    ``in_header``: ``header`` may have the id.
+    """
+    bad: dict[int, BadRecordError] = {}
+    missing: list[Reference] = []
+    if in_header:
+        values, bad, missing = with_ids(records, header, form, known)
+        records = dataclasses.replace(records, values=values)
+    ids = schema_ids(records.values)
+    ids[list(bad)] = -1
+    return records, ids, bad, missing
+
+
+def unidentified(header: str, size: int, *, in_header: bool) -> BadRecordError:
+    """Return why a value of ``size`` bytes without an id is bad. ``in_header``: ``header`` may have the id."""
+    noun = "key" if header == KEY else "value"
+    if in_header:
+        return BadRecordError(
+            Code.UNKNOWN_SCHEMA,
+            Stage.DECODE,
+            f"the record has no header {header}, and no schema id before its {noun}; let the producer use HeaderSchemaIdSerializer",
+        )
+    if not size:
+        return BadRecordError(Code.EMPTY_PAYLOAD, Stage.DECODE, f"the {noun} is empty")
+    return BadRecordError(
+        Code.UNKNOWN_SCHEMA,
+        Stage.DECODE,
+        f"the {noun} has no framing of a schema registry; let the producer use a serializer that writes a byte 0 and the schema id",
+    )
 
 
 def with_ids(

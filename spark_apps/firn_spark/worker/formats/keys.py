@@ -49,7 +49,7 @@ class KeyColumns:
         try:
             columns = self._format.decode(_as_values(records))
         except SchemasNeededError as error:
-            raise SchemasNeededError(error.ids, of_keys=True) from None
+            raise SchemasNeededError(error.ids, "keys") from None
         errors = {index: _of_key(error, records, index) for index, error in columns.errors.items()}
         if not self._struct:
             return columns.arrays, errors

@@ -3,7 +3,10 @@
 import functools
 from collections.abc import Callable, Mapping
 
+import numpy as np
+
 from firn.model.jobs import RecordSchema, SchemaFormat
+from firn_spark.worker.fetched import Numbers, Places
 from firn_spark.worker.formats import header_ids
 from firn_spark.worker.formats.by_writer import ByWriterSchema
 from firn_spark.worker.formats.format import Format
@@ -54,3 +57,12 @@ def open_format(schema: RecordSchema, writer_schemas: WriterSchemas, header: str
     if schema.subject is not None:
         return ByWriterSchema(schema, writer_schemas, _cached_format, header)
     return _FORMATS[schema.format](schema)
+
+
+def index_ends(values: Places) -> tuple[Numbers, Numbers]:
+    """Return the ends of the message indexes with which Protobuf values begin, and for which values these are known."""
+    from firn_spark.worker.formats.protobuf.kernel import skip_indexes
+
+    ends, sure = np.empty(len(values), np.int64), np.empty(len(values), bool)
+    skip_indexes(values.data, values.firsts, values.ends, values.present, np.zeros(0, np.int64), ends, sure)
+    return ends, sure

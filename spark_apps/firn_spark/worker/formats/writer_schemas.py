@@ -6,6 +6,7 @@ which others it needs. The driver requests them from the registry.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from firn.decoders.bad_records import Code
 from firn.model.jobs import WriterSchema
@@ -25,13 +26,17 @@ class Refusal:
 WriterSchemas = Mapping[Reference, WriterSchema | Refusal | int]
 """Schemas by their ids. A GUID has the id of its schema."""
 MOST_NEEDED = 1000
-"""Most schemas of values, and of keys, that a task names at a time."""
+"""Most schemas that a task names at a time for each of `Readers`."""
+
+
+Readers = Literal["values", "keys", "routes"]
+"""The readers of schemas: the columns of values, those of keys, and the routes of the topic."""
 
 
 class SchemasNeededError(Exception):
-    """A task read values, or keys, whose schemas it does not have."""
+    """A task read records whose schemas it does not have. ``reader`` needs them."""
 
-    def __init__(self, ids: Iterable[Reference], *, of_keys: bool = False) -> None:
+    def __init__(self, ids: Iterable[Reference], reader: Readers = "values") -> None:
         self.ids = [*ids]
-        self.of_keys = of_keys
+        self.reader = reader
         super().__init__(f"the task needs the schemas {self.ids}")

@@ -8,9 +8,12 @@ import pyarrow.compute as pc
 
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import RecordSchema, Route
+from firn.schemas.routes import MESSAGE
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats.format import Columns, Format
 from firn_spark.worker.formats.registry import open_format
+from firn_spark.worker.formats.writer_schemas import Reference, WriterSchemas
+from firn_spark.worker.projections.messages import Messages
 from firn_spark.worker.projections.projector import Projector
 
 _NO_ROUTE = (
@@ -58,11 +61,19 @@ class RouteValues:
         self._decoders: dict[RecordSchema, tuple[Format | None, Projector]] = {}
         self._last: tuple[Fetched, RecordSchema, Texts] | None = None
 
-    def of(self, records: Fetched, schema: RecordSchema) -> Texts:
-        """Return the texts, and the records whose value cannot be read."""
+    def of(self, records: Fetched, schema: RecordSchema, messages: Messages | None) -> Texts:
+        """Return the texts, and the records whose value cannot be read. ``messages`` finds the texts, if they are names of messages.
+
+        Raises SchemasNeededError.
+        """
         last = self._last
         if last is not None and last[0] is records and last[1] == schema:
             return last[2]
+        texts = Texts(*messages.of(records)) if messages is not None else self._decoded(records, schema)
+        self._last = (records, schema, texts)
+        return texts
+
+    def _decoded(self, records: Fetched, schema: RecordSchema) -> Texts:
         if schema not in self._decoders:
             # The projection reads one column, as `firn.schemas.routes.value_schema` makes it.
             reads_value = bool(schema.projection and schema.projection.columns[0].field)
@@ -70,25 +81,30 @@ class RouteValues:
         decoder, projector = self._decoders[schema]
         decoded = decoder.decode(records) if decoder is not None else Columns([], {})
         columns = projector.project(records, decoded)
-        texts = Texts(columns.arrays[0], columns.errors)
-        self._last = (records, schema, texts)
-        return texts
+        return Texts(columns.arrays[0], columns.errors)
 
 
 class Router:
     """Compares one value of each record with the expressions of the topic's routes."""
 
-    def __init__(self, route: Route, values: RouteValues) -> None:
+    def __init__(self, route: Route, values: RouteValues, schemas: WriterSchemas) -> None:
+        """``schemas`` are those of the registry that the task knows, if messages decide."""
         self._route = route
         self._values = values
+        self._messages = Messages(route.values, schemas) if route.by == MESSAGE else None
+
+    def missing(self, records: Fetched) -> list[Reference]:
+        """Return the schemas that `sort` would need."""
+        return self._messages.missing(records) if self._messages is not None else []
 
     def sort(self, records: Fetched) -> tuple[Numbers, dict[int, BadRecordError]]:
         """Return which records go to the table, and which of these are bad records because of their value.
 
         A value that cannot be read goes where the records without a route go. So exactly one contract of the topic has it.
+        Raises SchemasNeededError.
         """
         route = self._route
-        texts = self._values.of(records, route.values)
+        texts = self._values.of(records, route.values, self._messages)
         mine = texts.matching(route)
         if route.match:
             return mine, {}
