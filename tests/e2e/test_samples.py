@@ -15,7 +15,7 @@ NEEDS_A_TOPIC = {"existing-topic"}
 """Samples for a topic that exists already. Here the operator creates that topic."""
 
 
-SHIPMENT = {
+SHIPMENT: dict[str, Any] = {
     "type": "record",
     "name": "Shipment",
     "fields": [{"name": "shipped_at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
@@ -33,12 +33,20 @@ BOOKING = {
     "fields": [{"name": "booked_at", "type": {"type": "long", "logicalType": "timestamp-millis"}}],
 }
 BOOKING_KEY = {"type": "record", "name": "Key", "fields": [{"name": "customer", "type": "string"}]}
+SALE = {**SHIPMENT, "name": "Sale", "namespace": "shop.v1", "fields": [{**SHIPMENT["fields"][0], "name": "sold_at"}]}
+CANCELLATION = {
+    "type": "record",
+    "name": "Cancellation",
+    "namespace": "shop.v1",
+    "fields": [{"name": "id", "type": "string"}],
+}
 OF_A_REGISTRY: dict[str, list[tuple[str, Any, str]]] = {
     "registry": [("shipments-value", SHIPMENT, "AVRO")],
     "gate": [("vouchers-value", {**SHIPMENT, "name": "Voucher"}, "AVRO")],
     "registry-headers": [("shop.v1.Booking", BOOKING, "AVRO"), ("bookings-key", BOOKING_KEY, "AVRO")],
     "registry-json": [("reviews-value", REVIEW, "JSON")],
     "registry-protobuf": [("returns-value", RETURN, "PROTOBUF")],
+    "registry-routes": [("tickets-shop.v1.Sale", SALE, "AVRO"), ("tickets-shop.v1.Cancellation", CANCELLATION, "AVRO")],
 }
 """Samples whose schemas are in a schema registry: subject, schema and type of each."""
 

@@ -96,7 +96,7 @@ def catalog_exists(observed: ObservedTopic) -> Failure | None:
 
 
 def registry_exists(observed: ObservedTopic) -> Failure | None:
-    """Check that spec.schema.registry and spec.schema.key.registry name registries of the configuration."""
+    """Check that the schemas of the spec name registries of the configuration."""
     configured = observed.config.registries
     for field, name in registry_names(observed.resource).items():
         if name not in configured:
@@ -164,9 +164,8 @@ def namespace_allowed(observed: ObservedTopic) -> Failure | None:
 
 def revoked(observed: ObservedTopic, job: IngestJob) -> bool:
     """Return whether the configuration forbids the topic's namespace to use a member that its job contract names."""
-    registries = [subject.registry for subject in job.record_schema.subjects]
     salts = job.record_schema.salts
-    return _forbidden(observed, job.profile, job.group, job.table.catalog, registries, salts) is not None
+    return _forbidden(observed, job.profile, job.group, job.table.catalog, job.registries, salts) is not None
 
 
 def _forbidden(
@@ -194,14 +193,15 @@ def columns_of(resource: IcebergTopic) -> Sequence[ColumnSpec]:
 
 
 def registry_names(resource: IcebergTopic) -> Mapping[str, str]:
-    """Return the schema registries that the spec names, by the field."""
+    """Return the schema registries that the topic reads, by the field of the spec. Those of routes decide about its own records, too."""
     schema = resource.spec.record_schema
     parts = {"spec.schema": schema, "spec.schema.key": schema.key if schema is not None else None}
-    return {
+    own = {
         f"{field}.registry": part.registry.name
         for field, part in parts.items()
         if part is not None and part.registry is not None
     }
+    return {**own, **routes.registries(resource)}
 
 
 def allows(member: HasNamespaces, namespace: str) -> bool:

@@ -8,12 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic, RoutesSpec, RouteTableSpec
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, IcebergTopicSpec, RoutesSpec, RouteTableSpec
 from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import RecordSchema, Route, TableTarget
-from firn.schemas.routes import check_unchanged, value_schema
+from firn.model.jobs import RecordSchema, Route, SchemaFormat, TableTarget
+from firn.schemas.routes import MESSAGE, check_unchanged, message_schema, value_schema
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.children import digest
 from firn_controllers.conditions.render import Verdict
@@ -93,24 +93,71 @@ def contract_route(observed: ObservedTopic) -> Route | None:
     """Return the records that the contract lands; None for all, and while they are not known. Raises InvalidSpecError."""
     spec = observed.resource.spec
     if spec.routes is not None and isinstance(observed.schema, RecordSchema):
-        values = _values(observed, observed.schema, spec.routes.by)
+        values = _values(observed, observed.resource, observed.schema)
         every = tuple(table.match for table in spec.routes.tables)
         return Route(values=values, before=every, otherwise=spec.routes.otherwise)
-    found = _listed(observed)
-    if found is None or not isinstance(observed.parent_schema, RecordSchema):
+    found, parent = _listed(observed), observed.parent.resource if observed.parent is not None else None
+    if found is None or parent is None or not isinstance(observed.parent_schema, RecordSchema):
         return None
     routes, place = found
-    values = _values(observed, observed.parent_schema, routes.by)
+    values = _values(observed, parent, observed.parent_schema)
     before = tuple(table.match for table in routes.tables[:place])
     return Route(values=values, match=routes.tables[place].match, before=before)
 
 
-def _values(observed: ObservedTopic, schema: RecordSchema, by: str) -> RecordSchema:
-    """Return the schema of the value that decides. Raises InvalidSpecError if it reads other values than that of the contract in force."""
-    values = value_schema(schema, by)
+def _values(observed: ObservedTopic, topic: IcebergTopic, schema: RecordSchema) -> RecordSchema:
+    """Return the schema of the value that decides. ``topic`` has the routes, and its values have ``schema``.
+
+    Raises InvalidSpecError if it reads other values than that of the contract in force.
+    """
+    assert topic.spec.routes is not None
+    by = topic.spec.routes.by
+    values = _of_messages(topic.spec, topic.spec.routes) if by == MESSAGE else value_schema(schema, by)
     if observed.job is not None and observed.job.job.route is not None:
         check_unchanged(observed.job.job.route.values, values, by)
     return values
+
+
+def _of_messages(spec: IcebergTopicSpec, routes: RoutesSpec) -> RecordSchema:
+    """Return the schema that reads the names of messages in the registry of all tables. Raises InvalidSpecError (BadRoute)."""
+    own = spec.record_schema
+    named = {"spec.schema": own.model_dump(by_alias=True, exclude_none=True) if own is not None else {}} | {
+        f"spec.routes.tables[{place}].schema": table.record_schema or {} for place, table in enumerate(routes.tables)
+    }
+    found = {place: schema for place, schema in named.items() if schema.get("registry") and schema.get("format")}
+    if not found:
+        raise InvalidSpecError(
+            "spec.routes.by: message is the name of a schema in a registry, and no schema of the topic has one; set registry in spec.schema or in"
+            " the schemas of the routes, or by: header:NAME or key",
+            reason=Reason.BAD_ROUTE,
+        )
+    first, *others = (
+        (place, each["format"], each["registry"].get("name", ""), each["registry"].get("idIn", "Payload"))
+        for place, each in found.items()
+    )
+    for other in others:
+        if other[1:] != first[1:]:
+            raise InvalidSpecError(
+                f"spec.routes.by: with message, all schemas have the same format, registry.name and registry.idIn, and {other[0]} differs from"
+                f" {first[0]}; change one of them, or set by: header:NAME or key",
+                reason=Reason.BAD_ROUTE,
+            )
+    return message_schema(SchemaFormat(first[1]), first[2], first[3])
+
+
+def registries(topic: IcebergTopic) -> Mapping[str, str]:
+    """Return the schema registries in which a topic looks up the messages of its records, by the field of its routes."""
+    found = topic.spec.routes
+    if found is None or found.by != MESSAGE:
+        return {}
+    schemas = {
+        f"spec.routes.tables[{place}].schema": table.record_schema or {} for place, table in enumerate(found.tables)
+    }
+    return {
+        f"{field}.registry": schema["registry"].get("name", "")
+        for field, schema in schemas.items()
+        if schema.get("registry")
+    }
 
 
 def awaits_route(observed: ObservedTopic) -> bool:

@@ -165,8 +165,7 @@ def contract(policy: PolicyEntry, batch: PlannedRun, config: Config, now: dateti
 
 def _registries(batch: PlannedRun, config: Config) -> list[str]:
     """Return the schema registries that the replays of a run need, as far as they are configured."""
-    schemas = [table.replay.job.record_schema for table in batch.tables if table.replay is not None]
-    named = {subject.registry for schema in schemas for subject in schema.subjects}
+    named = {name for table in batch.tables if table.replay is not None for name in table.replay.job.registries}
     return sorted(named & config.registries.keys())
 
 

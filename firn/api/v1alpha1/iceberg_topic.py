@@ -780,9 +780,12 @@ class RoutesSpec(ApiModel):
         ),
     )
 
-    by: Annotated[str, Field(pattern=r"^(key|header:.+|\$(\.[A-Za-z_][A-Za-z0-9_]*)+)$", max_length=MOST_PATH)] = Field(
-        description="The value that decides, as text: $.FIELD of the record, $.FIELD.MEMBER of a struct, header:NAME, or key. A field can have"
-        " the type string, int, long, boolean or uuid. In JSON, it need not be a column."
+    by: Annotated[
+        str, Field(pattern=r"^(key|message|header:.+|\$(\.[A-Za-z_][A-Za-z0-9_]*)+)$", max_length=MOST_PATH)
+    ] = Field(
+        description="The value that decides, as text: $.FIELD of the record, $.FIELD.MEMBER of a struct, header:NAME, key, or message. A field"
+        " can have the type string, int, long, boolean or uuid. In JSON, it need not be a column. message is the full name of the Avro"
+        " record or Protobuf message, or the title of the JSON schema, with which the record was written. It needs schema.registry."
     )
     tables: Annotated[tuple[RouteTableSpec, ...], Field(min_length=1, max_length=MOST_ROUTES)] = Field(
         description="The routes, in order.", json_schema_extra={"x-kubernetes-list-type": "atomic"}

@@ -145,6 +145,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "a route without name": (routed({"match": "order"}), "spec.routes.tables[0].name"),
     "a route to a name with a dash": (routed({"match": "a", "name": "a-b"}), "spec.routes.tables[0].name"),
     "routes by a value": (routed(by="value"), "spec.routes.by"),
+    "routes by the message of a path": (routed(by="message.a"), "spec.routes.by"),
     "routes by no field": (routed(by="$."), "spec.routes.by"),
     "routes that skip": (routed(otherwise="Skip"), "spec.routes.otherwise"),
     "a table of routes with routes": ({**routed(), "route": {"of": "events"}}, "set routes or route, not both"),
@@ -518,6 +519,10 @@ UPDATES_ACCEPTED: dict[str, tuple[Manifest, Manifest]] = {
         fields({"name": "a", "type": "long"}, {"name": "b", "type": "int"}),
     ),
     "an empty table": ({}, {"table": {}}),
+    "the schema of a message": (
+        routed(by="message"),
+        routed({"match": "order", "name": "orders", "schema": {"raw": "Binary"}}, by="message"),
+    ),
     "the schema and layout of a route": (
         routed(),
         routed(

@@ -1,5 +1,6 @@
 """A DeadLetterReplay runs once, and its status says what it waits for and how it ended."""
 
+import json
 from typing import Any
 
 import pytest
@@ -223,6 +224,20 @@ async def test_a_topic_without_dead_letters_has_nothing_to_replay() -> None:
     await pass_time(world, 60)
     assert finished(world) == ("True", "Succeeded")
     assert world.message("Finished", "mend", of=REPLAY) == text
+
+
+async def test_a_replay_gets_the_registry_that_decides_about_routes() -> None:
+    world = World(gen.config(registries={"main": {"url": "http://registry"}}))
+    record = {"type": "record", "name": "Order", "fields": [{"name": "id", "type": "long"}]}
+    world.schemas.register("flights-value", json.dumps(record))
+    table = {"match": "Order", "name": "orders", "schema": {"format": "Avro", "registry": {"name": "main"}}}
+    world.cluster.create(gen.topic(schema=None, routes={"by": "message", "tables": [table]}))
+    await world.settle()
+    world.maintainer.report_fields[UID] = {"replay": RESULT}
+    world.cluster.create(replay())
+    await pass_time(world, 60)
+    (run,) = world.maintainer.done
+    assert list(run.registries) == ["main"]
 
 
 async def test_a_spec_that_the_configuration_does_not_allow_is_a_condition() -> None:

@@ -1,5 +1,6 @@
 """A topic with routes has an IcebergTopic, and so a table, a contract and a status, for each of its tables."""
 
+import json
 import re
 from typing import Any
 
@@ -7,7 +8,7 @@ import pytest
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.jobs import IngestJob
+from firn.model.jobs import IngestJob, Subject
 from firn_controllers.iceberg_topic import checks
 from firn_controllers.ports import TopicState
 from firn_controllers.preview.topics import preview
@@ -263,6 +264,69 @@ def test_a_field_that_is_no_column_decides_in_json_and_not_in_avro() -> None:
     assert "no field $.type" in failure.message
     found = gen.topic("flights", routes=routes({"match": "a", "name": "a"}, by="$.kind"), **avro)
     assert checks.first_failure(gen.observed(found)) is None
+
+
+REGISTRIES = {"main": {"url": "http://registry"}, "private": {"url": "http://other", "namespaces": ["vault"]}}
+
+
+def of_message(message: str, table: str, form: str = "Avro", **registry: Any) -> dict[str, Any]:
+    """Return the table of a message."""
+    given = {"name": "main", "subjectStrategy": "TopicRecordName", **registry}
+    return {"match": message, "name": table, "schema": {"format": form, "message": message, "registry": given}}
+
+
+async def test_messages_decide_with_the_registry_of_the_routes() -> None:
+    world = World(gen.config(registries=REGISTRIES))
+    for name in ("Order", "Refund"):
+        record = {"type": "record", "name": f"shop.{name}", "fields": [{"name": "id", "type": "long"}]}
+        world.schemas.register(f"flights-shop.{name}", json.dumps(record))
+    tables = [of_message("shop.Order", "orders"), of_message("shop.Refund", "refunds")]
+    await applied(world, routes=routes(*tables, by="message"), schema=None)
+    assert world.conditions()["Ready"] == ("True", "AllReady")
+    own, orders, refunds = job(world), job(world, "flights-orders"), job(world, "flights-refunds")
+    assert own.route is not None
+    assert own.route.by == "message"
+    assert own.route.values.subject == Subject(registry="main", name="")
+    assert own.record_schema.format == "Raw"
+    assert {each.route.values for each in (own, orders, refunds) if each.route is not None} == {own.route.values}
+    assert orders.record_schema.subject == Subject(registry="main", name="flights-shop.Order")
+    assert {each.version for each in (own, orders, refunds)} == {2}
+
+    def edit(live: dict[str, Any]) -> None:
+        for each in live["spec"]["routes"]["tables"]:
+            each["schema"]["registry"]["idIn"] = "Header"
+
+    world.cluster.edit("flights", edit)
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "BadRoute")
+    assert "registry, format and idIn of the contract in force, and these cannot change" in world.message("SpecValid")
+    assert job(world).route == own.route
+
+
+@pytest.mark.parametrize(
+    ("tables", "reason", "text"),
+    [
+        ([TABLES[0]], Reason.BAD_ROUTE, "no schema of the topic has one; set registry"),
+        (
+            [of_message("a", "a"), of_message("b", "b", idIn="Header")],
+            Reason.BAD_ROUTE,
+            r"spec.routes.tables\[1\].schema differs from spec.routes.tables\[0\].schema",
+        ),
+        ([of_message("a", "a"), of_message("b", "b", "Protobuf")], Reason.BAD_ROUTE, "have the same format"),
+        ([of_message("a", "a", idIn="None")], Reason.BAD_ROUTE, "the schema has registry.idIn: None"),
+        (
+            [of_message("a", "a", name="x")],
+            Reason.REGISTRY_NOT_FOUND,
+            r"spec.routes.tables\[0\].schema.registry.name: x",
+        ),
+        ([of_message("a", "a", name="private")], Reason.NOT_ALLOWED, "may not use schema registry private"),
+    ],
+)
+def test_messages_need_one_registry(tables: list[dict[str, Any]], reason: Reason, text: str) -> None:
+    given = gen.topic("flights", routes=routes(*tables, by="message"))
+    failure = checks.first_failure(gen.observed(given, gen.config(registries=REGISTRIES)))
+    assert failure is not None
+    assert (failure.reason, bool(re.search(text, failure.message))) == (reason, True), failure.message
 
 
 async def test_all_tables_read_the_value_as_before_if_a_change_of_its_type_is_refused(world: World) -> None:
