@@ -20,7 +20,7 @@ import urllib3
 import urllib3.connection
 
 from firn.model.conditions import Reason
-from firn.model.errors import AccessDeniedError, UnavailableError
+from firn.model.errors import AccessDeniedError, InvalidSpecError, UnavailableError
 from firn.model.jobs import RegistryConnection, SchemaFormat, WriterSchema
 
 AVRO = "AVRO"
@@ -78,11 +78,15 @@ class RegistryAwayError(UnavailableError):
     """The registry answers no request for now, whatever its schema. Other failures may be those of one schema."""
 
 
+class UnusableSchemaError(InvalidSpecError):
+    """The registry answers, but no process can use the schema. A schema never changes, so waiting does not help."""
+
+
 class SchemaRegistry:
     """A registry of the operator's configuration. Threads may share it.
 
     Methods raise AccessDeniedError if the registry rejects the credentials. They raise UnavailableError
-    (RegistryUnreachable) if no usable answer arrives.
+    (RegistryUnreachable) if no usable answer arrives, and UnusableSchemaError (BadSchema) for a schema that is too large.
     """
 
     def __init__(self, name: str, connection: RegistryConnection, secret: Callable[[str], str]) -> None:
@@ -146,8 +150,8 @@ class SchemaRegistry:
         references: dict[str, str] = {}
         self._resolve(answer, references, [], deadline)
         if len(text) + sum(map(len, references.values())) > MOST_TEXTS:
-            raise self._unusable(
-                f"schema {number} has more than {MOST_TEXTS} characters with its references; reduce them"
+            raise self._refused(
+                f"schema {number} has more than {MOST_TEXTS} characters with its references; register a smaller schema"
             )
         schema = WriterSchema(text=text, references=tuple(references.values()), names=tuple(references))
         return Registered(number, kind, schema)
@@ -169,11 +173,11 @@ class SchemaRegistry:
             if name in found:
                 continue
             if place in within:
-                raise self._unusable(
+                raise self._refused(
                     f"the references of a schema form a circle at subject {subject}; register the schema without the circle"
                 )
             if len(found) + len(within) >= MOST_REFERENCES:
-                raise self._unusable(f"a schema refers to more than {MOST_REFERENCES} others; reduce its references")
+                raise self._refused(f"a schema refers to more than {MOST_REFERENCES} others; reduce its references")
             # Also a version that was deleted since.
             referred = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true", deadline)
             if referred is None:
@@ -202,7 +206,10 @@ class SchemaRegistry:
         try:
             status, body = self._ask(url, headers, deadline)
         except _TooLargeError as error:
-            raise self._unusable(f"{error}; reduce the schema") from error
+            # Schemas are JSON objects. Another large answer may be a page of a server in between.
+            if not error.of_schema:
+                raise self._unusable(f"{error} from {self._connection.url}{path}") from error
+            raise self._refused(f"{error} at {path}; register a smaller schema") from error
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             raise self._away(
                 f"no answer from {self._connection.url}: {_short(error)}; check the registry, the network, and for TLS"
@@ -251,7 +258,8 @@ class SchemaRegistry:
             while chunk := response.read1(_CHUNK, decode_content=True):
                 body += chunk
                 if len(body) > MOST_ANSWER:
-                    raise _TooLargeError(f"an answer has more than {MOST_ANSWER >> 20} MiB")
+                    of_schema = response.status == 200 and body.lstrip().startswith(b"{")
+                    raise _TooLargeError(of_schema)
                 _check_time(deadline)
             _check_time(deadline)  # An answer that ended with the connection may look complete.
         except BaseException:
@@ -293,12 +301,19 @@ class SchemaRegistry:
     def _away(self, problem: str) -> RegistryAwayError:
         return RegistryAwayError(f"schema registry {self._name}: {problem}", reason=Reason.REGISTRY_UNREACHABLE)
 
+    def _refused(self, problem: str) -> UnusableSchemaError:
+        return UnusableSchemaError(f"schema registry {self._name}: {problem}", reason=Reason.BAD_SCHEMA)
+
     def _unusable(self, problem: str) -> UnavailableError:
         return UnavailableError(f"schema registry {self._name}: {problem}", reason=Reason.REGISTRY_UNREACHABLE)
 
 
 class _TooLargeError(Exception):
-    pass
+    """An answer is larger than `MOST_ANSWER`. ``of_schema``: it has the form of a schema."""
+
+    def __init__(self, of_schema: bool) -> None:
+        super().__init__(f"an answer has more than {MOST_ANSWER >> 20} MiB")
+        self.of_schema = of_schema
 
 
 def _check_time(deadline: float) -> None:

@@ -51,6 +51,8 @@ class FakeSubjects:
         self.schemas: dict[int, Registered] = {}
         self.problem: FirnError | None = None
         """The error of every call."""
+        self.unusable: FirnError | None = None
+        """The error of requests for a schema."""
         self.answering = asyncio.Event()
         """Calls wait until it is set."""
         self.answering.set()
@@ -67,6 +69,8 @@ class FakeSubjects:
 
     async def schema(self, registry: str, number: int) -> Registered | None:
         await self.subjects(registry, number)
+        if self.unusable is not None:
+            raise self.unusable
         found = self.schemas.get(number)
         if found is None or found.kind != "PROTOBUF":
             return found

@@ -163,7 +163,7 @@ def adapted(
         own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
     fields = _widened(renamed_columns(schema.fields, named), own)
     named_schema = schema.model_copy(update={"renames": named})
-    left_out: dict[Reference, Refusal] = {}
+    left_out = _unusable(schema, known)
     versions = Versions.of_table(table.fields, table.versions, named)
     taken = {name.lower() for name in (*own, *(column.name for column in fields))}
     taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
@@ -221,7 +221,7 @@ def with_keys(
     of_values, decoding = rows.schema_columns(schema), key.decoding
     own = rows.fields_of_key(key, present, of_values)
     fields = _widened(key.fields, own)
-    left_out: dict[Reference, Refusal] = {}
+    left_out = _unusable(schema, topic.reading.key_writers.schemas)
     for number, writer in _of_writers(topic.reading.key_writers.schemas):
         place = f"key schema {number} of schema registry {key.decoding.subject.registry}"
         of_writer = decoding.of_writer(number, writer)
@@ -234,7 +234,7 @@ def with_keys(
             _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
             fields = more
         except InvalidSpecError as error:
-            left_out[number] = _left_out(schema, error, of_keys=True)
+            left_out[number] = _left_out(schema, error, own_column=False)
     return schema.model_copy(update={"key": key.model_copy(update={"fields": fields})}), left_out
 
 
@@ -262,12 +262,24 @@ def _lacking(of_writer: RecordSchema, place: str) -> Refusal | None:
     return None
 
 
-def _left_out(schema: RecordSchema, error: InvalidSpecError, *, of_keys: bool = False) -> Refusal:
-    """Return why values of a writer are bad records. Raises ConflictError if the topic has to wait for them."""
+def _unusable(schema: RecordSchema, known: WriterSchemas) -> dict[Reference, Refusal]:
+    """Return the schemas that no process can use, for example because they are too large. Raises as `_left_out`."""
+    return {
+        reference: _left_out(schema, InvalidSpecError(each.detail), own_column=False)
+        for reference, each in known.items()
+        if isinstance(each, Refusal) and each.code is Code.INCOMPATIBLE_SCHEMA
+    }
+
+
+def _left_out(schema: RecordSchema, error: InvalidSpecError, *, own_column: bool = True) -> Refusal:
+    """Return why values of a writer are bad records. Raises ConflictError if the topic has to wait for them.
+
+    ``own_column``: NewColumn can be the way out.
+    """
     if schema.incompatible == "DeadLetter":
         return Refusal(Code.INCOMPATIBLE_SCHEMA, str(error))
     # A field of a key gets no column of its own, and NewColumn is no help if it is set already.
-    ways = "DeadLetter" if of_keys or schema.incompatible == "NewColumn" else "DeadLetter or NewColumn"
+    ways = "DeadLetter" if not own_column or schema.incompatible == "NewColumn" else "DeadLetter or NewColumn"
     raise ConflictError(
         f"{error}; all records of the topic wait. Set spec.schema.evolution.incompatible: {ways}, or create this"
         " IcebergTopic again with another topicName and table.name",

@@ -19,7 +19,7 @@ from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Contract, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
-from firn.schema_registry import MOST_ID, TYPES, RegistryAwayError, SchemaRegistry, of_others
+from firn.schema_registry import MOST_ID, TYPES, RegistryAwayError, SchemaRegistry, UnusableSchemaError, of_others
 from firn_spark.credentials import read_secret
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 
@@ -90,12 +90,14 @@ class Registries:
         if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
             problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
             return Refusal(Code.UNKNOWN_SCHEMA, problem)
-        if isinstance(found, _Kept) and subject and subject not in found.subjects:
+        unusable = isinstance(found, Refusal) and found.code is Code.INCOMPATIBLE_SCHEMA
+        if subject and (unusable or (isinstance(found, _Kept) and subject not in found.subjects)):
             subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
             foreign = of_others(registry, number, subjects, subject)
             if foreign is not None:
                 self._check_again(registry, number, subject)
                 return Refusal(Code.UNKNOWN_SCHEMA, foreign)
+        if isinstance(found, _Kept) and subject and subject not in found.subjects:
             found = found.model_copy(update={"subjects": found.subjects | {subject}})
             self._keep(registry, number, found)
         return found.writer if isinstance(found, _Kept) else found
@@ -163,7 +165,10 @@ class Registries:
             raise
 
     def _ask(self, registry: str, number: int) -> _Kept | Refusal:
-        answer = self._request(registry, lambda client: client.by_id(number))
+        try:
+            answer = self._request(registry, lambda client: client.by_id(number))
+        except UnusableSchemaError as error:
+            return Refusal(Code.INCOMPATIBLE_SCHEMA, f"schema {number} cannot be used: {error}")
         if answer is None:
             self._check_again(registry, number)
             return _refusal(registry, number)

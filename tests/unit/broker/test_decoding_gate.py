@@ -18,7 +18,7 @@ from firn.decoders import checks as decoding
 from firn.decoders.checks import packed
 from firn.model.jobs import Column, RecordSchema, WriterSchema
 from firn.records.record_batch import InvalidBatchError, parse
-from firn.schema_registry import Registered, RegistryAwayError
+from firn.schema_registry import Registered, RegistryAwayError, UnusableSchemaError
 from firn_broker import metrics
 from firn_broker.log.decoder import Decoder
 from firn_broker.topics import gate, value_checks
@@ -123,6 +123,14 @@ def test_a_text_that_protoc_rejects_is_no_outage() -> None:
     [answer] = run(answered(by_registry(), with_schemas(PROTOBUF="message {"), values(framed(7, b"\0"))))
     assert answer.error_code is ErrorCode.invalid_record
     assert "protoc rejects the text" in answer.error_message
+
+
+def test_a_schema_that_is_too_large_is_no_outage() -> None:
+    registry = with_schemas(AVRO=json.dumps(AVRO))
+    registry.unusable = UnusableSchemaError("schema registry main: an answer has more than 8 MiB")
+    [answer] = run(answered(by_registry(), registry, values(framed(7, b"\0"))))
+    assert answer.error_code is ErrorCode.invalid_record
+    assert "an answer has more than 8 MiB" in answer.error_message
 
 
 def test_a_text_of_the_topic_that_protoc_rejects_refuses_each_record() -> None:

@@ -9,6 +9,7 @@ from firn.model import durations
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import Column
+from firn.schema_registry import UnusableSchemaError
 from firn.tables import rows
 from tests import gen
 from tests.fakes.world import World
@@ -207,6 +208,19 @@ async def test_a_schema_that_does_not_fit_leaves_the_earlier_one_in_force(
     await resynced(live)
     assert live.conditions()["SpecValid"] == ("False", reason)
     assert words in live.message("SpecValid")
+    assert live.job() == before
+
+
+async def test_a_schema_that_is_too_large_leaves_the_earlier_one_in_force() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    before = live.job()
+    problem = "schema registry main: an answer has more than 8 MiB at /subjects/flights-value/versions/latest; register a smaller schema"
+    live.schemas.problem = UnusableSchemaError(problem, reason="BadSchema")
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert live.message("SpecValid") == problem
     assert live.job() == before
 
 

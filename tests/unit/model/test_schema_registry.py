@@ -16,7 +16,7 @@ from firn import schema_registry
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import RegistryConnection, WriterSchema
-from firn.schema_registry import Registered, SchemaRegistry
+from firn.schema_registry import Registered, SchemaRegistry, UnusableSchemaError
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -126,9 +126,11 @@ def test_rejected_credentials_are_an_error_of_their_own(server: Server, status: 
 
 
 def test_large_and_slow_answers_end(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    server.answer_with("/schemas/ids/9", {"schema": "x" * (9 << 20)})
-    with pytest.raises(UnavailableError, match="more than 8 MiB"):
-        client(server.url).by_id(9)
+    page = b"<html>" + b" " * (9 << 20)
+    for status, body in ((200, page), (500, b"{" + page)):
+        server.answer_with("/schemas/ids/9", body, status)
+        with pytest.raises(UnavailableError, match="more than 8 MiB"):
+            client(server.url).by_id(9)
     monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(UnavailableError, match="no answer"):
         client(f"http://127.0.0.1:{silent.getsockname()[1]}").by_id(9)
@@ -136,6 +138,19 @@ def test_large_and_slow_answers_end(server: Server, monkeypatch: pytest.MonkeyPa
     server.server_close()
     with pytest.raises(UnavailableError, match="no answer"):
         client(server.url).by_id(9)
+
+
+def test_a_schema_that_is_too_large_is_no_outage(server: Server) -> None:
+    for path in ("/schemas/ids/9", "/subjects/orders-value/versions/latest"):
+        server.answer_with(path, {"schema": "x" * (10 << 20), "id": 9})
+    with pytest.raises(UnusableSchemaError) as by_id:
+        client(server.url).by_id(9)
+    assert str(by_id.value) == (
+        "schema registry main: an answer has more than 8 MiB at /schemas/ids/9; register a smaller schema"
+    )
+    with pytest.raises(UnusableSchemaError) as latest:
+        client(server.url).latest("orders-value")
+    assert latest.value.reason == Reason.BAD_SCHEMA
 
 
 @contextmanager
@@ -214,7 +229,7 @@ def test_a_circle_of_references_ends(server: Server) -> None:
         reference = [{"name": other, "subject": other, "version": 1}]
         server.answer_with(f"/subjects/{subject}/versions/1?deleted=true", {"schema": subject, "references": reference})
     server.answer_with("/schemas/ids/1", {"schema": "x", "references": [{"name": "a", "subject": "a", "version": 1}]})
-    with pytest.raises(UnavailableError, match="form a circle at subject"):
+    with pytest.raises(UnusableSchemaError, match="form a circle at subject"):
         client(server.url).by_id(1)
 
 
@@ -236,7 +251,7 @@ def test_a_schema_with_large_references_is_refused(server: Server) -> None:
     server.answer_with("/schemas/ids/1", {"schema": "x", "references": references})
     for n in range(3):
         server.answer_with(f"/subjects/s{n}/versions/1?deleted=true", {"schema": "x" * (900 << 10)})
-    with pytest.raises(UnavailableError, match="more than 2097152 characters with its references"):
+    with pytest.raises(UnusableSchemaError, match="more than 2097152 characters with its references"):
         client(server.url).by_id(1)
 
 

@@ -10,7 +10,7 @@ import pytest
 from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model.conditions import Reason
-from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
+from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotReadyError, UnavailableError
 from firn.model.jobs import (
     Column,
     Evolution,
@@ -21,7 +21,7 @@ from firn.model.jobs import (
     Subject,
     WriterSchema,
 )
-from firn.schema_registry import Registered, RegistryAwayError
+from firn.schema_registry import Registered, RegistryAwayError, UnusableSchemaError
 from firn.schemas.columns import columns_of
 from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
@@ -45,7 +45,8 @@ class Answers:
 
     def __init__(self) -> None:
         self.schemas: dict[int, Registered] = {}
-        self.problem: UnavailableError | None = None
+        self.problem: FirnError | None = None
+        self.too_large: set[int] = set()
         self.asked: list[int] = []
         self.subjects_of: dict[int, frozenset[str]] = {}
         """The subjects of schemas. Others belong to the topic's subject."""
@@ -59,6 +60,8 @@ class Answers:
         self.asked.append(number)
         if self.problem is not None:
             raise self.problem
+        if number in self.too_large:
+            raise UnusableSchemaError("schema registry main: an answer has more than 8 MiB")
         return self.schemas.get(number)
 
     def id_of(self, guid: str) -> int | None:
@@ -458,6 +461,33 @@ def test_incompatible_records_wait_or_become_dead_letters(schema: str, problem: 
     assert fields(found) == {"id": "long", "more": "int"}
     assert left_out[4].code is Code.INCOMPATIBLE_SCHEMA
     assert left_out[4].detail.startswith(problem)
+
+
+def test_records_of_a_schema_that_is_too_large_wait_or_become_dead_letters(answers: Answers) -> None:
+    answers.too_large, answers.subjects_of = {4, 6}, {6: frozenset({"payments-value"})}
+    problem = "schema 4 cannot be used: schema registry main: an answer has more than 8 MiB"
+    holding, passing = topic(("id", "long")), topic(("id", "long"), incompatible="DeadLetter")
+    source = registries()
+    for each in (holding, passing):
+        each.reading.writers.needed = {4}
+        learn(each, source)
+    with pytest.raises(ConflictError) as error:
+        adapted(holding, {"id": "long"})
+    assert str(error.value).startswith(f"{problem}; all records of the topic wait. Set ")
+    assert "incompatible: DeadLetter, or create" in str(error.value)
+    assert error.value.reason == Reason.INCOMPATIBLE_SCHEMA
+    found, left_out = adapted(passing, {"id": "long"})
+    assert fields(found) == {"id": "long"}
+    assert left_out == {4: Refusal(Code.INCOMPATIBLE_SCHEMA, problem)}
+    # A record with the schema of another topic stops nothing.
+    with pytest.raises(NotReadyError):
+        source.schema(wanted(), 6)
+    assert Registries({"main": RegistryConnection(url="http://registry")}, None, missing_seconds=0).schema(
+        wanted(), 6
+    ) == Refusal(
+        Code.UNKNOWN_SCHEMA,
+        "schema 6 of schema registry main belongs to subject payments-value, and the topic has subject orders-value",
+    )
 
 
 def test_two_writers_whose_new_fields_contradict_each_other_wait_or_the_later_one_is_left_out() -> None:
