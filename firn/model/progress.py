@@ -427,16 +427,15 @@ class AuditFrom(BaseModel):
 
     @classmethod
     def first(
-        cls, topic_id: str, landed: Offsets | None, offsets: Offsets, *, has_files: bool, has_rows: bool
+        cls, topic_id: str, landed: Offsets | None, offsets: Offsets, *, begins: bool, has_rows: bool
     ) -> "AuditFrom":
         """Return the value of the first commit that records one for the topic.
 
         ``landed`` are the offsets that the topic has landed before it, None for a new topic. ``offsets`` are those after
-        it. ``has_rows``: the table may have rows already.
+        it. ``begins``: ingestion begins at them, and not at the start of the log. ``has_rows``: the table may have rows already.
         """
         if landed is None:
-            # Without files, the commit says where ingestion begins, if not at the start of the log.
-            landed = {} if has_files else offsets
+            landed = offsets if begins else {}
         return cls(
             topic_id=topic_id, offsets={part: offset for part, offset in landed.items() if offset}, mixed=has_rows
         )

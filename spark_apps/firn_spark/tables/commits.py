@@ -385,6 +385,8 @@ class Extras:
     """Partition -> the offsets that the commit passes, and the records of them that the filter left out."""
     log_starts: Mapping[int, int] = field(default_factory=dict)
     """Start of the log by partition, as far as it is known. Audits need no numbers of filtered records before it."""
+    begins: bool = False
+    """True if ingestion of the topic begins at the offsets of the commit, and not at the start of the log."""
     records: bool = False
     """True if records land with the commit, as rows or as dead letters."""
     other: OtherWriter | None = None
@@ -815,7 +817,7 @@ class _Append:
                 topic_id,
                 landed,
                 decode_offsets(self._values[names.SUMMARY_OFFSETS]),
-                has_files=bool(self._files),
+                begins=self._extras.begins,
                 # Rows of another writer have no offsets. Those of an earlier topic have. In a shared table, each row names its topic.
                 has_rows=has_rows and self._view is None and (self._extras.other is None or self._base is not None),
             )

@@ -1,10 +1,12 @@
 """Records that the filter of a topic leaves out are neither rows nor dead letters, and audits prove their number."""
 
+import pytest
+
 from firn.model import names
-from firn.model.jobs import IngestJob
+from firn.model.jobs import IngestJob, StartFrom
 from firn.model.progress import Filtered
 from tests.integration.ingestion.test_audits import audited
-from tests.integration.ingestion.world import World, audit_of, value
+from tests.integration.ingestion.world import Record, World, audit_of, value
 
 
 def filtered(world: World, job: IngestJob) -> Filtered:
@@ -45,3 +47,46 @@ def test_each_commit_has_the_number_of_its_filtered_records_across_failures_and_
     report = audited(world, job)
     assert report is not None
     assert report.missing == 2
+
+
+@pytest.mark.parametrize(
+    "start", [StartFrom(kind="Latest"), StartFrom(kind="Timestamp", timestamp_ms=1_700_000_000_040)]
+)
+def test_records_before_the_start_are_not_filtered_and_not_lost(world: World, start: StartFrom) -> None:
+    topic = world.topic(partitions=2)
+    job = world.job(topic, filter="id >= 50", start_from=start)
+    # Half of them are before the time.
+    world.produce(topic, [Record(value(n), partition=n % 2, timestamp=1_700_000_000_000 + n) for n in range(80)])
+    world.apply(job)
+    world.start()
+    world.await_offsets(lambda: sum(world.landed(job).values()) == 80, "the first offsets", job)
+    later = [Record(value(n), partition=n % 2, timestamp=1_700_000_001_000 + n) for n in (*range(10), *range(80, 90))]
+    world.produce(topic, later)
+    world.await_offsets(lambda: sum(world.landed(job).values()) == 100, "all offsets", job)
+    world.stop()
+    before = 80 if start.kind == "Latest" else 40
+    rows = sorted(row["id"] for row in world.rows(job))
+    assert rows == [*range(max(before, 50), 90)]
+    assert filtered(world, job).records == 100 - before - len(rows)
+    found = audit_of(world, job)
+    assert found.exact, found
+    report = audited(world, job)
+    assert report is not None
+    # Nothing shows why a record before the start has no row.
+    expected = (0, 100 - before - len(rows), before, 0)
+    assert (report.missing, report.filtered, report.unproved, report.wrong) == expected
+
+
+def test_an_audit_decides_about_a_first_commit_that_only_has_filtered_records(world: World) -> None:
+    topic = world.topic()
+    job = world.job(topic, filter="id >= 50")
+    world.produce(topic, [value(n) for n in range(20)])
+    world.apply(job)
+    world.start()
+    world.await_offsets(lambda: world.landed(job) == {0: 20}, "the first commit", job)
+    world.produce(topic, [value(n) for n in range(50, 60)])
+    world.await_rows(job, 10)
+    world.stop()
+    report = audited(world, job)
+    assert report is not None
+    assert (report.missing, report.filtered, report.unproved, report.wrong) == (0, 20, 0, 0)

@@ -6,19 +6,19 @@ from firn.model.progress import AuditFrom, Offsets, landed_together
 
 
 @pytest.mark.parametrize(
-    ("landed", "has_files", "has_rows", "expected"),
+    ("landed", "begins", "has_rows", "expected"),
     [
-        (None, True, False, {}),
-        (None, False, False, {0: 9}),
-        (None, False, True, {0: 9}),
-        ({0: 5}, True, True, {0: 5}),
+        (None, False, False, {}),
+        (None, True, False, {0: 9}),
+        (None, True, True, {0: 9}),
+        ({0: 5}, False, True, {0: 5}),
     ],
-    ids=["the first rows of a topic", "ingestion begins later", "an adopted table", "a table of an earlier version"],
+    ids=["the first records of a topic", "ingestion begins later", "an adopted table", "a table of an earlier version"],
 )
 def test_the_first_commit_of_a_topic_decides(
-    landed: Offsets | None, has_files: bool, has_rows: bool, expected: Offsets
+    landed: Offsets | None, begins: bool, has_rows: bool, expected: Offsets
 ) -> None:
-    first = AuditFrom.first("id-1", landed, {0: 9}, has_files=has_files, has_rows=has_rows)
+    first = AuditFrom.first("id-1", landed, {0: 9}, begins=begins, has_rows=has_rows)
     assert first == AuditFrom(topic_id="id-1", offsets=expected, mixed=has_rows)
 
 

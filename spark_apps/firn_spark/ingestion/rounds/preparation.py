@@ -270,7 +270,7 @@ class Preparation:
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
         gaps = self._passed_over(topic, offsets) if topic.replaced_table else []
         epoch = self._claim(topic, live.topic_id)
-        extras = Extras(gaps=gaps, shared_by=topic.job.table.shared_by)
+        extras = Extras(gaps=gaps, begins=True, shared_by=topic.job.table.shared_by)
         topic.table.landed = self._committer.commit(topic.table.java, (), None, live.topic_id, epoch, offsets, extras)
         if gaps:
             topic.table.losses = read_losses(topic.table.java, topic.view)
@@ -296,8 +296,9 @@ class Preparation:
         if offsets is not None:
             epoch = self._claim(topic, live.topic_id)
             # The topic and its cluster change in one commit.
-            cluster = Extras(cluster=self._kafkas(topic.job.profile).cluster_id(), shared_by=topic.job.table.shared_by)
-            topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, cluster)
+            cluster = self._kafkas(topic.job.profile).cluster_id()
+            extras = Extras(cluster=cluster, begins=True, shared_by=topic.job.table.shared_by)
+            topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, extras)
 
     def _last_writer(self, topic: Topic, table: Any, landed: Landed | None) -> SinkCommits | None:
         """Return the connector that wrote the table last, if any."""
@@ -317,7 +318,7 @@ class Preparation:
         takeover.check_stopped(connector, kafka)
         # An audit cannot find rows of the connector, which have no offsets. The records before may be of another topic: it and its
         # cluster change in one commit.
-        extras = Extras(other=found.sink, skipped=found.offsets, cluster=kafka.cluster_id())
+        extras = Extras(other=found.sink, skipped=found.offsets, begins=True, cluster=kafka.cluster_id())
         topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, found.offsets, extras)
         log.info(
             "took the table over from Kafka Connect",
