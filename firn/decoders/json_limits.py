@@ -14,3 +14,6 @@ MAX_MICROSECONDS = 2**63 - 1
 
 MAX_ZONE_MINUTES = 18 * 60
 """Largest offset of a zone from UTC, as in Java's ZoneOffset."""
+
+MAX_VARIANT_BYTES = 16 * 1024 * 1024
+"""Most bytes of a variant that Spark 4.0 reads."""

@@ -11,9 +11,8 @@ from decimal import Decimal
 from typing import Any
 
 from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
+from firn.decoders.json_limits import MAX_VARIANT_BYTES
 
-MOST_BYTES = 16 * 1024 * 1024
-"""Most bytes of a variant that Spark 4.0 reads."""
 _MOST_DIGITS = 38
 _MOST_SHORT = 63
 """Most bytes of a text whose length is in its header."""
@@ -59,9 +58,11 @@ def encoded(value: Any) -> dict[str, bytes]:
         raise BadRecordError(
             Code.INVALID_UTF8, Stage.DECODE, f"character {error.start}: half of a surrogate pair"
         ) from None
-    if len(metadata) + len(data) > MOST_BYTES:
+    if len(metadata) + len(data) > MAX_VARIANT_BYTES:
         raise BadRecordError(
-            Code.OUT_OF_RANGE, Stage.SCHEMA, f"a variant of {len(metadata) + len(data)} bytes, more than {MOST_BYTES}"
+            Code.OUT_OF_RANGE,
+            Stage.SCHEMA,
+            f"a variant of {len(metadata) + len(data)} bytes, more than {MAX_VARIANT_BYTES}",
         )
     return {"metadata": metadata, "value": data}
 

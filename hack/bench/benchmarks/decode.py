@@ -11,6 +11,7 @@ import base64
 import datetime
 import io
 import json
+import random
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -54,6 +55,7 @@ _NESTED = (
     Column(name="tags", type="list<string>"),
     Column(name="place", type="struct<lat: double, lon: double>"),
 )
+_PLACE = {"lat": 0.0, "lon": 8.5417, "name": "Zürich HB", "floor": 0}
 _UNIT = "CPU s per million records"
 
 
@@ -109,6 +111,34 @@ def _strictly(reader: RecordReader, values: list[bytes]) -> None:
 def _nested(values: list[bytes]) -> list[bytes]:
     more = b',"tags":["a","bc",null],"place":{"lat":47.37,"lon":8.54}}'
     return [value[:-1] + more for value in values]
+
+
+def _loose() -> Iterator[Figure]:
+    """Yield the costs of an object of four members: as a variant and as members that no field has, both compared with a struct."""
+    chance = random.Random(1)
+    values = [
+        json.dumps({"id": number, "place": {**_PLACE, "lat": round(chance.uniform(-90, 90), 4), "floor": number % 40}})
+        for number in range(_COUNT)
+    ]
+    places = [Places.from_arrow(batch["value"]) for batch in _batches([value.encode() for value in values])]
+    number = Column(name="id", type="long")
+    struct = Column(name="place", type="struct<lat: double, lon: double, name: string, floor: int>")
+    decoders = {
+        "struct": BlockDecoder([number, struct], refuse_unknown=False),
+        "variant": BlockDecoder([number, Column(name="place", type="variant")], refuse_unknown=False),
+        "unknown": BlockDecoder([number], refuse_unknown=False, keep_unknown=True),
+    }
+    costs = {}
+    for name, decoder in decoders.items():
+        assert all(decoder.decode(part)[1].all() for part in places), "the decoder refused a record of the benchmark"
+        costs[name] = _cost(partial(_decoded, decoder, places), _COUNT)
+    for name in ("variant", "unknown"):
+        yield Figure(f"decode_{name}", costs[name], _UNIT, "lower", "a struct", costs["struct"])
+
+
+def _decoded(decoder: BlockDecoder, places: list[Places]) -> None:
+    for part in places:
+        decoder.decode(part)
 
 
 def _in_avro(values: list[bytes]) -> list[bytes]:
@@ -261,6 +291,7 @@ def measure(options: Options) -> Iterator[Figure]:
     decoder = BlockDecoder(_NESTED, refuse_unknown=False)
     yield Figure("decode_nested", _cost(lambda: [decoder.decode(part) for part in nested], _COUNT), _UNIT, "lower")
 
+    yield from _loose()
     yield _avro(values)
     yield Figure("decode_avro_registry", _avro_of_registry(values, 1), _UNIT, "lower")
     yield Figure("decode_avro_two_schemas", _avro_of_registry(values, 2), _UNIT, "lower")

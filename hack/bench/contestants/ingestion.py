@@ -69,6 +69,8 @@ def compiled() -> Path:
         "fetching/kernel.py",
         "formats/avro/kernel.py",
         "formats/json/kernel.py",
+        "formats/json/tokens.py",
+        "formats/json/variant_kernel.py",
         "formats/protobuf/kernel.py",
         "formats/utf8.py",
         "formats/words.py",

@@ -145,6 +145,8 @@ _KERNEL = (
     "firn_spark/worker/formats/json/__init__",
     "firn_spark/worker/formats/json/kernel",
     "firn_spark/worker/formats/json/limits",
+    "firn_spark/worker/formats/json/tokens",
+    "firn_spark/worker/formats/json/variant_kernel",
     "firn_spark/worker/formats/protobuf/__init__",
     "firn_spark/worker/formats/protobuf/kernel",
 )

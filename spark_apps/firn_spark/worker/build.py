@@ -10,6 +10,7 @@ from firn_spark.worker import compiled
 from firn_spark.worker.fetching import kernel as fetching
 from firn_spark.worker.formats.avro import kernel as avro
 from firn_spark.worker.formats.json import kernel as json
+from firn_spark.worker.formats.json import variant_kernel
 from firn_spark.worker.formats.protobuf import kernel as protobuf
 
 
@@ -17,6 +18,7 @@ def build(directory: str) -> None:
     """Compile every kernel function and copy the machine code to ``directory``."""
     avro.warm()
     json.warm()
+    variant_kernel.warm()
     protobuf.warm()
     fetching.warm()
     shutil.copytree(compiled.DIRECTORY, directory, dirs_exist_ok=True)

@@ -8,7 +8,12 @@ from tests.unit.layout.sources import PRODUCT, files, relative, tree
 LONGEST_CLASS = 400
 LONGEST_FUNCTION = 60
 AVRO, JSON = (f"spark_apps/firn_spark/worker/formats/{name}/kernel.py" for name in ("avro", "json"))
-KERNELS = {(AVRO, "_after_value"), (JSON, "_field"), (JSON, "_record"), (JSON, "find_entries")}
+VARIANTS = JSON.replace("kernel", "variant_kernel")
+KERNELS = {
+    *((JSON, name) for name in ("_field", "_record", "read_records", "find_entries")),
+    (AVRO, "_after_value"),
+    (VARIANTS, "_parsed"),
+}
 """Functions of the compiled readers. A call costs time for each record."""
 _AT_THE_MARGIN = re.compile(r"(?m)^(?=@|def |async def |class )")
 

@@ -23,7 +23,7 @@ from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.avro import kernel as avro_kernel
 from firn_spark.worker.formats.avro.rows import fields_of
 from firn_spark.worker.fetching import kernel as fetching
-from firn_spark.worker.formats.json import blocks, kernel
+from firn_spark.worker.formats.json import blocks, kernel, variant_kernel
 from firn_spark.worker.formats.protobuf import kernel as protobuf_kernel
 from firn_spark.worker.formats.protobuf.rows import Rows
 from tests.unit.fetching import log, reading
@@ -32,10 +32,11 @@ for fields in (
     [Column(name="a", type="string")],
     [Column(name="a", type="string"), Column(name="b", type="int", required=True)],
     [Column(name="a", type="string"), Column(name="c", type=nested), Column(name="d", type="list<decimal(9, 2)>")],
+    [Column(name="a", type="string"), Column(name="c", type="variant")],
 ):
-    decoder = blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1)
+    decoder = blocks.BlockDecoder(fields, refuse_unknown=len(fields) == 1, keep_unknown=len(fields) == 2)
     record = b'{"a": "x", "b": 1, "c": {"x": [{"y": {"k": 1}}, null], "z": ["t"]}, "d": [1.5]}'
-    for values in ([], [None], [bytes([2, 2, 120, 2, 2, 107, 2, 0, 0, 2]), b"garbage"]):
+    for values in ([], [None], [record, b"garbage"]):
         whole = pa.array(values, pa.binary())
         for records in (whole, whole.slice(1)):
             decoder.decode(Places.from_arrow(records))
@@ -70,6 +71,7 @@ for chosen in (slice(0, 1), slice(0, 6), slice(4, 6)):
         protobuf_kernel.skip_indexes(places.data, places.firsts, places.ends, places.present, np.arange(len(fields) % 2), *outputs)
 used = [getattr(avro_kernel, name) for name in ("read_rows", "find_items", "find_branches", "copy_texts")]
 used += [getattr(kernel, name) for name in ("read_records", "read_values", "find_elements", "find_entries", "copy_texts")]
+used.append(variant_kernel.encode)
 protobuf_names = ("read_rows", "find_items", "read_items", "doubt_repeated_keys", "copy_texts", "skip_indexes")
 used += [getattr(protobuf_kernel, name) for name in protobuf_names]
 used += [fetching.walk, fetching.read, fetching.read_headers]

@@ -7,8 +7,8 @@ which the caller decodes there. So this module reports doubt, never errors.
 
 The kernel has no code for some kinds. It finds their values, checks that they are JSON, and passes their places to a
 `_Reader`. A struct is read as a record is. A list's elements and a map's values are read together, as values of one
-kind. The rest (binaries, uuids, maps whose keys are not texts) goes to `firn.decoders.json`, value
-by value.
+kind. `firn_spark.worker.formats.json.variants` reads variants. The rest (binaries, uuids, maps whose keys are not texts)
+goes to `firn.decoders.json`, value by value.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ from firn.tables.renames import Former
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats import arrays, words
-from firn_spark.worker.formats.json import kernel
+from firn_spark.worker.formats.json import kernel, tokens, variants
 
 _KINDS = {
     "boolean": kernel.BOOLEAN,
@@ -49,23 +49,6 @@ _SMALL = frozenset({kernel.INT, kernel.DATE, kernel.BOOLEAN})
 _Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def _powers() -> _Array:
-    """Return the first 128 bits of each power of ten in two halves.
-
-    They are rounded down, but up from 10**-27 to 10**-1, where the product with a number may be exact (Lemire,
-    "Number Parsing at a Gigabyte per Second", 2021).
-    """
-    powers = []
-    for power in range(kernel.MIN_POWER, kernel.MAX_POWER + 1):
-        number = 10**power if power >= 0 else (1 << 1400) // 10**-power
-        surplus = number.bit_length() - 128
-        number = number >> surplus if surplus >= 0 else number << -surplus
-        number += -27 <= power < 0
-        powers.append((number >> 64, number & (2**64 - 1)))
-    return np.array(powers, np.uint64)
-
-
-_POWERS = _powers()
 _NAME_BYTES = 1024
 
 
@@ -77,10 +60,10 @@ class BlockDecoder:
         fields: Sequence[Column],
         *,
         refuse_unknown: bool,
-        doubt_unknown: bool = False,
+        keep_unknown: bool = False,
         former: Former = renames.NONE,
     ) -> None:
-        """Set up readers for the fields, which may also have their earlier names. ``doubt_unknown``: vouch for no record with others.
+        """Set up readers for the fields, which may also have their earlier names. ``keep_unknown``: a last column has the other members.
 
         Raises InvalidSpecError for an invalid type.
         """
@@ -89,7 +72,9 @@ class BlockDecoder:
         usable = bool(fields) and not any(
             '"' in field.name or "\\" in field.name or min(field.name, default=" ") < " " for field in fields
         )
-        self._members = _Members(fields, refuse_unknown, former, doubt_unknown=doubt_unknown) if usable else None
+        self._members = _Members(fields, refuse_unknown, former, keep_unknown=keep_unknown) if usable else None
+        if keep_unknown:
+            self._types.append(arrow_types.VARIANT)
 
     def decode(self, records: Places) -> tuple[list[pa.Array], _Array]:
         """Return the columns, and for each record whether they hold for it. Other records have null."""
@@ -117,6 +102,8 @@ def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch, former: Former
             return _Lists(type_, _reader(element, refuse_unknown, epoch, former.at("element")))
         case types.MapOf(types.Primitive("string"), value):
             return _Maps(type_, _reader(value, refuse_unknown, epoch, former.at("value")))
+    if kind == types.Primitive(types.VARIANT):
+        return _Variants()
     if _kind(kind) == kernel.OPAQUE:
         return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown, epoch=epoch, former=former))
     return _Scalars(type_, kind, epoch)
@@ -126,7 +113,7 @@ class _Members:
     """The members of objects by name: fields of records, or of structs."""
 
     def __init__(
-        self, fields: Sequence[Column], refuse_unknown: bool, former: Former, *, doubt_unknown: bool = False
+        self, fields: Sequence[Column], refuse_unknown: bool, former: Former, *, keep_unknown: bool = False
     ) -> None:
         kinds = [types.parse(field.type) for field in fields]
         self._types = [arrow_types.arrow_type(kind) for kind in kinds]
@@ -146,7 +133,8 @@ class _Members:
         self._names = np.frombuffer(b"".join(names) + bytes(words.BYTES), np.uint8)
         self._starts = np.cumsum([0, *(len(name) for name in names)]).astype(np.int64)
         self._owners = np.array([*range(len(fields)), *(place for place, _ in earlier)], np.int64)
-        self._refuse_unknown = refuse_unknown or doubt_unknown
+        self._refuse_unknown = refuse_unknown
+        self._keep_unknown = keep_unknown
         self._slots, self._widths = _slots(self._kinds)
         self._readers = {
             place: _reader(kind, refuse_unknown, fields[place].epoch, former.at(fields[place].name))
@@ -156,7 +144,6 @@ class _Members:
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[list[pa.Array], _Array]:
         """Return the members' columns, and for each object whether they hold for it. Other objects have null."""
-        count = len(firsts)
         block = self._read(data, firsts, ends, present)
         valid, vouched = block.valid, block.vouched
         nested = {}
@@ -166,14 +153,15 @@ class _Members:
             vouched &= sure
         for place in np.flatnonzero(self._kinds == kernel.FLOAT):
             vouched &= _fits_float(block.numbers[self._slots[place]]) | (valid[place] == 0)
+        others = None
+        if block.others is not None:
+            others, sure = block.others.finish()
+            vouched &= sure
         doubted = None if vouched.all() else ~vouched
         columns = []
         for place, (kind, slot) in enumerate(zip(self._kinds.tolist(), self._slots.tolist(), strict=True)):
             if place in nested:
-                values_read = nested[place]
-                columns.append(
-                    values_read if doubted is None else values_read.take(pa.array(np.arange(count), mask=doubted))
-                )
+                columns.append(_without(nested[place], doubted))
                 continue
             if doubted is not None:
                 valid[place][doubted] = 0
@@ -187,11 +175,17 @@ class _Members:
             if block.absent[place].any():
                 absent = pa.array(block.absent[place] & vouched)
                 columns[place] = pc.call_function("if_else", [absent, default, columns[place]])
+        if others is not None:
+            columns.append(_without(others, doubted))
         return columns, vouched
 
     def _read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> "_Block":
         width, count = len(self._types), len(firsts)
         numbers, small, texts = self._widths
+        sizes = (ends - firsts) * present
+        largest = int(sizes.max(initial=0))
+        most = max(min(arrays.CALL_BYTES, int(sizes.sum())), largest)
+        keep = self._keep_unknown
         block = _Block(
             numbers=np.empty((numbers, count), np.int64),
             small=np.empty((small, count), np.int32),
@@ -200,6 +194,7 @@ class _Members:
             valid=np.empty((width, count), np.uint8),
             absent=np.zeros((width, count) if self._defaults else (0, 0), bool),
             vouched=np.empty(count, bool),
+            others=variants.Encoder(count, largest=largest, members=True) if keep else None,
         )
         step = (width, min(arrays.STEP, count))
         scratch = np.empty(step, np.int64), np.empty(step, np.int64), np.empty(step, np.uint8)
@@ -208,23 +203,28 @@ class _Members:
             np.empty(width, np.int64),
             np.empty(_NAME_BYTES, np.uint8),
         )
-        sizes = (ends - firsts) * present
-        gathered = np.empty(
-            max(min(arrays.CALL_BYTES, int(sizes.sum())), int(sizes.max(initial=0))) + words.BYTES if texts else 0,
-            np.uint8,
-        )
+        gathered = np.empty(most + words.BYTES if texts else 0, np.uint8)
+        other_firsts, other_ends = np.empty((2, most // kernel.MEMBER_BYTES + 1 if keep else 0), np.int64)
         parts: list[list[bytes]] = [[] for _ in range(texts)]
         for begin, end in arrays.portions(sizes, arrays.CALL_BYTES):
             pieces = np.empty((-(-(end - begin) // step[1]), texts), np.int64)
+            behind = np.zeros(end - begin + 1 if keep else 0, np.int64)
             kernel.read_records(
                 data, firsts, ends, present, begin, end, self._names, self._starts, self._owners, self._kinds,
-                self._precisions, self._scales, self._required, self._defaulted, self._refuse_unknown, _POWERS, following, seen, name,
+                self._precisions, self._scales, self._required, self._defaulted, self._refuse_unknown, tokens.POWER_HALVES, following, seen, name,
                 *scratch, self._slots, block.numbers, block.small, gathered, pieces, block.offsets, block.valid, block.absent,
-                block.vouched,
+                block.vouched, other_firsts, other_ends, behind,
             )  # fmt: skip
             arrays.gather(gathered, pieces, parts)
+            if block.others is not None:
+                block.others.encode(data, other_firsts[: behind[-1]], other_ends[: behind[-1]], behind, begin)
         block.texts.extend(arrays.joined(parts))
         return block
+
+
+def _without(values: pa.Array, doubted: _Array | None) -> pa.Array:
+    """Return the values with null for those that are doubted."""
+    return values if doubted is None else values.take(pa.array(np.arange(len(values)), mask=doubted))
 
 
 def _default(kind: types.Type, field: Column) -> Any:
@@ -260,6 +260,8 @@ class _Block:
     absent: _Array
     """Marks members with a default that an object does not have."""
     vouched: _Array
+    others: variants.Encoder | None
+    """The other members, if they are kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,6 +317,13 @@ class _Maps:
         return arrays.nested(self.type, present, [offsets], [entries]), sure
 
 
+class _Variants:
+    """Reads any values as variants."""
+
+    def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
+        return variants.read(data, firsts, ends, present)
+
+
 class _Scalars:
     """Reads values of a kind that the kernel has code for."""
 
@@ -328,7 +337,18 @@ class _Scalars:
         values, lengths = np.zeros((1, count), np.int64), np.zeros((1, count), np.int64)
         valid, sure = np.zeros(count, np.uint8), np.zeros(count, bool)
         kernel.read_values(
-            data, firsts, ends, present, self._kind, self._precision, self._scale, _POWERS, values, lengths, valid, sure
+            data,
+            firsts,
+            ends,
+            present,
+            self._kind,
+            self._precision,
+            self._scale,
+            tokens.POWER_HALVES,
+            values,
+            lengths,
+            valid,
+            sure,
         )
         if self._kind == kernel.FLOAT:
             sure &= _fits_float(values[0]) | (valid == 0)

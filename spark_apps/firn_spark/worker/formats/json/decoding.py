@@ -29,15 +29,15 @@ class JsonFormat:
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for a column type that does not exist."""
         refuse_unknown = schema.unknown_fields == "DeadLetter"
-        self._keeps_unknown = bool(schema.unknown_column)
+        keep_unknown = bool(schema.unknown_column)
         self._fields = schema.fields
         self._columns = arrow_types.arrow_schema(decoded_columns(schema))
         former = former_names(schema.fields, schema.renames)
         self._blocks = BlockDecoder(
-            schema.fields, refuse_unknown=refuse_unknown, doubt_unknown=self._keeps_unknown, former=former
+            schema.fields, refuse_unknown=refuse_unknown, keep_unknown=keep_unknown, former=former
         )
         self._reader = RecordReader.for_schema(
-            schema.fields, refuse_unknown=refuse_unknown, keep_unknown=self._keeps_unknown, former=former
+            schema.fields, refuse_unknown=refuse_unknown, keep_unknown=keep_unknown, former=former
         )
         # A value that names a JSON schema is not Avro.
         self._hints = schema.framing == "None"
@@ -47,9 +47,6 @@ class JsonFormat:
         # No JSON begins with byte 0.
         values, framed = unframed(records.values)
         fast, vouched = self._blocks.decode(values)
-        if self._keeps_unknown:
-            # The strict decoder reads each record that has other members.
-            fast.append(pa.nulls(len(values), self._columns.types[-1]))
         doubted = np.flatnonzero(~vouched)
         if not len(doubted):
             return Columns(fast, {}, self._times(fast))

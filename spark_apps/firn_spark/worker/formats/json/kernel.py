@@ -10,8 +10,39 @@ being negative (from the end), once for each byte. The functions allocate no arr
 import numpy as np
 
 from firn_spark.worker.compiled import inlined, njit
-from firn_spark.worker.formats import utf8, words
+from firn_spark.worker.formats import words
 from firn_spark.worker.formats.json import limits
+from firn_spark.worker.formats.json.tokens import (
+    CLOSE_ARRAY,
+    CLOSE_OBJECT,
+    COLON,
+    COMMA,
+    DOUBT,
+    MAX_DIGITS,
+    MAX_LONG,
+    MINUS,
+    OPEN_ARRAY,
+    OPEN_OBJECT,
+    PLUS,
+    POINT,
+    QUOTE,
+    SIGN_BIT,
+    SMALL_F,
+    SMALL_N,
+    SMALL_T,
+    SPACE,
+    ZERO,
+    after_digits,
+    after_literal,
+    after_space,
+    after_string,
+    after_value,
+    copied_text,
+    nearest_double,
+    read_number,
+    same_bytes,
+    unescaped,
+)
 
 (
     BOOLEAN,
@@ -31,333 +62,18 @@ from firn_spark.worker.formats.json import limits
 ) = range(14)
 """Kinds of values. Opaque values are only found and checked for being JSON."""
 
-QUOTE, BACKSLASH, COMMA, COLON, MINUS, PLUS, POINT, ZERO, NINE = (ord(sign) for sign in '"\\,:-+.09')
-OPEN_OBJECT, CLOSE_OBJECT, OPEN_ARRAY, CLOSE_ARRAY = (ord(sign) for sign in "{}[]")
-SMALL_E, LARGE_E, SMALL_U, SMALL_N, SMALL_T, SMALL_F, LARGE_T, LARGE_Z, SPACE = (ord(sign) for sign in "eEuntfTZ ")
+LARGE_T, LARGE_Z = (ord(sign) for sign in "TZ")
 BEHIND_NAME = 2
 """Bytes that follow each name in ``names``: a quote and a colon. Most producers write them without a space."""
-MAX_DIGITS = 19
-"""Numbers with more digits may not fit 64 bits."""
-MIN_POWER, MAX_POWER = -348, 347
-EXACT_INTEGER, EXACT_POWER = np.uint64(2**53), 22
-POWERS = np.array([10.0**power for power in range(EXACT_POWER + 1)])
-"""The powers of ten that a double holds exactly."""
-SIGN_BIT = -(2**63)
-MAX_LONG = np.uint64(2**63 - 1)
-DOUBT = -1
+MEMBER_BYTES = 5
+"""Fewest bytes of a member of an object: an empty name and a digit, with the brackets or commas around them."""
 DAY_MICROS = 86_400_000_000
 MAX_MICROSECONDS = limits.MAX_MICROSECONDS
 MOST_DAYS_OF_NANOSECONDS = 106_749
 """Days from 1970 whose nanoseconds fit 64 bits in each zone."""
 MAX_ZONE_MINUTES = limits.MAX_ZONE_MINUTES
-MAX_INNER_DEPTH = limits.MAX_DEPTH - 1
 MAX_KEYS = 64
 """Largest number of a map's keys that are compared with each other. Maps with more keys are doubted."""
-
-
-@inlined
-def _after_space(data, at, end):
-    if at < end and data[np.uintp(at)] > SPACE:
-        return at
-    while at < end:
-        byte = data[np.uintp(at)]
-        if byte != 32 and byte != 10 and byte != 13 and byte != 9:
-            break
-        at += 1
-    return at
-
-
-@njit
-def _hexadecimal(byte):
-    if 48 <= byte <= 57:
-        return int(byte) - 48
-    if 97 <= byte <= 102:
-        return int(byte) - 87
-    if 65 <= byte <= 70:
-        return int(byte) - 55
-    return -1
-
-
-@njit
-def _code_unit(data, at, end):
-    """Return the number of the four hexadecimal digits at ``at``."""
-    if at + 4 > end:
-        return DOUBT
-    code = 0
-    for place in range(at, at + 4):
-        digit = _hexadecimal(data[place])
-        if digit < 0:
-            return DOUBT
-        code = code * 16 + digit
-    return code
-
-
-@njit
-def _after_escape(data, at, end):
-    """Return the place behind the escape whose backslash is at ``at``. Both halves of a surrogate pair are one
-    escape."""
-    if at + 1 >= end:
-        return DOUBT
-    byte = data[np.uintp(at + 1)]
-    if byte != SMALL_U:
-        # " \ / b f n r t
-        if (
-            byte == 34
-            or byte == 92
-            or byte == 47
-            or byte == 98
-            or byte == 102
-            or byte == 110
-            or byte == 114
-            or byte == 116
-        ):
-            return at + 2
-        return DOUBT
-    code = _code_unit(data, at + 2, end)
-    if code < 0:
-        return DOUBT
-    if code < 0xD800 or code > 0xDFFF:
-        return at + 6
-    if code > 0xDBFF or at + 7 >= end or data[np.uintp(at + 6)] != BACKSLASH or data[np.uintp(at + 7)] != SMALL_U:
-        return DOUBT
-    low = _code_unit(data, at + 8, end)
-    if low < 0xDC00 or low > 0xDFFF:
-        return DOUBT
-    return at + 12
-
-
-@inlined
-def _after_string(data, at, end):
-    """Return the place behind the closing quote of the string that begins at ``at``, and whether it has escapes."""
-    escaped = False
-    whole = len(data) - words.BYTES
-    while at < end:
-        if at <= whole:
-            marks = words.special(words.load(data, np.uintp(at)))
-            if marks == np.uint64(0):
-                at += words.BYTES
-                continue
-            at += np.int64(words.zeros_below(marks) >> np.uint64(3))
-            if at >= end:
-                break
-        byte = data[np.uintp(at)]
-        if byte == QUOTE:
-            return at + 1, escaped
-        if byte < 32:
-            return DOUBT, False
-        if byte == BACKSLASH:
-            escaped = True
-            at = _after_escape(data, at, end)
-            if at < 0:
-                return DOUBT, False
-        elif byte < 128:
-            at += 1
-        else:
-            at = utf8.after_character(data, at, end)
-            if at < 0:
-                return DOUBT, False
-    return DOUBT, False
-
-
-@inlined
-def _after_digits(data, at, end, number):
-    """Return the place behind the digits at ``at``, and ``number`` followed by these digits, modulo 2**64."""
-    whole = len(data) - words.BYTES
-    while at < end:
-        if at <= whole:
-            count, value = words.leading_digits(words.load(data, np.uintp(at)))
-            if at + count <= end:
-                number = number * words.POWERS[count] + value
-                at += count
-                if count < words.BYTES:
-                    break
-                continue
-        byte = data[np.uintp(at)]
-        if byte < ZERO or byte > NINE:
-            break
-        number = number * np.uint64(10) + np.uint64(byte - ZERO)
-        at += 1
-    return at, number
-
-
-@inlined
-def _short_number(word):
-    """Read a JSON number without sign and exponent that ends inside ``word``.
-
-    Return its length with the point, its digits as an integer, and the power of ten. The length is 0 for every other number.
-    """
-    other = (0, np.uint64(0), 0)
-    digits, marks = words.digits(word)
-    if marks == np.uint64(0):
-        return other
-    count = np.int64(words.zeros_below(marks) >> np.uint64(3))
-    if count == 0 or (count > 1 and words.byte(word, 0) == ZERO):
-        return other
-    sign = words.byte(word, count)
-    if sign != POINT:
-        return other if sign == SMALL_E or sign == LARGE_E else (count, words.number(digits, count), 0)
-    marks &= marks - np.uint64(1)
-    if marks == np.uint64(0):
-        return other
-    end = np.int64(words.zeros_below(marks) >> np.uint64(3))
-    sign = words.byte(word, end)
-    fraction = end - count - 1
-    if fraction == 0 or sign == SMALL_E or sign == LARGE_E:
-        return other
-    # Drop the point.
-    digits = words.first_bytes(digits, count) | ((digits >> np.uint64(8 * (count + 1))) << np.uint64(8 * count))
-    return end, words.number(digits, end - 1), -fraction
-
-
-@inlined
-def _number(data, at, end):  # noqa: C901
-    """Read a JSON number. Return the place behind it, whether it is negative, its significant digits as an integer,
-    an upper bound of the count of digits, the power of ten, and whether it has neither fraction nor exponent. Beyond `MAX_DIGITS` digits
-    the value is not kept."""
-    negative = False
-    integral = True
-    mantissa = np.uint64(0)
-    digits = 0
-    exponent = 0
-    failed = (DOUBT, False, np.uint64(0), 0, 0, False)
-    if at < end and data[np.uintp(at)] == MINUS:
-        negative = True
-        at += 1
-    if at >= end:
-        return failed
-    if at + words.BYTES <= len(data):
-        after, mantissa, exponent = _short_number(words.load(data, np.uintp(at)))
-        if 0 < after <= end - at:
-            return at + after, negative, mantissa, after, exponent, exponent == 0
-        mantissa, exponent = np.uint64(0), 0
-    byte = data[np.uintp(at)]
-    if byte == ZERO:
-        at += 1
-    elif ZERO < byte <= NINE:
-        first = at
-        at, mantissa = _after_digits(data, at, end, mantissa)
-        digits = at - first
-    else:
-        return failed
-    if at < end and data[np.uintp(at)] == POINT:
-        integral = False
-        at += 1
-        first = at
-        if digits == 0:
-            while at < end and data[np.uintp(at)] == ZERO:
-                at += 1
-        significant = at
-        at, mantissa = _after_digits(data, at, end, mantissa)
-        digits += at - significant
-        if at == first:
-            return failed
-        exponent = first - at
-    if at < end and (data[np.uintp(at)] == SMALL_E or data[np.uintp(at)] == LARGE_E):
-        integral = False
-        at += 1
-        sign = 1
-        if at < end and (data[np.uintp(at)] == PLUS or data[np.uintp(at)] == MINUS):
-            if data[np.uintp(at)] == MINUS:
-                sign = -1
-            at += 1
-        first = at
-        power = 0
-        while at < end and ZERO <= data[np.uintp(at)] <= NINE:
-            if power < 100_000:
-                power = power * 10 + int(data[np.uintp(at)] - ZERO)
-            at += 1
-        if at == first:
-            return failed
-        exponent += sign * power
-    return at, negative, mantissa, digits, exponent, integral
-
-
-@inlined
-def _literal(data, at, end):
-    """Return the place behind ``null``, ``true`` or ``false``."""
-    if at + 4 > end:
-        return DOUBT
-    byte = data[np.uintp(at)]
-    if byte == SMALL_N:
-        return (
-            at + 4
-            if data[np.uintp(at + 1)] == 117 and data[np.uintp(at + 2)] == 108 and data[np.uintp(at + 3)] == 108
-            else DOUBT
-        )
-    if byte == SMALL_T:
-        return (
-            at + 4
-            if data[np.uintp(at + 1)] == 114 and data[np.uintp(at + 2)] == 117 and data[np.uintp(at + 3)] == 101
-            else DOUBT
-        )
-    if byte == SMALL_F and at + 5 <= end:
-        same = (
-            data[np.uintp(at + 1)] == 97
-            and data[np.uintp(at + 2)] == 108
-            and data[np.uintp(at + 3)] == 115
-            and data[np.uintp(at + 4)] == 101
-        )
-        return at + 5 if same else DOUBT
-    return DOUBT
-
-
-@njit
-def _after_value(data, at, end):  # noqa: C901
-    """Return the place behind any JSON value. ``objects`` has a bit for each open bracket, 1 for an object."""
-    objects = np.uint64(0)
-    depth = 0
-    while True:
-        # a value begins here
-        if at >= end:
-            return DOUBT
-        byte = data[np.uintp(at)]
-        opened = False
-        if byte == QUOTE:
-            at, _ = _after_string(data, at + 1, end)
-        elif byte == OPEN_OBJECT or byte == OPEN_ARRAY:
-            depth += 1
-            if depth > MAX_INNER_DEPTH:
-                return DOUBT
-            objects = (objects << np.uint64(1)) | np.uint64(1 if byte == OPEN_OBJECT else 0)
-            at = _after_space(data, at + 1, end)
-            opened = True
-        elif byte == MINUS or ZERO <= byte <= NINE:
-            at, _, _, _, _, _ = _number(data, at, end)
-        else:
-            at = _literal(data, at, end)
-        if at < 0:
-            return DOUBT
-        # close what ends here, then find the next value
-        while True:
-            if depth == 0:
-                return at
-            if not opened:
-                at = _after_space(data, at, end)
-            if at >= end:
-                return DOUBT
-            byte = data[np.uintp(at)]
-            inside = objects & np.uint64(1) == np.uint64(1)
-            if byte == (CLOSE_OBJECT if inside else CLOSE_ARRAY):
-                depth -= 1
-                objects >>= np.uint64(1)
-                at += 1
-                opened = False
-                continue
-            if not opened:
-                if byte != COMMA:
-                    return DOUBT
-                at = _after_space(data, at + 1, end)
-            if inside:
-                if at >= end or data[np.uintp(at)] != QUOTE:
-                    return DOUBT
-                at, _ = _after_string(data, at + 1, end)
-                if at < 0:
-                    return DOUBT
-                at = _after_space(data, at, end)
-                if at >= end or data[np.uintp(at)] != COLON:
-                    return DOUBT
-                at = _after_space(data, at + 1, end)
-            break
 
 
 @inlined
@@ -418,7 +134,7 @@ def _time_of_day(data, at, end, most):
         if at < end and data[np.uintp(at)] == POINT:
             at += 1
             first = at
-            at, digits = _after_digits(data, at, end, np.uint64(0))
+            at, digits = after_digits(data, at, end, np.uint64(0))
             if at == first or at - first > most:
                 return DOUBT, 0
             fraction = np.int64(digits * words.POWERS[most - (at - first)])
@@ -498,61 +214,6 @@ def _unscaled(mantissa, digits, exponent, precision, scale):
 
 
 @inlined
-def _product(left, right):
-    """Return the high and the low half of a product of two 64-bit numbers."""
-    half, low_half = np.uint64(32), np.uint64(0xFFFFFFFF)
-    left_high, left_low = left >> half, left & low_half
-    right_high, right_low = right >> half, right & low_half
-    lowest = left_low * right_low
-    middle = left_high * right_low + (lowest >> half)
-    other = left_low * right_high + (middle & low_half)
-    return left_high * right_high + (middle >> half) + (other >> half), (other << half) | (lowest & low_half)
-
-
-@inlined
-def _double(mantissa, digits, exponent, powers):
-    """Return the bits of the nearest double, and whether they are certain (Eisel-Lemire, as in Go's strconv).
-
-    If the integer and the power of ten are exact doubles, their quotient is the nearest double (Clinger, "How to read
-    floating point numbers accurately", 1990).
-
-    ``powers`` has the high and the low half of the first 128 bits of powers of ten from `MIN_POWER` on.
-    """
-    if digits > MAX_DIGITS or exponent < MIN_POWER or exponent > MAX_POWER:
-        return 0, False
-    if mantissa == np.uint64(0):
-        return 0, True
-    if mantissa <= EXACT_INTEGER and -EXACT_POWER <= exponent <= 0:
-        return words.bits(np.float64(mantissa) / POWERS[np.uintp(-exponent)]), True
-    zeros = np.int64(words.zeros_above(mantissa))
-    mantissa <<= np.uint64(zeros)
-    binary = ((217_706 * exponent) >> 16) + 64 + 1023 - zeros
-    last, low_bits = np.uint64(0xFFFFFFFFFFFFFFFF), np.uint64(0x1FF)
-    high, low = _product(mantissa, powers[exponent - MIN_POWER, 0])
-    if high & low_bits == low_bits and low + mantissa < mantissa:
-        next_high, next_low = _product(mantissa, powers[exponent - MIN_POWER, 1])
-        merged = low + next_high
-        if merged < low:
-            high += np.uint64(1)
-        if high & low_bits == low_bits and merged == last and next_low + mantissa < mantissa:
-            return 0, False
-        low = merged
-    top = high >> np.uint64(63)
-    bits = high >> (top + np.uint64(9))
-    if top == np.uint64(0):
-        binary -= 1
-    if low == np.uint64(0) and high & low_bits == np.uint64(0) and bits & np.uint64(3) == np.uint64(1):
-        return 0, False
-    bits = (bits + (bits & np.uint64(1))) >> np.uint64(1)
-    if bits >> np.uint64(53) != np.uint64(0):
-        bits >>= np.uint64(1)
-        binary += 1
-    if binary < 1 or binary > 0x7FE:
-        return 0, False
-    return (binary << 52) | np.int64(bits & np.uint64(0xFFFFFFFFFFFFF)), True
-
-
-@inlined
 def _field(data, at, end, kind, precision, scale, powers, values, lengths, column, row):  # noqa: C901, PLR0913
     """Read the value at ``at``, which is not null, into its place. Return the place behind it.
 
@@ -563,12 +224,12 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
         if byte != QUOTE:
             return DOUBT
         first = at + 1
-        at, escaped = _after_string(data, first, end)
+        at, escaped = after_string(data, first, end)
         values[column, row] = first
         lengths[column, row] = first - at if escaped else at - 1 - first  # negative: the length with the quote
         return at
     if kind == INT or kind == LONG:
-        at, negative, mantissa, digits, _, integral = _number(data, at, end)
+        at, negative, mantissa, digits, _, integral = read_number(data, at, end)
         if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
             return DOUBT
         number = -np.int64(mantissa) if negative else np.int64(mantissa)
@@ -577,17 +238,17 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
         values[column, row] = number
         return at
     if kind == DOUBLE or kind == FLOAT:
-        at, negative, mantissa, digits, exponent, _ = _number(data, at, end)
+        at, negative, mantissa, digits, exponent, _ = read_number(data, at, end)
         if at < 0:
             return DOUBT
-        bits, sure = _double(mantissa, digits, exponent, powers)
+        bits, sure = nearest_double(mantissa, digits, exponent, powers)
         values[column, row] = bits | SIGN_BIT if negative else bits
         return at if sure else DOUBT
     if kind == BOOLEAN:
         values[column, row] = 1 if byte == SMALL_T else 0
-        return _literal(data, at, end) if byte == SMALL_T or byte == SMALL_F else DOUBT
+        return after_literal(data, at, end) if byte == SMALL_T or byte == SMALL_F else DOUBT
     if (kind == TIMESTAMPTZ or kind == TIMESTAMP or kind == TIMESTAMPTZ_NS or kind == TIMESTAMP_NS) and byte != QUOTE:
-        at, negative, mantissa, digits, _, integral = _number(data, at, end)
+        at, negative, mantissa, digits, _, integral = read_number(data, at, end)
         if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
             return DOUBT
         number = np.int64(mantissa)
@@ -614,7 +275,7 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
         values[column, row] = moment
     elif kind == DECIMAL:
         quoted = byte == QUOTE
-        at, negative, mantissa, digits, exponent, _ = _number(data, at + 1 if quoted else at, end)
+        at, negative, mantissa, digits, exponent, _ = read_number(data, at + 1 if quoted else at, end)
         if at < 0:
             return DOUBT
         number, sure = _unscaled(mantissa, digits, exponent, precision, scale)
@@ -625,7 +286,7 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
             return at
     else:
         first = at
-        at = _after_value(data, at, end)
+        at = after_value(data, at, end)
         values[column, row] = first
         lengths[column, row] = at - first
         return at
@@ -636,111 +297,30 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
 
 
 @njit
-def _append_utf8(code, out, to):
-    if code < 0x80:
-        out[to] = code
-        return to + 1
-    if code < 0x800:
-        out[to] = 0xC0 | (code >> 6)
-        out[to + 1] = 0x80 | (code & 0x3F)
-        return to + 2
-    if code < 0x10000:
-        out[to] = 0xE0 | (code >> 12)
-        out[to + 1] = 0x80 | ((code >> 6) & 0x3F)
-        out[to + 2] = 0x80 | (code & 0x3F)
-        return to + 3
-    out[to] = 0xF0 | (code >> 18)
-    out[to + 1] = 0x80 | ((code >> 12) & 0x3F)
-    out[to + 2] = 0x80 | ((code >> 6) & 0x3F)
-    out[to + 3] = 0x80 | (code & 0x3F)
-    return to + 4
-
-
-@njit
-def _unescaped(data, at, end, out, to):
-    """Copy a text whose escapes were checked before. Return the place behind it in ``out``. The copy never grows."""
-    while at < end:
-        byte = data[np.uintp(at)]
-        if byte != BACKSLASH:
-            out[to] = byte
-            to += 1
-            at += 1
-            continue
-        sign = data[np.uintp(at + 1)]
-        at += 2
-        if sign == SMALL_U:
-            code = _code_unit(data, at, end)
-            at += 4
-            if 0xD800 <= code <= 0xDBFF:
-                code = 0x10000 + ((code - 0xD800) << 10) + (_code_unit(data, at + 2, end) - 0xDC00)
-                at += 6
-            to = _append_utf8(code, out, to)
-            continue
-        plain = sign
-        if sign == 98:
-            plain = 8
-        elif sign == 102:
-            plain = 12
-        elif sign == 110:
-            plain = 10
-        elif sign == 114:
-            plain = 13
-        elif sign == 116:
-            plain = 9
-        out[to] = plain
-        to += 1
-    return to
-
-
-@inlined
-def _copied(data, first, length, out, to):
-    """Copy a text, which has escapes if ``length`` is negative. Return the place behind it in ``out``, as `words.copied`."""
-    if length < 0:
-        return _unescaped(data, first, first - length - 1, out, to)
-    return words.copied(data, first, length, out, to)
-
-
-@njit
 def _named(data, at, length, names, starts, owners):
     """Return the column that has the name at ``at``, or -1."""
     for column in range(len(starts) - 1):
         start = starts[column]
-        if starts[column + 1] - start == length + BEHIND_NAME and _same(data, at, names, start, length):
+        if starts[column + 1] - start == length + BEHIND_NAME and same_bytes(data, at, names, start, length):
             return owners[column]
     return -1
 
 
 @inlined
-def _same(data, at, names, start, length):
-    if at + length + words.BYTES <= len(data) and start + length + words.BYTES <= len(names):
-        place = 0
-        while place + words.BYTES <= length:
-            if words.load(data, np.uintp(at + place)) != words.load(names, np.uintp(start + place)):
-                return False
-            place += words.BYTES
-        different = words.load(data, np.uintp(at + place)) ^ words.load(names, np.uintp(start + place))
-        return words.first_bytes(different, length - place) == np.uint64(0)
-    for place in range(length):
-        if data[np.uintp(at + place)] != names[np.uintp(start + place)]:
-            return False
-    return True
-
-
-@inlined
 def _record(  # noqa: C901, PLR0913
     data, at, end, row, names, starts, owners, kinds, precisions, scales, required, defaulted, refuse_unknown, powers,
-    following, seen, scratch, values, lengths, valid,
+    following, seen, scratch, values, lengths, valid, other_firsts, other_ends, others,
 ):  # fmt: skip
-    """Read one record. Return True if it is vouched for.
+    """Read one record. Return the number of other members in ``other_firsts``, of which there are ``others`` before, or `DOUBT`.
 
     ``following`` has, for each column and for the start, the column that came next in the record before: most
     producers keep an order.
     """
     columns = len(kinds)
-    at = _after_space(data, at, end)
+    at = after_space(data, at, end)
     if at >= end or data[np.uintp(at)] != OPEN_OBJECT:
-        return False
-    at = _after_space(data, at + 1, end)
+        return DOUBT
+    at = after_space(data, at + 1, end)
     last = 0
     count = 0
     if at < end and data[np.uintp(at)] == CLOSE_OBJECT:
@@ -748,45 +328,49 @@ def _record(  # noqa: C901, PLR0913
     else:
         while True:
             if at >= end or data[np.uintp(at)] != QUOTE:
-                return False
+                return DOUBT
+            name = at
             at += 1
             column = following[last]
             length = starts[column + 1] - starts[column]
-            if at + length <= end and _same(data, at, names, starts[column], length):
+            if at + length <= end and same_bytes(data, at, names, starts[column], length):
                 at += length
             else:
-                after, escaped = _after_string(data, at, end)
+                after, escaped = after_string(data, at, end)
                 if after < 0:
-                    return False
+                    return DOUBT
                 length = after - 1 - at
                 if not escaped:
                     column = _named(data, at, length, names, starts, owners)
                 elif length <= len(scratch):
-                    column = _named(scratch, 0, _unescaped(data, at, after - 1, scratch, 0), names, starts, owners)
+                    column = _named(scratch, 0, unescaped(data, at, after - 1, scratch, 0), names, starts, owners)
                 else:
-                    return False
-                at = _after_space(data, after, end)
+                    return DOUBT
+                at = after_space(data, after, end)
                 if at >= end or data[np.uintp(at)] != COLON:
-                    return False
+                    return DOUBT
                 at += 1
-            at = _after_space(data, at, end)
+            at = after_space(data, at, end)
             if at >= end:
-                return False
+                return DOUBT
             if column < 0:
                 if refuse_unknown:
-                    return False
-                at = _after_value(data, at, end)
+                    return DOUBT
+                at = after_value(data, at, end)
+                if at >= 0 and len(other_firsts) > 0:
+                    other_firsts[others], other_ends[others] = name, at
+                    others += 1
             else:
                 if seen[column] == row:
-                    return False
+                    return DOUBT
                 seen[column] = row
                 count += 1
                 following[last] = column
                 last = column + 1
                 if data[np.uintp(at)] == SMALL_N:
                     if required[column]:
-                        return False
-                    at = _literal(data, at, end)
+                        return DOUBT
+                    at = after_literal(data, at, end)
                 else:
                     valid[column, row] = 1
                     at = _field(
@@ -794,24 +378,24 @@ def _record(  # noqa: C901, PLR0913
                         values, lengths, column, row,
                     )  # fmt: skip
             if at < 0:
-                return False
-            at = _after_space(data, at, end)
+                return DOUBT
+            at = after_space(data, at, end)
             if at >= end:
-                return False
+                return DOUBT
             byte = data[np.uintp(at)]
             at += 1
             if byte == CLOSE_OBJECT:
                 break
             if byte != COMMA:
-                return False
-            at = _after_space(data, at, end)
-    if _after_space(data, at, end) != end:
-        return False
+                return DOUBT
+            at = after_space(data, at, end)
+    if after_space(data, at, end) != end:
+        return DOUBT
     if count < columns:
         for column in range(columns):
             if required[column] and not defaulted[column] and seen[column] != row:
-                return False
-    return True
+                return DOUBT
+    return others
 
 
 @inlined
@@ -827,7 +411,7 @@ def _store(  # noqa: PLR0913
         shift = offsets[slot, base] - to
         for row in range(count):
             if valid[column, row]:
-                to = _copied(data, values[column, row], lengths[column, row], texts, to)
+                to = copied_text(data, values[column, row], lengths[column, row], texts, to)
             offsets[slot, base + row + 1] = to + shift
     elif kind == INT or kind == DATE or kind == BOOLEAN:
         for row in range(count):
@@ -848,11 +432,25 @@ def _mark_absent(absent, known, defaulted, seen, row, place):
         absent[column, place] = known and defaulted[column] and seen[column] != row
 
 
+@inlined
+def _note_others(others_behind, place, others):
+    if len(others_behind) > 0:
+        others_behind[place] = others
+
+
+@inlined
+def _has_any(flags):
+    for place in range(len(flags)):
+        if flags[place]:
+            return True
+    return False
+
+
 @njit
 def read_records(  # noqa: PLR0913
     data, firsts, ends, present, begin, end, names, starts, owners, kinds, precisions, scales, required, defaulted,
     refuse_unknown, powers, following, seen, scratch, values, lengths, valid, slots, numbers, small, texts, pieces, offsets,
-    known, absent, vouched,
+    known, absent, vouched, other_firsts, other_ends, others_behind,
 ):  # fmt: skip
     """Read the objects ``begin`` to ``end`` that are present, each from its place in ``firsts`` to that in ``ends``.
 
@@ -871,12 +469,15 @@ def read_records(  # noqa: PLR0913
     ``absent`` marks the members with a default (``defaulted``) that an object does not have. It is empty without such members.
     ``vouched`` marks the objects whose members are certain.
 
+    ``other_firsts`` and ``other_ends`` receive the places of the members that ``names`` does not have, each from its name on, and
+    ``others_behind`` their number up to each object. They are empty if nobody wants them.
+
     The function checks no bounds. ``texts`` needs room for the bytes of these objects, and ``offsets[:, begin]`` must be
-    set.
+    set. `MEMBER_BYTES` tells the room for other members.
     """
     columns = len(kinds)
     step = values.shape[1]
-    to = 0
+    to, others = 0, 0
     for base in range(begin, end, step):
         count = min(step, end - base)
         for column in range(columns):
@@ -885,16 +486,17 @@ def read_records(  # noqa: PLR0913
             for column in range(columns):
                 valid[column, row] = 0
             if present[base + row]:
-                sure = _record(
+                found = _record(
                     data, firsts[base + row], ends[base + row], row, names, starts, owners, kinds, precisions, scales, required,
-                    defaulted, refuse_unknown, powers, following, seen, scratch, values, lengths, valid,
+                    defaulted, refuse_unknown, powers, following, seen, scratch, values, lengths, valid, other_firsts, other_ends, others,
                 )  # fmt: skip
+                sure = found >= 0
+                if sure:
+                    others = found
             else:
-                sure = True
-                for column in range(columns):
-                    if required[column]:
-                        sure = False
+                sure = not _has_any(required)
             vouched[base + row] = sure
+            _note_others(others_behind, base + row - begin + 1, others)
             _mark_absent(absent, sure and present[base + row], defaulted, seen, row, base + row)
             if not sure:
                 for column in range(columns):
@@ -938,13 +540,13 @@ def find_elements(data, firsts, ends, present, offsets, element_firsts, element_
         begun = count
         at, end = firsts[row], ends[row]
         sure = data[np.uintp(at)] == OPEN_ARRAY
-        at = _after_space(data, at + 1, end)
+        at = after_space(data, at + 1, end)
         if sure and at < end and data[np.uintp(at)] == CLOSE_ARRAY:
             at += 1
         else:
             while sure:
                 first = at
-                at = _after_value(data, first, end)
+                at = after_value(data, first, end)
                 if at < 0:
                     sure = False
                     break
@@ -954,14 +556,14 @@ def find_elements(data, firsts, ends, present, offsets, element_firsts, element_
                     element_present[count] = data[np.uintp(first)] != SMALL_N
                     owners[count] = row
                 count += 1
-                at = _after_space(data, at, end)
+                at = after_space(data, at, end)
                 if at >= end or (data[np.uintp(at)] != COMMA and data[np.uintp(at)] != CLOSE_ARRAY):
                     sure = False
                     break
                 at += 1
                 if data[np.uintp(at - 1)] == CLOSE_ARRAY:
                     break
-                at = _after_space(data, at, end)
+                at = after_space(data, at, end)
         if not sure or at != end:
             vouched[row] = False
             count = begun
@@ -988,7 +590,7 @@ def find_entries(  # noqa: C901, PLR0913
         escapes = False
         at, end = firsts[row], ends[row]
         sure = data[np.uintp(at)] == OPEN_OBJECT
-        at = _after_space(data, at + 1, end)
+        at = after_space(data, at + 1, end)
         if sure and at < end and data[np.uintp(at)] == CLOSE_OBJECT:
             at += 1
         else:
@@ -997,7 +599,7 @@ def find_entries(  # noqa: C901, PLR0913
                     sure = False
                     break
                 key = at + 1
-                at, escaped = _after_string(data, key, end)
+                at, escaped = after_string(data, key, end)
                 if at < 0:
                     sure = False
                     break
@@ -1005,16 +607,16 @@ def find_entries(  # noqa: C901, PLR0913
                 escapes = escapes or escaped
                 if count < room:
                     for earlier in range(begun, count):
-                        if key_lengths[earlier] == length and _same(data, key, data, key_firsts[earlier], length):
+                        if key_lengths[earlier] == length and same_bytes(data, key, data, key_firsts[earlier], length):
                             sure = False
                     key_firsts[count] = key
                     key_lengths[count] = -1 - length if escaped else length
-                at = _after_space(data, at, end)
+                at = after_space(data, at, end)
                 if at >= end or data[np.uintp(at)] != COLON:
                     sure = False
                     break
-                first = _after_space(data, at + 1, end)
-                at = _after_value(data, first, end)
+                first = after_space(data, at + 1, end)
+                at = after_value(data, first, end)
                 if at < 0:
                     sure = False
                     break
@@ -1024,14 +626,14 @@ def find_entries(  # noqa: C901, PLR0913
                     value_present[count] = data[np.uintp(first)] != SMALL_N
                     owners[count] = row
                 count += 1
-                at = _after_space(data, at, end)
+                at = after_space(data, at, end)
                 if at >= end or (data[np.uintp(at)] != COMMA and data[np.uintp(at)] != CLOSE_OBJECT):
                     sure = False
                     break
                 at += 1
                 if data[np.uintp(at - 1)] == CLOSE_OBJECT:
                     break
-                at = _after_space(data, at, end)
+                at = after_space(data, at, end)
         if not sure or at != end or (escapes and count - begun > 1):
             vouched[row] = False
             count = begun
@@ -1046,7 +648,7 @@ def copy_texts(data, firsts, lengths, valid, offsets, out):
     for row in range(len(valid)):
         offsets[row] = to
         if valid[row]:
-            to = _copied(data, firsts[row], lengths[row], out, to)
+            to = copied_text(data, firsts[row], lengths[row], out, to)
     offsets[len(valid)] = to
     return to
 
@@ -1064,6 +666,7 @@ def warm() -> None:
     read_records(
         data, first, end, present, 0, 1, names, starts, nothing, kind, nothing, nothing, flag, flag, False, powers, np.zeros(2, np.int64),
         np.full(1, -1), scratch, values, lengths, valid, slots, values, small, texts, pieces, offsets, known, np.zeros((0, 0), bool), vouched,
+        nothing[:0], nothing[:0], nothing[:0],
     )  # fmt: skip
     assert vouched[0]
     assert texts[: offsets[0, 1]].tobytes() == b"b"
