@@ -10,6 +10,7 @@ This is the reference. `firn_spark.worker.formats.protobuf.rows` is faster, and 
 - Texts are UTF-8. Numbers take ten bytes at most.
 - A number of an enum without a name becomes a text of digits.
 - A Timestamp has a year from 1 to 9999, and less than a second in ``nanos``, of which the microseconds count.
+  In a column of nanoseconds, all of them count, and their number since 1970 has to fit 64 bits.
 - The items of a field take memory in proportion to their bytes (`limits.most_items`).
 """
 
@@ -286,7 +287,7 @@ class _MessageReader:
     def value(self, state: State) -> Any:
         """Return the message as Arrow takes it. Raises BadRecordError."""
         if protobuf.is_timestamp(self._node):
-            return _micros(state.get(1, 0), state.get(2, 0))
+            return _moment(state.get(1, 0), state.get(2, 0), self._node.nanoseconds)
         if (wrapped := protobuf.wrapped_field(self._node)) is not None:
             return self._fields[wrapped.number].value(state)
         values = {}
@@ -298,13 +299,23 @@ class _MessageReader:
         return values
 
 
-def _micros(seconds: int, nanos: int) -> int:
+def _moment(seconds: int, nanos: int, nanoseconds: bool) -> int:
+    """Return a time since 1970, in microseconds or in nanoseconds."""
     for name, number, (least, most) in (("seconds", seconds, limits.SECONDS), ("nanos", nanos, limits.NANOS)):
         if not least <= number <= most:
             raise BadRecordError(
                 Code.OUT_OF_RANGE, Stage.SCHEMA, f"expected {name} from {least} to {most}, found {number}"
             )
-    return seconds * 1_000_000 + nanos // 1000
+    if not nanoseconds:
+        return seconds * 1_000_000 + nanos // 1000
+    moment = seconds * 1_000_000_000 + nanos
+    if not -(2**63) < moment < 2**63:
+        raise BadRecordError(
+            Code.OUT_OF_RANGE,
+            Stage.SCHEMA,
+            f"expected timestamptz_ns, found {seconds} s: nanoseconds from 1970 exceed 64 bits",
+        )
+    return moment
 
 
 def _skip(data: Bytes, begun: int, number: int, wire: int, end: int) -> None:

@@ -25,6 +25,8 @@ _WIDTHS = {
 _LEAST = {"fixed32": 4, "sfixed32": 4, "float": 4, "fixed64": 8, "sfixed64": 8, "double": 8, "string": 2, "bytes": 2}
 SECONDS = (-62_135_596_800, 253_402_300_799)
 """Seconds of a Timestamp: the years 1 to 9999."""
+SECONDS_OF_NANOSECONDS = (-9_223_372_036, 9_223_372_035)
+"""Seconds of which all nanoseconds fit 64 bits."""
 NANOS = (0, 999_999_999)
 MOST_GROUPS = 100
 """Most groups inside each other, in fields that the schema does not have."""

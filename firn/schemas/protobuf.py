@@ -111,10 +111,11 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message with its fields, in the order of the text."""
+    """A message with its fields, in the order of the text. ``nanoseconds``: the column of a Timestamp keeps them."""
 
     name: str
     fields: tuple[Field, ...]
+    nanoseconds: bool = False
 
 
 Node = Scalar | Enum | Repeated | Map | Message
@@ -123,11 +124,13 @@ TIMESTAMP = Message(
     (Field(1, "seconds", Scalar("int64"), default=0), Field(2, "nanos", Scalar("int32"), default=0)),
 )
 """The well-known type for times. Another message of this name is an ordinary message."""
+TIMESTAMP_NS = replace(TIMESTAMP, nanoseconds=True)
 
 
-def parse(data: bytes, message: str = "") -> Message:
+def parse(data: bytes, message: str = "", *, nanoseconds: bool = False) -> Message:
     """Return a message of serialized descriptors: ``message``, or the first one of the schema's own text.
 
+    ``nanoseconds``: the columns of times keep them.
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     declared = descriptors.read(data)
@@ -136,7 +139,7 @@ def parse(data: bytes, message: str = "") -> Message:
         raise _bad_schema("the text has no message; declare one")
     if name not in declared.messages or declared.messages[name].map_entry:
         raise _bad_schema(f"the text has no message {name}; set schema.message to {_choices(declared, name)}")
-    parsed = _Parser(declared).message(declared.messages[name], "", 1)
+    parsed = _Parser(declared, nanoseconds).message(declared.messages[name], "", 1)
     if not columns(parsed):
         raise _bad_schema(f"message {name} has no field that can become a column; add a field")
     return parsed
@@ -144,7 +147,7 @@ def parse(data: bytes, message: str = "") -> Message:
 
 def message_of(schema: RecordSchema) -> Message:
     """Return the message of a contract's schema. Raises InvalidSpecError (BadSchema)."""
-    message = parse(_content(schema), schema.message)
+    message = parse(_content(schema), schema.message, nanoseconds=schema.nanoseconds)
     for rename in schema.renames:
         message = _renamed(message, rename.old.split("."), rename.name)
     return message
@@ -226,7 +229,7 @@ def column_type(node: Node) -> Type | None:
             return None if key is None or value is None else MapOf(key, value)
         case Message(fields=fields):
             if is_timestamp(node):
-                return Primitive("timestamptz")
+                return Primitive("timestamptz_ns" if node.nanoseconds else "timestamptz")
             if (wrapped := wrapped_field(node)) is not None:
                 return column_type(wrapped.type)
             members = ((each.name, column_type(each.type)) for each in fields)
@@ -236,7 +239,7 @@ def column_type(node: Node) -> Type | None:
 
 def is_timestamp(node: Node) -> bool:
     """Return whether a type is the well-known type Timestamp."""
-    return node == TIMESTAMP
+    return node in (TIMESTAMP, TIMESTAMP_NS)
 
 
 def wrapped_field(message: Message) -> Field | None:
@@ -397,6 +400,7 @@ class _Parser:
     """Parses messages, each once. A message is None while the parser reads its fields."""
 
     declared: Declarations
+    nanoseconds: bool = False
     messages: dict[str, Message | None] = field(default_factory=dict)
     extents: dict[str, _Extent] = field(default_factory=dict)
 
@@ -429,6 +433,8 @@ class _Parser:
             fields.append(made)
             extents.append(extent)
         made_message = Message(name, tuple(fields))
+        if self.nanoseconds and is_timestamp(made_message):
+            made_message = TIMESTAMP_NS
         leaf = is_timestamp(made_message) or wrapped_field(made_message) is not None
         self.extents[name] = _Extent(
             1 if leaf else 1 + max((each.levels for each in extents), default=0),

@@ -29,8 +29,8 @@ _ADVICE = {
         "Keep": "members that are not in fields are in the variant of later rows",
     },
     "nanoseconds": {
-        "Keep": "times in nanoseconds become times in later rows, where the table has no column for them yet",
-        "Ignore": "times in nanoseconds are long in later rows, where the table has no column for them yet",
+        "Keep": "times in nanoseconds keep them in later rows, where the table has no column for them yet",
+        "Ignore": "times in nanoseconds are long or have microseconds in later rows, where the table has no column for them yet",
     },
     "framing": {
         "Registry": "later values begin with the five bytes of a schema registry",

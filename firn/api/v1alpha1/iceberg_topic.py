@@ -397,8 +397,8 @@ class SchemaSpec(ApiModel):
             "unknownFieldsColumn beside columns needs otherFields: Keep",
         ),
         Rule(
-            "self.nanoseconds == 'Ignore' || (has(self.format) && self.format == 'Avro')",
-            "nanoseconds: Keep needs format: Avro; in JSON, fields have a type",
+            "self.nanoseconds == 'Ignore' || (has(self.format) && self.format in ['Avro', 'Protobuf'])",
+            "nanoseconds: Keep needs format: Avro or Protobuf; in JSON, fields have a type",
         ),
         Rule(
             "has(self.text) || self.framing == 'None'",
@@ -474,8 +474,9 @@ class SchemaSpec(ApiModel):
     )
     nanoseconds: Literal["Ignore", "Keep"] = Field(
         default="Ignore",
-        description="Columns of Avro fields with the logical type timestamp-nanos or local-timestamp-nanos. Ignore: long. Keep: timestamptz_ns"
-        " or timestamp_ns, which needs table.formatVersion: 3. A table that has the columns cannot change between the two.",
+        description="Columns of Avro fields with the logical type timestamp-nanos or local-timestamp-nanos, and of Protobuf fields with the type"
+        " google.protobuf.Timestamp. Ignore: long, in Protobuf timestamptz. Keep: timestamptz_ns or timestamp_ns, which needs"
+        " table.formatVersion: 3. A table that has the columns cannot change between the two.",
     )
     columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,

@@ -296,7 +296,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     ),
     "nanoseconds of JSON": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "nanoseconds": "Keep"}},
-        "nanoseconds: Keep needs format: Avro",
+        "nanoseconds: Keep needs format: Avro or Protobuf",
     ),
     "another way to drop": (
         {"schema": {"format": "Avro", "text": "{}", "evolution": {"drop": "Remove"}}},

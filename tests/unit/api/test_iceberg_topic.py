@@ -407,15 +407,16 @@ def test_a_status_is_written_as_it_was_read() -> None:
     )
 
 
-def test_nanoseconds_of_avro_are_kept_on_demand() -> None:
+def test_nanoseconds_are_kept_on_demand() -> None:
     text = '{"type": "record", "name": "R", "fields": [{"name": "at", "type": {"type": "long", "logicalType": "timestamp-nanos"}}]}'
     kept = topic({"schema": {"format": "Avro", "text": text, "nanoseconds": "Keep"}}).record_schema()
     assert (kept.nanoseconds, kept.fields[0].type) == (True, "timestamptz_ns")
     assert topic({"schema": {"format": "Avro", "text": text}}).record_schema().fields[0].type == "long"
-    registry = topic(
-        {"schema": {"format": "Avro", "registry": {"name": "main"}, "nanoseconds": "Keep"}}
-    ).record_schema()
-    assert registry.nanoseconds
+    for form in ("Avro", "Protobuf"):
+        registry = topic(
+            {"schema": {"format": form, "registry": {"name": "main"}, "nanoseconds": "Keep"}}
+        ).record_schema()
+        assert registry.nanoseconds
 
 
 def test_the_columns_of_a_text_are_parsed_once_and_follow_each_change() -> None:

@@ -142,6 +142,24 @@ def test_times_are_truncated_to_microseconds() -> None:
     assert columns.errors[4].detail == "expected nanos from 0 to 999999999, found 1000000000"
 
 
+def test_times_keep_their_nanoseconds_on_demand() -> None:
+    schema = schema_of("google.protobuf.Timestamp a = 1; repeated google.protobuf.Timestamp b = 2;", nanoseconds=True)
+    moments = (0, 1999, -1, 2**63 - 1, 1 - 2**63, 1_700_000_000_123_456_789)
+    times = [number(1, moment // 10**9) + number(2, moment % 10**9) for moment in moments]
+    columns = decoded(
+        schema,
+        *(text(1, each) + text(2, each) for each in times),
+        text(1, number(1, 9_223_372_036) + number(2, 854_775_808)),
+    )
+    assert [str(array.type) for array in columns.arrays] == [
+        "timestamp[ns, tz=UTC]",
+        "list<element: timestamp[ns, tz=UTC]>",
+    ]
+    assert [scalar.value for scalar in columns.arrays[0]] == [*moments, None]
+    assert [scalar.value for scalar in columns.arrays[1].flatten()] == [*moments]
+    assert {row: (error.code, error.path) for row, error in columns.errors.items()} == {6: (Code.OUT_OF_RANGE, "$.a")}
+
+
 def test_wrappers_are_null_or_values() -> None:
     schema = schema_of("google.protobuf.Int32Value a = 1; repeated google.protobuf.StringValue b = 2;")
     assert lists(schema, b"", text(1, b"") + text(2, b""), text(1, number(1, 7)) + text(2, text(1, b"x"))) == [

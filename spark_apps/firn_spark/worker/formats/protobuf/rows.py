@@ -44,7 +44,6 @@ _SCALARS = {
 _NARROW = frozenset({"int32", "sint32", "sfixed32", "float", "bool"})
 _TEXTS = {kernel.STRING: pa.string(), kernel.BYTES: pa.binary()}
 _UNSIGNED = pa.decimal128(20, 0)
-_TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +288,7 @@ def _reader(field: Field, type_: pa.DataType) -> _Reader:
 
 def _message(node: Message, type_: pa.DataType) -> _Reader:
     if protobuf.is_timestamp(node):
-        return _Timestamps()
+        return _Timestamps(type_, node)
     if (wrapped := protobuf.wrapped_field(node)) is not None:
         return _Wrapped(type_, wrapped)
     return _Structs(type_, node)
@@ -328,16 +327,20 @@ class _Wrapped:
 class _Timestamps:
     """Reads the well-known type Timestamp."""
 
-    def __init__(self) -> None:
-        self._rows = Rows(protobuf.TIMESTAMP.fields, [pa.int64(), pa.int32()])
+    def __init__(self, type_: pa.DataType, node: Message) -> None:
+        self._type = type_
+        self._nanoseconds = node.nanoseconds
+        self._seconds = limits.SECONDS_OF_NANOSECONDS if node.nanoseconds else limits.SECONDS
+        self._rows = Rows(node.fields, [pa.int64(), pa.int32()])
 
     def read(self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers) -> tuple[pa.Array, Numbers]:
         columns, sure = self._rows.read(data, firsts, ends, present)
         seconds, nanos = (pc.fill_null(column, 0).to_numpy() for column in columns)
-        for values, (least, most) in ((seconds, limits.SECONDS), (nanos, limits.NANOS)):
+        for values, (least, most) in ((seconds, self._seconds), (nanos, limits.NANOS)):
             sure &= (values >= least) & (values <= most)
-        micros = np.where(sure, seconds, 0) * 1_000_000 + nanos // 1000
-        return arrays.numbers(_TIMESTAMP, micros, present & sure), sure
+        seconds = np.where(sure, seconds, 0)
+        moments = seconds * 1_000_000_000 + nanos if self._nanoseconds else seconds * 1_000_000 + nanos // 1000
+        return arrays.numbers(self._type, moments, present & sure), sure
 
 
 class _Items:
