@@ -470,7 +470,7 @@ def read_records(  # noqa: PLR0913
     ``vouched`` marks the objects whose members are certain.
 
     ``other_firsts`` and ``other_ends`` receive the places of the members that ``names`` does not have, each from its name on, and
-    ``others_behind`` their number up to each object. They are empty if nobody wants them.
+    ``others_behind`` their number up to each object. They have no elements if these members are not kept.
 
     The function checks no bounds. ``texts`` needs room for the bytes of these objects, and ``offsets[:, begin]`` must be
     set. `MEMBER_BYTES` tells the room for other members.
