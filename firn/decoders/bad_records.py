@@ -63,6 +63,9 @@ class Code(StrEnum):
     """Quality: the row does not satisfy a rule of the spec."""
     NO_ROUTE = "NoRoute"
     """Route: no route of the topic takes the record, and ``spec.routes.otherwise`` is DeadLetter."""
+    OTHER_TABLE = "OtherTable"
+    """Route: the registry has the schema by now, and the record belongs to another table of the topic. A replay reports it, and no dead
+    letter has it."""
 
 
 class BadRecordError(ValueError):

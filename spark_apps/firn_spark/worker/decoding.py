@@ -166,6 +166,10 @@ class Decoder:
             errors.setdefault(index, BadRecordError(Code.SKIPPED, Stage.WRITE, "skipped by firn.dev/resume"))
         sorted_out = self._sort_out(records, forced, errors)
 
+        if self._rows_only and unrouted:
+            # The letter stays, so that its offset still has one place.
+            sorted_out.codes[Code.OTHER_TABLE.value] += unrouted
+
         table = pa.table(arrays, schema=self.schema)
         if errors:
             table = table.filter(pa.array(sorted_out.good))

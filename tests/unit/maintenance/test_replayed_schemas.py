@@ -107,4 +107,4 @@ def test_a_letter_stays_if_its_schema_now_names_the_message_of_a_route(
     )
     spark = Letters(*(b"\0" + number.to_bytes(4) for number in (1, 2, 9)))
     result = Decoding(spark, catalog, table, made, 1).run(spark, 3, table, found)
-    assert (result.rows, dict(result.codes)) == (1, {"UnknownSchema": 1})
+    assert (result.rows, dict(result.codes)) == (1, {"UnknownSchema": 1, "OtherTable": 1})
