@@ -6,7 +6,7 @@ rules are not checked.
 
 import base64
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from firn.decoders import avro as avro_values
@@ -14,7 +14,7 @@ from firn.decoders import json as json_values
 from firn.decoders import protobuf as protobuf_values
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import RecordSchema, SchemaFormat
+from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.schemas import avro, columns, protobuf
 from firn.schemas.protobuf import Field, Map, Message, Node, Repeated
 from firn.tables.renames import former_names
@@ -64,7 +64,7 @@ def check_of(schema: RecordSchema) -> Check:
 
 
 def _json(schema: RecordSchema) -> Check:
-    fields = schema.fields or columns.columns_of(schema, f"schema {schema.schema_id}")
+    fields = json_fields(schema)
     reader = json_values.RecordReader.for_schema(
         fields,
         refuse_unknown=schema.unknown_fields == "DeadLetter",
@@ -77,6 +77,11 @@ def _json(schema: RecordSchema) -> Check:
         reader.read(value[FRAMING:] if value is not None and _is_framed(value) else value)
 
     return check
+
+
+def json_fields(schema: RecordSchema) -> Sequence[Column]:
+    """Return the fields of values in JSON. Raises InvalidSpecError."""
+    return schema.fields or columns.columns_of(schema, f"schema {schema.schema_id}")
 
 
 def _avro(schema: RecordSchema) -> Check:
@@ -92,10 +97,8 @@ def _avro(schema: RecordSchema) -> Check:
 
 
 def _protobuf(schema: RecordSchema) -> Check:
-    message = _with_columns(protobuf.message_of(schema.model_copy(update={"renames": ()})))
-    framed = schema.framing == "Registry"
-    expected = protobuf.indexes_of(schema) if schema.schema_id is not None else () if schema.message else (0,)
-    reader = protobuf_values.RecordReader(message, indexed=framed, expected=expected)
+    message, framed = message_with_columns(schema), schema.framing == "Registry"
+    reader = protobuf_values.RecordReader(message, indexed=framed, expected=expected_indexes(schema))
     if not framed:
         return reader.read
 
@@ -103,6 +106,16 @@ def _protobuf(schema: RecordSchema) -> Check:
         reader.read(None if value is None else _unframed(value, Code.INVALID_PROTOBUF), FRAMING)
 
     return check
+
+
+def message_with_columns(schema: RecordSchema) -> Message:
+    """Return the message of values in Protobuf, without the fields that have no column. Decoders skip these."""
+    return _with_columns(protobuf.message_of(schema.model_copy(update={"renames": ()})))
+
+
+def expected_indexes(schema: RecordSchema) -> Sequence[int]:
+    """Return the message indexes that follow the id of a schema; none if they may be any."""
+    return protobuf.indexes_of(schema) if schema.schema_id is not None else () if schema.message else (0,)
 
 
 def _is_framed(value: bytes) -> bool:
@@ -118,7 +131,6 @@ def _unframed(value: bytes, code: Code) -> bytes:
 
 
 def _with_columns(message: Message) -> Message:
-    """Return a message without the fields that have no column. Decoders skip these."""
     kept = (each for each in message.fields if protobuf.column_type(each.type) is not None)
     return replace(message, fields=tuple(replace(each, type=_inner(each.type)) for each in kept))
 

@@ -37,6 +37,7 @@ BENCHMARKS = (
     "broker",
     "limits",
     "neighbours",
+    "gate",
     "commits",
 )
 

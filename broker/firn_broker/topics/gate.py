@@ -27,7 +27,8 @@ from firn_broker.log.decoder import Decoder
 from firn_broker.log.turns import Turns
 from firn_broker.ports import SubjectLookup
 from firn_broker.topics.configs import Gate
-from firn_broker.topics.value_checks import ALL, MOST_NAMED, ValueChecks, ValueSchema, require_size
+from firn_broker.topics.quick_values import ALL, INLINE_BYTES, INLINE_RECORDS
+from firn_broker.topics.value_checks import MOST_NAMED, ValueChecks, ValueSchema, require_size
 
 log = structlog.get_logger()
 K = TypeVar("K")
@@ -49,8 +50,6 @@ MOST_PENDING, MOST_ABSENT = 1_000, 10_000
 """Most lookups that wait or run, and most ids that subjects do not have in memory."""
 MOST_SCHEMA, MOST_SCHEMAS = 1 << 20, 16 << 20
 """Most characters of a schema by which values are decoded, and of all schemas in memory."""
-INLINE_RECORDS, INLINE_BYTES = 500, 256 << 10
-"""Records and decompressed bytes of a batch that the event loop reads itself, in about half a millisecond."""
 SERIES = 1_000
 """Most topics with metrics of their own. The others share the label of an empty name."""
 

@@ -1,4 +1,6 @@
-"""Decode the values of batches by their schemas, in a process of its own: strict decoders are Python, and would hold the lock of the interpreter.
+"""Check the values of batches by their schemas. Quick checks in the event loop accept most small batches.
+
+The others go to a process of its own: strict decoders are Python, and would hold the lock of the interpreter.
 
 A frame for the process (`firn_broker.topics.value_process`) is the length of its head, the head, and a batch. The answer is a
 `Verdict` as JSON. The process keeps the decoders of schemas. It asks for the texts that it lacks.
@@ -19,6 +21,7 @@ from kio.schema.errors import ErrorCode
 from firn.decoders import checks
 from firn.decoders.bad_records import BadRecordError
 from firn.decoders.checks import Check
+from firn.decoders.quick_checks.opening import QuickCheck, quick_check_of
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema
 from firn.records.codecs import CodecError
@@ -28,6 +31,7 @@ from firn.records.values import FRAMING, first_bytes
 from firn_broker.log.checks import CheckProcess
 from firn_broker.log.decoder import Decoder
 from firn_broker.log.turns import Turns
+from firn_broker.topics.quick_values import ALL, QuickValues
 
 log = structlog.get_logger()
 
@@ -37,8 +41,8 @@ MOST_KEPT = 64
 """Schemas whose decoders are kept."""
 MOST_NAMED, MOST_DETAILED = 1_000, 100
 """Refused records of a batch that a verdict names, and those with a place and a detail."""
-ALL = b""
-"""The key of the schema of all values. Other keys are the first `FRAMING` bytes of values."""
+_PART = 100
+"""Values that a quick check sees at a time. If it is in doubt, the strict decoder decodes all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +65,26 @@ class Verdict:
     too_large: str = ""
     """Why the batch cannot be decoded; empty if it was."""
 
+    def note(self, index: int, why: str) -> None:
+        """Count a refused record, and name it if it is one of the first."""
+        self.count += 1
+        if self.count <= MOST_NAMED:
+            self.refused.append((index, why if self.count <= MOST_DETAILED else why.partition(":")[0]))
+
+
+@dataclass(slots=True)
+class _Opened:
+    """The checks of values by a schema."""
+
+    strict: Check
+    quick: QuickCheck | None
+
 
 class Judge:
     """Decodes the values of batches. Keeps the decoders of schemas."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Check | str] = OrderedDict()
+        self._kept: OrderedDict[str, _Opened | str] = OrderedDict()
         """Decoder by the name of a schema, or why values with this schema are wrong."""
 
     def judge(self, batch: memoryview, schemas: Mapping[bytes, str], texts: Mapping[str, str]) -> Verdict:
@@ -97,24 +115,27 @@ class Judge:
         while len(self._kept) > max(MOST_KEPT, len(wanted)):
             self._kept.popitem(last=False)
 
-    def _decoded(self, batch: memoryview, opened: Mapping[bytes, Check | str]) -> Verdict:
+    def _decoded(self, batch: memoryview, opened: Mapping[bytes, _Opened | str]) -> Verdict:
         verdict = Verdict()
+        values = first_bytes(batch, MOST_BYTES, MOST_BYTES)
         of_all = opened.get(ALL)
-        for index, value in enumerate(first_bytes(batch, MOST_BYTES, MOST_BYTES)):
-            check = of_all if of_all is not None else opened.get(value[:FRAMING]) if value is not None else None
-            why = _refusal(check, value)
-            if why is None:
+        for start in range(0, len(values), _PART):
+            part = values[start : start + _PART]
+            if isinstance(of_all, _Opened) and of_all.quick is not None and of_all.quick.accepts(part):
                 continue
-            verdict.count += 1
-            if verdict.count <= MOST_NAMED:
-                verdict.refused.append((index, why if verdict.count <= MOST_DETAILED else why.partition(":")[0]))
+            before = verdict.count
+            for index, value in enumerate(part, start):
+                found = of_all if of_all is not None else opened.get(value[:FRAMING]) if value is not None else None
+                why = found if found is None or isinstance(found, str) else _refusal(found.strict, value)
+                if why is not None:
+                    verdict.note(index, why)
+            if isinstance(of_all, _Opened) and of_all.quick is not None and verdict.count == before:
+                of_all.quick.learn(part)
         return verdict
 
 
-def _refusal(check: Check | str | None, value: bytes | None) -> str | None:
+def _refusal(check: Check, value: bytes | None) -> str | None:
     """Return why a value is refused; None if it is not."""
-    if check is None or isinstance(check, str):
-        return check
     try:
         check(value)
     except BadRecordError as error:
@@ -124,9 +145,10 @@ def _refusal(check: Check | str | None, value: bytes | None) -> str | None:
     return None
 
 
-def _opened(text: str) -> Check | str:
+def _opened(text: str) -> _Opened | str:
+    schema = RecordSchema.model_validate_json(text)
     try:
-        return checks.check_of(RecordSchema.model_validate_json(text))
+        return _Opened(checks.check_of(schema), quick_check_of(schema))
     except InvalidSpecError as error:
         return f"{error}; register or set a schema that a table can hold"
 
@@ -151,7 +173,7 @@ def _verdict(answered: bytes) -> Verdict:
 
 
 class ValueChecks:
-    """Checks one batch at a time. Turns go round the addresses of clients."""
+    """Lets one batch at a time be decoded. Turns go round the addresses of clients."""
 
     def __init__(self, decoder: Decoder, *, own_process: bool) -> None:
         """Decode in a process, or with ``decoder`` if there is none."""
@@ -159,6 +181,7 @@ class ValueChecks:
         self._turns = Turns(1, 1)
         self._process = CheckProcess("firn_broker.topics.value_process") if own_process else None
         self._judge = Judge()
+        self._quick = QuickValues(decoder)
 
     async def judge(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
         """Return the verdict on a batch of the client at ``address``.
@@ -167,6 +190,15 @@ class ValueChecks:
         MESSAGE_TOO_LARGE for a batch that cannot be decoded, and with KAFKA_STORAGE_ERROR if the process ended.
         """
         require_size(batch)
+        quick = {first: (schema.digest, schema.text) for first, schema in schemas.items()}
+        if await self._quick.accept(batch, quick, address):
+            return Verdict()
+        verdict = await self._decode(batch, schemas, address)
+        if not verdict.count:
+            await self._quick.learn(batch, quick, address)
+        return verdict
+
+    async def _decode(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
         digests = {first: schema.digest for first, schema in schemas.items()}
         async with self._turns.turn(address):
             verdict = await self._ask(batch, digests, {}, address)

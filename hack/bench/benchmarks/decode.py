@@ -27,6 +27,7 @@ from firn import protoc
 from firn.decoders.bad_records import BadRecordError
 from firn.decoders.checks import Check, check_of
 from firn.decoders.json import RecordReader
+from firn.decoders.quick_checks.opening import QuickCheck, quick_check_of
 from firn.model.jobs import Column, IngestJob, QualityRule, RecordSchema, Subject, TableTarget, WriterSchema
 from firn.schemas import avro, protobuf
 from firn_spark.worker import arrow_types
@@ -49,6 +50,8 @@ from tests.unit.spark.tables import table_of
 
 _COUNT = 200_000
 _BATCH = 50_000
+_SMALL = 50
+"""Records of a small batch of a producer."""
 _REPEATS = 5
 _NESTED = (
     *records.COLUMNS,
@@ -222,7 +225,7 @@ def _protobuf(values: list[bytes]) -> Figure:
 
 
 def _gate() -> Iterator[Figure]:
-    """Yield the costs of strict checks, as the gate of a diskless topic makes them."""
+    """Yield the costs of strict and of quick checks, as the gate of a diskless topic makes them."""
     count = _COUNT // 20
     descriptors = base64.b64encode(protoc.descriptors(protobuf_records.TEXT, ())).decode()
     checked: dict[str, tuple[RecordSchema, list[bytes]]] = {
@@ -234,15 +237,25 @@ def _gate() -> Iterator[Figure]:
             RecordSchema(format="Protobuf", descriptors=descriptors, framing="Registry"),
             protobuf_records.Encoder(1).generate(count),
         ),
+        "json": (records.SCHEMA, records.Generator().generate(count)),
         "wide": (RecordSchema(format="Json", fields=trips.COLUMNS), trips.Generator().generate(count)),
     }
     for name, (schema, values) in checked.items():
-        yield Figure(f"decode_gate_{name}", _cost(partial(_checked, check_of(schema), values), count), _UNIT, "lower")
+        strict = _cost(partial(_checked, check_of(schema), values), count)
+        yield Figure(f"decode_gate_{name}", strict, _UNIT, "lower")
+        quick = quick_check_of(schema)
+        assert quick is not None
+        yield Figure(f"decode_gate_{name}_quick", _cost(partial(_accepted, quick, values), count), _UNIT, "lower")
 
 
 def _checked(check: Check, values: list[bytes]) -> None:
     for value in values:
         check(value)
+
+
+def _accepted(check: QuickCheck, values: list[bytes]) -> None:
+    for start in range(0, len(values), _SMALL):
+        assert check.accepts(values[start : start + _SMALL]), "the check is in doubt about a value of the benchmark"
 
 
 _RULES = (

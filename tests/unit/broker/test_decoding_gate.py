@@ -21,8 +21,9 @@ from firn.records.record_batch import InvalidBatchError, parse
 from firn.schema_registry import Registered, RegistryAwayError, UnusableSchemaError
 from firn_broker import metrics
 from firn_broker.log.decoder import Decoder
-from firn_broker.topics import gate, value_checks
-from firn_broker.topics.value_checks import ALL, Judge, ValueChecks, ValueSchema, Verdict
+from firn_broker.topics import gate, quick_values, value_checks
+from firn_broker.topics.quick_values import ALL, QuickValues
+from firn_broker.topics.value_checks import Judge, ValueChecks, ValueSchema, Verdict
 from tests.fakes.schemas import FakeSubjects
 from tests.fakes.virtual_time import run
 from tests.unit.broker.test_schema_gate import AWAY, alter, framed, values
@@ -31,6 +32,8 @@ from tests.unit.broker.whole import broker, create
 
 JSON = RecordSchema(format="Json", fields=(Column(name="id", type="long", required=True),))
 GOOD, BAD = b'{"id": 1}', b'{"id": "one"}'
+DOUBTFUL = b'{"id": 1, "other": [1]}'
+"""A good value that no quick check accepts."""
 AVRO = {"type": "record", "name": "R", "fields": [{"name": "id", "type": "int"}]}
 PROTO = 'syntax = "proto3"; message R { int32 id = 1; } message S { string a = 1; }'
 
@@ -302,7 +305,7 @@ def test_schemas_of_other_topics_take_no_memory_from_a_batch(monkeypatch: pytest
 
 
 async def test_a_process_that_ends_lets_the_client_send_again(checks: ValueChecks) -> None:
-    await checks.judge(batch(GOOD), {ALL: SCHEMA}, "10.0.0.1")
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "10.0.0.1")
     [process] = _value_processes()
     os.kill(process, signal.SIGKILL)
     with pytest.raises(InvalidBatchError) as error:
@@ -311,13 +314,114 @@ async def test_a_process_that_ends_lets_the_client_send_again(checks: ValueCheck
     assert (await checks.judge(batch(BAD), {ALL: SCHEMA}, "10.0.0.1")).count == 1
 
 
+def has_process(checks: ValueChecks) -> bool:
+    assert checks._process is not None
+    return checks._process._process is not None
+
+
+async def test_small_batches_with_plain_values_need_no_process(checks: ValueChecks) -> None:
+    avro = ValueSchema(json.dumps({"format": "Avro", "text": json.dumps(AVRO)}), "two")
+    for schema, good, bad in ((SCHEMA, GOOD, BAD), (avro, b"\x02", b"\x02\x02")):
+        assert await checks.judge(batch(good, good), {ALL: schema}, "10.0.0.1") == Verdict()
+        assert not has_process(checks)
+        many = batch(*[good] * (quick_values.INLINE_RECORDS + 1), bad)
+        assert (await checks.judge(many, {ALL: schema}, "10.0.0.1")).count == 1
+        assert (await checks.judge(batch(good, bad), {ALL: schema}, "10.0.0.1")).count == 1
+        assert has_process(checks)
+        checks.close()
+
+
+async def test_the_order_of_members_is_learned_from_a_batch_that_the_process_accepts(checks: ValueChecks) -> None:
+    fields = (Column(name="id", type="long"), Column(name="name", type="string"))
+    schema = ValueSchema(JSON.model_copy(update={"fields": fields}).model_dump_json(), "ordered")
+    other = batch(b'{"name": "a", "id": 1}')
+    assert await checks.judge(other, {ALL: schema}, "10.0.0.1") == Verdict()
+    assert has_process(checks)
+    checks.close()
+    assert await checks.judge(other, {ALL: schema}, "10.0.0.1") == Verdict()
+    assert not has_process(checks)
+
+
+async def test_values_of_several_schemas_are_checked_by_their_own(checks: ValueChecks) -> None:
+    texts = [JSON.model_dump_json(), json.dumps({"format": "Avro", "text": json.dumps(AVRO), "framing": "Registry"})]
+    schemas = {framed(number, b""): ValueSchema(text, str(number)) for number, text in enumerate(texts, 7)}
+    mixed = [framed(7, GOOD), framed(8, b"\x02"), None, framed(9, b"of no schema")]
+    assert await checks.judge(batch(*mixed), schemas, "10.0.0.1") == Verdict()
+    assert not has_process(checks)
+    verdict = await checks.judge(batch(*mixed, framed(8, GOOD)), schemas, "10.0.0.1")
+    assert [index for index, _ in verdict.refused] == [4]
+
+
+def test_a_check_that_never_knows_is_asked_less_often() -> None:
+    async def scenario() -> None:
+        quick = QuickValues(Decoder(None))
+        schemas = {ALL: ("one", JSON.model_dump_json())}
+        assert not any([await quick.accept(batch(DOUBTFUL), schemas, "a") for _ in range(20)])
+        found = [await quick.accept(batch(GOOD), schemas, "a") for _ in range(20)]
+        first = found.index(True)
+        assert 0 < first < 16
+        assert all(found[first:])
+
+    run(scenario())
+
+
+def test_schemas_in_use_keep_their_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick_values, "MOST_KEPT", 2)
+
+    async def scenario() -> None:
+        quick = QuickValues(Decoder(None))
+
+        async def accepted(name: str) -> bool:
+            return await quick.accept(batch(GOOD), {ALL: (name, JSON.model_dump_json())}, "a")
+
+        assert [await accepted(name) for name in "abcab"] == [True, True, False, True, True]
+        await asyncio.sleep(quick_values.IDLE_SECONDS)
+        assert [await accepted(name) for name in "cba"] == [True, True, False]
+
+    run(scenario())
+
+
+def test_schemas_that_are_wrong_or_very_large_have_no_quick_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        quick = QuickValues(Decoder(None))
+        wrong = RecordSchema(format="Avro", text="{").model_dump_json()
+        assert not await quick.accept(batch(GOOD), {ALL: ("wrong", wrong)}, "a")
+        monkeypatch.setattr(quick_values, "MOST_TEXT", 10)
+        assert not await quick.accept(batch(GOOD), {ALL: ("large", JSON.model_dump_json())}, "a")
+
+    run(scenario())
+
+
+def test_values_are_checked_a_few_kilobytes_at_a_time() -> None:
+    async def scenario() -> None:
+        fields = (Column(name="id", type="long"), Column(name="text", type="string"))
+        schemas = {ALL: ("one", JSON.model_copy(update={"fields": fields}).model_dump_json())}
+        quick, turns = QuickValues(Decoder(None)), 0
+
+        async def others() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        other = asyncio.create_task(others())
+        value = b'{"text": "' + b"x" * 50_000 + b'"}'
+        assert not await quick.accept(batch(b'{"text": "' + b"x" * 200_000 + b'"}'), schemas, "a")
+        before = turns
+        assert await quick.accept(batch(*[value] * 5), schemas, "a")
+        assert turns - before == 2
+        other.cancel()
+
+    run(scenario())
+
+
 def _value_processes() -> list[int]:
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     return [int(child) for child in children if b"value_process" in Path(f"/proc/{child}/cmdline").read_bytes()]
 
 
 async def test_a_hostile_value_takes_little_memory(checks: ValueChecks) -> None:
-    await checks.judge(batch(GOOD), {ALL: SCHEMA}, "10.0.0.1")
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "10.0.0.1")
     [process] = _value_processes()
     many = b'{"id": 1, "other": [' + b"1," * (value_checks.MOST_BYTES // 2 - 50) + b"1]}"
     with suppress(InvalidBatchError):

@@ -14,7 +14,7 @@ from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.records.cursor import MalformedError
 from firn.schema_registry import RegistryAwayError
 from firn_broker import metrics
-from firn_broker.topics import gate
+from firn_broker.topics import gate, quick_values
 from firn_broker.topics.value_checks import MOST_NAMED
 from tests.fakes.schemas import FakeSubjects
 from tests.fakes.virtual_time import run
@@ -335,8 +335,8 @@ async def test_metrics_count_checked_and_refused_records_of_a_topic(asked: Asked
 def test_large_batches_are_read_outside_the_event_loop() -> None:
     chance, registry = Random(1), FakeSubjects()
     registry.registered = {OURS: {"orders-value"}}
-    many = [framed(OURS, chance.randbytes(3)) for _ in range(gate.INLINE_RECORDS + 1)]
-    large = [framed(OURS, bytes(gate.INLINE_BYTES))]
+    many = [framed(OURS, chance.randbytes(3)) for _ in range(quick_values.INLINE_RECORDS + 1)]
+    large = [framed(OURS, bytes(quick_values.INLINE_BYTES))]
 
     async def scenario() -> None:
         with ThreadPoolExecutor(1) as thread:
