@@ -151,7 +151,9 @@ def parse(text: str, references: Iterable[str] = (), *, nanoseconds: bool = Fals
     if isinstance(parsed, Scalar) and parsed.kind not in ("null", "bytes"):
         parsed = Record("", (Field(WHOLE, parsed),))
     if not isinstance(parsed, Record):
-        raise _bad_schema("the schema has to be a record, a text or a number, because its fields become columns")
+        raise _bad_schema(
+            "the schema has to be a record, a text or a number, because its fields become columns; use raw, or key.columns: Binary, for bytes"
+        )
     if not columns(parsed):
         raise _bad_schema("the record has no field that can become a column; add a field with a type other than null")
     return parsed

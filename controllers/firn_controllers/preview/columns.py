@@ -162,7 +162,9 @@ def schema_effect(difference: Difference) -> Effect | None:
     field = difference.path.removeprefix(f"{SCHEMA}.")
     if field.startswith(("fields", "renames", "columns")) or (field == "key.format" and set(difference.texts) <= _JSON):
         return None
-    if field in ("key.format", "key.text", "key.message") or field.startswith("key.registry"):
+    if field == "key.framing" and "Registry" not in difference.texts:
+        return None
+    if field in ("key.format", "key.text", "key.message", "key.framing") or field.startswith("key.registry"):
         text = "the driver decodes every key that lands later by this; let all records with earlier keys land first"
         return changed(difference.path, text)
     if field == "text":

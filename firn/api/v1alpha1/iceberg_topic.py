@@ -310,6 +310,10 @@ class KeySpec(ApiModel):
         ),
         Rule("!has(self.fields) || self.format == 'Json'", "fields need format: Json"),
         Rule("!has(self.text) || self.format != 'Json'", "text needs format: Avro or Protobuf"),
+        Rule(
+            "has(self.text) || self.framing == 'None'",
+            "framing needs text; remove framing: keys with a registry have these bytes",
+        ),
         *_message_rules("self.format == 'Protobuf'"),
     )
 
@@ -329,6 +333,9 @@ class KeySpec(ApiModel):
     )
     message: MessageName | None = Field(
         default=None, description="Full name of the record of the keys, with the rules of spec.schema.message."
+    )
+    framing: Literal["None", "Registry"] = Field(
+        default="None", description="Bytes before each Avro or Protobuf key, with the rules of spec.schema.framing."
     )
     registry: RegistrySpec | None = Field(
         default=None, description="The schema registry in which producers register the schemas of keys."
@@ -1438,7 +1445,7 @@ class IcebergTopic(ApiModel):
             format=form,
             text=key.text or "",
             message=message if form is SchemaFormat.PROTOBUF else "",
-            framing="None" if key.registry is None else "Registry",
+            framing=key.framing if key.registry is None else "Registry",
             subject=key.registry.named(self.topic_name, "key", message) if key.registry is not None else None,
         )
         bare = KeySchema(columns=columns, decoding=decoding)

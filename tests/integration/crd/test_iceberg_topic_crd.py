@@ -99,6 +99,9 @@ ACCEPTED: dict[str, Manifest] = {
     "protobuf": {"schema": {"format": "Protobuf", "text": "x", "message": "shop.v1.Order", "framing": "Registry"}},
     "a key as bytes": {"schema": {"format": "Avro", "text": "{}", "key": {"columns": "Binary"}}},
     "a key as columns": keyed({"columns": "Flat", "fields": [{"name": "id", "type": "long"}]}),
+    "keys with the bytes of a registry": keyed(
+        {"columns": "Flat", "format": "Avro", "text": '"long"', "framing": "Registry"}
+    ),
     "no columns of a key": {"schema": {"raw": "Binary", "key": {}}},
     "quality rules": {
         "quality": {"rules": [{"name": "a-1", "check": "a > 1"}, {"name": "b", "check": "b", "onFail": "Halt"}]}
@@ -380,6 +383,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "fields of an Avro key": (
         keyed({"columns": "Flat", "format": "Avro", "fields": [{"name": "a", "type": "int"}]}),
         "fields need format: Json",
+    ),
+    "framing of a JSON key": (
+        keyed({"columns": "Flat", "fields": [{"name": "a", "type": "int"}], "framing": "Registry"}),
+        "framing needs text",
     ),
     "text of a JSON key": (keyed({"columns": "Flat", "text": "{}"}), "text needs format: Avro or Protobuf"),
     "message of an Avro key": (

@@ -189,6 +189,16 @@ def test_a_key_has_columns_of_its_own() -> None:
     assert keyed("None").row_schema().key is None
 
 
+@pytest.mark.parametrize("framing", ["None", "Registry"])
+def test_a_text_says_whether_keys_have_the_bytes_of_a_registry(framing: str) -> None:
+    key = {"columns": "Flat", "format": "Avro", "text": '"long"', "framing": framing}
+    of_values = {"format": "Json", "fields": [{"name": "a", "type": "int"}]}
+    found = topic({"schema": {**of_values, "key": key}}).row_schema().key
+    assert found is not None
+    assert found.record_schema.framing == framing
+    assert [(column.name, column.type) for column in rows.key_columns(found)] == [("key_value", "long")]
+
+
 @pytest.mark.parametrize(
     ("columns", "fields", "problem"),
     [

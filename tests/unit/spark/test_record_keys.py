@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from firn.model.jobs import Column, KeySchema
+from firn.model.jobs import Column, KeySchema, RecordSchema
+from firn.schemas.columns import columns_of
 from firn.tables import rows
 from firn_spark.worker.decoding import Decoder
 from tests.unit.spark import records
@@ -48,6 +49,19 @@ def test_a_null_key_without_required_fields_is_null() -> None:
     assert struct.rows["key"].to_pylist() == [None, {"id": None}]
     flat = decode(KeySchema(columns="Flat", fields=optional), [None, b"{}"])
     assert flat.rows["key_id"].to_pylist() == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "encoded", "found"),
+    [("string", b"\x04ab", "ab"), ("long", b"\xc8\x01", 100), ("double", b"\x9a\x99\x99\x99\x99\x99\xf1\x3f", 1.1)],
+)
+def test_a_key_that_is_one_text_or_number_is_a_column(kind: str, encoded: bytes, found: Any) -> None:
+    framed = RecordSchema(format="Avro", text=f'"{kind}"', framing="Registry")
+    key = KeySchema(columns="Flat", fields=columns_of(framed, "the key"), decoding=framed)
+    decoded = decode(key, [b"\0\0\0\0\x07" + encoded, encoded, None])
+    assert decoded.rows["key_value"].to_pylist() == [found, None]
+    (letter,) = decoded.dead.to_pylist()
+    assert (letter["error_path"], letter["key"]) == ("$key", encoded)
 
 
 def test_an_error_of_the_value_comes_before_that_of_the_key() -> None:
