@@ -170,7 +170,7 @@ def _adopt() -> None:
 
 
 @adopt.command("connect")
-def adopt_connect(
+def adopt_connect(  # noqa: PLR0913
     config: Annotated[
         str,
         typer.Option("--config", help="File with the connector's configuration as JSON, or - for standard input."),
@@ -194,6 +194,10 @@ def adopt_connect(
             help="Schema registry of the operator's configuration, for a connector whose values name their schemas."
         ),
     ] = "",
+    message: Annotated[
+        str,
+        typer.Option(help="Full name of the record of the values, for a connector with RecordNameStrategy."),
+    ] = "",
     context: Context = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: the table does not consent to its adoption.")
@@ -213,7 +217,7 @@ def adopt_connect(
     from firn_operator.cli.resources import connection
 
     place = namespace or connection.log_in(context).namespace
-    choices = manifest.Choices(place, topic, catalog, profile, registry)
+    choices = manifest.Choices(place, topic, catalog, profile, registry, message)
     text, report = connect.run(config, choices, dry_run=dry_run)
     print(report, file=sys.stderr)
     print(text, end="")

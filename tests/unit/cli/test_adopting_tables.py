@@ -165,6 +165,29 @@ def test_columns_that_no_field_can_fill_are_left_out() -> None:
         adopting(read(), required, 3, Choices("shop"))
 
 
+@pytest.mark.parametrize("strategy", ["TopicName", "RecordName", "TopicRecordName"])
+def test_the_manifest_has_the_strategy_of_subject_names(strategy: str) -> None:
+    avro = read(
+        value_converter="io.confluent.connect.avro.AvroConverter",
+        value_converter_value_subject_name_strategy=f"io.confluent.kafka.serializers.subject.{strategy}Strategy",
+    )
+    assert avro.warnings == ()
+    if strategy == "TopicName":
+        made = adopting(avro, SCHEMA, 2, Choices("shop", registry="main"))
+        assert made.manifest["spec"]["schema"] == {"format": "Avro", "registry": {"name": "main"}}
+        return
+    with pytest.raises(
+        InvalidSpecError, match=f"strategy {strategy}, which names subjects by the record; .* --message"
+    ):
+        adopting(avro, SCHEMA, 2, Choices("shop", registry="main"))
+    made = adopting(avro, SCHEMA, 2, Choices("shop", registry="main", message="shop.Order"))
+    assert made.manifest["spec"]["schema"] == {
+        "format": "Avro",
+        "registry": {"name": "main", "subjectStrategy": strategy},
+        "message": "shop.Order",
+    }
+
+
 def test_avro_needs_the_name_of_the_registry() -> None:
     avro = read(value_converter="io.confluent.connect.avro.AvroConverter", topics="Orders_EU")
     with pytest.raises(InvalidSpecError, match="name this registry .* with --registry"):

@@ -128,8 +128,8 @@ def test_a_file_without_a_connector_is_refused(text: str) -> None:
         ({"value_converter": "io.apicurio.registry.utils.converter.AvroConverter"}, "may have ids of eight bytes"),
         ({"iceberg_tables_schema__case__insensitive": "true"}, "exactly the same name"),
         (
-            {"value_converter_value_subject_name_strategy": "io.confluent.RecordNameStrategy"},
-            "set spec.schema.registry.subject",
+            {"value_converter_value_subject_name_strategy": "shop.OwnStrategy"},
+            "subject name strategy shop.OwnStrategy: set spec.schema.registry.subject to the subject",
         ),
     ],
 )

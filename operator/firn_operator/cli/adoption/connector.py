@@ -27,7 +27,14 @@ _CATALOG_TYPES = {
     "org.apache.iceberg.rest.RESTCatalog": "rest",
     "org.apache.iceberg.jdbc.JdbcCatalog": "sql",
 }
-_TOPIC_STRATEGY = "TopicNameStrategy"
+_CONFLUENT = "io.confluent.kafka.serializers.subject."
+_STRATEGIES = {
+    f"{_CONFLUENT}TopicNameStrategy": "",
+    f"{_CONFLUENT}RecordNameStrategy": "RecordName",
+    f"{_CONFLUENT}TopicRecordNameStrategy": "TopicRecordName",
+}
+"""Classes that choose the subject of a schema, and the subjectStrategy of a spec. TopicName is the default of both."""
+_STRATEGY = "value.converter.value.subject.name.strategy"
 _AS_CONFLUENT = "value.converter.apicurio.registry.as-confluent"
 _NOT_OF_CATALOGS = frozenset(
     {"type", "catalog-impl", "uri", "warehouse", "jdbc.user", "jdbc.password", "jdbc.schema-version"}
@@ -48,6 +55,8 @@ class Connector:
     """Encoding of record values: Avro, Json or Protobuf."""
     has_registry: bool
     """True if each value names its schema in a schema registry."""
+    strategy: str
+    """The subjectStrategy of the spec, if it is not the default."""
     catalog: str
     """Name of the catalog in the connector. A JDBC catalog stores it with each table."""
     connection: CatalogConnection
@@ -72,6 +81,7 @@ def read(text: str) -> Connector:
         sink=SinkCommits(control_topic=values.get("iceberg.control.topic") or "control-iceberg", group=group),
         format=_OF_A_REGISTRY.get(converter, "Json"),
         has_registry=converter in _OF_A_REGISTRY,
+        strategy=_STRATEGIES.get(values.get(_STRATEGY, ""), ""),
         catalog=values.get("iceberg.catalog") or "iceberg",
         connection=_connection(values),
         warnings=tuple(_warnings(values, f"{namespace}.{table}")),
@@ -232,10 +242,9 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     writes = sorted(key for key in values if key.startswith("iceberg.tables.write-props."))
     if writes:
         yield f"{', '.join(writes)}: ingestion writes files by the properties of the table; set them in spec.table.properties"
-    strategy = values.get("value.converter.value.subject.name.strategy", _TOPIC_STRATEGY)
-    if not strategy.endswith(f".{_TOPIC_STRATEGY}") and strategy != _TOPIC_STRATEGY:
-        yield f"subject name strategy {strategy}: set spec.schema.registry.subjectStrategy and spec.schema.message to those of the records"
-
+    strategy = values.get(_STRATEGY, "")
+    if strategy and strategy not in _STRATEGIES:
+        yield f"subject name strategy {strategy}: set spec.schema.registry.subject to the subject of the records"
     if values.get("value.converter", "").startswith(_APICURIO) and not _is_true(values, _AS_CONFLUENT):
         yield f"{_AS_CONFLUENT} is not true: values may have ids of eight bytes, and the topic reads ids of four bytes"
 

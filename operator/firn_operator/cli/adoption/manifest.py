@@ -47,6 +47,8 @@ class Choices:
     """Profile of the operator's configuration; empty: its default."""
     registry: str = ""
     """Schema registry of the operator's configuration, if records name their schemas."""
+    message: str = ""
+    """Full name of the record of the values, if the subjects have it in their names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
                 f"connector {connector.name} reads {connector.format} with a schema registry; name this registry in the operator's"
                 " configuration with --registry"
             )
-        spec["schema"] = {"format": connector.format, "registry": {"name": choices.registry}}
+        spec["schema"] = _of_registry(connector, choices)
     else:
         spec["schema"] = {"format": "Json", "fields": list(_fields(connector, schema, left_out))}
     spec["table"] = {
@@ -98,6 +100,20 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     present = {field.name for field in schema.fields}
     added = (column.name for column in rows.table_columns(topic.record_schema(), target.metadata_columns))
     return Adopting(manifest, tuple(left_out), tuple(column for column in added if column not in present))
+
+
+def _of_registry(connector: Connector, choices: Choices) -> dict[str, Any]:
+    """Return the schema of values in a registry. Raises InvalidSpecError if the names of the subjects need a record."""
+    schema = {"format": connector.format, "registry": {"name": choices.registry}}
+    if not connector.strategy:
+        return schema
+    if not choices.message:
+        raise InvalidSpecError(
+            f"connector {connector.name} has the subject name strategy {connector.strategy}, which names subjects by the record; name the record"
+            " of the values with --message"
+        )
+    registry = {"name": choices.registry, "subjectStrategy": connector.strategy}
+    return {**schema, "registry": registry, "message": choices.message}
 
 
 def _fields(connector: Connector, schema: Schema, left_out: list[str]) -> Iterator[dict[str, Any]]:
