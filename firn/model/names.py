@@ -30,6 +30,9 @@ LABEL_TOPIC_SET = f"{GROUP}/topic-set"
 LABEL_ROUTES_OF = f"{GROUP}/routes-of"
 """Label of an IcebergTopic for a table of ``spec.routes``: the name of the IcebergTopic with the routes."""
 
+LONGEST_NAME = 52
+"""Longest name of an IcebergTopic, a policy, a TopicSet or a DeadLetterReplay, in characters. Rules of the resources have it, too."""
+
 EXECUTOR_ROLE = {"spark-role": "executor"}
 """Labels that Spark adds to executor pods. Executors also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""
 

@@ -23,8 +23,6 @@ from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.ports import Manifest
 from firn_controllers.specs.expressions import compiled
 
-LONGEST_NAME = 52
-"""Longest name of an IcebergTopic."""
 _OF_SCHEMA = ("quality",)
 """Parts of the parent's spec that only fit its own schema."""
 _OF_TOPIC = ("routes", "partitions", "config", "topicName", "profile", "table", "schema")
@@ -285,10 +283,10 @@ def _problems(observed: ObservedTopic, routes: RoutesSpec) -> Iterator[str]:
                 " name"
             )
         name = child_name(observed.resource.metadata.name, table.name)
-        if len(name) > LONGEST_NAME or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
+        if len(name) > names.LONGEST_NAME or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
             yield (
-                f"{field}: the IcebergTopic of table {table.name} would have the name {name}, but names have at most {LONGEST_NAME} small letters,"
-                " digits, - and ., and end with a letter or digit; choose another name"
+                f"{field}: the IcebergTopic of table {table.name} would have the name {name}, but names have at most {names.LONGEST_NAME} small"
+                " letters, digits, - and ., and end with a letter or digit; choose another name"
             )
         if topics.setdefault(name, table.name) != table.name:
             yield f"{field}: {topics[name]} and {table.name} give the same name {name} of an IcebergTopic; rename one of them"

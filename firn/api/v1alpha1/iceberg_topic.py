@@ -14,7 +14,7 @@ from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
 from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule, up_to_a_day
 from firn.api.structural import Schema, structural, unchecked
-from firn.api.v1alpha1.policy import ConfiguredName, RunStatus
+from firn.api.v1alpha1.policy import NAME_RULE, ConfiguredName, RunStatus
 from firn.decoders import checks, defaults
 from firn.model import durations, names
 from firn.model.conditions import Reason
@@ -836,7 +836,7 @@ class DeletionPolicy(ApiModel):
 class PolicyRef(ApiModel):
     """A policy in the same namespace."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=52)] = Field(
+    name: Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$", max_length=names.LONGEST_NAME)] = Field(
         description="metadata.name of the policy."
     )
 
@@ -1254,9 +1254,7 @@ class IcebergTopicStatus(ApiModel):
 class IcebergTopic(ApiModel):
     """A Kafka topic and an Iceberg table that holds the same records, exactly once."""
 
-    rules: ClassVar[tuple[Rule, ...]] = (
-        Rule("self.metadata.name.size() <= 52", "metadata.name must have at most 52 characters"),
-    )
+    rules: ClassVar[tuple[Rule, ...]] = (NAME_RULE,)
 
     metadata: ObjectMeta
     spec: IcebergTopicSpec = Field(default_factory=IcebergTopicSpec)

@@ -7,6 +7,9 @@ from pydantic import Field, WithJsonSchema
 
 from firn.api.model import ApiModel, Rule
 from firn.api.structural import StructuralError, structural
+from firn.api.v1alpha1 import IcebergTopic
+from firn.api.v1alpha1.policy import NAME_RULE
+from firn.model import names
 
 
 class Inner(ApiModel):
@@ -141,3 +144,8 @@ def test_an_unsupported_type_is_rejected_and_named(kind: Any, field: dict[str, A
 
 def test_a_member_without_a_type_is_rejected() -> None:
     assert refusal_of(Any) == "schema.member: the field has no type; annotate it with one"
+
+
+def test_the_rule_of_names_has_the_limit_of_derived_names() -> None:
+    assert NAME_RULE.rule == f"self.metadata.name.size() <= {names.LONGEST_NAME}"
+    assert NAME_RULE in IcebergTopic.rules

@@ -30,7 +30,6 @@ _PRIMITIVES: dict[type[iceberg.IcebergType], str] = {
     iceberg.UUIDType: "uuid",
     iceberg.BinaryType: "binary",
 }
-_MOST_NAME = 52
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,9 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     }
     sink = connector.sink
     spec["ingestion"] = {"adopt": {"connect": {"group": sink.group, "controlTopic": sink.control_topic}}}
-    name = choices.name or re.sub(r"[^a-z0-9.-]+", "-", connector.topic.lower()).strip("-.")[:_MOST_NAME].rstrip("-.")
+    name = choices.name or re.sub(r"[^a-z0-9.-]+", "-", connector.topic.lower()).strip("-.")[
+        : names.LONGEST_NAME
+    ].rstrip("-.")
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": "IcebergTopic",
