@@ -12,7 +12,7 @@ import pytest
 from firn import protoc
 from firn.decoders import protobuf_limits as limits
 from firn.decoders.bad_records import Code
-from firn.model.jobs import RecordSchema
+from firn.model.jobs import Column, RecordSchema
 from firn.schemas.columns import columns_of
 from firn_spark.worker.decoding import Decoder
 from firn_spark.worker.formats import arrays
@@ -158,6 +158,17 @@ def test_times_keep_their_nanoseconds_on_demand() -> None:
     assert [scalar.value for scalar in columns.arrays[0]] == [*moments, None]
     assert [scalar.value for scalar in columns.arrays[1].flatten()] == [*moments]
     assert {row: (error.code, error.path) for row, error in columns.errors.items()} == {6: (Code.OUT_OF_RANGE, "$.a")}
+
+
+@pytest.mark.parametrize(
+    ("keep", "kind", "moment"), [(True, "timestamptz", 1_000_001), (False, "timestamptz_ns", 1_000_001_999)]
+)
+def test_times_have_the_resolution_of_their_columns(keep: bool, kind: str, moment: int) -> None:
+    schema = schema_of("google.protobuf.Timestamp a = 1; repeated google.protobuf.Timestamp b = 2;", nanoseconds=keep)
+    columns = (Column(name="a", type=kind), Column(name="b", type=f"list<{kind}>"))
+    time = number(1, 1) + number(2, 1999)
+    found = decoded(schema.model_copy(update={"fields": columns}), text(1, time) + text(2, time))
+    assert [found.arrays[0][0].value, found.arrays[1].flatten()[0].value] == [moment, moment]
 
 
 def test_wrappers_are_null_or_values() -> None:

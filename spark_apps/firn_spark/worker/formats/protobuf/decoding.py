@@ -96,7 +96,10 @@ def _expected_indexes(schema: RecordSchema) -> tuple[int, ...]:
 
 
 def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:
-    """Return a message with only those fields that have a column, also inside fields. Decoders skip all others."""
+    """Return a message with only those fields that have a column, also inside fields. Decoders skip all others.
+
+    Times have the resolution of their columns.
+    """
     return replace(
         message,
         fields=tuple(
@@ -109,12 +112,21 @@ def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:
 
 def _with_columns(node: Node, type_: pa.DataType) -> Node:
     match node:
-        case Message() if pa.types.is_struct(type_):
-            return with_columns(node, {member.name: member.type for member in type_})
-        case Repeated(Message() as item) if pa.types.is_struct(type_.value_type):
-            return Repeated(with_columns(item, {member.name: member.type for member in type_.value_type}))
+        case Message():
+            return _message_with_columns(node, type_)
+        case Repeated(Message() as item):
+            return Repeated(_message_with_columns(item, type_.value_type))
         case Map(entry):
             key, value = entry.fields
             inner = _with_columns(value.type, type_.item_type)
             return Map(replace(entry, fields=(key, replace(value, type=inner))))
     return node
+
+
+def _message_with_columns(message: Message, type_: pa.DataType) -> Message:
+    if pa.types.is_struct(type_):
+        return with_columns(message, {member.name: member.type for member in type_})
+    if protobuf.is_timestamp(message):
+        # A table may have a column of the other resolution.
+        return protobuf.TIMESTAMP_NS if type_.unit == "ns" else protobuf.TIMESTAMP
+    return message
