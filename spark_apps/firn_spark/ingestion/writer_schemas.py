@@ -21,7 +21,7 @@ from firn.model.jobs import (
 from firn.model.progress import Proposal
 from firn.schemas import changes, columns, projections, protobuf
 from firn.schemas.changes import Judgement
-from firn.schemas.other_clients import Dropped, Followed, kept_schema, without
+from firn.schemas.other_clients import Dropped, Followed, followed_schema, kept_schema, without
 from firn.schemas.versions import Versions
 from firn.schemas.versions import named as named_versions
 from firn.tables import evolution, rows, types
@@ -85,48 +85,78 @@ class TableColumns:
     versions: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """The fields of columns that are versions, by field id."""
 
+    @property
+    def followed(self) -> Followed:
+        """The names of the table after the changes of other clients."""
+        return Followed(self.former, self.dropped, fields=self.fields)
+
 
 NO_TABLE = TableColumns()
 
 
 def allowed(
     topic: Topic, present: Mapping[str, str], table: TableColumns
-) -> tuple[RecordSchema, dict[Reference, Refusal]]:
-    """Return what `adapted` returns, as far as the policy of the topic allows the changes of the table.
+) -> tuple[RecordSchema, dict[Reference, Refusal], dict[Reference, Refusal]]:
+    """Return the topic's schema with the columns of all known schemas, as far as its policy allows the changes of the table.
 
-    The topic reports changes that wait for an approval. Raises ConflictError (Proposed, IncompatibleSchema) for changes that the
-    policy does not allow, unless the contract has ``incompatible: DeadLetter``, and as `adapted`.
+    Also returns the schemas of values, and of keys, that the table cannot hold. ``present`` is that of `adapted`. The topic reports
+    changes that wait for an approval. Raises ConflictError (Proposed, IncompatibleSchema) for changes that the policy does not
+    allow, unless the contract has ``incompatible: DeadLetter``, and as `adapted`.
     """
-    schema, left_out = adapted(topic, present, table)
+    schema, of_values, of_keys = _with_writers(topic, present, table)
     topic.table.proposed = None
     judgement = _judgement(schema, table)
     if not judgement.blocked:
-        return schema, left_out
+        return schema, of_values, of_keys
     if judgement.proposed:
         texts = tuple(each.text for each in judgement.proposed)
         topic.table.proposed = Proposal(changes=texts, approve=judgement.approve)
     name = topic.job.table.identifier
     if schema.incompatible != "DeadLetter":
         raise _not_allowed(f"table {name}", judgement)
-    numbers = {number for number, writer in topic.reading.writers.schemas.items() if isinstance(writer, WriterSchema)}
-    for number in numbers - left_out.keys():
-        own = _judgement(adapted(topic, present, table, only={number})[0], table)
-        if own.blocked:
-            left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(_not_allowed(f"table {name}", own)))
-    kept, _ = adapted(topic, present, table, only=numbers - left_out.keys())
+    values = _numbers(topic.reading.writers.schemas) - of_values.keys()
+    keys = _numbers(topic.reading.key_writers.schemas) - of_keys.keys()
+    for left_out, numbers in ((of_values, values), (of_keys, keys)):
+        for number in numbers:
+            only = {number} if left_out is of_values else set(), {number} if left_out is of_keys else set()
+            own = _judgement(_with_writers(topic, present, table, *only)[0], table)
+            if own.blocked:
+                left_out[number] = Refusal(Code.INCOMPATIBLE_SCHEMA, str(_not_allowed(f"table {name}", own)))
+    kept, *_ = _with_writers(topic, present, table, values - of_values.keys(), keys - of_keys.keys())
     rest = _judgement(kept, table)
     if rest.blocked:  # The contract itself needs the change, for example because another client has dropped a column.
         raise _not_allowed(f"table {name}", rest)
-    return kept, left_out
+    return kept, of_values, of_keys
+
+
+def _with_writers(
+    topic: Topic,
+    present: Mapping[str, str],
+    table: TableColumns,
+    values: Collection[Reference] | None = None,
+    keys: Collection[Reference] | None = None,
+) -> tuple[RecordSchema, dict[Reference, Refusal], dict[Reference, Refusal]]:
+    """Return what `adapted` and `with_keys` return together, with these schemas of values and of keys."""
+    schema = topic.job.record_schema
+    of_values: dict[Reference, Refusal] = {}
+    if schema.subject is not None:
+        schema, of_values = adapted(topic, present, table, values)
+    else:
+        schema = followed_schema(schema, table.followed)
+    schema, of_keys = with_keys(topic, schema, present, keys)
+    return schema, of_values, of_keys
+
+
+def _numbers(schemas: WriterSchemas) -> set[Reference]:
+    return {number for number, _ in _of_writers(schemas)}
 
 
 def _judgement(schema: RecordSchema, table: TableColumns) -> Judgement:
     if not table.fields:
         return Judgement()
     renaming = planned(table.fields, table.former, rows.column_renames(schema, schema.renames))
-    return changes.judged(
-        changes.of_table(renaming, rows.schema_columns(schema)), schema.evolution, table.uuid, table.schema_id
-    )
+    wanted = rows.schema_columns(schema) + rows.key_columns(schema.key)
+    return changes.judged(changes.of_table(renaming, wanted), schema.evolution, table.uuid, table.schema_id)
 
 
 def _not_allowed(table: str, judgement: Judgement) -> ConflictError:
@@ -154,7 +184,7 @@ def adapted(
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    schema = kept_schema(schema, Followed(table.former, table.dropped, fields=table.fields))
+    schema = kept_schema(schema, table.followed)
     known = {number: each for number, each in topic.reading.writers.schemas.items() if only is None or number in only}
     renaming = _renaming(schema, known, table)
     named = _named(renaming)
@@ -209,11 +239,11 @@ def _field_names(schema: RecordSchema, known: WriterSchemas) -> set[str]:
 
 
 def with_keys(
-    topic: Topic, schema: RecordSchema, present: Mapping[str, str]
+    topic: Topic, schema: RecordSchema, present: Mapping[str, str], only: Collection[Reference] | None = None
 ) -> tuple[RecordSchema, dict[Reference, Refusal]]:
     """Return the schema with the columns of all known schemas of keys, and those of them that the table cannot hold.
 
-    ``schema`` is that of `allowed`. Raises as `adapted`.
+    ``schema`` is that of `adapted`. Schemas of keys that are not in ``only`` are left out, if it is set. Raises as `adapted`.
     """
     key = schema.key
     if key is None or key.decoding is None or key.decoding.subject is None:
@@ -223,6 +253,8 @@ def with_keys(
     fields = _widened(key.fields, own)
     left_out = _unusable(schema, topic.reading.key_writers.schemas)
     for number, writer in _of_writers(topic.reading.key_writers.schemas):
+        if only is not None and number not in only:
+            continue
         place = f"key schema {number} of schema registry {key.decoding.subject.registry}"
         of_writer = decoding.of_writer(number, writer)
         try:

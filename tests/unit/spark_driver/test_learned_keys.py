@@ -8,10 +8,10 @@ import pytest
 from firn.decoders.bad_records import Code
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, InvalidSpecError, NotReadyError, UnavailableError
-from firn.model.jobs import Column, KeySchema, RecordSchema, Subject, WriterSchema
+from firn.model.jobs import Column, Evolution, KeySchema, RecordSchema, Subject, WriterSchema
 from firn.tables import rows
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writer_schemas import adapted, learn, with_keys
+from firn_spark.ingestion.writer_schemas import TableColumns, adapted, allowed, learn, with_keys
 from firn_spark.schemas import registries as registries_module
 from firn_spark.schemas.registries import Registries
 from firn_spark.worker.formats.writer_schemas import Refusal
@@ -160,3 +160,71 @@ def test_a_later_field_of_values_cannot_take_the_column_of_a_key() -> None:
     orders.reading.writers.schemas = {1: WriterSchema(text=text(n="int", key_id="int"))}
     with pytest.raises(ConflictError, match="field key_id of the values has the name of column key_id of the key"):
         adapted(orders, {"n": "int", "key_id": "int"})
+
+
+IN_TABLE = {"a": "int", "key_id": "int"}
+TABLE = TableColumns(
+    tuple(
+        {"id": n, "name": name, "required": False, "type": kind} for n, (name, kind) in enumerate(IN_TABLE.items(), 1)
+    ),
+    uuid="uuid",
+    schema_id=3,
+)
+
+
+def governed(**policy: Any) -> Topic:
+    """Return a topic whose keys have a schema that fits the table, one that needs a column, and one that needs a wider column."""
+    incompatible = policy.pop("incompatible", "Hold")
+    orders = keyed(("id", "int"), evolution=Evolution(**policy), incompatible=incompatible)
+    orders.reading.key_writers.schemas = {
+        1: WriterSchema(text=text(id="int")),
+        2: WriterSchema(text=text(id="int", more="string")),
+        3: WriterSchema(text=text(id="long")),
+    }
+    return orders
+
+
+def test_columns_of_keys_change_at_once_without_a_policy() -> None:
+    schema, *left_out = allowed(governed(), IN_TABLE, TABLE)
+    assert (key_columns(schema), left_out) == ({"key_id": "long", "key_more": "string"}, [{}, {}])
+
+
+def test_columns_of_keys_wait_for_an_approval() -> None:
+    orders = governed(add="Propose", widen="Propose")
+    with pytest.raises(ConflictError) as held:
+        allowed(orders, IN_TABLE, TABLE)
+    assert held.value.reason == Reason.PROPOSED
+    proposed = orders.table.proposed
+    assert proposed is not None
+    assert proposed.changes == ("widen column key_id: int to long", "add column key_more: string")
+    approved = governed(add="Propose", widen="Propose", approved=proposed.approve)
+    schema, *_ = allowed(approved, IN_TABLE, TABLE)
+    assert (key_columns(schema), approved.table.proposed) == ({"key_id": "long", "key_more": "string"}, None)
+
+
+@pytest.mark.parametrize(("policy", "field"), [({"add": "Refuse"}, "add"), ({"widen": "Refuse"}, "widen")])
+def test_refused_columns_of_keys_stop_the_topic(policy: Any, field: str) -> None:
+    orders = governed(**policy)
+    with pytest.raises(ConflictError, match=f"spec.schema.evolution.{field} is Refuse") as held:
+        allowed(orders, IN_TABLE, TABLE)
+    assert (held.value.reason, orders.table.proposed) == (Reason.INCOMPATIBLE_SCHEMA, None)
+
+
+def test_keys_that_need_a_change_without_approval_can_make_bad_records() -> None:
+    orders = governed(add="Refuse", incompatible="DeadLetter")
+    schema, of_values, of_keys = allowed(orders, IN_TABLE, TABLE)
+    assert (key_columns(schema), of_values) == ({"key_id": "long"}, {})
+    assert {number: each.code for number, each in of_keys.items()} == {2: Code.INCOMPATIBLE_SCHEMA}
+    assert "add column key_more: string" in of_keys[2].detail
+
+
+def test_values_and_keys_have_one_approval() -> None:
+    decoding = RecordSchema(format="Avro", framing="Registry", subject=Subject(registry="main", name="orders-key"))
+    key = KeySchema(columns="Flat", fields=(Column(name="id", type="int"),), decoding=decoding)
+    orders = topic(("a", "int"), key=key, evolution=Evolution(add="Propose"))
+    orders.reading.writers.schemas = {7: WriterSchema(text=text(a="int", note="string"))}
+    orders.reading.key_writers.schemas = {8: WriterSchema(text=text(id="int", more="string"))}
+    with pytest.raises(ConflictError):
+        allowed(orders, IN_TABLE, TABLE)
+    assert orders.table.proposed is not None
+    assert orders.table.proposed.changes == ("add column note: string", "add column key_more: string")

@@ -588,13 +588,13 @@ def test_records_wait_for_the_approval_of_a_column() -> None:
     assert proposed is not None
     assert (proposed.changes, proposed.approve in str(held.value)) == (("add column note: string",), True)
     approved = proposing(evolution=Evolution(add="Propose", approved=proposed.approve))
-    schema, left_out = allowed(approved, {"id": "int"}, TABLE)
+    schema, left_out, _ = allowed(approved, {"id": "int"}, TABLE)
     assert (fields(schema), left_out, approved.table.proposed) == ({"id": "int", "note": "string"}, {}, None)
 
 
 def test_records_that_need_a_column_without_approval_can_be_dead_letters() -> None:
     orders = proposing(incompatible="DeadLetter")
-    schema, left_out = allowed(orders, {"id": "int"}, TABLE)
+    schema, left_out, _ = allowed(orders, {"id": "int"}, TABLE)
     assert fields(schema) == {"id": "int"}
     assert [(number, each.code) for number, each in left_out.items()] == [(2, Code.INCOMPATIBLE_SCHEMA)]
     assert orders.table.proposed is not None, "the status shows the change all the same"
@@ -618,7 +618,7 @@ def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
     aliased = {"type": "record", "name": "R", "fields": [{"name": "number", "type": "long", "aliases": ["id"]}]}
     orders = topic(("id", "int"))
     orders.reading.writers.schemas = {1: WriterSchema(text=text(id="int")), 2: WriterSchema(text=json.dumps(aliased))}
-    schema, _ = allowed(orders, {"id": "int"}, TABLE)
+    schema, *_ = allowed(orders, {"id": "int"}, TABLE)
     assert fields(schema) == {"number": "long"}
     assert [(each.old, each.new) for each in schema.renames] == [("id", "number")]
     policy = Evolution(rename="Propose")

@@ -89,7 +89,7 @@ class Estate:
             if each.job.record_schema.subject is not None:
                 writer_schemas.learn(each, REGISTRY)
                 allowed = writer_schemas.allowed(each, {"id": "long"}, writer_schemas.NO_TABLE)
-                each.reading.schema, each.reading.writers.incompatible = allowed
+                each.reading.schema, each.reading.writers.incompatible, _ = allowed
             each.attempts.error = None
         except FirnError as error:
             each.attempts.error = error

@@ -177,19 +177,15 @@ class Preparation:
         reading, target = topic.reading, topic.job.table
         table = self._tables.load(target.catalog, target.namespace, target.name, rare=topic.table.uuid is None)
         present: Mapping[str, str] = {}
-        columns, known = writer_schemas.NO_TABLE, None
+        columns = writer_schemas.NO_TABLE
         if table is not None:
             known = self._tables.follow(table, topic.job)
             present = self._tables.columns(table)
             schema_id = table.operations().current().currentSchemaId()
             made = read_versions(texts(table.properties()))
             columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped, made)
-        schema = topic.job.record_schema
-        if schema.subject is not None:
-            schema, reading.writers.incompatible = writer_schemas.allowed(topic, present, columns)
-        elif known is not None:
-            schema = followed_schema(schema, known)
-        reading.schema, reading.key_writers.incompatible = writer_schemas.with_keys(topic, schema, present)
+        reading.schema, of_values, of_keys = writer_schemas.allowed(topic, present, columns)
+        reading.writers.incompatible, reading.key_writers.incompatible = of_values, of_keys
         return self._ensure(topic)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:
