@@ -385,6 +385,21 @@ class Tables:
             _set(transaction, marks)
             transaction.commitTransaction()
             table.refresh()
+        elif self._adopts(table, present, columns):
+            # Rows get values in these columns from now on. Without the new id, a later rename would not be followed.
+            _set(table, {other_clients.SCHEMA_ID: str(table.schema().schemaId())})
+
+    def _adopts(self, table: Any, present: Mapping[str, Any], columns: Sequence[Column]) -> bool:
+        """Return whether another client has added one of these columns, or a part of it, since Firn last knew the schema."""
+        known = texts(table.properties()).get(other_clients.SCHEMA_ID, "")
+        if not known.isdecimal() or int(known) == int(table.schema().schemaId()):
+            return False
+        earlier = table.schemas().get(int(known))
+        if earlier is None:
+            return False
+        ids = {number for field in fields(self.jvm, earlier) for number in renames.ids(field)}
+        wanted = (present[column.name] for column in columns if column.name in present)
+        return any(not ids.issuperset(renames.ids(field)) for field in wanted)
 
     def _change(self, update: Any, columns: Sequence[Column], present: Mapping[str, Any]) -> None:
         """Add columns, with their defaults, or make them wider, optional or give them another default. Commit it."""

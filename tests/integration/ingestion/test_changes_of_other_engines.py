@@ -111,3 +111,37 @@ def test_fields_of_a_registry_follow_columns_that_spark_renames_and_drops(world:
     produce(0, *range(15, 20))
     produce(1, *range(20, 25))
     check(world, job, 25)
+
+
+def test_a_field_follows_a_column_that_spark_adds_and_then_renames(world: World, registry: Apicurio) -> None:
+    topic = world.topic()
+    subject = f"{topic}-value"
+    world.settings = world.settings.model_copy(update={"registries": {"main": registry.connection}})
+    first: list[Any] = [{"name": "id", "type": "long"}]
+    later = [*first, {"name": "note", "type": ["null", "string"]}]
+    schemas = [{"type": "record", "name": "R", "fields": fields} for fields in (first, later)]
+    numbers = [registry.register(subject, schemas[0])]
+    job = world.job(topic, freshness_ms=500, record_schema=schema_of(registry, subject))
+    numbers.append(registry.register(subject, schemas[1]))
+
+    def produce(writer: int, *ids: int) -> None:
+        parsed = fastavro.parse_schema(schemas[writer])
+        world.produce(topic, [framed(numbers[writer], parsed, {"id": each, "note": f"n{each}"}) for each in ids])
+
+    def sql(change: str) -> None:
+        world.spark.sql(f"ALTER TABLE {quoted(job.table.catalog, job.table.namespace, job.table.name)} {change}")
+
+    world.apply(job)
+    world.start()
+    produce(0, 0)
+    world.await_rows(job, 1)
+    sql("ADD COLUMN note string")
+    produce(1, 1)
+    world.await_rows(job, 2)
+    sql("RENAME COLUMN note TO remark")
+    for number in (2, 3):
+        produce(1, number)
+        rows = world.await_rows(job, number + 1)
+    assert [row["remark"] for row in rows] == [None, "n1", "n2", "n3"]
+    assert rows[0].keys() == {"id", "remark", "_kafka"}
+    assert world.dead(job) == []
