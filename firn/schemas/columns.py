@@ -1,11 +1,18 @@
 """The columns of a schema, whatever its format."""
 
+import functools
+
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
 from firn.schemas import avro, json_schema, protobuf
 from firn.tables import types
 from firn.tables.renames import renamed_columns
+
+MOST_KEPT = 256
+"""Avro schemas whose columns a process keeps. A driver compares all schemas of a topic each time that it prepares the topic."""
+SMALL_TEXT = 8192
+"""Most characters of a schema that is kept, so that a process keeps some megabytes at most."""
 
 
 def columns_of(schema: RecordSchema, place: str) -> tuple[Column, ...]:
@@ -33,11 +40,33 @@ def _found(schema: RecordSchema) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.JSON:
         found = json_schema.columns(schema.text, dict(zip(schema.names, schema.references, strict=True)))
         return renamed_columns(found, schema.renames)
-    return avro.columns(_record(schema))
+    if not _is_small(schema):
+        return avro.columns(_record(schema))
+    return _kept_columns(schema.text, schema.references, schema.nanoseconds, schema.renames)
+
+
+@functools.lru_cache(MOST_KEPT)
+def _kept_columns(
+    text: str, references: tuple[str, ...], nanoseconds: bool, renames: tuple[Rename, ...]
+) -> tuple[Column, ...]:
+    return avro.columns(avro.renamed(_kept_record(text, references, nanoseconds), renames))
+
+
+@functools.lru_cache(MOST_KEPT)
+def _kept_record(text: str, references: tuple[str, ...], nanoseconds: bool) -> avro.Record:
+    return avro.parse(text, references, nanoseconds=nanoseconds)
 
 
 def _record(schema: RecordSchema) -> avro.Record:
-    return avro.renamed(avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds), schema.renames)
+    if _is_small(schema):
+        record = _kept_record(schema.text, schema.references, schema.nanoseconds)
+    else:
+        record = avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds)
+    return avro.renamed(record, schema.renames)
+
+
+def _is_small(schema: RecordSchema) -> bool:
+    return len(schema.text) + sum(map(len, schema.references)) <= SMALL_TEXT
 
 
 def aliases(schema: RecordSchema) -> tuple[Rename, ...]:
