@@ -24,7 +24,17 @@ FRAMING = 5
 MOST_PACKED = 32_000
 """Most characters of a packed schema. Older versions of Kafka's protocol have 32,767 for the value of a topic config."""
 MOST_UNPACKED = 1 << 20
-_OF_CHECK = {"format", "fields", "unknown_fields", "unknown_column", "text", "framing", "message", "renames"}
+_OF_CHECK = {
+    "format",
+    "fields",
+    "unknown_fields",
+    "unknown_column",
+    "text",
+    "framing",
+    "message",
+    "renames",
+    "nanoseconds",
+}
 Check = Callable[[bytes | None], object]
 """Raises BadRecordError for a value that does not fit."""
 

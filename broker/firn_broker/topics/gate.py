@@ -299,8 +299,8 @@ class SchemaGate:
                 f"schema {_number(value)} of schema registry {gate.registry} has the type {found.kind}, and the topic has format: {format};"
                 " correct the serializer"
             )
-        message = wanted.message if wanted is not None else ""
-        base = RecordSchema(format=kinds[found.kind], framing="Registry", message=message)
+        message, nanoseconds = (wanted.message, wanted.nanoseconds) if wanted is not None else ("", False)
+        base = RecordSchema(format=kinds[found.kind], framing="Registry", message=message, nanoseconds=nanoseconds)
         return base.of_writer(_number(value), found.schema)
 
     def _keep_schema(self, id: _Id, schema: RecordSchema) -> None:

@@ -83,7 +83,7 @@ _Read = Callable[[bytes, int, int], None]
 def _message(message: Message) -> _Read:
     fields: dict[int, Skip] = {}
     for field in message.fields:
-        fields |= dict(_field(field, protobuf.is_timestamp(message)))
+        fields |= dict(_of_timestamp(field, message) if protobuf.is_timestamp(message) else _field(field))
     known = frozenset(field.number for field in message.fields)
 
     def read(data: bytes, at: int, end: int) -> None:
@@ -121,16 +121,19 @@ def _unknown(data: bytes, at: int, tag: int, known: frozenset[int]) -> int:
     raise DoubtError
 
 
-def _field(field: Field, of_timestamp: bool) -> Iterator[tuple[int, Skip]]:
+def _of_timestamp(field: Field, message: Message) -> Iterator[tuple[int, Skip]]:
+    """Yield the tag of a field of a Timestamp, and the function that skips a number within its range."""
+    seconds = limits.SECONDS_OF_NANOSECONDS if message.nanoseconds else limits.SECONDS
+    yield field.number << 3 | _VARINT, _within(*(seconds if field.number == 1 else limits.NANOS))
+
+
+def _field(field: Field) -> Iterator[tuple[int, Skip]]:
     """Yield tags of a field, and the functions that skip what follows."""
     node = field.type
     repeated = isinstance(node, Repeated)
     item = node.item if isinstance(node, Repeated) else node.entry if isinstance(node, Map) else node
     if isinstance(item, Message):
         yield field.number << 3 | _LENGTH, _delimited(_message(item))
-        return
-    if of_timestamp:
-        yield field.number << 3 | _VARINT, _within(*(limits.SECONDS if field.number == 1 else limits.NANOS))
         return
     assert isinstance(item, Scalar | Enum)
     wire, skip = _single(item)

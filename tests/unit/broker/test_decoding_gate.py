@@ -85,6 +85,29 @@ def test_a_protobuf_text_of_the_topic_is_compiled() -> None:
     assert "InvalidUtf8: $.a" in bad.error_message
 
 
+@pytest.mark.parametrize("registry", [False, True])
+def test_times_that_keep_nanoseconds_have_a_range_of_their_own(registry: bool) -> None:
+    text = (
+        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message R { google.protobuf.Timestamp at = 1; }'
+    )
+    prefix = framed(7, b"\0") if registry else b""
+    in_2300 = values(prefix + b"\x0a\x06\x08\x80\xb6\xd7\xe5\x26")
+
+    def answer(*, keep: bool) -> Any:
+        schema = RecordSchema(
+            format="Protobuf",
+            text="" if registry else text,
+            message="R",
+            framing="Registry" if registry else "None",
+            nanoseconds=keep,
+        )
+        configs = by_registry(firn_schema_contract=packed(schema)) if registry else inline(schema)
+        return run(answered(configs, with_schemas(PROTOBUF=text), in_2300))[0]
+
+    assert not answer(keep=False).error_code
+    assert "OutOfRange: $.at" in answer(keep=True).error_message
+
+
 def test_a_value_is_decoded_by_the_schema_of_its_id() -> None:
     other = {**AVRO, "fields": [{"name": "name", "type": "string"}]}
     registry = with_schemas(
