@@ -26,7 +26,7 @@ from firn_spark.worker.formats.avro.rows import fields_of
 from tests.unit.spark.avro_values import Schemas, Values, number
 from tests.unit.spark.records import fetched, job
 
-SCHEMAS, RECORDS = (600, 200) if os.environ.get("FIRN_LONG") else (60, 40)
+SCHEMAS, RECORDS = (600, 450) if os.environ.get("FIRN_LONG") else (60, 40)
 
 
 def plain(array: Any) -> list[Any]:
