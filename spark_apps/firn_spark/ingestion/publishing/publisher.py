@@ -89,7 +89,8 @@ class Publisher:
             return
         since = int(waiting[0].timestampMillis())
         due_ms = since + publish.every_ms - self._committer.now_ms()
-        if due_ms > 0:
+        # A driver with a wrong clock may have dated the commit hours ahead. Rows do not wait until then.
+        if 0 < due_ms <= 2 * publish.every_ms:
             state.next_at = time.monotonic() + due_ms / 1000
             rows = sum(map(_rows, waiting))
             state.report = self._report(topic, publish, "Waiting", since, rows)
