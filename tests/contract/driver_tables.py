@@ -13,6 +13,7 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion.publishing.following import FollowBranch
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.tables import claims
+from firn_spark.tables.branches.landing import on_branch
 from firn_spark.tables.commits import Committer, Extras, Landed, newest, read_claim, read_landed
 from firn_spark.tables.java_errors import JAVA_ERRORS, java_class
 from firn_spark.tables.java_tables import Tables
@@ -35,10 +36,10 @@ def appended(table: Any) -> tuple[Any, Any]:
     return table.operations().current(), snapshot
 
 
-def commit_ahead(jvm: Any, table: Any, time_ms: int) -> None:
+def commit_ahead(jvm: Any, table: Any, time_ms: int, branch: str = "main") -> None:
     """Commit an empty snapshot with Iceberg's Java, as under a clock that shows ``time_ms``."""
     iceberg = jvm.org.apache.iceberg
-    made, base = table.newAppend().apply(), table.operations().current()
+    made, base = on_branch(table.newAppend(), branch).apply(), table.operations().current()
     fields = {**json.loads(iceberg.SnapshotParser.toJson(made)), "timestamp-ms": time_ms}
     builder = iceberg.TableMetadata.buildFrom(base)
     # The builder takes the time of the clock, unless the field is set.
@@ -46,7 +47,7 @@ def commit_ahead(jvm: Any, table: Any, time_ms: int) -> None:
     field.setAccessible(True)
     field.set(builder, time_ms)
     snapshot = iceberg.SnapshotParser.fromJson(json.dumps(fields))
-    table.operations().commit(base, builder.setBranchSnapshot(snapshot, "main").build())
+    table.operations().commit(base, builder.setBranchSnapshot(snapshot, branch).build())
 
 
 class DriverTablesContract:
@@ -59,14 +60,14 @@ class DriverTablesContract:
         """Drop the table as another engine does."""
         raise NotImplementedError
 
-    def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
+    def commit_ahead(self, tables: Tables, table: Any, time_ms: int, branch: str) -> None:
         """Commit an empty snapshot as an engine does whose clock shows ``time_ms``, which is later than now."""
         raise NotImplementedError
 
-    def ahead(self, tables: Tables, table: Any) -> int:
+    def ahead(self, tables: Tables, table: Any, branch: str = "main") -> int:
         """Commit an empty snapshot under a clock that is an hour ahead. Return its time."""
         time_ms = int(time.time() * 1000) + HOUR_MS
-        self.commit_ahead(tables, table, time_ms)
+        self.commit_ahead(tables, table, time_ms, branch)
         table.refresh()
         return time_ms
 
@@ -251,6 +252,16 @@ class DriverTablesContract:
         assert (third.offsets, third.committed_ms) == ({0: 7}, ahead)
         times = [int(each.timestampMillis()) for each in self.load(tables, job).snapshots()]
         assert times == sorted(times)
+
+    def test_main_follows_a_branch_whose_commits_are_ahead(self, tables: Tables, job: IngestJob) -> None:
+        table = tables.ensure(job)
+        begun = land_on(committer(tables), table, "staging", commit(tables, table, None, 5), "topic-1", 1)
+        ahead = self.ahead(tables, table, "staging")
+        second = commit(tables, table, begun, 7)
+        assert second.committed_ms == ahead
+        assert second.snapshot_id is not None
+        swap(table, FollowBranch(committer(tables), tables.jvm, "staging", second.snapshot_id, 1), Failpoints())
+        assert table.currentSnapshot().snapshotId() == second.snapshot_id
 
     def test_a_snapshot_keeps_its_time_if_the_clocks_agree(self, tables: Tables, job: IngestJob) -> None:
         table = tables.ensure(job)

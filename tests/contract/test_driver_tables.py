@@ -33,11 +33,11 @@ class TestLake(DriverTablesContract):
         settings = GroupSettings(group="test", catalogs={"lake": connection})
         return Tables(Catalogs(spark(lake, DirectGateway()), settings))
 
-    def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
+    def commit_ahead(self, tables: Tables, table: Any, time_ms: int, branch: str) -> None:
         name = table.name().partition(".")[2]
         live = self._lake.tables[name]
-        head = live.head.id if live.head is not None else None
-        later = live.with_snapshot(Snapshot(self._lake.number(), head, time_ms, "append", {}, ()))
+        head = live.landing.id if live.landing is not None else None
+        later = live.with_snapshot(Snapshot(self._lake.number(), head, time_ms, "append", {}, ()), branch)
         self._lake.commit(name, live, later)
 
     def drop(self, tables: Tables, job: IngestJob) -> None:

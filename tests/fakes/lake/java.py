@@ -97,6 +97,9 @@ class DataFile:
     def location(self) -> str:
         return self.path
 
+    def specId(self) -> int:
+        return 0
+
 
 class JavaSnapshot:
     """``org.apache.iceberg.Snapshot``."""
@@ -174,8 +177,7 @@ class JavaMetadata:
         return f"{self.metadata.location}/metadata"
 
     def lastUpdatedMillis(self) -> int:
-        head = self.metadata.head
-        return 0 if head is None else head.at_ms
+        return max((each.at_ms for each in self.metadata.all_snapshots), default=0)
 
 
 class _Builder:
@@ -308,14 +310,14 @@ class _Append:
         files = (*before, *self._files)
         session.gateway.request("store.manifests", lambda: None)
         # A reader of metadata counts records without the files.
-        total = sum(len(session.lake.objects.get(path, ())) for path in files)
+        added, total = (sum(len(session.lake.objects.get(path, ())) for path in some) for some in (self._files, files))
         return JavaSnapshot(
             Snapshot(
                 session.lake.number(),
                 head.id if head is not None else None,
                 session.gateway.now_ms(),
                 "append",
-                {**self._values, "total-records": str(total)},
+                {**self._values, "added-records": str(added), "total-records": str(total)},
                 files,
                 tuple(self._files),
             )
@@ -509,6 +511,20 @@ def _checked(effect: Callable[[], T]) -> T:
         raise JavaError(refusal.kind, str(refusal)) from refusal
 
 
+class _Changes:
+    """``org.apache.iceberg.SnapshotChanges`` and its builder."""
+
+    def snapshot(self, snapshot: JavaSnapshot) -> "_Changes":
+        self._added = snapshot.snapshot.added
+        return self
+
+    def build(self) -> "_Changes":
+        return self
+
+    def addedDataFiles(self) -> Any:
+        return SimpleNamespace(iterator=lambda: map(DataFile, self._added))
+
+
 class _List(list[Any]):
     """``java.util.ArrayList``."""
 
@@ -548,7 +564,11 @@ def spark(lake: Lake, gateway: Gateway) -> Any:
         SortOrderParser=as_json,
         PartitionSpec=SimpleNamespace(builderFor=lambda _: SimpleNamespace(build=lambda: None, day=lambda _: None)),
         SortOrder=SimpleNamespace(builderFor=no_terms),
-        ContentFileParser=SimpleNamespace(fromJson=lambda node, specs: DataFile(node["path"])),
+        ContentFileParser=SimpleNamespace(
+            fromJson=lambda node, specs: DataFile(node["path"]),
+            toJson=lambda file, spec: json.dumps({"record-count": len(lake.objects.get(file.path, ()))}),
+        ),
+        SnapshotChanges=SimpleNamespace(builderFor=lambda _: _Changes()),
         catalog=SimpleNamespace(
             TableIdentifier=SimpleNamespace(of=lambda *parts: ".".join(parts)), Namespace=SimpleNamespace(of=".".join)
         ),

@@ -73,13 +73,23 @@ class Metadata:
         """The current snapshot."""
         return self.find(self.references.get(MAIN))
 
+    @property
+    def branch(self) -> str:
+        """The branch on which rows land."""
+        return self.properties.get(names.TABLE_BRANCH, MAIN)
+
+    @property
+    def landing(self) -> Snapshot | None:
+        """The newest snapshot of the branch on which rows land."""
+        return self.find(self.references.get(self.branch)) or self.head
+
     def find(self, id: int | None) -> Snapshot | None:
         """Return the snapshot with this id, if the metadata still has it."""
         return next((each for each in self.all_snapshots if each.id == id), None)
 
-    def history(self) -> Iterable[Snapshot]:
-        """Yield the current snapshot and those before it, newest first."""
-        snapshot = self.head
+    def history(self, newest: Snapshot | None = None) -> Iterable[Snapshot]:
+        """Yield a snapshot, by default the current one, and those before it, newest first."""
+        snapshot = newest or self.head
         while snapshot is not None:
             yield snapshot
             snapshot = self.find(snapshot.parent)
@@ -94,6 +104,15 @@ class Metadata:
             all_snapshots=(*self.all_snapshots, snapshot),
             references={**self.references, branch: snapshot.id},
         )
+
+    def waiting(self) -> list[Snapshot] | None:
+        """Return the snapshots of the landing branch that main lacks, newest first; None if main is not behind the branch."""
+        found: list[Snapshot] = []
+        for snapshot in self.history(self.landing):
+            if snapshot is self.head:
+                return found
+            found.append(snapshot)
+        return None
 
     def without(self, gone: Iterable[int]) -> "Metadata":
         """Return the metadata without these snapshots."""
@@ -185,16 +204,17 @@ def _applied(present: Metadata, base: Metadata, updated: Metadata) -> Metadata:
     """Return ``present`` with the changes from ``base`` to ``updated``, as a REST catalog makes them."""
     if present.uuid != base.uuid:
         raise RefusedError(_CONFLICT, f"Requirement failed: UUID does not match: expected {base.uuid}")
-    moved = base.references.get(MAIN) != updated.references.get(MAIN)
-    if moved and present.references.get(MAIN) != base.references.get(MAIN):
-        raise RefusedError(_CONFLICT, "Requirement failed: branch main has changed")
+    for name, id in updated.references.items():
+        if base.references.get(name) != id and present.references.get(name) != base.references.get(name):
+            raise RefusedError(_CONFLICT, f"Requirement failed: reference {name} has changed")
     if base.schema_id != updated.schema_id and present.schema_id != base.schema_id:
         raise RefusedError(_CONFLICT, "Requirement failed: current schema changed")
     known, kept = set(base.all_snapshots), set(updated.all_snapshots)
     gone = base.properties.keys() - updated.properties.keys()
     properties = {key: value for key, value in present.properties.items() if key not in gone}
     properties |= {key: value for key, value in updated.properties.items() if base.properties.get(key) != value}
-    references = dict(present.references)
+    dropped = base.references.keys() - updated.references.keys()
+    references = {key: id for key, id in present.references.items() if key not in dropped}
     references |= {key: id for key, id in updated.references.items() if base.references.get(key) != id}
     snapshots = [each for each in present.all_snapshots if each not in known or each in kept]
     snapshots += [each for each in updated.all_snapshots if each not in known]
@@ -214,20 +234,24 @@ def _applied(present: Metadata, base: Metadata, updated: Metadata) -> Metadata:
 
 
 def compacted(lake: Lake, base: Metadata, files: Iterable[str], at_ms: int, summary: Mapping[str, str]) -> Metadata:
-    """Return ``base`` with ``files`` rewritten as one file. Its object is stored."""
-    head, old = base.head, set(files)
+    """Return ``base`` with ``files`` of the landing branch rewritten as one file. Its object is stored."""
+    head, old = base.landing, set(files)
     assert head is not None
     path = f"{base.location}/data/compacted-{lake.number()}"
     lake.put(path, [row for file in head.files if file in old for row in lake.objects[file]])
     kept = tuple(file for file in head.files if file not in old)
-    return base.with_snapshot(
-        Snapshot(lake.number(), head.id, max(at_ms, head.at_ms), "replace", dict(summary), (*kept, path), (path,))
-    )
+    made = Snapshot(lake.number(), head.id, max(at_ms, head.at_ms), "replace", dict(summary), (*kept, path), (path,))
+    return base.with_snapshot(made, base.branch)
 
 
 def expired(base: Metadata, keep: int) -> Metadata:
-    """Return ``base`` without all but the newest ``keep`` snapshots of its history, and without all others."""
+    """Return ``base`` without all but the newest ``keep`` snapshots of its history, and without all others.
+
+    Those that main lacks stay. If main is not behind the landing branch, the whole branch stays.
+    """
     kept = [each.id for each, _ in zip(base.history(), range(keep), strict=False)]
+    waiting = base.waiting()
+    kept += [each.id for each in (waiting if waiting is not None else base.history(base.landing))]
     kept += base.references.values()
     return base.without(each.id for each in base.all_snapshots if each.id not in kept)
 
@@ -239,9 +263,13 @@ def unreachable(lake: Lake, base: Metadata, after: Metadata) -> set[str]:
 
 
 def rolled_back(base: Metadata) -> Metadata:
-    """Return ``base`` with the snapshot before the current one as the current one, or ``base`` if there is none."""
-    before = base.find(base.head.parent) if base.head is not None else None
-    return base if before is None else replace(base, references={**base.references, MAIN: before.id})
+    """Return ``base`` with its landing branch at the snapshot before, and main too if it was there. Without one, return ``base``."""
+    landing = base.landing
+    before = base.find(landing.parent) if landing is not None else None
+    if before is None or base.waiting() is None:
+        return base
+    back = {base.branch: before.id} | ({MAIN: before.id} if base.head is landing else {})
+    return replace(base, references={**base.references, **back})
 
 
 class LakeTables:

@@ -139,8 +139,8 @@ class TestIceberg(DriverTablesContract):
         for name in ("b", "c"):
             assert without((Column(name=name, type="int"),), known.fields, known.dropped) == ()
 
-    def commit_ahead(self, tables: Tables, table: Any, time_ms: int) -> None:
-        commit_ahead(tables.jvm, table, time_ms)
+    def commit_ahead(self, tables: Tables, table: Any, time_ms: int, branch: str) -> None:
+        commit_ahead(tables.jvm, table, time_ms, branch)
 
     def drop(self, tables: Tables, job: IngestJob) -> None:
         identifier = tables.jvm.org.apache.iceberg.catalog.TableIdentifier.parse(

@@ -1,6 +1,7 @@
 """Actions of stories: clients write, processes stop, logs and tables change under the product."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -8,10 +9,20 @@ from firn.model import names
 from firn.model.errors import CorruptDataError
 from firn_spark.tables.commits import carried, newest
 from tests.fakes.lake.java import DirectGateway, JavaTable, Session
-from tests.fakes.lake.memory import Lake, Metadata, RefusedError, compacted, expired, rolled_back, unreachable
+from tests.fakes.lake.memory import (
+    MAIN,
+    Lake,
+    Metadata,
+    RefusedError,
+    Snapshot,
+    compacted,
+    expired,
+    rolled_back,
+    unreachable,
+)
 from tests.simulation.product.faults import Fault
 from tests.simulation.product.log import PROFILE
-from tests.simulation.product.world import LETTERS, TABLE, TOPIC, World
+from tests.simulation.product.world import LETTERS, TABLE, TOPIC, World, quality
 
 HOUR = 3600.0
 KEPT_SECONDS = 20.0
@@ -182,15 +193,15 @@ def compact(world: World, letters: bool, seconds: float, foreign: bool, then_exp
     """
     name = LETTERS if letters else TABLE
     base = world.lake.tables.get(name)
-    if base is None or base.head is None or len(base.head.files) < 2:
+    if base is None or base.landing is None or len(base.landing.files) < 2:
         return
     world.happened["compaction"] += 1
-    files, uuid = base.head.files, base.uuid
+    files, uuid = base.landing.files, base.uuid
 
     def work() -> None:
         world.scheduler.sleep(seconds)
         live = world.lake.tables.get(name)
-        if live is None or live.uuid != uuid or live.head is None or set(files) - set(live.head.files):
+        if live is None or live.uuid != uuid or live.landing is None or set(files) - set(live.landing.files):
             return
         summary = {} if foreign else {names.SUMMARY_KIND: "compact", **_carried(world.lake, name, live)}
         at = int(world.clock.time() * 1000)
@@ -222,8 +233,65 @@ def expire(world: World, letters: bool, keep: int) -> None:
         world.lake.objects.pop(path, None)
 
 
+def move_main(world: World, seconds: float) -> None:
+    """Let another writer change main, which rows reach from a branch. A user rolls main back after a while."""
+    live = world.lake.tables.get(TABLE)
+    if live is None or live.branch == MAIN or live.head is None or live.waiting() is None:
+        return
+    world.happened["main moved"] += 1
+    head = live.head
+    made = Snapshot(world.lake.number(), head.id, head.at_ms, "append", {}, head.files)
+    world.checker.by_user = True
+    world.lake.update(TABLE, lambda _: live.with_snapshot(made))
+
+    def back() -> None:
+        world.scheduler.sleep(seconds)
+        restore_main(world)
+
+    world.scheduler.spawn(world.scheduler.world, back)
+
+
+def restore_main(world: World) -> None:
+    """Let a user roll main back to the branch, if another writer has moved it."""
+    live = world.lake.tables.get(TABLE)
+    if live is not None and live.head is not None and live.waiting() is None:
+        before = live.head.parent
+        assert before is not None
+        world.checker.by_user = True
+        world.lake.update(TABLE, lambda _: replace(live, references={**live.references, MAIN: before}))
+
+
+def approve(world: World) -> None:
+    """Let a user publish the rows whose check failed, as the status says."""
+    status = world.cluster.topic(TOPIC)["status"].get("publish") or {}
+    held = status.get("heldSnapshot")
+    if held is not None:
+        world.happened["rows approved"] += 1
+        world.checker.approved.add(int(held))
+        world.cluster.edit(TOPIC, lambda live: _annotate(live, names.PUBLISH, held), spec=False)
+
+
+def _annotate(live: Any, key: str, value: str) -> None:
+    live["metadata"]["annotations"] = {**(live["metadata"].get("annotations") or {}), key: value}
+
+
+def stop_publishing(world: World, seconds: float) -> None:
+    """Let a user remove publishing for a while."""
+    quality = world.cluster.topic(TOPIC)["spec"].get("quality")
+    if quality is None:
+        return
+    world.happened["publishing removed"] += 1
+    world.cluster.edit(TOPIC, lambda live: live["spec"].pop("quality"))
+
+    def again() -> None:
+        world.scheduler.sleep(seconds)
+        world.cluster.edit(TOPIC, lambda live: live["spec"].setdefault("quality", quality))
+
+    world.scheduler.spawn(world.scheduler.world, again)
+
+
 def heal(world: World) -> None:
-    """End all faults: one driver and one operator run, and every system answers."""
+    """End all faults: one driver and one operator run, every system answers, and no check holds rows."""
     world.outages.until.clear()
     world.down_until = 0.0
     for host in world.hosts():
@@ -232,6 +300,10 @@ def heal(world: World) -> None:
     rival = world.find("rival")
     if rival is not None:
         rival.kill()
+    if world.options.publish:
+        restore_main(world)
+        world.checker.least = 0
+        world.cluster.edit(TOPIC, lambda live: live["spec"].__setitem__("quality", quality(0)))
 
 
 ARGUMENTS: dict[str, Callable[[Random], tuple[Any, ...]]] = {
@@ -253,3 +325,9 @@ ARGUMENTS: dict[str, Callable[[Random], tuple[Any, ...]]] = {
     "expire": lambda chance: (chance.random() < 0.3, chance.choice((1, 1, 3))),
 }  # fmt: skip
 """Action -> its arguments, by chance."""
+OF_PUBLISHING: dict[str, Callable[[Random], tuple[Any, ...]]] = {
+    "move_main": lambda chance: (round(15 * chance.random(), 2),),
+    "approve": lambda chance: (),
+    "stop_publishing": lambda chance: (round(15 * chance.random(), 2),),
+}
+"""Action for tables with a landing branch -> its arguments, by chance."""

@@ -12,11 +12,13 @@ from typing import Any
 from firn.model import names
 from firn.model.progress import Losses, decode_leader_epochs
 from firn_spark.tables.commits import Landed
-from tests.fakes.lake.memory import Lake, Metadata, Snapshot
+from tests.fakes.lake.memory import MAIN, Lake, Metadata, Snapshot
 from tests.simulation.product.log import Partition, SimulatedLog
 
 INGEST, REPLACE = "ingest", "replace"
-CHECKS = frozenset(("8", "9", "10", "11", "12", "14", "15", "16", "liveness"))
+LEAST = 30
+"""Rows that the check of publishing wants at least."""
+CHECKS = frozenset(("8", "9", "10", "11", "12", "14", "15", "16", "17", "liveness"))
 """Numbers of the invariants, and the recovery after the last fault."""
 Place = tuple[str, int, int]
 """Topic id, partition and offset."""
@@ -65,6 +67,12 @@ class Checker:
         self._seen: dict[str, _Seen] = {}
         self._rolling = False
         """True while a user rolls the table back."""
+        self.by_user = False
+        """True if a user makes the next change of main."""
+        self.approved: set[int] = set()
+        """Snapshots that users have approved."""
+        self.least = LEAST
+        """Rows that main gets at once at least, without an approval."""
         self.wrong: list[str] = []
         self.commits = 0
         self.landed = 0
@@ -87,6 +95,8 @@ class Checker:
                     self._forward(name, seen, after)
             seen.losses = Losses.read(after.properties.get(names.TABLE_LOST))
             if before is not None:
+                if name == self._table:
+                    self._publishes(before, after)
                 self._keeps_rows(name, before, after)
         self._files_exist(name, after)
         self._once()
@@ -109,12 +119,27 @@ class Checker:
         seen.epoch = max(seen.epoch, (epoch, writer))
 
     def _keeps_rows(self, name: str, before: Metadata, after: Metadata) -> None:
-        rows, rows_after = Counter(self._lake.rows(before.head)), Counter(self._lake.rows(after.head))
+        rows, rows_after = Counter(self._lake.rows(before.landing)), Counter(self._lake.rows(after.landing))
         replaces = any(snapshot.operation == REPLACE for snapshot in _new(before, after))
         if (name != self._table or not self._rolling) and (rows - rows_after or (replaces and rows != rows_after)):
             self.report("12", f"a commit changed or removed rows of {name}")
         if name == self._table:
             self._rolling = False
+
+    def _publishes(self, before: Metadata, after: Metadata) -> None:
+        """Check a change of main, while rows land on a branch."""
+        by_user, self.by_user = self.by_user or self._rolling, False
+        main, head = before.head, after.head
+        if by_user or head is main or before.branch == after.branch == MAIN:
+            return
+        if head is None or head not in after.history(after.landing):
+            self.report("17", "main has a snapshot that the branch lacks")
+            return
+        if main is not None and main not in after.history(head):
+            self.report("17", f"main lost snapshot {main.id}")
+        rows = Counter(self._lake.rows(head)) - Counter(self._lake.rows(main))
+        if after.branch != MAIN and 0 < rows.total() < self.least and head.id not in self.approved:
+            self.report("17", f"main got {rows.total()} rows, although the check wants {self.least}")
 
     def _forward(self, name: str, seen: _Seen, after: Metadata) -> None:
         # An ingestion commit sets all offsets in the properties. A rollback does not change them.
@@ -147,7 +172,7 @@ class Checker:
             seen.landed[landed.topic_id] = dict(landed.offsets)
         seen.epoch = (0, "")
         for snapshot in live.all_snapshots:
-            seen.added -= set(snapshot.added) - set(live.head.files if live.head is not None else ())
+            seen.added -= set(snapshot.added) - set(live.landing.files if live.landing is not None else ())
 
     # Both tables together
 
@@ -157,7 +182,7 @@ class Checker:
             return
         places = self._log.places
         found = self._lake.rows(letters.head) if letters is not None else []
-        rows = {places[row.serial]: row.serial for row in self._lake.rows(live.head)}
+        rows = {places[row.serial]: row.serial for row in self._lake.rows(live.landing)}
         dead = {row.serial: places[row.serial] for row in found}
         self.landed = max(self.landed, len(rows) + len(dead))
         # The dead letter of a record that the brokers lost stays beside the next record with its offset.
@@ -165,7 +190,7 @@ class Checker:
         if both:
             self.report("15", f"{_texts(both)} are rows and dead letters")
         counts = (
-            Counter(places[row.serial] for row in self._lake.rows(live.head)),
+            Counter(places[row.serial] for row in self._lake.rows(live.landing)),
             Counter(row.serial for row in found),
         )
         twice = {place for place, number in counts[0].items() if number > 1}
@@ -175,7 +200,7 @@ class Checker:
         missing = set(self._missing(live, rows.keys() | set(dead.values())))
         if missing:
             self.report("8", f"{_texts(missing)} lost")
-        if invented := set(self._invented(live, {row.serial for row in self._lake.rows(live.head)} | dead.keys())):
+        if invented := set(self._invented(live, {row.serial for row in self._lake.rows(live.landing)} | dead.keys())):
             self.report("8", f"{_texts(invented)} recorded as lost, and landed")
 
     def _replaced_again(self, seen: _Seen, live: Metadata) -> None:
@@ -199,7 +224,7 @@ class Checker:
             return
         letters = self._lake.tables.get(self._letters)
         dead = self._lake.rows(letters.head) if letters is not None else []
-        serials = {row.serial for row in (*self._lake.rows(live.head), *dead)}
+        serials = {row.serial for row in (*self._lake.rows(live.landing), *dead)}
         lost = seen.lost
         for number, end in seen.landed[topic_id].items():
             for offset, record in self._partition(topic_id, number).records.items():

@@ -20,6 +20,7 @@ from firn_spark.ingestion import jobs as job_sources
 from firn_spark.ingestion import loop, watcher
 from firn_spark.ingestion.loop import Loop
 from firn_spark.ingestion.progress import Metrics
+from firn_spark.ingestion.publishing import publisher as publishing
 from firn_spark.ingestion.publishing.publisher import Publisher
 from firn_spark.ingestion.rounds import ahead, committing, failures, planning, preparation, rounds
 from firn_spark.ingestion.rounds.committing import TopicCommits
@@ -29,6 +30,7 @@ from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.rounds.rounds import Rounds
 from firn_spark.ingestion.topics import state
 from firn_spark.tables import catalogs, commits, dead_letters, old_snapshots, swaps
+from firn_spark.tables.branches import statistics
 from firn_spark.tables.catalogs import Catalogs
 from firn_spark.tables.commits import Committer
 from firn_spark.tables.java_tables import Tables
@@ -45,7 +47,7 @@ from tests.simulation.product.threads import Event
 
 GROUP, CATALOG = "default", "lake"
 MODULES = (
-    loop, watcher, rounds, ahead, committing, planning, failures, preparation, state, catalogs, commits, dead_letters, swaps,
+    loop, watcher, rounds, ahead, committing, planning, failures, preparation, state, publishing, catalogs, commits, dead_letters, swaps,
 )  # fmt: skip
 """Modules of the driver that know the time, threads or random numbers."""
 POLL_SECONDS = 1.0
@@ -54,9 +56,10 @@ SLOT_MS = 8_000
 
 
 @contextmanager
-def short_slots() -> Iterator[None]:
-    """Let drivers remove old snapshots every few seconds."""
+def in_memory() -> Iterator[None]:
+    """Let drivers remove old snapshots every few seconds, and read Java's iterators, which are Python's here."""
     with (
+        patch.object(statistics, "elements", iter),
         patch.object(commits, "SLOT_MS", SLOT_MS),
         patch.object(old_snapshots, "SLOT_MS", 2 * SLOT_MS),
         patch.object(old_snapshots, "SLOTS_MS", 4 * SLOT_MS),

@@ -18,6 +18,8 @@ from tests.simulation.product.world import Options, World, quiet
 
 FEW_BYTES = 256
 """`Options.bytes_per_commit` for rounds of a few records."""
+PUBLISHING = 3
+"""Every so many stories, rows reach main after checks."""
 CHAOS_SECONDS = 60.0
 PEACE_SECONDS = 150.0
 """Longest time for recovery. A fenced topic is taken back within 60 s; a backoff, or records that halt the topic one
@@ -106,7 +108,19 @@ def story_of(seed: int) -> Story:
         name = chance.choice(kinds)
         steps.append(Step(at, name, actions.ARGUMENTS[name](chance)))
     options = replace(options, bytes_per_commit=chance.choice((options.bytes_per_commit, FEW_BYTES)))
+    if seed % PUBLISHING == 0:
+        options, steps = _publishing(options, steps)
     return Story(options, tuple(sorted(steps, key=lambda step: step.at)))
+
+
+def _publishing(options: Options, steps: list[Step]) -> tuple[Options, list[Step]]:
+    """Let rows reach main after checks. The other stories stay as they are, because this has its own random numbers."""
+    chance = Random(f"publishing {options.seed}")
+    found = []
+    for at in _times(chance, 12.0):
+        name = chance.choice(sorted(actions.OF_PUBLISHING))
+        found.append(Step(at, name, actions.OF_PUBLISHING[name](chance)))
+    return replace(options, publish=True), [*steps, *found]
 
 
 def _times(chance: Random, pause: float) -> list[float]:
@@ -136,7 +150,7 @@ def _armed(chance: Random) -> tuple[Any, ...]:
 def tell(story: Story, checks: Set[str] = CHECKS) -> Outcome:
     """Tell a story, which always ends in the same way. Only the invariants of ``checks`` count."""
     scheduler, errors = Scheduler(), list[str]()
-    with quiet(errors), virtual(scheduler, driver.MODULES, Random(story.options.seed)), driver.short_slots():
+    with quiet(errors), virtual(scheduler, driver.MODULES, Random(story.options.seed)), driver.in_memory():
         world = World(story.options, scheduler, checks)
         try:
             _tell(world, story.steps)

@@ -12,6 +12,9 @@ from firn.model.progress import Cause, described
 from firn_controllers.conditions.render import Verdict
 from firn_controllers.iceberg_topic import completeness, status
 from firn_spark.ingestion import jobs
+from firn_spark.ingestion.publishing import publisher
+from firn_spark.ingestion.publishing.checks import Checks
+from firn_spark.ingestion.publishing.following import FollowBranch
 from firn_spark.ingestion.rounds import planning, rounds
 from firn_spark.ingestion.rounds.ahead import NextRound
 from firn_spark.ingestion.rounds.committing import TopicCommits
@@ -22,6 +25,7 @@ from firn_spark.ingestion.topics.state import Fence, Log
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import TopicInfo
 from firn_spark.tables import claims, commits
+from firn_spark.tables.branches.landing import head, head_of, lineage, unpublished
 from firn_spark.tables.commits import Committer, Landed, newest, read_landed
 from tests.simulation.product import driver
 from tests.simulation.product.checker import CHECKS
@@ -259,6 +263,26 @@ def always_ready(patch: Patch) -> None:
     always(patch, ConditionType.READY, "False")
 
 
+def unchecked(patch: Patch) -> None:
+    """Main gets rows whose check failed."""
+    patch.setattr(Checks, "judge", lambda *_: ())
+
+
+def over_main(patch: Patch) -> None:
+    """Main gets the branch in place of the change of another writer."""
+
+    def lacking(metadata: Any) -> list[Any]:
+        found = unpublished(metadata)
+        return [*lineage(metadata, head_of(metadata))][::-1] if found is None else found
+
+    def done(_: FollowBranch, table: Any) -> bool:
+        newest = head(table)
+        return newest is not None and table.currentSnapshot().snapshotId() == newest.snapshotId()
+
+    patch.setattr(publisher, "unpublished", lacking)
+    patch.setattr(FollowBranch, "done", done)
+
+
 MUTANTS: dict[str, tuple[Callable[..., Any], ...]] = {
     "8": (
         Unfenced, no_read_back, LettersLast, OffsetsFirst, silent_deletions, no_cuts, no_comparison, LettersAgain,
@@ -271,6 +295,7 @@ MUTANTS: dict[str, tuple[Callable[..., Any], ...]] = {
     "14": (Unfenced,),
     "15": (LettersAsRows,),
     "16": (always_ready, always_fresh, stale_reports, always_complete),
+    "17": (unchecked, over_main),
     "liveness": (never_back,),
 }  # fmt: skip
 """Number of an invariant -> broken parts of the product, or functions that break it, which this invariant alone finds."""

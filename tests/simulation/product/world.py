@@ -20,7 +20,7 @@ from tests import gen
 from tests.fakes.cluster import FakeCluster
 from tests.fakes.lake.memory import Lake, LakeTables
 from tests.fakes.schemas import FakeSchemas
-from tests.simulation.product.checker import CHECKS, Checker, conditions
+from tests.simulation.product.checker import CHECKS, LEAST, Checker, conditions
 from tests.simulation.product.driver import GROUP, Driver
 from tests.simulation.product.faults import Host, Outages, Port
 from tests.simulation.product.log import PROFILE, SimulatedLog
@@ -40,6 +40,10 @@ EXPECTED = (
 )
 """Errors of processes that belong to the faults of a story."""
 RESTART_SECONDS = 3.0
+PUBLISHED_WITHIN = 10.0
+"""Seconds in which a driver publishes rows that are due."""
+EVERY = 10.0
+"""Seconds after which rows on the branch are checked."""
 POD = f"{names.ingestion(GROUP)}-0"
 
 
@@ -53,6 +57,8 @@ class Options:
     on_bad_record: str = "DeadLetter"
     bytes_per_commit: int = 64 * 1024
     """Few bytes give rounds of a few records, so that the next round is read during a commit."""
+    publish: bool = False
+    """Rows land on a branch, and reach main after a check."""
 
 
 class Operator:
@@ -82,7 +88,12 @@ class Operator:
 
     def watched(self, change: str, manifest: Manifest) -> None:
         """Show the process a change."""
-        if self._loop is not None and not self.host.dead:
+        if self.host.dead:
+            return
+        if self._loop is None:
+            # A change between the list and the watch is not lost.
+            self._show(change, manifest)
+        else:
             self._loop.call_soon_threadsafe(self._show, change, manifest)
 
     def _show(self, change: str, manifest: Manifest) -> None:
@@ -140,11 +151,16 @@ class World:
         """Until when the kubelet starts no driver again."""
         self._true_since: dict[str, float] = {}
         """Condition -> since when it is True, and must not be."""
+        self._committed: dict[int, float] = {}
+        """Snapshot -> when it was committed."""
         self._incomplete = False
         """True after the status showed a loss."""
         self.cluster.watch = [self._watched]
         spec: dict[str, Any] = {"freshness": f"{FRESHNESS:.0f}s", "onBadRecord": options.on_bad_record}
-        self.cluster.create(gen.topic(RESOURCE, namespace=NAMESPACE, partitions=options.partitions, ingestion=spec))
+        more = {"quality": quality(LEAST)} if options.publish else {}
+        self.cluster.create(
+            gen.topic(RESOURCE, namespace=NAMESPACE, partitions=options.partitions, ingestion=spec, **more)
+        )
         self.operator = self.new_operator()
         scheduler.spawn(scheduler.world, self._kubelet)
 
@@ -197,6 +213,8 @@ class World:
             self.operator.watched(change, manifest)
 
     def _changed(self, name: str, before: Any, after: Any) -> None:
+        for snapshot in after.all_snapshots if after is not None else ():
+            self._committed.setdefault(snapshot.id, self.scheduler.now)
         self.checker.changed(name, before, after)
 
     # The node
@@ -232,7 +250,7 @@ class World:
         present = (live["metadata"].get("annotations") or {}).get(names.RESUME)
         if wanted is not None and wanted != present:
             self.happened["halt"] += 1
-            notes = {names.RESUME: wanted}
+            notes = {**(live["metadata"].get("annotations") or {}), names.RESUME: wanted}
             self.cluster.edit(RESOURCE, lambda live: live["metadata"].update(annotations=notes), spec=False)
 
     # The status
@@ -272,11 +290,24 @@ class World:
         found, complete = self.conditions(), "False" if self._lost() else "True"
         # A topic that was re-created may have no record.
         wanted = {"Ready": ("True",), "Fresh": ("True", "Unknown"), "Complete": (complete,)}
+        if self.options.publish:
+            wanted["Published"] = ("True",)
+            if (behind := self._behind()) > EVERY + PUBLISHED_WITHIN:
+                problems.append(f"main is {behind:.0f} s behind the branch")
         return problems + [
             f"{name} is {found.get(name)}: {self.message(name)}"
             for name, status in wanted.items()
             if found.get(name) not in status
         ]
+
+    def _behind(self) -> float:
+        """Return the seconds since the oldest commit with rows that main lacks; 0 if main has all rows."""
+        live = self.lake.tables.get(TABLE)
+        waiting = live.waiting() if live is not None else []
+        if waiting is None:
+            return self.scheduler.now
+        landed = [self._committed[each.id] for each in waiting if each.operation == "append" and each.added]
+        return self.scheduler.now - min(landed, default=self.scheduler.now)
 
     def _lost(self) -> bool:
         """Return whether a loss has to be visible. No user acknowledges one, so it stays after its table is gone."""
@@ -287,6 +318,12 @@ class World:
         """Return the message of a condition."""
         items = self.cluster.topic(RESOURCE, NAMESPACE)["status"].get("conditions", [])
         return next((str(item["message"]) for item in items if item["type"] == name), "")
+
+
+def quality(least: int) -> dict[str, Any]:
+    """Return ``spec.quality``: main gets rows if they are ``least`` at once."""
+    checks = [{"name": "rows", "check": f"count(*) >= {least}"}]
+    return {"publish": {"branch": "staging", "every": f"{EVERY:.0f}s", "checks": checks}}
 
 
 def gen_config() -> Any:
