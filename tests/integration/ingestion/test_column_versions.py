@@ -27,6 +27,12 @@ def schema_text(kind: str, version: int) -> dict[str, Any]:
     }
 
 
+def avro_value(schema_id: int, version: int, number: int) -> bytes:
+    """Return a record with this number in Avro, written with a version of the schema."""
+    content = {"id": number, "total": VALUES[version](number)}
+    return framed(schema_id, fastavro.parse_schema(schema_text("Avro", version)), content)
+
+
 @pytest.mark.parametrize("kind", ["Avro", "Json"])
 def test_each_type_of_a_field_has_a_column(world: World, registry: Apicurio, kind: str) -> None:
     topic = world.topic()
@@ -41,12 +47,11 @@ def test_each_type_of_a_field_has_a_column(world: World, registry: Apicurio, kin
         """Produce a record of each of these versions."""
         end, values = world.end(topic), []
         for number, version in enumerate(writers, end):
-            content = {"id": number, "total": VALUES[version](number)}
             if kind == "Json":
+                content = {"id": number, "total": VALUES[version](number)}
                 values.append(b"\0" + numbers[version].to_bytes(4) + json.dumps(content).encode())
             else:
-                parsed = fastavro.parse_schema(schema_text(kind, version))
-                values.append(framed(numbers[version], parsed, content))
+                values.append(avro_value(numbers[version], version, number))
         written.extend(writers)
         world.produce(topic, values)
 

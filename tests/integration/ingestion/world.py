@@ -391,23 +391,28 @@ def audit_of(world: World, *jobs: IngestJob, letters: bool = False) -> audit.Aud
     return audit.audit_tables({"bootstrap.servers": world.broker.bootstrap}, job.topic, parts, print)
 
 
+def run_on(world: World, job: IngestJob, failpoints: str = "", **work: Any) -> Run:
+    """Return a maintenance run with work on the table of ``job``."""
+    target, uuid = job.table, str(world.table(job).uuid())
+    table = TableWork(
+        uid=job.uid, namespace=job.namespace, name=job.name, table=target, table_uuid=uuid, **work
+    )  # fmt: skip
+    contract = MaintenanceRun(
+        name=f"run-{world.suffix}",
+        tables=(table,),
+        catalogs=world.settings.catalogs,
+        registries=world.settings.registries,
+    )
+    leases = Leases(Files(str(world.directory / "leases")), contract.name, contract.lease_seconds)
+    return Run(contract, world.spark, leases, Failpoints(failpoints))
+
+
 def maintain(world: World, job: IngestJob, *sharers: str) -> TableReport:
     """Compact the table and its dead letters, and expire all snapshots except the newest."""
-    work = TableWork(
-        uid=job.uid,
-        namespace=job.namespace,
-        name=job.name,
-        table=job.table,
-        table_uuid=str(world.table(job).uuid()),
-        sharers=sharers,
-        compaction=CompactionWork(open_grace_ms=0),
-        retention=RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1)),
-    )
-    contract = MaintenanceRun(name=f"run-{world.suffix}", tables=(work,), catalogs=world.settings.catalogs)
-    leases = Leases(Files(str(world.directory / "leases")), contract.name, contract.lease_seconds)
-    run = Run(contract, world.spark, leases)
+    snapshots = RetentionWork(enforce=True, snapshots=SnapshotsWork(max_age_ms=0, min_keep=1))
+    run = run_on(world, job, sharers=sharers, compaction=CompactionWork(open_grace_ms=0), retention=snapshots)
     assert run.work() == ExitCode.DONE, run.report()
     return run.report().tables[0]
 
 
-__all__ = ["FIELDS", "Record", "Self", "World", "audit_of", "exactly", "maintain", "places", "time", "value"]
+__all__ = ["FIELDS", "Record", "Self", "World", "audit_of", "exactly", "maintain", "places", "run_on", "time", "value"]

@@ -12,10 +12,11 @@ from firn.model.errors import ExitCode
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.model.maintenance import ReplayReport, ReplayWork
 from firn.schema_registry import Registered
+from firn_spark.ingestion.publishing.switching import land_on
 from firn_spark.maintenance.steps import audit
 from firn_spark.schemas import registries
 from firn_spark.tables import dead_letters
-from firn_spark.tables.commits import Extras, read_landed
+from firn_spark.tables.commits import Extras, newest, read_landed
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.integration.maintenance.lake import FIELDS, Lake, Topic
@@ -345,3 +346,18 @@ def test_letters_land_in_computed_columns(letters: Letters) -> None:
     letters.use(schema.model_copy(update={"projection": Projection(columns=(computed,), keeps_others=True)}))
     assert letters.replay().landed == 3
     assert {row["id"]: row["word"] for row in letters.topic.rows()} == {0: None, 1: "e1", 2: "e2", 4: "e4", 5: None}
+
+
+def test_letters_land_on_the_branch_and_reach_main_with_the_next_publishing(letters: Letters) -> None:
+    topic, committer = letters.topic, letters.topic.committer
+    topic.landed = land_on(committer, topic.table, "staging", topic.landed, letters.topic_id, 1)
+    lake, work = letters.lake, topic.work(replay=letters.work())
+    lake.prepare(work, failpoints="after-replay-append=raise:1").work()
+    assert letters.audited() == (0, 0)
+    assert letters.replay().landed == 3
+    assert letters.letters() == [3]
+    assert letters.offsets() == [0, 5], "readers of main see no row before the publishing"
+    branch = lake.spark.read.format("iceberg").option("branch", "staging").load(topic.identifier)
+    assert sorted(row[0] for row in branch.select("_kafka.offset").collect()) == [0, 1, 2, 4, 5]
+    topic.landed = land_on(committer, topic.table, "main", newest(topic.fresh()), letters.topic_id, 1)
+    letters.check(6)
