@@ -6,10 +6,13 @@ from typing import Any
 
 import fastavro
 
+from firn.model.conditions import Reason
+from firn.model.jobs import RegistryConnection
 from tests.integration.ingestion.contracts import schema_of
 from tests.integration.ingestion.world import World
 from tests.servers.apicurio import Apicurio, apicurio
 from tests.servers.process import await_true
+from tests.servers.proxies.http import Answer, HttpProxy
 
 ORDER: tuple[dict[str, Any], ...] = (
     {"name": "id", "type": "int"},
@@ -139,6 +142,41 @@ def test_records_wait_while_the_registry_is_away_and_none_becomes_a_dead_letter(
         for schema in (record(*ORDER), record(*LATER), more):
             back.register(subject, schema)
         assert [row["more"] for row in served.await_rows(job, 4)] == [None, None, None, "m"]
+    assert served.dead(job) == []
+
+
+def test_records_wait_while_the_registry_answers_wrongly_and_none_becomes_a_dead_letter(
+    served: World, registry: Apicurio
+) -> None:
+    page = Answer(200, {"content-type": "text/html"}, b"<html>log in</html>")
+    answers = {"HTTP 429": Answer.of(429, {"error_code": 429}), "is not a schema": page}
+    given: list[Answer | None] = [None]
+    topic = served.topic()
+    subject = f"{topic}-value"
+    first = registry.register(subject, record(*ORDER))
+    with HttpProxy(registry.port, lambda _: given[-1]) as proxy:
+        behind = RegistryConnection(url=f"{proxy.url}/apis/ccompat/v7")
+        served.settings = served.settings.model_copy(update={"registries": {"main": behind}})
+        job = served.job(topic, record_schema=schema_of(registry, subject))
+        served.apply(job)
+        served.start()
+        second = registry.register(subject, record(*LATER))
+        known = framed(first, record(*ORDER), id=1, customer={"name": "a"})
+        unknown = framed(second, record(*LATER), id=2, note="b", customer={"name": "b", "email": "e"})
+        given.append(answers["HTTP 429"])
+        served.produce(topic, [known, unknown])
+        for problem, answer in answers.items():
+            given.append(answer)
+
+            def reported(problem: str = problem) -> bool:
+                found = served.progress(job)
+                return found is not None and found.reason == Reason.REGISTRY_UNREACHABLE and problem in found.message
+
+            served.await_offsets(reported, problem, job)
+            assert served.dead(job) == []
+        given.append(None)
+        rows = served.await_rows(job, 2)
+    assert [row["note"] for row in rows] == [None, "b"]
     assert served.dead(job) == []
 
 

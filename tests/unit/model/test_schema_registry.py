@@ -3,11 +3,13 @@
 import base64
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import RegistryConnection, WriterSchema
 from firn.schema_registry import Registered, SchemaRegistry, UnusableSchemaError
+from tests.servers.kafka import certificates
 
 Answer = tuple[int, dict[str, str], bytes]
 
@@ -208,6 +211,26 @@ def test_credentials_are_read_for_each_request(server: Server) -> None:
     assert server.headers["authorization"] == "Basic " + base64.b64encode(b"firn:s3cret").decode()
     client(server.url, token_path="/token").by_id(1)
     assert server.headers["authorization"] == "Bearer t0ken"
+
+
+def test_the_certificate_of_the_registry_is_checked(server: Server, tmp_path: Path) -> None:
+    certificates(tmp_path / "tls", "localhost")
+    files = {name: (tmp_path / "tls" / name).read_text() for name in ("ca.crt", "other-ca.crt")}
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "tls" / "server.pem")
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    server.answer_with("/schemas/ids/1", {"schema": "{}"})
+    url = f"https://localhost:{server.server_address[1]}"
+
+    def found(url: str, ca: str | None) -> Registered | None:
+        return SchemaRegistry("main", RegistryConnection(url=url, ca_path=ca), files.__getitem__).by_id(1)
+
+    assert found(url, "ca.crt") is not None
+    for wrong in ("other-ca.crt", None):
+        with pytest.raises(UnavailableError, match=r"CERTIFICATE_VERIFY_FAILED.*registries\.main\.ca"):
+            found(url, wrong)
+    with pytest.raises(UnavailableError, match="certificate"):
+        found(url.replace("localhost", "127.0.0.1"), "ca.crt")
 
 
 def test_references_come_before_the_schemas_that_use_them(server: Server) -> None:
