@@ -25,10 +25,10 @@ def answer(data: bytes) -> bytes:
     return b""
 
 
-def serve(answer: Callable[[bytes], bytes]) -> None:
-    """Answer frames until standard input ends."""
+def serve(answer: Callable[[bytes], bytes], niceness: int = NICENESS) -> None:
+    """Answer frames until standard input ends. ``niceness`` lowers the priority."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker ends this process
-    os.nice(NICENESS)
+    os.nice(niceness)
     while size := sys.stdin.buffer.read(4):
         answered = answer(sys.stdin.buffer.read(int.from_bytes(size, "big")))
         sys.stdout.buffer.write(len(answered).to_bytes(4, "big") + answered)

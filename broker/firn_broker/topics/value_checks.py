@@ -2,15 +2,16 @@
 
 The others go to a process of its own: strict decoders are Python, and would hold the lock of the interpreter.
 
-A frame for the process (`firn_broker.topics.value_process`) is the length of its head, the head, and a batch. The answer is a
-`Verdict` as JSON. The process keeps the decoders of schemas. It asks for the texts that it lacks.
+A frame for the process (`firn_broker.topics.value_process`) is the length of its head, the head, and batches. The answer has a
+`Verdict` for each of them, as JSON. The process keeps the decoders of schemas. It asks for the texts that it lacks.
 """
 
 import asyncio
 import json
-from collections import OrderedDict
-from collections.abc import Mapping
+from collections import OrderedDict, deque
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
@@ -30,7 +31,6 @@ from firn.records.record_batch import Batch, InvalidBatchError
 from firn.records.values import FRAMING, first_bytes
 from firn_broker.log.checks import CheckProcess
 from firn_broker.log.decoder import Decoder
-from firn_broker.log.turns import Turns
 from firn_broker.topics.quick_values import ALL, QuickValues
 
 log = structlog.get_logger()
@@ -41,6 +41,8 @@ MOST_KEPT = 64
 """Schemas whose decoders are kept."""
 MOST_NAMED, MOST_DETAILED = 1_000, 100
 """Refused records of a batch that a verdict names, and those with a place and a detail."""
+TOGETHER_RECORDS, TOGETHER_BYTES = 500, 256 << 10
+"""Most records and bytes of the batches that are decoded together. A batch with more is decoded alone."""
 _PART = 100
 """Values that a quick check sees at a time. If it is in doubt, the strict decoder decodes all of them."""
 
@@ -118,20 +120,35 @@ class Judge:
     def _decoded(self, batch: memoryview, opened: Mapping[bytes, _Opened | str]) -> Verdict:
         verdict = Verdict()
         values = first_bytes(batch, MOST_BYTES, MOST_BYTES)
-        of_all = opened.get(ALL)
         for start in range(0, len(values), _PART):
             part = values[start : start + _PART]
-            if isinstance(of_all, _Opened) and of_all.quick is not None and of_all.quick.accepts(part):
+            quick = _quick_check(opened, part)
+            if quick is not None and quick.accepts(part):
                 continue
             before = verdict.count
             for index, value in enumerate(part, start):
-                found = of_all if of_all is not None else opened.get(value[:FRAMING]) if value is not None else None
+                found = _of(opened, value)
                 why = found if found is None or isinstance(found, str) else _refusal(found.strict, value)
                 if why is not None:
                     verdict.note(index, why)
-            if isinstance(of_all, _Opened) and of_all.quick is not None and verdict.count == before:
-                of_all.quick.learn(part)
+            if quick is not None and verdict.count == before:
+                quick.learn(part)
         return verdict
+
+
+def _of(opened: Mapping[bytes, _Opened | str], value: bytes | None) -> _Opened | str | None:
+    """Return what a value is checked by. Null values pass, unless all values have the same schema."""
+    if ALL in opened:
+        return opened[ALL]
+    return None if value is None else opened.get(value[:FRAMING])
+
+
+def _quick_check(opened: Mapping[bytes, _Opened | str], values: Sequence[bytes | None]) -> QuickCheck | None:
+    """Return the quick check of values if all have the same schema, and it has one."""
+    found = _of(opened, values[0])
+    if not isinstance(found, _Opened) or any(_of(opened, value) is not found for value in values):
+        return None
+    return found.quick
 
 
 def _refusal(check: Check, value: bytes | None) -> str | None:
@@ -153,35 +170,64 @@ def _opened(text: str) -> _Opened | str:
         return f"{error}; register or set a schema that a table can hold"
 
 
-def framed(batch: memoryview, schemas: Mapping[bytes, str], texts: Mapping[str, str]) -> tuple[bytes, bytes, bytes]:
+Asked = tuple[memoryview, Mapping[bytes, str]]
+"""A batch, and the names of schemas by the first bytes of values."""
+
+
+def framed(asked: Sequence[Asked], texts: Mapping[str, str]) -> tuple[bytes, ...]:
     """Return the parts of a frame for the process."""
-    head = json.dumps({"schemas": {first.hex(): digest for first, digest in schemas.items()}, "texts": texts}).encode()
-    return len(head).to_bytes(4, "big"), head, bytes(batch)
+    batches = [
+        {"size": len(batch), "schemas": {first.hex(): digest for first, digest in schemas.items()}}
+        for batch, schemas in asked
+    ]
+    head = json.dumps({"batches": batches, "texts": texts}).encode()
+    return len(head).to_bytes(4, "big"), head, *(bytes(batch) for batch, _ in asked)
 
 
 def answer(judge: Judge, frame: bytes) -> bytes:
     """Return the answer of the process to a frame."""
-    end = 4 + int.from_bytes(frame[:4], "big")
-    head = json.loads(frame[4:end])
-    schemas = {bytes.fromhex(first): digest for first, digest in head["schemas"].items()}
-    return json.dumps(asdict(judge.judge(memoryview(frame)[end:], schemas, head["texts"]))).encode()
+    at = 4 + int.from_bytes(frame[:4], "big")
+    head = json.loads(frame[4:at])
+    verdicts = []
+    for each in head["batches"]:
+        schemas = {bytes.fromhex(first): digest for first, digest in each["schemas"].items()}
+        verdicts.append(asdict(judge.judge(memoryview(frame)[at : at + each["size"]], schemas, head["texts"])))
+        at += each["size"]
+    return json.dumps(verdicts).encode()
 
 
-def _verdict(answered: bytes) -> Verdict:
-    fields: dict[str, Any] = json.loads(answered)
-    return Verdict(**fields | {"refused": [(index, why) for index, why in fields["refused"]]})
+def _verdicts(answered: bytes) -> list[Verdict]:
+    found: list[dict[str, Any]] = json.loads(answered)
+    return [Verdict(**each | {"refused": [(index, why) for index, why in each["refused"]]}) for each in found]
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """A batch that waits for its verdict."""
+
+    batch: Batch
+    schemas: Mapping[bytes, ValueSchema]
+    address: str
+    verdict: "asyncio.Future[Verdict]"
+
+    @property
+    def asked(self) -> Asked:
+        """The batch as the process gets it."""
+        return self.batch.data, {first: schema.digest for first, schema in self.schemas.items()}
 
 
 class ValueChecks:
-    """Lets one batch at a time be decoded. Turns go round the addresses of clients."""
+    """Lets small batches that wait be decoded together, and large ones alone. Turns go round the addresses of clients."""
 
     def __init__(self, decoder: Decoder, *, own_process: bool) -> None:
         """Decode in a process, or with ``decoder`` if there is none."""
         self._decoder = decoder
-        self._turns = Turns(1, 1)
         self._process = CheckProcess("firn_broker.topics.value_process") if own_process else None
         self._judge = Judge()
         self._quick = QuickValues(decoder)
+        self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()
+        """The batches that wait, by the address of their clients. The first address is the next one."""
+        self._work: asyncio.Task[None] | None = None
 
     async def judge(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
         """Return the verdict on a batch of the client at ``address``.
@@ -193,18 +239,7 @@ class ValueChecks:
         quick = {first: (schema.digest, schema.text) for first, schema in schemas.items()}
         if await self._quick.accept(batch, quick, address):
             return Verdict()
-        verdict = await self._decode(batch, schemas, address)
-        if not verdict.count:
-            await self._quick.learn(batch, quick, address)
-        return verdict
-
-    async def _decode(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
-        digests = {first: schema.digest for first, schema in schemas.items()}
-        async with self._turns.turn(address):
-            verdict = await self._ask(batch, digests, {}, address)
-            if verdict.needed:
-                texts = {each.digest: each.text for each in schemas.values() if each.digest in verdict.needed}
-                verdict = await self._ask(batch, digests, texts, address)
+        verdict = await self._decoded(batch, schemas, address)
         if verdict.needed:
             raise InvalidBatchError(
                 ErrorCode.kafka_storage_error,
@@ -216,25 +251,100 @@ class ValueChecks:
                 f"a topic with firn.schema.gate=Decode accepts batches of at most {MOST_BYTES} bytes: {verdict.too_large}; send smaller"
                 " batches",
             )
+        if not verdict.count:
+            await self._quick.learn(batch, quick, address)
         return verdict
 
-    async def _ask(self, batch: Batch, digests: Mapping[bytes, str], texts: Mapping[str, str], address: str) -> Verdict:
+    async def _decoded(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
+        waiting = _Waiting(batch, schemas, address, asyncio.get_running_loop().create_future())
+        self._lines.setdefault(address, deque()).append(waiting)
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._decode_waiting())
+        return await waiting.verdict
+
+    async def _decode_waiting(self) -> None:
+        while together := self._next():
+            try:
+                await self._decide(together)
+            except _ProcessEndedError as error:
+                # One of them may be why the process ended. The others must not fail with it again and again.
+                for each in together if len(together) > 1 else ():
+                    with suppress(_ProcessEndedError):
+                        await self._decide([each])
+                _fail(together, error)
+            except asyncio.CancelledError:
+                _fail(together, _ended())
+                raise
+            except Exception as error:
+                _fail(together, error)
+
+    def _next(self) -> list[_Waiting]:
+        """Return the batches of the next frame: one of the next address, and small ones of others and of the same one."""
+        together: list[_Waiting] = []
+        records = size = 0
+        while self._lines:
+            address, line = self._lines.popitem(last=False)
+            first = line[0]
+            records, size = records + first.batch.records, size + len(first.batch.data)
+            if together and (records > TOGETHER_RECORDS or size > TOGETHER_BYTES):
+                self._lines[address] = line
+                self._lines.move_to_end(address, last=False)
+                break
+            line.popleft()
+            if line:
+                # Behind all addresses that wait.
+                self._lines[address] = line
+            if not first.verdict.done():  # The client may have disconnected.
+                together.append(first)
+        return together
+
+    async def _decide(self, together: Sequence[_Waiting]) -> None:
+        """Set the verdicts on batches. Raises _ProcessEndedError."""
+        for each, verdict in zip(together, await self._ask(together, {}), strict=True):
+            if verdict.needed:
+                texts = {of.digest: of.text for of in each.schemas.values() if of.digest in verdict.needed}
+                [verdict] = await self._ask([each], texts)
+            if not each.verdict.done():
+                each.verdict.set_result(verdict)
+
+    async def _ask(self, together: Sequence[_Waiting], texts: Mapping[str, str]) -> list[Verdict]:
         if self._process is None:
-            return await self._decoder.run(partial(self._judge.judge, batch.data, digests, texts), address)
+            return [
+                await self._decoder.run(partial(self._judge.judge, *each.asked, texts), each.address)
+                for each in together
+            ]
         try:
-            return _verdict(await self._process.ask(*framed(batch.data, digests, texts)))
+            return _verdicts(await self._process.ask(*framed([each.asked for each in together], texts)))
         except (OSError, asyncio.IncompleteReadError) as error:
             log.warning(
                 "the process that decodes values ended or is stuck; the next batch starts it again", error=repr(error)
             )
-            raise InvalidBatchError(
-                ErrorCode.kafka_storage_error, "the process that decodes values ended: the next batch starts it again"
-            ) from error
+            raise _ended() from error
 
     def close(self) -> None:
-        """End the process."""
+        """End the process. The clients of batches that wait send them again."""
+        if self._work is not None:
+            self._work.cancel()
+        _fail([each for line in self._lines.values() for each in line], _ended())
+        self._lines.clear()
         if self._process is not None:
             self._process.close()
+
+
+class _ProcessEndedError(InvalidBatchError):
+    """The process ended before it answered."""
+
+
+def _ended() -> _ProcessEndedError:
+    return _ProcessEndedError(
+        ErrorCode.kafka_storage_error, "the process that decodes values ended: the next batch starts it again"
+    )
+
+
+def _fail(waiting: Sequence[_Waiting], error: Exception) -> None:
+    for each in waiting:
+        if not each.verdict.done():
+            each.verdict.set_exception(error)
 
 
 def require_size(batch: Batch) -> None:

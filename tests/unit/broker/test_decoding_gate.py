@@ -375,6 +375,83 @@ async def test_values_of_several_schemas_are_checked_by_their_own(checks: ValueC
     assert [index for index, _ in verdict.refused] == [4]
 
 
+class Frames:
+    """Notes the batches of each frame that a process gets, which may end instead of answering."""
+
+    def __init__(self, checks: ValueChecks, deadly: memoryview | None = None) -> None:
+        self.seen: list[list[int]] = []
+        self._deadly = deadly
+        assert checks._process is not None
+        self._ask = checks._process.ask
+        checks._process.ask = self.ask  # type: ignore[method-assign]
+
+    async def ask(self, *frame: bytes) -> bytes:
+        self.seen.append([parse(memoryview(part)).records for part in frame[2:]])
+        if self._deadly is not None and bytes(self._deadly) in frame[2:]:
+            raise asyncio.IncompleteReadError(b"", 4)
+        return await self._ask(*frame)
+
+
+async def test_small_batches_that_wait_are_decoded_together(checks: ValueChecks) -> None:
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
+    frames = Frames(checks)
+    many = [batch(*[DOUBTFUL] * 100, *([BAD] if number == 5 else [])) for number in range(12)]
+    verdicts = await asyncio.gather(*(checks.judge(each, {ALL: SCHEMA}, "a") for each in many))
+    assert [verdict.count for verdict in verdicts] == [0] * 5 + [1] + [0] * 6
+    assert len(frames.seen) < 5
+    assert all(sum(records) <= value_checks.TOGETHER_RECORDS for records in frames.seen)
+
+
+async def test_a_client_waits_for_one_frame_of_another_client(checks: ValueChecks) -> None:
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
+    frames = Frames(checks)
+    large = [batch(*[DOUBTFUL] * 600) for _ in range(4)]
+    busy = [asyncio.create_task(checks.judge(each, {ALL: SCHEMA}, "a")) for each in large]
+    await asyncio.sleep(0)
+    assert (await checks.judge(batch(BAD), {ALL: SCHEMA}, "b")).count == 1
+    assert frames.seen[:2] in ([[600], [600]], [[600], [1]])
+    assert sum(records == [600] for records in frames.seen[:3]) <= 2
+    await asyncio.gather(*busy)
+
+
+async def test_only_the_batch_that_ends_the_process_fails(checks: ValueChecks) -> None:
+    deadly = batch(DOUBTFUL, DOUBTFUL)
+    Frames(checks, deadly.data)
+    batches = [batch(DOUBTFUL), deadly, batch(BAD)]
+    judged = (checks.judge(each, {ALL: SCHEMA}, "a") for each in batches)
+    first, second, third = await asyncio.gather(*judged, return_exceptions=True)
+    assert first == Verdict()
+    assert isinstance(second, InvalidBatchError)
+    assert second.code is ErrorCode.kafka_storage_error
+    assert isinstance(third, Verdict)
+    assert third.count == 1
+
+
+async def test_batches_that_wait_when_the_broker_ends_are_sent_again(checks: ValueChecks) -> None:
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
+    large = batch(*[DOUBTFUL] * 600)
+    waiting = [asyncio.create_task(checks.judge(large, {ALL: SCHEMA}, "a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert checks._work is not None
+    assert not checks._work.done()
+    checks.close()
+    for each in waiting:
+        with pytest.raises(InvalidBatchError) as error:
+            await each
+        assert error.value.code is ErrorCode.kafka_storage_error
+
+
+async def test_the_batch_of_a_client_that_disconnects_delays_no_other(checks: ValueChecks) -> None:
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
+    gone = [asyncio.create_task(checks.judge(batch(*[DOUBTFUL] * 600), {ALL: SCHEMA}, "a")) for _ in range(3)]
+    await asyncio.sleep(0)
+    for each in gone:
+        each.cancel()
+    assert (await checks.judge(batch(BAD), {ALL: SCHEMA}, "a")).count == 1
+    assert has_process(checks)
+
+
 def test_a_check_that_never_knows_is_asked_less_often() -> None:
     async def scenario() -> None:
         quick = QuickValues(Decoder(None))
