@@ -135,7 +135,8 @@ async def test_only_the_last_resource_drops_the_table(order: tuple[str, str]) ->
     assert IDENTIFIER in world.tables.tables
     told = [message for _, reason, message in world.cluster.events if reason == "DataLeftBehind"]
     assert told == [
-        f"table {IDENTIFIER} and the dead letters of this topic in all__{first}__dlq stay, because IcebergTopic {last} shares the table"
+        f"table {IDENTIFIER} and the dead letters of this topic in all__{first}__dlq stay, because IcebergTopic {last} shares the table; no later"
+        f" deletion drops all__{first}__dlq: drop it with an engine if you do not need it"
     ]
     assert world.conditions(last)["Ready"] == ("True", "AllReady")
     world.cluster.remove(last)

@@ -247,7 +247,8 @@ class TopicDeletion:
         if staying:
             text = (
                 f"table {target.identifier} and the dead letters of this topic in {target.dead_letters} stay, because IcebergTopic"
-                f" {staying[0].name[1]} shares the table"
+                f" {staying[0].name[1]} shares the table; no later deletion drops {target.dead_letters}: drop it with an engine if you do not need"
+                " it"
             )
             done.append(Announcement("Warning", EventReason.DATA_LEFT_BEHIND, text))
             return (None,)
