@@ -5,10 +5,9 @@ the catalog is reachable. The other commands need the operator's configuration, 
 """
 
 import json
-import os
 import sys
 from enum import StrEnum
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -459,27 +458,11 @@ def _retention(topic: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
-    """Read a resource from the cluster; None if it does not exist. Raises UnavailableError."""
-    from kubernetes import client
-    from kubernetes import config as kubeconfig
+    """Read a resource from the cluster; None if it does not exist. Raises the errors of `Connection.read`."""
+    from firn_operator.cli.resources.connection import Collection, Connection, log_in
 
-    if "KUBERNETES_SERVICE_HOST" in os.environ:
-        kubeconfig.load_incluster_config()
-    else:
-        kubeconfig.load_kube_config()
-    try:
-        api = client.CustomObjectsApi()
-        manifest = api.get_namespaced_custom_object(
-            names.GROUP, names.VERSION, namespace, plural, name, _request_timeout=20
-        )
-    except client.ApiException as error:
-        if error.status == 404:
-            return None
-        hint = "; check the RBAC rights of your account" if error.status in (401, 403) else ""
-        raise UnavailableError(
-            f"Kubernetes API: cannot read {plural} {namespace}/{name}: {error.status} {error.reason}{hint}"
-        ) from error
-    return cast(dict[str, Any], manifest)
+    with Connection(log_in()) as api:
+        return api.read(Collection(plural, namespace), name)
 
 
 def _console() -> Console:
