@@ -1,101 +1,36 @@
 """Producers change their schemas at random while the driver is killed at random: no row is lost or under a wrong column."""
 
-import io
 import os
 import random
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
-import fastavro
+import numpy as np
+import pyarrow as pa
+import pytest
 
 from firn.model.jobs import IngestJob
+from firn_spark.tables.java_tables import quoted
+from firn_spark.worker.fetched import Numbers
 from tests.integration.ingestion.contracts import schema_of
-from tests.integration.ingestion.world import Process, World, exactly, places
+from tests.integration.ingestion.evolution import Evolution, Version
+from tests.integration.ingestion.world import Process, Record, World
 from tests.servers.apicurio import Apicurio
 from tests.servers.process import await_true
 
 LONG = "FIRN_LONG" in os.environ
 VERSIONS, RECORDS = (200, 10_000) if LONG else (90, 40)
-"""Versions of the schema, and records of each. There are more versions than a driver keeps for a topic."""
-KILLS = 8 if LONG else 2
-WIDER = {"int": "long", "float": "double"}
-
-
-class Evolution:
-    """A schema that changes step by step. Each version has the fields of a record and of a record in it."""
-
-    def __init__(self, pick: random.Random) -> None:
-        self._pick = pick
-        self._made = 0
-        self.columns: dict[str, int] = {}
-        """The column of each name, also of earlier names."""
-        self.fields: dict[str, str] = {}
-        self.inner: dict[str, str] = {}
-        for fields in (self.fields, self.inner):
-            self._add(fields)
-
-    def step(self) -> None:
-        """Add, drop, widen or rename a field, or change the order of the fields."""
-        fields = self._pick.choice((self.fields, self.inner))
-        change = self._pick.choice(("add", "add", "drop", "widen", "order", "rename"))
-        if change == "add" or len(fields) < 2:
-            self._add(fields)
-        elif change == "drop":
-            del fields[self._pick.choice(sorted(fields))]
-        elif change == "widen":
-            for name in [name for name, kind in fields.items() if kind in WIDER][:1]:
-                fields[name] = WIDER[fields[name]]
-        elif change == "rename":
-            name, later = self._pick.choice(sorted(fields)), self._name()
-            self.columns[later] = self.columns[name]
-            self._order(fields, {later if each == name else each: kind for each, kind in fields.items()})
-        else:
-            names = list(fields)
-            self._pick.shuffle(names)
-            self._order(fields, {name: fields[name] for name in names})
-
-    @staticmethod
-    def _order(fields: dict[str, str], ordered: dict[str, str]) -> None:
-        fields.clear()
-        fields.update(ordered)
-
-    def _name(self) -> str:
-        self._made += 1
-        return f"f{self._made}"
-
-    def _add(self, fields: dict[str, str]) -> None:
-        name = self._name()
-        self.columns[name] = self._made
-        fields[name] = self._pick.choice(("int", "long", "float", "double", "string", "boolean"))
-
-    def schema(self) -> dict[str, Any]:
-        """Return the present version."""
-
-        def declared(fields: dict[str, str]) -> list[Any]:
-            return [{"name": name, "type": ["null", kind], "aliases": earlier(name)} for name, kind in fields.items()]
-
-        def earlier(name: str) -> list[str]:
-            return [each for each, column in self.columns.items() if column == self.columns[name] and each != name]
-
-        inner = {"type": "record", "name": "Inner", "fields": declared(self.inner)}
-        fields = [{"name": "id", "type": "long"}, *declared(self.fields), {"name": "inner", "type": inner}]
-        return {"type": "record", "name": "Outer", "fields": fields}
-
-    def values(self) -> dict[str, Any]:
-        """Return random values for all fields of the present version."""
-        return {**self._values(self.fields), "inner": self._values(self.inner)}
-
-    def _values(self, fields: dict[str, str]) -> dict[str, Any]:
-        pick = self._pick
-        kinds: dict[str, Any] = {
-            "int": lambda: pick.randint(-(2**31), 2**31 - 1),
-            "long": lambda: pick.randint(-(2**62), 2**62),
-            "float": lambda: float(pick.randint(-1000, 1000)) / 4,
-            "double": pick.random,
-            "string": lambda: "größe" * pick.randint(0, 3),
-            "boolean": lambda: pick.random() < 0.5,
-        }
-        return {name: None if pick.random() < 0.2 else kinds[kind]() for name, kind in fields.items()}
+"""Versions of the schema, and records of each step. There are more versions than a driver keeps for a topic."""
+EARLIER = 20
+"""Earlier versions that the second producer writes in a step."""
+DRIVERS = 7 if LONG else 2
+"""Drivers one after the other. All but the last are killed."""
+SNAPSHOTS = 4 if LONG else 2
+"""Earlier snapshots to read. Each is read with the schema that the table had then."""
+SECONDS = 1200 if LONG else 240
+"""Time for the rows that wait after the last record."""
+READ_AT_ONCE = 200_000
+PARTITIONS = (0, 1)
 
 
 class KilledDrivers:
@@ -115,87 +50,84 @@ class KilledDrivers:
         self.running = self._world.spawn()
 
 
-def without_nulls(values: Any) -> dict[str, Any]:
-    """Return the values that are not null, in structs too."""
-    plain = values if isinstance(values, dict) else values.asDict(recursive=True)
-    kept = {key: without_nulls(item) if key == "inner" and item else item for key, item in plain.items()}
-    return {key: item for key, item in kept.items() if item is not None and key != "_kafka"}
+def produce(
+    world: World, topic: str, evolution: Evolution, versions: list[Version], first: int, pick: random.Random
+) -> list[int]:
+    """Produce records of two producers: one has the newest version, and one has earlier versions. Return the versions."""
+    earlier = [pick.randrange(len(versions)) for _ in range(EARLIER)]
+    chosen = [len(versions) - 1 if pick.random() < 0.7 else pick.choice(earlier) for _ in range(RECORDS)]
+    by_version = np.array(chosen)
+    found: dict[int, bytes] = {}
+    for place in sorted(set(chosen)):
+        found.update(evolution.records(versions[place], first + np.flatnonzero(by_version == place)))
+    world.produce(topic, (Record(found[number], partition=number % len(PARTITIONS)) for number in sorted(found)))
+    return chosen
 
 
-def test_random_versions_of_a_schema_land_each_value_in_its_column(
-    world: World, registry: Apicurio, tmp_path: Path
-) -> None:
-    seed = random.randrange(2**32) if LONG else 11
-    pick = random.Random(seed)
-    world.settings = world.settings.model_copy(
-        update={"registries": {"main": registry.connection}, "schema_directory": str(tmp_path / "schemas")}
+def rows_of(world: World, job: IngestJob, count: int, snapshot: int | None = None) -> Iterator[pa.Table]:
+    """Yield the rows of the table as Spark reads them, in parts, with the schema of the snapshot."""
+    reader = world.spark.read.format("iceberg")
+    if snapshot is not None:
+        reader = reader.option("versionAsOf", str(snapshot))
+    kafka = [f"_kafka.{name}" for name in ("partition", "offset", "schema_id")]
+    frame = reader.load(quoted(job.table.catalog, job.table.namespace, job.table.name)).select("*", *kafka)
+    for low in range(0, count, READ_AT_ONCE):
+        yield frame.drop("_kafka").where(f"id >= {low} and id < {low + READ_AT_ONCE}").toArrow()
+
+
+def check_places(parts: list[pa.Table], ends: dict[int, int]) -> None:
+    """Check that the rows have every offset of every partition, once each."""
+    partitions, offsets = (
+        np.concatenate([part[name].to_numpy() for part in parts]) for name in ("partition", "offset")
     )
-    topic = world.topic(partitions=2)
+    for partition, end in ends.items():
+        assert np.array_equal(np.sort(offsets[partitions == partition]), np.arange(end))
+
+
+def evenly(items: list[Any], count: int) -> list[Any]:
+    return [items[len(items) * place // (count + 1)] for place in range(1, count + 1)]
+
+
+@pytest.mark.timeout(2400 if LONG else 600)
+def test_random_versions_of_a_schema_land_each_value_in_its_column(served: World, registry: Apicurio) -> None:
+    world = served
+    seed = random.randrange(2**32) if LONG else 11
+    print(f"seed {seed}")
+    pick = random.Random(seed)
+    topic = world.topic(partitions=len(PARTITIONS))
     subject = f"{topic}-value"
-    evolution = Evolution(pick)
-    versions: list[tuple[int, Any]] = []
-    job, written, number = None, [], 0
-    kills = sorted(pick.sample(range(VERSIONS), KILLS))
-    killed = KilledDrivers(world)
-    for version in range(VERSIONS):
+    evolution, versions = Evolution(pick), list[Version]()
+    written: list[int] = []
+    starts, killed = sorted(pick.sample(range(VERSIONS), DRIVERS)), KilledDrivers(world)
+    job = None
+    for step in range(VERSIONS):
         evolution.step()
-        parsed = fastavro.parse_schema(evolution.schema())
-        versions.append((registry.register(subject, evolution.schema()), parsed))
+        versions.append(evolution.version(registry.register(subject, evolution.schema())))
         if job is None:
             job = world.job(topic, record_schema=schema_of(registry, subject))
             world.apply(job)
-        batch = []
-        for _ in range(RECORDS):
-            # A second producer still writes with one of the earlier versions.
-            schema_id, schema = versions[-1] if pick.random() < 0.7 else pick.choice(versions)
-            values = {"id": number, **conforming(schema, evolution.values(), evolution.columns)}
-            written.append((schema_id, values))
-            batch.append(framed(schema_id, schema, values))
-            number += 1
-        world.produce(topic, batch)
-        if version in kills:
+        written += produce(world, topic, evolution, versions, len(written), pick)
+        if step in starts:
             killed.restart(job)
     assert job is not None
-    with killed.running or world.spawn():
-        rows = world.await_rows(job, number, seconds=600)
-    assert places(rows) == exactly({part: world.end(topic, part) for part in (0, 1)}), f"seed {seed}"
-    found = {row["id"]: row for row in rows}
-    for schema_id, values in written:
-        row = found[values["id"]]
-        assert by_column(row, evolution.columns) == by_column(values, evolution.columns), (
-            f"seed {seed}, schema {schema_id}"
-        )
-        assert row["_kafka"]["schema_id"] == schema_id
+    running, name = killed.running, job.table.identifier
+    assert running is not None
+    with running:
+        await_true(f"all rows in {name}", lambda: world.size(job) >= len(written), SECONDS)
+    check(world, job, evolution, versions, np.array(written))
+
+
+def check(world: World, job: IngestJob, evolution: Evolution, versions: list[Version], written: Numbers) -> None:
+    """Check all rows with the present schema, and those of earlier snapshots with the schemas that these have."""
+    slim = []
+    for rows in rows_of(world, job, len(written)):
+        evolution.check_columns(rows, [versions[place] for place in np.unique(written).tolist()])
+        evolution.check(rows, versions, written)
+        slim.append(rows.select(["id", "partition", "offset"]))
+    numbers = np.sort(np.concatenate([part["id"].to_numpy() for part in slim]))
+    assert np.array_equal(numbers, np.arange(len(written)))
+    check_places(slim, {partition: world.end(job.topic, partition) for partition in PARTITIONS})
+    for snapshot in evenly(world.snapshots(job), SNAPSHOTS):
+        for rows in rows_of(world, job, len(written), int(snapshot.snapshotId())):
+            evolution.check(rows, versions, written)
     assert world.dead(job) == []
-
-
-def by_column(values: Any, columns: dict[str, int]) -> dict[Any, Any]:
-    """Return the values that are not null by their columns, which keep their identity under any name."""
-    found = without_nulls(values)
-    names = [columns.get(name, name) for name in [*found, *found.get("inner", {})]]
-    assert len(set(names)) == len(names), "two columns of one field"
-    inner = {columns[name]: item for name, item in found.pop("inner", {}).items()}
-    return {**{columns.get(name, name): item for name, item in found.items()}, "inner": inner}
-
-
-def conforming(schema: Any, values: dict[str, Any], columns: dict[str, int]) -> dict[str, Any]:
-    """Return the values that fit the fields of an earlier version, and null for its other fields."""
-
-    def fit(fields: Any, given: dict[str, Any]) -> dict[str, Any]:
-        fitted: dict[str, Any] = {}
-        known = {columns[name]: value for name, value in given.items() if name in columns}
-        for field in fields:
-            if isinstance(field["type"], list):
-                value = known.get(columns[field["name"]])
-                narrow = field["type"][1] in WIDER
-                fitted[field["name"]] = None if narrow and isinstance(value, int | float) else value
-        return fitted
-
-    (inner,) = (field["type"]["fields"] for field in schema["fields"] if field["name"] == "inner")
-    return {**fit(schema["fields"], values), "inner": fit(inner, values["inner"])}
-
-
-def framed(schema_id: int, schema: Any, values: dict[str, Any]) -> bytes:
-    buffer = io.BytesIO()
-    fastavro.schemaless_writer(buffer, schema, values)
-    return b"\0" + schema_id.to_bytes(4) + buffer.getvalue()
