@@ -27,7 +27,7 @@ class AvroCheck:
     slice_bytes = 16 << 10
 
     def __init__(self, record: Record, framing: int) -> None:
-        self._fields = tuple(_skip(field.type) for field in record.fields)
+        self._fields = _skips(record)
         self._framing = framing
 
     def accepts(self, values: Sequence[bytes | None]) -> bool:
@@ -69,8 +69,19 @@ def _skip(node: Node) -> Skip:
             return _map(values)
         case Union(branches):
             return _union(branches)
-        case Record(fields=fields):
-            return _record(tuple(_skip(field.type) for field in fields))
+        case Record():
+            return _record(_skips(node))
+
+
+def _skips(record: Record) -> tuple[Skip, ...]:
+    """Return the functions that skip the fields of a record. Fields that take no bytes need none, and would cost time without a limit."""
+    return tuple(_skip(field.type) for field in record.fields if _takes_bytes(field.type))
+
+
+def _takes_bytes(node: Node) -> bool:
+    if isinstance(node, Record):
+        return any(_takes_bytes(field.type) for field in node.fields)
+    return node != Scalar("null")
 
 
 def _scalar(node: Scalar) -> Skip:

@@ -28,6 +28,9 @@ _MOST_ORDERS = 4
 """Most orders of members at the same time. The newest ones count."""
 _MOST_EXPRESSION, _MEMORY = 200_000, 4 << 20
 """Most characters of an expression, and the memory that RE2 may take for it. It takes 0.1 to 0.3 MB, but plans for more."""
+_MOST_STEPS = 5_000
+"""The largest program of RE2: about 50 fields. Its automaton fits `_MEMORY`, and checks `JsonCheck.slice_bytes` in 1 ms at most.
+Without the automaton, RE2 takes 14 ms for a record with 80 fields, and 480 ms for one with 500."""
 _PAUSE = 100
 """Batches from which the check learns nothing after a new order. Compiling an expression takes as long as decoding a batch."""
 _FRAMING = 5
@@ -90,8 +93,8 @@ class JsonCheck:
             return
         orders = [*self._orders, order][-_MOST_ORDERS:]
         expression = _compiled(orders)
-        if expression is None and len(orders) > 1:
-            orders = orders[-1:]
+        while expression is None and len(orders) > 1:
+            orders = orders[1:]
             expression = _compiled(orders)
         if expression is not None:
             self._orders, self._expression = orders, expression
@@ -113,7 +116,7 @@ class JsonCheck:
 
 
 def _compiled(orders: Sequence[str]) -> Any:
-    """Return the expression for any number of values; None if it takes too much memory."""
+    """Return the expression for any number of values; None if it takes too much memory or time."""
     text = f"(?:\\x00(?:{'|'.join(orders)}))*"
     if len(text) > _MOST_EXPRESSION:
         return None
@@ -121,6 +124,7 @@ def _compiled(orders: Sequence[str]) -> Any:
     options.encoding = re2.Options.Encoding.LATIN1
     options.never_capture, options.log_errors, options.max_mem = True, False, _MEMORY
     try:
-        return re2.compile(text.encode(), options)
+        expression = re2.compile(text.encode(), options)
     except re2.error:
         return None
+    return expression if expression.programsize <= _MOST_STEPS else None

@@ -2,14 +2,16 @@
 
 import json
 import random
+import sys
 from itertools import pairwise
+from types import FrameType
 from typing import Any
 
 import pytest
 
 from firn.decoders.quick_checks.opening import quick_check_of
 from firn.model.jobs import RecordSchema
-from tests.unit.decoders.strict_verdicts import accepted, opened
+from tests.unit.decoders.strict_verdicts import accepted, fits, opened
 from tests.unit.spark import protobuf_values
 from tests.unit.spark.avro_values import Schemas, Values
 from tests.unit.spark.test_avro_decoders import damaged, schema_of, with_id
@@ -89,6 +91,28 @@ def test_an_array_with_many_items_is_left_to_the_strict_decoder() -> None:
     check = opened(avro_of({"type": "array", "items": "boolean"}))
     assert check.accepts([b"\xd0\x0f" + bytes(1000) + b"\0"])
     assert not check.accepts([b"\xd2\x0f" + bytes(1001) + b"\0"])
+
+
+def test_fields_that_take_no_bytes_cost_nothing() -> None:
+    nothing = {"type": "record", "name": "N", "fields": [{"name": "n", "type": "null"}]}
+    empty = [{"name": "n", "type": nothing}, *({"name": f"n{place}", "type": "null"} for place in range(100))]
+    item = {"type": "record", "name": "S", "fields": [{"name": "s", "type": "boolean"}, *empty]}
+    schema = avro_of({"type": "array", "items": item})
+    value = b"\xd0\x0f" + bytes(1000) + b"\0"
+    check, calls = opened(schema), 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    assert fits(schema, [value]) == [True]
+    sys.setprofile(count)
+    try:
+        found = check.accepts([value])
+    finally:
+        sys.setprofile(None)
+    assert found
+    assert calls < 3 * len(value)
 
 
 @pytest.mark.parametrize("seed", range(6))

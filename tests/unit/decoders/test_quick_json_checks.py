@@ -182,3 +182,28 @@ def test_names_that_json_has_to_escape_have_no_quick_check() -> None:
     given = schema(Column(name='a"b', type="int"), Column(name="größe", type="int"))
     assert accepted(given, [json.dumps({'a"b': 1}).encode(), '{"größe":1}'.encode()]) == 0
     assert accepted(schema(Column(name="größe", type="int")), ['{"größe":1}'.encode()]) == 1
+
+
+def many(count: int) -> tuple[RecordSchema, list[bytes]]:
+    names = [f"column_{place:04}" for place in range(count)]
+    value = "{" + ",".join(f'"{name}":"2026-11-28T12:30:00"' for name in names) + "}"
+    return schema(*(Column(name=name, type="timestamp") for name in names)), [value.encode()]
+
+
+def test_a_schema_with_so_many_fields_that_the_event_loop_would_stop_has_no_quick_check() -> None:
+    usual, large = many(30), many(100)
+    assert accepted(*usual) == 1
+    assert accepted(*large) == 0
+    assert fits(*large) == [True]
+
+
+def test_of_too_many_orders_of_members_the_newest_ones_count() -> None:
+    given, _ = many(14)
+    names, check = [field.name for field in given.fields], opened(given)
+    orders = [names[place:] + names[:place] for place in range(1, 5)]
+    values = [("{" + ",".join(f'"{name}":null' for name in order) + "}").encode() for order in orders]
+    for value in values:
+        check.learn([value])
+        for _ in range(100):
+            check.learn([value])
+    assert [check.accepts([value]) for value in values] == [False, False, True, True]
