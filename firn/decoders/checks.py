@@ -68,7 +68,8 @@ def check_of(schema: RecordSchema) -> Check:
     if schema.format is SchemaFormat.JSON:
         return _json(schema)
     place = "the schema" if schema.schema_id is None else f"schema {schema.schema_id}"
-    if not columns.columns_of(schema, place):
+    # The process that decodes values has little memory, and it keeps the checks themselves.
+    if not columns.columns_of(schema, place, keep=False):
         raise InvalidSpecError(f"{place} has no columns; add a field")
     return _avro(schema) if schema.format is SchemaFormat.AVRO else _protobuf(schema)
 

@@ -15,10 +15,13 @@ SMALL_TEXT = 8192
 """Most characters of a schema that is kept, so that a process keeps some megabytes at most."""
 
 
-def columns_of(schema: RecordSchema, place: str) -> tuple[Column, ...]:
-    """Return the columns of a schema's text. Raises InvalidSpecError (BadSchema) that names ``place``, cause and field."""
+def columns_of(schema: RecordSchema, place: str, *, keep: bool = True) -> tuple[Column, ...]:
+    """Return the columns of a schema's text, and ``keep`` those of small Avro schemas in memory.
+
+    Raises InvalidSpecError (BadSchema) that names ``place``, cause and field.
+    """
     try:
-        found = _found(schema)
+        found = _found(schema, keep=keep)
         for column in found:
             if column.name.startswith("_kafka"):
                 problem = (
@@ -34,14 +37,14 @@ def columns_of(schema: RecordSchema, place: str) -> tuple[Column, ...]:
     return found
 
 
-def _found(schema: RecordSchema) -> tuple[Column, ...]:
+def _found(schema: RecordSchema, *, keep: bool) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.PROTOBUF:
         return protobuf.columns(protobuf.message_of(schema))
     if schema.format is SchemaFormat.JSON:
         found = json_schema.columns(schema.text, dict(zip(schema.names, schema.references, strict=True)))
         return renamed_columns(found, schema.renames)
-    if not _is_small(schema):
-        return avro.columns(_record(schema))
+    if not keep or not _is_small(schema):
+        return avro.columns(_record(schema, keep=keep))
     return _kept_columns(schema.text, schema.references, schema.nanoseconds, schema.renames)
 
 
@@ -57,8 +60,8 @@ def _kept_record(text: str, references: tuple[str, ...], nanoseconds: bool) -> a
     return avro.parse(text, references, nanoseconds=nanoseconds)
 
 
-def _record(schema: RecordSchema) -> avro.Record:
-    if _is_small(schema):
+def _record(schema: RecordSchema, *, keep: bool = True) -> avro.Record:
+    if keep and _is_small(schema):
         record = _kept_record(schema.text, schema.references, schema.nanoseconds)
     else:
         record = avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds)

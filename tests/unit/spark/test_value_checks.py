@@ -128,6 +128,22 @@ def test_message_indexes_and_fields_without_a_column() -> None:
     assert None in expected[:8]
 
 
+def test_a_check_leaves_no_columns_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, schema = schema_of(with_id(Schemas(random.Random(5)).record()))
+    parsed: list[str] = []
+    parse = avro.parse
+
+    def count(text: str, *more: Any, **named: Any) -> avro.Record:
+        parsed.append(text)
+        return parse(text, *more, **named)
+
+    monkeypatch.setattr(avro, "parse", count)
+    check_of(schema)
+    first = len(parsed)
+    check_of(schema)
+    assert len(parsed) == 2 * first
+
+
 def test_a_schema_without_columns_has_no_check() -> None:
     empty = json.dumps({"type": "record", "name": "R", "fields": []})
     recursive = json.dumps({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]})
