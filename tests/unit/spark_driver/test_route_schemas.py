@@ -6,10 +6,12 @@ from firn.decoders.bad_records import Code
 from firn.model.errors import NotReadyError, UnavailableError
 from firn.model.jobs import Route, SchemaFormat, WriterSchema
 from firn.schemas.routes import message_schema
+from firn_spark.ingestion.rounds.committing import empty_is_due
 from firn_spark.ingestion.rounds.landing_job import let_routes_ask_again
 from firn_spark.ingestion.topics.route_schemas import Answer, RouteSchemas, SharedRouteSchemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.tables.commits import Landed
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 from tests.unit.spark_driver.topic import job, topic
 
@@ -102,6 +104,25 @@ def test_a_missing_schema_stays_missing_until_all_tables_read_the_same_records()
     assert schemas.known() == {1: MISSING, 2: SCHEMA}
     let_routes_ask_again(together, late)
     assert schemas.known() == {2: SCHEMA}
+
+
+def test_a_missing_schema_stays_missing_while_its_record_is_a_dead_letter_of_the_round() -> None:
+    schemas = learned(Answers(s1=MISSING), 1)
+    every, late = tables(schemas), REFUSED_SECONDS + 1
+    together = {each: {0: (0, 1)} for each in every}
+    every[-1].letters.exclude = {0: {0: {bytes(16)}}}
+    let_routes_ask_again(together, late)
+    assert schemas.known() == {1: MISSING}
+    every[-1].letters.exclude = {}
+    let_routes_ask_again(together, late)
+    assert schemas.known() == {}
+
+
+@pytest.mark.parametrize(("found", "due"), [(MISSING, True), (SCHEMA, False)])
+def test_tables_without_rows_commit_offsets_while_a_schema_is_missing(found: Answer, due: bool) -> None:
+    for each in tables(learned(Answers(s1=found), 1)):
+        each.table.landed = Landed("id-1", 1, {0: 5})
+        assert empty_is_due(each, {0: (5, 9)}, {0: 9}) is due
 
 
 def test_contracts_of_one_kafka_topic_share_their_schemas() -> None:

@@ -117,7 +117,7 @@ class TopicCommits:
                 if result.data:
                     self._committer.discard(topic.table.java, result.data)
                 raise
-        if result.landed or topic.gaps or _empty_is_due(topic, ranges, reached):
+        if result.landed or topic.gaps or empty_is_due(topic, ranges, reached):
             passed = {
                 part: FilteredRange(start, reached[part], result.filtered[part])
                 for part, (start, _) in ranges.items()
@@ -282,9 +282,13 @@ def halt(topic: Topic, partition: int, place: HaltPlace) -> None:
     )
 
 
-def _empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
+def empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
+    """Return whether the offsets of a round without records for the table are committed now, and not with a later round."""
     if topic.job.route is not None and not topic.landed_offsets:
         return True  # an audit of the topic needs offsets of all its tables
+    if topic.route_schemas.refuses:
+        # A restarted driver forgets which schemas the registry lacked. It must not read these records again for this table alone.
+        return True
     now = time.monotonic()
     topic.reading.empty_since = topic.reading.empty_since or now
     topic.reading.empty_records += sum(reached[part] - start for part, (start, _) in ranges.items())

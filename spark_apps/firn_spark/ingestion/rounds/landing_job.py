@@ -241,13 +241,14 @@ class LandingJobs:
 def let_routes_ask_again(planned: Plan, now: float) -> None:
     """Let topics ask again at ``now`` (monotonic seconds) for schemas that the registry did not have, and that decide about routes.
 
-    All tables of such a topic are in the round, and so at the same offsets.
+    All tables of such a topic are in the round, and so at the same offsets. No record of the round is a dead letter of the topic
+    already: with another answer, the record would be a row, too.
     """
     for topic in planned:
         route = topic.job.route
         if route is not None and not route.match:
             tables = sum(other.route_schemas is topic.route_schemas for other in planned)
-            if tables == len(route.before) + 1:
+            if tables == len(route.before) + 1 and not topic.letters.exclude:
                 topic.route_schemas.forget_refusals(now)
 
 

@@ -60,6 +60,12 @@ class RouteSchemas:
         with self._lock:
             return dict(self._known)
 
+    @property
+    def refuses(self) -> bool:
+        """True if the registry lacked a schema, so that records with its id became dead letters of the topic."""
+        with self._lock:
+            return bool(self._refused_at)
+
     def forget_refusals(self, now: float) -> None:
         """Let the driver ask again for schemas that the registry did not have for some time before ``now`` (monotonic seconds).
 
