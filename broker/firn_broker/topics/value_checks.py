@@ -266,17 +266,16 @@ class ValueChecks:
         while together := self._next():
             try:
                 await self._decide(together)
-            except _ProcessEndedError as error:
+            except _ProcessEndedError:
                 # One of them may be why the process ended. The others must not fail with it again and again.
                 for each in together if len(together) > 1 else ():
                     with suppress(_ProcessEndedError):
                         await self._decide([each])
-                _fail(together, error)
-            except asyncio.CancelledError:
-                _fail(together, _ended())
-                raise
             except Exception as error:
                 _fail(together, error)
+            finally:
+                # Without an answer, a client would wait for ever, also if the broker ends while they are decoded again.
+                _fail(together, _ended())
 
     def _next(self) -> list[_Waiting]:
         """Return the batches of the next frame: one of the next address, and small ones of others and of the same one."""

@@ -442,6 +442,28 @@ async def test_batches_that_wait_when_the_broker_ends_are_sent_again(checks: Val
         assert error.value.code is ErrorCode.kafka_storage_error
 
 
+async def test_batches_that_are_decoded_again_when_the_broker_ends_are_sent_again(checks: ValueChecks) -> None:
+    asked = 0
+
+    async def end(*_: bytes) -> bytes:
+        nonlocal asked
+        asked += 1
+        if asked > 1:
+            await asyncio.sleep(60)
+        raise asyncio.IncompleteReadError(b"", 4)
+
+    assert checks._process is not None
+    checks._process.ask = end  # type: ignore[method-assign]
+    waiting = [asyncio.create_task(checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")) for _ in range(3)]
+    while asked < 2:
+        await asyncio.sleep(0.01)
+    checks.close()
+    for each in waiting:
+        with pytest.raises(InvalidBatchError) as error:
+            await asyncio.wait_for(each, 5)
+        assert error.value.code is ErrorCode.kafka_storage_error
+
+
 async def test_the_batch_of_a_client_that_disconnects_delays_no_other(checks: ValueChecks) -> None:
     await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
     gone = [asyncio.create_task(checks.judge(batch(*[DOUBTFUL] * 600), {ALL: SCHEMA}, "a")) for _ in range(3)]
