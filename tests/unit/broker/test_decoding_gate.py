@@ -443,20 +443,21 @@ async def test_batches_that_wait_when_the_broker_ends_are_sent_again(checks: Val
 
 
 async def test_batches_that_are_decoded_again_when_the_broker_ends_are_sent_again(checks: ValueChecks) -> None:
-    asked = 0
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
+    asked: list[int] = []
 
-    async def end(*_: bytes) -> bytes:
-        nonlocal asked
-        asked += 1
-        if asked > 1:
+    async def end(*frame: bytes) -> bytes:
+        asked.append(len(frame) - 2)
+        if len(asked) > 1:
             await asyncio.sleep(60)
         raise asyncio.IncompleteReadError(b"", 4)
 
     assert checks._process is not None
     checks._process.ask = end  # type: ignore[method-assign]
     waiting = [asyncio.create_task(checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")) for _ in range(3)]
-    while asked < 2:
+    while len(asked) < 2:
         await asyncio.sleep(0.01)
+    assert asked == [3, 1]
     checks.close()
     for each in waiting:
         with pytest.raises(InvalidBatchError) as error:
