@@ -193,7 +193,10 @@ def columns_of(resource: IcebergTopic) -> Sequence[ColumnSpec]:
 
 
 def registry_names(resource: IcebergTopic) -> Mapping[str, str]:
-    """Return the schema registries that the topic reads, by the field of the spec. Those of routes decide about its own records, too."""
+    """Return the schema registries that the topic reads, by the field of the spec.
+
+    They include the registries of its routes, because messages decide about the records of the topic, too.
+    """
     schema = resource.spec.record_schema
     parts = {"spec.schema": schema, "spec.schema.key": schema.key if schema is not None else None}
     own = {

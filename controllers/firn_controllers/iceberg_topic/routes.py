@@ -125,8 +125,8 @@ def _of_messages(spec: IcebergTopicSpec, routes: RoutesSpec) -> RecordSchema:
     found = {place: schema for place, schema in named.items() if schema.get("registry") and schema.get("format")}
     if not found:
         raise InvalidSpecError(
-            "spec.routes.by: message is the name of a schema in a registry, and no schema of the topic has one; set registry in spec.schema or in"
-            " the schemas of the routes, or by: header:NAME or key",
+            "spec.routes.by: message needs schemas in a registry, and neither spec.schema nor a schema of the routes names a registry; set"
+            " registry there, or by: header:NAME or key",
             reason=Reason.BAD_ROUTE,
         )
     first, *others = (
@@ -136,7 +136,7 @@ def _of_messages(spec: IcebergTopicSpec, routes: RoutesSpec) -> RecordSchema:
     for other in others:
         if other[1:] != first[1:]:
             raise InvalidSpecError(
-                f"spec.routes.by: with message, all schemas have the same format, registry.name and registry.idIn, and {other[0]} differs from"
+                f"spec.routes.by: with message, all schemas need the same format, registry.name and registry.idIn, and {other[0]} differs from"
                 f" {first[0]}; change one of them, or set by: header:NAME or key",
                 reason=Reason.BAD_ROUTE,
             )

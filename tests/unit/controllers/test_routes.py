@@ -306,13 +306,13 @@ async def test_messages_decide_with_the_registry_of_the_routes() -> None:
 @pytest.mark.parametrize(
     ("tables", "reason", "text"),
     [
-        ([TABLES[0]], Reason.BAD_ROUTE, "no schema of the topic has one; set registry"),
+        ([TABLES[0]], Reason.BAD_ROUTE, "names a registry; set registry there"),
         (
             [of_message("a", "a"), of_message("b", "b", idIn="Header")],
             Reason.BAD_ROUTE,
             r"spec.routes.tables\[1\].schema differs from spec.routes.tables\[0\].schema",
         ),
-        ([of_message("a", "a"), of_message("b", "b", "Protobuf")], Reason.BAD_ROUTE, "have the same format"),
+        ([of_message("a", "a"), of_message("b", "b", "Protobuf")], Reason.BAD_ROUTE, "need the same format"),
         ([of_message("a", "a", idIn="None")], Reason.BAD_ROUTE, "the schema has registry.idIn: None"),
         (
             [of_message("a", "a", name="x")],
