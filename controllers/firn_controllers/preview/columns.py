@@ -29,8 +29,8 @@ _ADVICE = {
         "Keep": "members that are not in fields are in the variant of later rows",
     },
     "nanoseconds": {
-        "Keep": "times in nanoseconds keep them in later rows, where the table has no column for them yet",
-        "Ignore": "times in nanoseconds are long or have microseconds in later rows, where the table has no column for them yet",
+        "Keep": "later rows keep the nanoseconds of times, where the table has no column for these times yet",
+        "Ignore": "later rows have times in nanoseconds as long or with microseconds, where the table has no column for these times yet",
     },
     "framing": {
         "Registry": "later values begin with the five bytes of a schema registry",
