@@ -95,7 +95,7 @@ class Metrics:
         )
         self._publish_every = self._gauge(
             "firn_ingest_publish_every_seconds",
-            "Age of a landed row at which the spec lets it be checked and published",
+            "Seconds of spec.quality.publish.every: the age of a commit at which the driver checks and publishes its rows",
         )
 
     def _counter(self, name: str, text: str) -> Counter:
