@@ -195,7 +195,9 @@ def adopt_connect(  # noqa: PLR0913
     ] = "",
     message: Annotated[
         str,
-        typer.Option(help="Full name of the record of the values, for a connector with RecordNameStrategy."),
+        typer.Option(
+            help="Full name of the record in the values, for a connector with RecordNameStrategy or TopicRecordNameStrategy."
+        ),
     ] = "",
     context: Context = None,
     dry_run: Annotated[
