@@ -182,7 +182,7 @@ class RecordSchema(Contract):
     unknown_column: str = Field(default="", exclude_if=lambda name: not name)
     """Name of a column for the members of a JSON record that are not in ``fields``. Empty: the table does not have them."""
     nanoseconds: bool = Field(default=False, exclude_if=lambda keeps: not keeps)
-    """True if times in nanoseconds keep them. Otherwise, they are long in Avro, and have microseconds in Protobuf."""
+    """True if columns keep the nanoseconds of times. Otherwise, such times are long in Avro, and have microseconds in Protobuf."""
     text: str = Field(default="", exclude_if=lambda text: not text)
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
     """Schemas whose types ``text`` uses."""

@@ -470,8 +470,8 @@ class AuditFrom(BaseModel):
 FILTERED_RANGES, FILTERED_RANGES_EACH = 512, 16
 """Most ranges of a topic in `Filtered`, and most of a partition."""
 FILTERED_RANGES_LEAST = 2
-"""Ranges that a partition may have, also if those of the topic are then more. A partition with one range would add each commit to
-it. It would never end before the log begins, and audits could not decide about its offsets."""
+"""Ranges that a partition may have in any case, also if the topic then has more than `FILTERED_RANGES`. With one range, each commit
+would extend it. The range would never end before the start of the log, and audits could not decide about its offsets."""
 
 
 class FilteredRange(NamedTuple):
