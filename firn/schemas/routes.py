@@ -48,7 +48,7 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
     path = by.removeprefix("$.").split(".")
     if schema.format in _BINARY and schema.subject is not None:
         raise InvalidSpecError(
-            f"{PLACE}: with spec.schema.registry, a route cannot read fields of {schema.format} values; set by: header:NAME or key",
+            f"{PLACE}: with spec.schema.registry, a route cannot read fields of {schema.format} values; set by: message, header:NAME or key",
             reason=Reason.BAD_ROUTE,
         )
     own = schema.fields if schema.subject is None else ()
