@@ -17,6 +17,7 @@ from firn.model.errors import ExitCode, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
 from firn.model.progress import GroupProgress
 from firn_spark.ingestion.jobs import JobSource
+from firn_spark.ingestion.levelling import next_reader, until
 from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.rounds.planning import LARGE_BYTES
 from firn_spark.ingestion.rounds.rounds import Rounds
@@ -261,6 +262,8 @@ class Loop:
         now = time.monotonic()
         soon: list[tuple[float, float, Topic]] = []
         unprepared: dict[tuple[str, str], list[Topic]] = {}
+        routed: dict[tuple[str, str], list[Topic]] = {}
+        """The idle tables of each Kafka topic with routes."""
         for topic in self._topics.values():
             if topic.busy or topic.removed:
                 continue
@@ -275,6 +278,8 @@ class Loop:
             if topic.publish_due(now) and self._publishing[topic.key] < PUBLICATIONS_PER_KEY:
                 self._start_publication(topic)
                 continue
+            if topic.job.route is not None:
+                routed.setdefault((topic.job.profile, topic.job.topic), []).append(topic)
             at = topic.due(self._settings.bytes_per_commit)
             if at is not None and at <= now + min(SOON_MOST, topic.job.freshness_ms * SOON_SHARE / 1000):
                 # A backlog stays due until it has landed completely. Its place in the queue counts from its last round.
@@ -284,7 +289,8 @@ class Loop:
         queue = [topic for _, _, topic in soon]
         for _, at, topic in soon:
             if at <= now and not topic.busy and self._has_room(topic):
-                self._start_round(self._together(topic, queue))
+                first, held = next_reader(topic, routed.get((topic.job.profile, topic.job.topic), ()))
+                self._start_round(self._together(first, queue, routed), held)
 
     def _has_room(self, topic: Topic) -> bool:
         if self._running[topic.key] >= ROUNDS_PER_KEY:
@@ -292,14 +298,16 @@ class Loop:
         reading = sum(other.key == topic.key for other in list(self._reading))
         return reading < LARGE_PER_KEY or not self._large(topic)
 
-    def _together(self, first: Topic, queue: Sequence[Topic]) -> list[Topic]:
+    def _together(
+        self, first: Topic, queue: Sequence[Topic], routed: Mapping[tuple[str, str], Sequence[Topic]]
+    ) -> list[Topic]:
         """Return ``first`` and the topics that can share its round: small, without failures.
 
         ``queue`` holds the topics that are due soon. The topics that have waited longest come first, so that an overloaded
-        driver starves none of them.
+        driver starves none of them. ``routed`` has the tables of topics with routes. They share a read of the log before they are due.
         """
         alone = bool(first.attempts.failures) or first.reading.spark_source
-        group = [first] if alone else [first, *(topic for topic in queue if self._follows(topic, first))]
+        group = [first] if alone else self._readers(first, routed)
         if self._large(first) or alone:
             return group
         size = first.lag_bytes
@@ -319,13 +327,19 @@ class Loop:
                 continue
             if size + topic.lag_bytes > self._settings.bytes_per_commit:
                 continue
-            group.append(topic)
+            group += self._readers(topic, routed)
             size += topic.lag_bytes
         return group
 
+    def _readers(self, first: Topic, routed: Mapping[tuple[str, str], Sequence[Topic]]) -> list[Topic]:
+        """Return ``first`` and the topics that share its read of the log."""
+        tables = routed.get((first.job.profile, first.job.topic), ())
+        return [first, *(topic for topic in tables if self._follows(topic, first))]
+
     def _follows(self, topic: Topic, first: Topic) -> bool:
-        """Return whether a topic shares the read of the log of ``first``."""
-        return topic is not first and not topic.busy and not topic.attempts.failures and topic.reads_with(first)
+        if topic is first or topic.busy or topic.attempts.failures or not topic.active:
+            return False
+        return topic.reads_with(first)
 
     def _large(self, topic: Topic) -> bool:
         return topic.lag_bytes > min(LARGE_BYTES, self._settings.bytes_per_commit / 8)
@@ -400,7 +414,8 @@ class Loop:
 
         self._workers.submit(work)
 
-    def _start_round(self, group: list[Topic]) -> None:
+    def _start_round(self, group: list[Topic], held: Sequence[Topic]) -> None:
+        """Let a worker run a round of ``group``. The topics of ``held`` wait until it ends."""
         key = group[0].key
         if self._large(group[0]):
             self._reading.add(group[0])
@@ -408,7 +423,8 @@ class Loop:
             self._running[key] += 1
         started = time.monotonic()
         due = {topic: min(topic.due(self._settings.bytes_per_commit) or started, started) for topic in group}
-        for topic in group:
+        group[0].reading.until = until(held)
+        for topic in (*group, *held):
             topic.busy = True
 
         def work() -> None:
@@ -420,9 +436,11 @@ class Loop:
                 ended = time.monotonic()
                 # Before another round of the topic can begin, which adds it again.
                 self._reading.discard(group[0])
+                group[0].reading.until = None
                 for topic in group:
                     topic.took(ended - due[topic])
                     topic.served_at = ended
+                for topic in (*group, *held):
                     topic.busy = False
                 with self._lock:
                     self._running[key] -= 1

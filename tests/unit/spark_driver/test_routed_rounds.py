@@ -1,8 +1,10 @@
 """The contracts of one topic's routes share the read of its log while they are at the same offsets."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, cast
 
 from firn.model.jobs import RecordSchema, Route, SchemaFormat
+from firn.model.progress import HaltedAt, Offsets
 from firn.schemas.routes import value_schema
 from firn_spark.ingestion.rounds.planning import plan, slices
 from firn_spark.ingestion.topics.topic import Topic
@@ -22,32 +24,71 @@ def routed(made: Topic, table: str) -> Topic:
     return made
 
 
-def groups(turns: Turns) -> list[set[str]]:
-    turns.decide()
-    return [{member.job.table.name for member in group} for group, _ in turns.running]
+class Reads:
+    """The rounds that a loop starts: their tables, and the offsets up to which they read."""
+
+    def __init__(self, *topics: Topic) -> None:
+        self.turns = Turns()
+        self.turns.add(*topics)
+        self.turns.run = self._read  # type: ignore[method-assign]
+        self.found: list[tuple[set[str], Offsets | None]] = []
+
+    def _read(self, group: Sequence[Topic]) -> None:
+        self.found.append(({member.job.table.name for member in group}, group[0].reading.until))
+
+    def decide(self) -> list[tuple[set[str], Offsets | None]]:
+        """Return the rounds of one decision, all of which have ended."""
+        self.found.clear()
+        self.turns.decide()
+        for _, work in self.turns.running:
+            work()
+        self.turns.running.clear()
+        return list(self.found)
+
+
+def table(name: str, offset: int = 0, lag: int = 10, seconds: float = 600.0) -> Topic:
+    made = routed(waiting("events", lag, seconds), name)
+    made.reading.position = {0: offset}
+    return made
 
 
 def test_tables_at_the_same_offsets_share_a_round_also_with_a_backlog() -> None:
     for lag in (10, ENDLESS):
-        turns = Turns()
-        turns.add(*(routed(waiting("events", lag), table) for table in ("orders", "refunds", "rest")))
-        assert groups(turns) == [{"orders", "refunds", "rest"}]
+        reads = Reads(*(table(name, lag=lag) for name in ("orders", "refunds", "rest")))
+        assert reads.decide() == [({"orders", "refunds", "rest"}, None)]
 
 
-def test_a_table_at_other_offsets_reads_on_its_own() -> None:
-    turns, late = Turns(), routed(waiting("events", 10), "refunds")
-    late.reading.position = {0: 3}
-    turns.add(routed(waiting("events", 10), "orders"), late, waiting("others", 10))
-    found = groups(turns)
-    assert {"orders", "refunds"} not in found
-    assert not any({"orders", "refunds"} <= group for group in found)
+def test_a_table_that_is_not_due_yet_shares_the_round_of_one_that_is() -> None:
+    reads = Reads(table("orders"), table("refunds", seconds=0.0), table("rest", seconds=0.0))
+    assert reads.decide() == [({"orders", "refunds", "rest"}, None)]
 
 
-def test_a_failing_table_does_not_hold_up_the_others() -> None:
-    turns, failing = Turns(), routed(waiting("events", 10), "refunds")
-    failing.attempts.failures = 1
-    turns.add(routed(waiting("events", 10), "orders"), failing, routed(waiting("events", 10), "rest"))
-    assert {"orders", "rest"} in groups(turns)
+def test_a_round_of_another_topic_takes_all_tables_or_none() -> None:
+    reads = Reads(waiting("others", 10, 900.0), table("refunds"), table("rest", seconds=0.0))
+    assert reads.decide() == [({"others", "refunds", "rest"}, None)]
+
+
+def test_tables_wait_for_one_that_is_a_little_behind() -> None:
+    late, orders, rest = table("refunds", offset=2), table("orders", offset=5), table("rest", offset=5)
+    reads = Reads(orders, late, rest)
+    assert reads.decide() == [({"refunds"}, {0: 5})]
+    late.reading.position = {0: 5}
+    assert reads.decide() == [({"refunds", "orders", "rest"}, None)]
+
+
+def test_tables_wait_for_the_last_one_although_another_one_is_due_first() -> None:
+    reads = Reads(table("refunds", offset=2, seconds=0.0), table("orders", offset=5))
+    assert reads.decide() == [({"refunds"}, {0: 5})]
+
+
+def test_no_table_waits_for_one_that_is_far_behind_or_fails_or_does_not_land() -> None:
+    far, failing, halted = table("far", lag=ENDLESS), table("failing", offset=4), table("halted", offset=4)
+    orders, rest = table("orders", offset=ENDLESS - 10, lag=ENDLESS), table("rest", offset=ENDLESS - 10, lag=ENDLESS)
+    failing.attempts.failures, halted.halted = 1, HaltedAt(partition=0, offset=4, code="WrongKind")
+    reads = Reads(far, failing, orders, rest, halted)
+    found = [each for _ in range(3) for each in reads.decide()]  # few rounds run at once
+    assert ({"orders", "rest"}, None) in found
+    assert {until for _, until in found} == {None}
 
 
 class Brokers:
@@ -71,6 +112,14 @@ def test_the_log_is_read_once_with_one_range_for_all_tables() -> None:
     assert planned[tables[0]] == planned[tables[1]]
     parts = [part for group in slices(planned, 4) for part in group]
     assert [(part.topic, part.start, part.end) for part in parts] == [("events", 0, planned[tables[0]][0][1])]
+
+
+def test_a_round_ends_where_other_tables_wait() -> None:
+    late, brokers = routed(topic("events", 10), "a"), cast(Any, Brokers())
+    late.reading.until = {0: 4}
+    assert plan([late], brokers, 10**6) == {late: {0: (0, 4)}}
+    late.reading.position = {0: 4}
+    assert plan([late], brokers, 10**6) == {}
 
 
 def test_a_claim_that_moves_a_table_takes_it_out_of_the_round() -> None:

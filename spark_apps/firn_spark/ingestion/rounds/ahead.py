@@ -78,6 +78,7 @@ class Ahead:
             or result.dead_letters_missing
             or result.needs_schemas
             or topic.gaps
+            or topic.reading.until is not None
         ):
             return None
         reached: Offsets = {**topic.reading.position, **{part: end for part, (_, end) in ranges.items()}}

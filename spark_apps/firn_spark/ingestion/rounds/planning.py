@@ -54,7 +54,7 @@ def plan(topics: Sequence[Topic], kafka: Kafka, round_bytes: int) -> Plan:
         _skip_deleted(topic, first)
         topic.reading.log_starts = first
         topic.observe(now, {part: end.offset for part, end in last.items()})
-        ranges = _ranges(topic, topic.behind(), room * topic.fence.share(now))
+        ranges = _ranges(topic, _limited(topic), room * topic.fence.share(now))
         if ranges:
             planned[topic] = ranges
     return _together(planned)
@@ -138,6 +138,15 @@ def plan_next(topic: Topic, reached: Offsets, kafka: Kafka, round_bytes: int) ->
     if _records(behind) * topic.reading.record_bytes < AHEAD_SHARE * room:
         return None
     return NextPlan(_ranges(topic, behind, room), reached, last, now)
+
+
+def _limited(topic: Topic) -> Ranges:
+    """Return the ranges where records wait, up to the offsets at which other tables of the topic wait."""
+    behind, until = topic.behind(), topic.reading.until
+    if until is None:
+        return behind
+    limited = {part: (start, min(end, until.get(part, end))) for part, (start, end) in behind.items()}
+    return {part: (start, end) for part, (start, end) in limited.items() if start < end}
 
 
 def _ranges(topic: Topic, behind: Ranges, room: float) -> dict[int, tuple[int, int]]:

@@ -220,6 +220,8 @@ class Reading:
     """Next offset to read: the landed offset, or a later one if there was nothing to land."""
     leader_epochs: LeaderEpochs = field(default_factory=dict)
     """Epochs of leaders that had every record before ``position``. A partition without one is not compared."""
+    until: Offsets | None = None
+    """Offsets up to which the present round reads, because other tables of the topic wait there."""
     topic: TopicInfo | None = None
     """The topic that ``position`` belongs to. `Log.live` may be another topic by the time a round commits."""
     empty_since: float | None = None
