@@ -85,7 +85,7 @@ class Registries:
         assert wanted.subject is not None
         registry, subject = wanted.subject.registry, wanted.subject.name
         if number > MOST_ID:
-            return _refusal(registry, number)
+            return missing_schema(registry, number)
         found = self._kept(registry, number)
         if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
             problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
@@ -126,10 +126,7 @@ class Registries:
         number = int(kept) if kept.isdecimal() else self._request(registry, lambda client: client.id_of(guid))
         if number is None:
             self._check_again(registry, guid)
-            return Refusal(
-                Code.UNKNOWN_SCHEMA,
-                f"the header names the schema with GUID {guid}, which schema registry {registry} does not have",
-            )
+            return missing_schema(registry, guid)
         _write(self._file(registry, guid), str(number))
         with self._lock:
             self._ids[registry, guid] = number
@@ -171,7 +168,7 @@ class Registries:
             return Refusal(Code.INCOMPATIBLE_SCHEMA, f"schema {number} cannot be used: {error}")
         if answer is None:
             self._check_again(registry, number)
-            return _refusal(registry, number)
+            return missing_schema(registry, number)
         writer = answer.schema
         if answer.kind == TYPES[SchemaFormat.PROTOBUF]:
             writer = self._compiled(writer)
@@ -207,9 +204,14 @@ class Registries:
         return self._directory / url / f"{name}.json"
 
 
-def _refusal(registry: str, number: int) -> Refusal:
-    problem = f"the record names schema {number}, which schema registry {registry} does not have"
-    return Refusal(Code.UNKNOWN_SCHEMA, problem)
+def missing_schema(registry: str, reference: Reference) -> Refusal:
+    """Return why records are bad records if the registry does not have their schema."""
+    named = (
+        f"record names schema {reference}"
+        if isinstance(reference, int)
+        else f"header names the schema with GUID {reference}"
+    )
+    return Refusal(Code.UNKNOWN_SCHEMA, f"the {named}, which schema registry {registry} does not have")
 
 
 def with_descriptors(form: SchemaFormat, writer: WriterSchema) -> WriterSchema:

@@ -3,9 +3,12 @@
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from firn.model.jobs import IngestJob, RecordSchema, Route, SchemaFormat
 from firn.model.maintenance import AuditReport
 from firn.schemas.routes import message_schema
+from firn_spark.ingestion.topics import route_schemas
 from tests.integration.ingestion.contracts import schema_of
 from tests.integration.ingestion.test_routes import counts, full_audit, together
 from tests.integration.ingestion.test_schema_registries import framed
@@ -102,3 +105,47 @@ def test_the_indexes_of_protobuf_messages_choose_the_table(served: World, regist
     await_true("all", lambda: counts(served, jobs) == {"Order": (2, 0), "Refund": (1, 0), "rest": (0, 1)}, WAIT)
     assert [row["id"] for job in jobs.values() for row in served.rows(job) if "id" in row] == [1, 4, 2]
     assert [row["error_code"] for row in served.dead(jobs["rest"])] == ["InvalidProtobuf"]
+
+
+@pytest.mark.parametrize("late", ["Order", "rest"])
+def test_a_record_is_in_one_table_although_its_schema_comes_while_a_table_is_behind_and_no_driver_runs(
+    served: World, registry: Apicurio, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    monkeypatch.setattr(route_schemas, "REFUSED_SECONDS", 0.0)
+    topic = served.topic()
+    order, later = (schema | {"doc": topic} for schema in (ORDER, LATER))  # no other test has registered them
+    known = registry.register(f"{topic}-shop.Order", order)
+    jobs = routed(served, topic, SchemaFormat.AVRO, Order=schema_of(registry, f"{topic}-shop.Order"))
+    served.apply(*jobs.values())
+    served.start()
+    served.produce(topic, [framed(known, ORDER, id=0)])
+    served.await_rows(jobs["Order"], 1)
+    served.stop()
+
+    early = next(name for name in jobs if name != late)
+    served.apply(jobs[late].model_copy(update={"suspended": True, "generation": 2}))
+    unknown = range(known + 1, known + 9)  # the registry gives one of them to its next schema
+    served.produce(topic, [*(framed(number, LATER, id=number) for number in unknown), framed(known, ORDER, id=2)])
+    if early == "rest":
+        served.run_until_killed("after-dlq-commit=kill")
+    else:
+        served.start()
+        served.await_rows(jobs["Order"], 2)
+        served.stop()
+    served.apply(jobs[late].model_copy(update={"generation": 3}))
+    following = registry.register(f"{topic}-shop.Order", later)
+    assert following in unknown
+
+    served.start()
+    await_true("all", lambda: counts(served, jobs) == {"Order": (2, 0), "rest": (0, 8)}, WAIT)
+
+    def taken() -> bool:
+        """Return whether a further record is a row. The driver asks again in a round of both tables."""
+        served.produce(topic, [framed(following, LATER, id=3, note="n")])
+        end = served.end(topic)
+        await_true("the record", lambda: sum(together(served, jobs).values()) == end, WAIT)
+        return len(served.rows(jobs["Order"])) > 2
+
+    await_true("a row", taken, WAIT)
+    assert together(served, jobs) == exactly({0: served.end(topic)})
+    assert {row["error_code"] for row in served.dead(jobs["rest"])} == {"UnknownSchema"}

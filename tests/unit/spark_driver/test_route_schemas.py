@@ -1,14 +1,18 @@
 """All tables of a topic read the names of messages with the same schemas, so a record never gets two tables, or none."""
 
+import threading
+from collections.abc import Collection
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 from firn.decoders.bad_records import Code
-from firn.model.errors import NotReadyError, UnavailableError
+from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import Route, SchemaFormat, WriterSchema
 from firn.schemas.routes import message_schema
 from firn_spark.ingestion.rounds.committing import empty_is_due
 from firn_spark.ingestion.rounds.landing_job import let_routes_ask_again
-from firn_spark.ingestion.topics.route_schemas import Answer, RouteSchemas, SharedRouteSchemas
+from firn_spark.ingestion.topics.route_schemas import MOST_KEPT, Answer, RouteSchemas, SharedRouteSchemas
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.tables.commits import Landed
@@ -34,10 +38,44 @@ class Answers:
         return found
 
 
-def learned(answers: Answers, *references: Reference, now: float = 0) -> RouteSchemas:
+class Kept:
+    """A record of missing schemas, and the drivers that use it."""
+
+    def __init__(self) -> None:
+        self.schemas: frozenset[Reference] = frozenset()
+        self.owner: object = None
+        self.failure: FirnError | None = None
+
+    def driver(self) -> "Driver":
+        return Driver(self)
+
+
+class Driver:
+    """The record as one driver has it."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.kept = kept
+
+    def take(self) -> frozenset[Reference]:
+        self.kept.owner = self
+        return self.kept.schemas
+
+    def record(self, schemas: Collection[Reference]) -> None:
+        if self.kept.failure is not None:
+            raise self.kept.failure
+        if self.kept.owner is not self:
+            raise NotReadyError("another driver decides")
+        self.kept.schemas = frozenset(schemas)
+
+
+def learn(schemas: RouteSchemas, answers: Answers, kept: Kept | None = None, now: float = 0) -> None:
+    schemas.learn(answers.find, lambda _: MISSING, (kept or Kept()).driver, now)
+
+
+def learned(answers: Answers, *references: Reference, kept: Kept | None = None) -> RouteSchemas:
     schemas = RouteSchemas()
     schemas.need(references)
-    schemas.learn(answers.find, now)
+    learn(schemas, answers, kept)
     return schemas
 
 
@@ -54,7 +92,7 @@ def test_a_needed_schema_is_requested_once_and_a_guid_with_its_schema() -> None:
     answers = Answers(s1=SCHEMA, sguid=7, s7=SCHEMA)
     schemas = learned(answers, 1, "guid")
     assert schemas.known() == {1: SCHEMA, "guid": 7, 7: SCHEMA}
-    schemas.learn(answers.find, 0)
+    learn(schemas, answers)
     assert sorted(answers.asked, key=str) == [1, 7, "guid"]
 
 
@@ -63,10 +101,10 @@ def test_a_schema_that_may_be_new_is_requested_again_after_the_others() -> None:
     schemas = RouteSchemas()
     schemas.need([1, 2])
     with pytest.raises(NotReadyError):
-        schemas.learn(answers.find, 0)
+        learn(schemas, answers)
     assert schemas.known() == {2: SCHEMA}
     answers.of["s1"] = MISSING
-    schemas.learn(answers.find, 0)
+    learn(schemas, answers)
     assert schemas.known() == {1: MISSING, 2: SCHEMA}
 
 
@@ -76,20 +114,85 @@ def test_records_wait_while_the_registry_is_away() -> None:
     schemas.need([1])
     for _ in range(2):
         with pytest.raises(UnavailableError):
-            schemas.learn(answers.find, 0)
+            learn(schemas, answers)
     assert schemas.known() == {}
 
 
-def test_the_first_answer_counts_if_two_tables_ask_at_the_same_time() -> None:
+def test_two_tables_that_need_a_schema_at_the_same_time_get_one_answer() -> None:
+    answers, kept = Answers(s1=MISSING), Kept()
     schemas = RouteSchemas()
-    schemas.need([1])
+    asked, go = threading.Event(), threading.Event()
 
-    def slow(_: Reference) -> Answer:
-        schemas.learn(lambda _: MISSING, 0)
-        return SCHEMA
+    def slow(reference: Reference) -> Answer:
+        asked.set()
+        assert go.wait(10)
+        return answers.find(reference)
 
-    schemas.learn(slow, 0)
+    with ThreadPoolExecutor(2) as pool:
+        schemas.need([1])
+        first = pool.submit(schemas.learn, slow, lambda _: MISSING, kept.driver, 0)
+        assert asked.wait(10)
+        second = pool.submit(learn, schemas, Answers(s1=SCHEMA), kept)
+        go.set()
+        first.result(10), second.result(10)
     assert schemas.known() == {1: MISSING}
+
+
+def test_the_next_driver_knows_what_was_missing_and_asks_for_it_no_earlier_than_this_driver_would() -> None:
+    kept = Kept()
+    learned(Answers(s1=MISSING, s2=SCHEMA, sguid=MISSING), 1, 2, "guid", kept=kept)
+    assert kept.schemas == {1, "guid"}
+    answers = Answers(s2=SCHEMA)
+    following = learned(answers, 1, 2, kept=kept)
+    assert following.known() == {1: MISSING, 2: SCHEMA, "guid": MISSING}
+    assert answers.asked == [2]
+    let_routes_ask_again({each: {0: (0, 1)} for each in tables(following)}, REFUSED_SECONDS + 1)
+    assert kept.schemas == frozenset()
+
+
+def test_no_task_reads_with_an_answer_that_is_not_recorded() -> None:
+    kept, schemas = Kept(), RouteSchemas()
+    kept.failure = UnavailableError("the catalog is away")
+    schemas.need([1, 2])
+    for _ in range(2):
+        with pytest.raises(UnavailableError):
+            learn(schemas, Answers(s1=MISSING, s2=SCHEMA), kept)
+        assert (schemas.known(), schemas.lacks_any) == ({}, False)
+    kept.failure = None
+    learn(schemas, Answers(s1=SCHEMA, s2=SCHEMA), kept)
+    assert (schemas.known(), kept.schemas) == ({1: SCHEMA, 2: SCHEMA}, frozenset())
+
+
+def test_a_driver_forgets_its_answers_when_another_driver_decides() -> None:
+    kept = Kept()
+    older = learned(Answers(s1=SCHEMA), 1, kept=kept)
+    learned(Answers(s2=MISSING), 2, kept=kept)
+    older.need([2])
+    with pytest.raises(NotReadyError, match="another driver decides"):
+        learn(older, Answers(s2=SCHEMA), kept)
+    assert older.known() == {}
+    learn(older, Answers(s1=SCHEMA, s2=SCHEMA), kept)
+    assert older.known() == {2: MISSING}
+
+
+def test_a_missing_schema_stays_missing_while_the_record_cannot_change() -> None:
+    kept = Kept()
+    schemas = learned(Answers(s1=MISSING), 1, kept=kept)
+    together = {each: {0: (0, 1)} for each in tables(schemas)}
+    kept.failure = UnavailableError("the catalog is away")
+    let_routes_ask_again(together, REFUSED_SECONDS + 1)
+    assert (schemas.known(), kept.schemas) == ({1: MISSING}, frozenset({1}))
+    kept.failure = None
+    let_routes_ask_again(together, REFUSED_SECONDS + 1)
+    assert (schemas.known(), kept.schemas) == ({}, frozenset())
+
+
+def test_a_driver_forgets_schemas_above_a_number_but_never_that_one_is_missing() -> None:
+    schemas = learned(Answers(s0=MISSING, **{f"s{n}": SCHEMA for n in range(1, MOST_KEPT + 1)}), *range(MOST_KEPT + 1))
+    assert len(schemas.known()) == MOST_KEPT + 1
+    schemas.need([5000])
+    learn(schemas, Answers(s5000=SCHEMA))
+    assert schemas.known() == {0: MISSING, 5000: SCHEMA}
 
 
 def test_a_missing_schema_stays_missing_until_all_tables_read_the_same_records() -> None:
@@ -129,5 +232,5 @@ def test_contracts_of_one_kafka_topic_share_their_schemas() -> None:
     shared, one = SharedRouteSchemas(), job("events", topic_id="id-1")
     found = shared.of(one)
     assert shared.of(one.model_copy(update={"uid": "other"})) is found
-    assert shared.of(one.model_copy(update={"topic_id": "id-2"})) is not found
+    assert shared.of(one.model_copy(update={"topic_id": None})) is found
     assert shared.of(one.model_copy(update={"profile": "other"})) is not found

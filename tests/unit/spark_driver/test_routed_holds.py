@@ -3,7 +3,7 @@
 import functools
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +21,8 @@ from firn_spark.ingestion.rounds.planning import plan
 from firn_spark.ingestion.topics.route_schemas import RouteSchemas
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import LogEnd
+from firn_spark.schemas.registries import missing_schema
+from firn_spark.worker.formats.writer_schemas import Reference
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
 from tests.unit.spark.records import batch
@@ -37,6 +39,16 @@ RECORDS = {
     )
 }
 REGISTRY: Any = SimpleNamespace(find=lambda _, number: WriterSchema(text=json.dumps(RECORDS[number])))
+
+
+class NothingMissing:
+    """A record of missing schemas that stays empty."""
+
+    def take(self) -> frozenset[Reference]:
+        return frozenset()
+
+    def record(self, schemas: Collection[Reference]) -> None:
+        assert not schemas
 
 
 def value(number: int, content: Any) -> bytes:
@@ -85,7 +97,8 @@ class Estate:
     def prepare(self, each: Topic) -> None:
         """Request schemas and change the table as a preparation does. A failure is the topic's."""
         try:
-            each.route_schemas.learn(functools.partial(REGISTRY.find, VALUES), 0)
+            find = functools.partial(REGISTRY.find, VALUES)
+            each.route_schemas.learn(find, functools.partial(missing_schema, "main"), NothingMissing, 0)
             if each.job.record_schema.subject is not None:
                 writer_schemas.learn(each, REGISTRY)
                 allowed = writer_schemas.allowed(each, {"id": "long"}, writer_schemas.NO_TABLE)

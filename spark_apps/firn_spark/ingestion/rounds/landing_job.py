@@ -249,7 +249,7 @@ def let_routes_ask_again(planned: Plan, now: float) -> None:
         if route is not None and not route.match:
             tables = sum(other.route_schemas is topic.route_schemas for other in planned)
             if tables == len(route.before) + 1 and not topic.letters.exclude:
-                topic.route_schemas.forget_refusals(now)
+                topic.route_schemas.ask_again(now)
 
 
 def needs_spark_source(planned: Plan) -> bool:

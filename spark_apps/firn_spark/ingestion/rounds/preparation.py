@@ -23,13 +23,14 @@ from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
-from firn_spark.ingestion.topics.route_schemas import SharedRouteSchemas
+from firn_spark.ingestion.topics.missing_schemas import MissingSchemas
+from firn_spark.ingestion.topics.route_schemas import RouteSchemas, SharedRouteSchemas
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import TableColumns
 from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
-from firn_spark.schemas.registries import Registries
+from firn_spark.schemas.registries import Registries, missing_schema
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, key_of, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
@@ -72,6 +73,8 @@ class Preparation:
         driver only reads what it reports.
         """
         try:
+            if topic.job.route is not None and topic.job.route.by == MESSAGE:
+                topic.route_schemas = self._route_schemas.of(topic.job)
             if topic.job.suspended:
                 self._look(topic)
                 return
@@ -149,10 +152,26 @@ class Preparation:
 
     def _learn_routes(self, topic: Topic) -> None:
         """Request the schemas by which the routes of the topic decide. Raises as `Registries.schema`."""
-        job = topic.job
-        if job.route is not None and job.route.by == MESSAGE:
-            topic.route_schemas = self._route_schemas.of(job)
-            topic.route_schemas.learn(functools.partial(self._registries.find, job.route.values), time.monotonic())
+        route, schemas = topic.job.route, topic.route_schemas
+        if route is not None and route.by == MESSAGE:
+            assert route.values.subject is not None
+            schemas.learn(
+                functools.partial(self._registries.find, route.values),
+                functools.partial(missing_schema, route.values.subject.registry),
+                lambda: MissingSchemas(self._committer, functools.partial(self._own_table, schemas)),
+                time.monotonic(),
+            )
+
+    def _own_table(self, schemas: RouteSchemas) -> Any:
+        """Return the own table of a topic with routes. Raises FirnError."""
+        target = schemas.own_table
+        table = self._tables.load(target.catalog, target.namespace, target.name) if target is not None else None
+        if table is None:
+            name = f"table {target.identifier}" if target is not None else "the topic's own table"
+            raise NotReadyError(
+                f"{name} does not exist yet, and routes by message need it; waiting for the driver to create it"
+            )
+        return table
 
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
         self._learn_routes(topic)
