@@ -34,6 +34,11 @@ class Server(ThreadingHTTPServer):
         self.answers: dict[str, Answer] = {}
         self.headers: dict[str, str] = {}
         self.requests = 0
+        self.connections = 0
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections += 1
+        super().process_request(request, client_address)
 
     def answer_with(self, path: str, document: Any, status: int = 200, **headers: str) -> None:
         body = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -362,12 +367,17 @@ def test_headers_that_trickle_end(monkeypatch: pytest.MonkeyPatch, before: bytes
 
 
 def test_a_connection_is_used_again_after_its_time(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema_registry, "ANSWER_SECONDS", 0.2)
+    timers: list[threading.Timer] = []
+    # A timer runs when the test says that its time is over.
+    monkeypatch.setattr(threading.Timer, "start", lambda timer: timers.append(timer))
     server.answer_with("/schemas/ids/7", {"schema": "{}"})
-    registry, over = client(server.url), threading.Event()
+    registry = client(server.url)
     assert registry.by_id(7) is not None
-    over.wait(0.3)
+    [timer] = timers
+    timer.interval = 0
+    timer.run()
     assert registry.by_id(7) is not None
+    assert server.connections == 1
 
 
 @pytest.mark.parametrize(
