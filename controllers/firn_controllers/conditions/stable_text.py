@@ -6,6 +6,8 @@ _CHANGING = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # uuid
     r"|\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d{2}:?\d{2})?"  # time
     r"|0x[0-9a-f]+|@[0-9a-f]{6,}"  # address of an object
+    r"|(?<=stage )\d+(?:\.\d+)?|(?<=TID )\d+|(?<=task )\d+(?:\.\d+)?|(?<=executor )\d+"  # of a Spark job
+    r"|(?<=request id: )[^\s,;)]+"  # of an object store
     r"|(?<=[Aa]ttempt )\d+|(?<=after )\d+(?:\.\d+)? ?m?s\b",
     re.IGNORECASE,
 )
@@ -13,8 +15,8 @@ LONGEST = 1024
 
 
 def steady(text: str) -> str:
-    """Return ``text`` on one line, cut to `LONGEST`, without ids, times and attempt numbers, which would change status
-    each time.
+    """Return ``text`` on one line, cut to `LONGEST`, without ids, times and the numbers of attempts and tasks, which would
+    change status each time.
     """
     line = " ".join(_CHANGING.sub("…", text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

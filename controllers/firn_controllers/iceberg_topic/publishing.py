@@ -13,7 +13,8 @@ from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.ports import Manifest
 
 MOST_VALUES = 1024
-_COUNTS = ("waitingRows", "waitingSince")
+_COUNTS = ("waitingRows", "waitingSince", "heldSnapshot")
+"""If a check failed, the message has the snapshot, too, and is written at once."""
 
 
 def digest(progress: PublishProgress | None) -> tuple[object, ...]:
@@ -80,15 +81,16 @@ def _report(observed: ObservedTopic) -> PublishProgress | None:
 
 def _held(observed: ObservedTopic, report: PublishProgress, failed: list[CheckResult]) -> str:
     namespace, name = observed.entry.name
-    command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.PUBLISH}={report.snapshot}"
+    command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.PUBLISH}"
     if report.message:
+        # Rows go on landing, so the number of the snapshot would change this message with each attempt.
         return (
             f"main stays, and rows land on branch {report.branch}, because the checks have no result: {steady(report.message)}; or publish the"
-            f" rows without checks: {command}"
+            f" rows without checks: {command}=SNAPSHOT, where SNAPSHOT is status.publish.heldSnapshot"
         )
     return (
         f"main stays, and rows land on branch {report.branch}, because a check failed: {_described(failed)}; publish the rows that were checked:"
-        f" {command}; or correct the rows on the branch, or the check"
+        f" {command}={report.snapshot}; or correct the rows on the branch, or the check"
     )
 
 

@@ -1042,7 +1042,7 @@ class PublishStatus(ApiModel):
     held_snapshot: str | None = Field(
         default=None,
         max_length=20,
-        description="Value of the annotation firn.dev/publish that publishes the rows whose checks failed.",
+        description="Value of the annotation firn.dev/publish that publishes the rows whose checks failed or have no result.",
     )
     checks: Annotated[tuple[CheckStatus, ...], Field(max_length=16)] = Field(default=(), description="The checks.")
 

@@ -79,8 +79,31 @@ async def test_checks_without_a_result_hold_the_rows_although_failures_are_publi
     assert live.conditions()["Published"] == ("False", "ChecksFailed")
     assert live.message("Published") == (
         f"main stays, and rows land on branch staging, because the checks have no result: {cause}; or publish the rows without checks:"
-        " kubectl -n demo annotate --overwrite itopic flights firn.dev/publish=77"
+        " kubectl -n demo annotate --overwrite itopic flights firn.dev/publish=SNAPSHOT, where SNAPSHOT is status.publish.heldSnapshot"
     )
+
+
+async def test_each_attempt_to_read_the_rows_leaves_the_message_and_updates_the_snapshot_later() -> None:
+    live = await created()
+
+    async def attempt(number: int) -> None:
+        cause = (
+            f"the rows that main lacks cannot be read: Py4JJavaError: Job aborted due to stage failure: Task 0 in stage {number}.0 failed 4"
+            f" times, most recent failure: Lost task 0.3 in stage {number}.0 (TID {7 * number}) (10.0.0.7 executor {number}): NotFoundException"
+            f" (Service: S3, Status Code: 404, Request ID: 17C{number}, Extended Request ID: dd9+{number}=); the driver reads them again"
+        )
+        await report(live, "Held", FAILED, rows=number, since=1e9, snapshot=70 + number, message=cause)
+
+    await attempt(1)
+    message, written = live.message("Published"), status(live)
+    assert "Lost task … in stage … (TID …) (10.0.0.7 executor …): NotFoundException" in message
+    assert "(Service: S3, Status Code: 404, Request ID: …, Extended Request ID: …)" in message
+    await attempt(2)
+    assert status(live) == written
+    live.clock.advance(60)
+    await attempt(3)
+    assert live.message("Published") == message
+    assert status(live)["publish"]["heldSnapshot"] == "73"
 
 
 @pytest.mark.parametrize(
