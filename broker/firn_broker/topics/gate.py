@@ -90,18 +90,17 @@ class SchemaGate:
     async def require(self, topic: str, gate: Gate, batch: Batch, address: str) -> None:
         """Check a batch of the client at ``address``. Raises RefusedRecordsError, and InvalidBatchError with KAFKA_STORAGE_ERROR
         if the registry does not answer. Clients then send the batch again. With MESSAGE_TOO_LARGE, it is too large to decode."""
-        label = self._label(topic)
         if gate.decodes:
             require_size(batch)
-        values: Sequence[bytes | None] = (ALL,) if not gate.registry else await self._values(batch, address)
-        metrics.GATED_RECORDS.labels(label).inc(batch.records)
+        values: Sequence[bytes | None] = (ALL,) if not gate.registry else await self._values(topic, batch, address)
+        metrics.GATED_RECORDS.labels(self._label(topic)).inc(batch.records)
         found = {value for value in values if value is not None}
-        await self._require_ids(label, gate, values, found, batch, address)
+        await self._require_ids(topic, gate, values, found, batch, address)
         if gate.decodes and found:
-            await self._require_values(label, topic, gate, found, batch, address)
+            await self._require_values(topic, gate, found, batch, address)
 
     async def _require_ids(
-        self, label: str, gate: Gate, values: Sequence[bytes | None], found: Iterable[bytes], batch: Batch, address: str
+        self, topic: str, gate: Gate, values: Sequence[bytes | None], found: Iterable[bytes], batch: Batch, address: str
     ) -> None:
         others = [value for value in found if value not in self._known[gate]]
         if not others:
@@ -111,24 +110,23 @@ class SchemaGate:
             await self._learn(gate, unknown, address)
             refused, unknown = self._judge(gate, others)
         if refused:
-            schema = f"schema of subject {gate.subject}"
+            problem = f"have no schema of subject {gate.subject}"
             if not gate.registry:
-                values, schema = (ALL,) * batch.records, "valid schema in firn.schema.contract"
+                values, problem = (ALL,) * batch.records, f"cannot be checked by the schema of topic {topic}"
+                refused[ALL] = _without_schema(topic, refused[ALL])
             wrong = [
                 (index, refused[value]) for index, value in enumerate(values) if value in refused and value is not None
             ]
-            metrics.REFUSED_RECORDS.labels(label).inc(len(wrong))
+            metrics.REFUSED_RECORDS.labels(self._label(topic)).inc(len(wrong))
             index, why = wrong[0]
             raise RefusedRecordsError(
-                f"{len(wrong)} of {len(values)} records have no {schema}; record {index}: {why}",
+                f"{len(wrong)} of {len(values)} records {problem}; record {index}: {why}",
                 wrong[:MOST_NAMED],
             )
         if unknown:
             raise _try_again(f"a batch with more than {MOST_LOOKUPS} new schema ids needs several attempts")
 
-    async def _require_values(
-        self, label: str, topic: str, gate: Gate, found: Iterable[bytes], batch: Batch, address: str
-    ) -> None:
+    async def _require_values(self, topic: str, gate: Gate, found: Iterable[bytes], batch: Batch, address: str) -> None:
         """Decode the values whose schemas are in memory."""
         schemas = {}
         for value in found:
@@ -144,14 +142,14 @@ class SchemaGate:
         with metrics.GATE_SECONDS.time():
             verdict = await self._value_checks.judge(batch, schemas, address)
         if verdict.count:
-            metrics.REFUSED_RECORDS.labels(label).inc(verdict.count)
+            metrics.REFUSED_RECORDS.labels(self._label(topic)).inc(verdict.count)
             index, why = verdict.refused[0]
             raise RefusedRecordsError(
                 f"{verdict.count} of {batch.records} records do not fit the schema of topic {topic}; record {index}: {why}",
                 verdict.refused,
             )
 
-    async def _values(self, batch: Batch, address: str) -> list[bytes | None]:
+    async def _values(self, topic: str, batch: Batch, address: str) -> list[bytes | None]:
         try:
             if batch.records <= INLINE_RECORDS:
                 self._inline += batch.records
@@ -167,7 +165,7 @@ class SchemaGate:
         except UndecodableError as error:
             raise InvalidBatchError(
                 ErrorCode.invalid_record,
-                f"a topic with a gate accepts only records that the broker can decode: {error}",
+                f"the broker checks the values of topic {topic}, and cannot read the batch: {error}; correct the client or its compression",
             ) from error
 
     def _judge(self, gate: Gate, values: Iterable[bytes]) -> tuple[dict[bytes | None, str], list[bytes]]:
@@ -316,6 +314,14 @@ class SchemaGate:
         if topic not in self._named and len(self._named) < SERIES:
             self._named.add(topic)
         return topic if topic in self._named else ""
+
+
+def _without_schema(topic: str, why: str) -> str:
+    """Return why no value of a topic without a registry passes. A client may report it for each record alone."""
+    return (
+        f"the schema of topic {topic} cannot be used: {why}; ask the owner of its IcebergTopic to check the condition SpecValid and to correct"
+        " spec.schema, from which the operator writes the schema"
+    )
 
 
 def _number(value: bytes) -> int:

@@ -53,8 +53,9 @@ class HttpRegistries:
         client = self._clients.get(registry)
         if client is None:
             raise UnavailableError(
-                f"schema registry {registry} is not in the broker's configuration; add it to registries there, or change"
-                " firn.schema.registry of the topic"
+                f"schema registry {registry} is not in the broker's configuration; add it to registries of the profile, or change"
+                " spec.schema.registry of the IcebergTopic. Without the operator, add it to registries of the broker's settings, or change the"
+                " topic config firn.schema.registry"
             )
         return client
 

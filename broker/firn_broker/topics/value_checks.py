@@ -167,7 +167,7 @@ def _opened(text: str) -> _Opened | str:
     try:
         return _Opened(checks.check_of(schema), quick_check_of(schema))
     except InvalidSpecError as error:
-        return f"{error}; register or set a schema that a table can hold"
+        return f"{error}; register a schema that a table can hold, or ask the owner of the IcebergTopic to correct spec.schema"
 
 
 Asked = tuple[memoryview, Mapping[bytes, str]]

@@ -164,8 +164,15 @@ def test_a_text_of_the_topic_that_protoc_rejects_refuses_each_record() -> None:
     refusals = metrics.REFUSED_RECORDS.labels("orders")
     before = refusals._value.get()
     [answer] = run(answered(inline(schema), FakeSubjects(), values(b"\0", b"\0")))
-    start = "2 of 2 records have no valid schema in firn.schema.contract; record 0: protoc rejects the text"
-    assert answer.error_message.startswith(start)
+    why = "the schema of topic orders cannot be used: protoc rejects the text"
+    assert answer.error_message.startswith(
+        f"2 of 2 records cannot be checked by the schema of topic orders; record 0: {why}"
+    )
+    for message in (answer.error_message, *(each.batch_index_error_message for each in answer.record_errors)):
+        assert why in message
+        assert (
+            "ask the owner of its IcebergTopic to check the condition SpecValid and to correct spec.schema" in message
+        )
     assert refused(answer) == [0, 1]
     assert refusals._value.get() - before == 2
 

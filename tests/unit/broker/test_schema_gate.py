@@ -135,7 +135,7 @@ async def test_records_that_the_broker_cannot_decode_are_refused(asked: Asked, r
     for batch in (raw_batch(b"x" * 20, 2), raw_batch(b"x" * 20, 2, 4)):
         answer = await produce(asked, "orders", 0, batch)
         assert answer.error_code is ErrorCode.invalid_record
-        assert "only records that the broker can decode" in answer.error_message
+        assert "the broker checks the values of topic orders, and cannot read the batch" in answer.error_message
 
 
 @at_a_gate
