@@ -123,9 +123,14 @@ class Decoder:
         self._filter = Filter(job.filter, judged, renames) if job.filter else None
 
     def portions(self, records: Fetched) -> Iterator[Fetched]:
-        """Yield the records in portions whose rows take little memory. A large record is a portion of its own."""
+        """Yield the records in portions whose rows take little memory. A large record is a portion of its own.
+
+        Raises InvalidSpecError for an invalid schema of a record.
+        """
+        if isinstance(self._format, ByWriterSchema):
+            self._format.prepare(records)
         sizes, most = records.values.lengths() + self._format.row_bytes, self._format.most_bytes
-        of_keys = self._keys.shares(records.keys) if self._keys is not None else None
+        of_keys = self._keys.shares(records) if self._keys is not None else None
         if of_keys is not None:
             sizes, most = np.maximum(sizes / most, of_keys), 1
         for begin, end in arrays.portions(sizes, most):

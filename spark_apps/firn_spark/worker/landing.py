@@ -285,8 +285,9 @@ class _Topic:
         if self._outcome is not None:
             return
         if self._needed is None:
-            for portion in self._decoder.portions(records):
-                self._add(portion)
+            with self._alone():
+                for portion in self._decoder.portions(records):
+                    self._add(portion)
         if self._needed is not None:
             with self._alone():
                 for reader, missing in self._decoder.missing(records).items():

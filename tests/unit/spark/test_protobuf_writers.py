@@ -122,4 +122,4 @@ def test_a_writer_without_the_message_of_the_table_is_an_error() -> None:
     with pytest.raises(
         InvalidSpecError, match=r"the text has no message shop\.Ordr; set schema\.message to shop\.Order"
     ):
-        open_format(schema(("id", "long"), message="shop.Ordr"), {1: writer(FIRST)})
+        decoded(schema(("id", "long"), message="shop.Ordr"), value(1, b"\0"))

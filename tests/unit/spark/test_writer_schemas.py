@@ -10,8 +10,9 @@ import pytest
 
 from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
+from firn.model.jobs import Column, KeySchema, RecordSchema, Subject, WriterSchema
 from firn_spark.worker.decoding import Decoder, Known
+from firn_spark.worker.fetched import Fetched
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
@@ -132,8 +133,9 @@ def test_types_of_references_are_known() -> None:
 
 
 def test_a_writer_without_its_references_is_an_error() -> None:
+    opened = open_format(schema(("price", "long")), {1: writer([{"name": "price", "type": "shop.Money"}])})
     with pytest.raises(InvalidSpecError, match=r"shop\.Money"):
-        open_format(schema(("price", "long")), {1: writer([{"name": "price", "type": "shop.Money"}])})
+        opened.decode(fetched([b"\0\0\0\0\1\x06"]))
 
 
 NOTHING = {"type": "record", "name": "Empty", "fields": []}
@@ -163,3 +165,48 @@ def test_a_topic_whose_schema_cannot_be_opened_fails_alone(tmp_path: Any) -> Non
     plan = LandingPlan({"t": TopicLanding(job, tables.table_of(job, tmp_path), writer_schemas=broken)}, ingested_at=0)
     result = tables.results(land(iter([records.batch([value(1, NARROW, a=4)])]), plan))["t"]
     assert list(result) == ["error"]
+
+
+@pytest.mark.parametrize("id_in", ["Payload", "Header"])
+def test_a_task_opens_only_the_schemas_that_its_records_name(tmp_path: Any, id_in: Any) -> None:
+    named = Subject(registry="main", name="s", id_in=id_in)
+    job = records.job().model_copy(
+        update={"record_schema": schema(("a", "long")).model_copy(update={"subject": named})}
+    )
+    broken: WriterSchemas = {1: writer(NARROW), 2: WriterSchema(text="{"), 9: GONE}
+
+    def landed(*numbers: int) -> list[str]:
+        table = TopicLanding(job, tables.table_of(job, tmp_path), writer_schemas=broken)
+        batches = [records.batch([value(number, NARROW, a=4)]) for number in numbers]
+        return sorted(tables.results(land(iter(batches), LandingPlan({"t": table}, ingested_at=0)))["t"])
+
+    assert landed(1, 1) == ["data", "stats"]
+    assert landed(1, 2, 9) == ["error"]
+
+
+@pytest.mark.parametrize("id_in", ["Payload", "Header", "None"])
+@pytest.mark.parametrize("of_key", [False, True])
+def test_portions_count_the_schemas_that_records_name(id_in: Any, of_key: bool) -> None:
+    inner = record([{"name": f"f{n}", "type": "long"} for n in range(1000)]) | {"name": "W"}
+    known: WriterSchemas = {1: writer(NARROW), 5: writer([{"name": "other", "type": ["null", inner]}])}
+    named = Subject(registry="main", name="s", id_in=id_in)
+    made = schema(("a", "int")).model_copy(update={"subject": named, "schema_id": 5 if id_in == "None" else None})
+    wide = {"key" if of_key else "value": {"Payload": b"\0\0\0\0\5\0"}.get(id_in, b"\0")}
+    header = [{"key": f"__{'key' if of_key else 'value'}_schema_id", "value": b"\0\0\0\0\5"}]
+    values = records.batch(
+        [wide.get("value", b"{}")] * 20_000,
+        key=[wide.get("key")] * 20_000,
+        headers=[header if id_in == "Header" else None] * 20_000,
+    )
+    job = records.job(("x", "int"))
+    if of_key:
+        key = KeySchema(columns="Flat", fields=made.fields, decoding=made)
+        job = job.model_copy(update={"record_schema": job.record_schema.model_copy(update={"key": key})})
+    else:
+        job = job.model_copy(update={"record_schema": made})
+    decoder = Decoder(job, ingested_at=0, known=Known(known, known))
+    portions = list(decoder.portions(Fetched.from_arrow("t", values)))
+    assert sum(map(len, portions)) == 20_000
+    assert max(map(len, portions)) < 10_000
+    narrow = fetched([value(1, NARROW, a=1)] * 20_000)
+    assert of_key or id_in == "None" or len([*Decoder(job, ingested_at=0, known=Known(known)).portions(narrow)]) == 1

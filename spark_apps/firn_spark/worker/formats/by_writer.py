@@ -56,40 +56,36 @@ class ByWriterSchema:
         open_one: Callable[[RecordSchema], Format],
         header: str = header_ids.VALUE,
     ) -> None:
-        """Set up the formats of all schemas. ``open_one`` sets up the format of one. ``header`` may have the id of a value.
-
-        Raises InvalidSpecError.
-        """
+        """Decode with the formats that ``open_one`` sets up, each at its first use. ``header`` may have the id of a value."""
         assert schema.subject is not None
         self._id_in, self._header = schema.subject.id_in, header
         if self._id_in == "None":
             schema = schema.model_copy(update={"framing": "None"})
         self._schema, self._known = schema, writer_schemas
         self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
+        self._open_one = open_one
         self._formats: dict[int, Format] = {}
-        self._refusals: dict[int, Refusal] = {}
-        for number, writer in writer_schemas.items():
-            if isinstance(number, str) or isinstance(writer, int):
-                continue
-            if isinstance(writer, Refusal):
-                self._refusals[number] = writer
-                continue
-            part = _to_open(schema, number, writer)
-            one = open_one(part)
-            self._formats[number] = one if part.fields == schema.fields else _WithoutFields(schema, part, one)
+        """The formats in use. A topic can have hundreds of schemas, and each format takes milliseconds."""
+        self._readable = sum(isinstance(writer, WriterSchema) for writer in writer_schemas.values())
+
+    def prepare(self, records: Fetched) -> None:
+        """Set up the formats of the schemas that records name, so that `most_bytes` and `row_bytes` count them. Raises InvalidSpecError."""
+        if len(self._formats) < self._readable:
+            for number in self._named(records):
+                self._format_of(number)
 
     @property
     def most_bytes(self) -> int:
-        """Implement `Format.most_bytes`: the smallest value of all formats."""
+        """Implement `Format.most_bytes`: the smallest value of all formats in use."""
         return min((each.most_bytes for each in self._formats.values()), default=UNBOUNDED)
 
     @property
     def row_bytes(self) -> int:
-        """Implement `Format.row_bytes`: the most of all writers."""
+        """Implement `Format.row_bytes`: the most of all formats in use."""
         return max((each.row_bytes for each in self._formats.values()), default=0)
 
     def decode(self, records: Fetched) -> Columns:
-        """Implement `Format.decode`. Raises SchemasNeededError."""
+        """Implement `Format.decode`. Raises SchemasNeededError, and InvalidSpecError for an invalid schema of a record."""
         records, ids, bad, missing = self._identified(records)
         found = np.unique(ids).tolist()
         missing += self._unknown(found)
@@ -118,8 +114,25 @@ class ByWriterSchema:
         return missing + self._unknown(np.unique(ids).tolist())
 
     def _unknown(self, ids: list[int]) -> list[Reference]:
-        known = self._formats.keys() | self._refusals.keys()
-        return [number for number in ids if number >= 0 and number not in known]
+        return [number for number in ids if number >= 0 and number not in self._known]
+
+    def _format_of(self, number: int) -> Format | None:
+        """Return the format of the values with an id, None if they cannot be read. Raises InvalidSpecError."""
+        writer = self._known.get(number)
+        if number not in self._formats and isinstance(writer, WriterSchema):
+            part = _to_open(self._schema, number, writer)
+            one = self._open_one(part)
+            whole = part.fields == self._schema.fields
+            self._formats[number] = one if whole else _WithoutFields(self._schema, part, one)
+        return self._formats.get(number)
+
+    def _named(self, records: Fetched) -> set[int]:
+        """Return the ids that records name."""
+        if self._id_in == "None":
+            assert self._schema.schema_id is not None
+            return {self._schema.schema_id}
+        in_header = self._id_in == "Header"
+        return header_ids.named(records, self._header, self._schema.format, self._known, in_header=in_header)
 
     def _identified(self, records: Fetched) -> tuple[Fetched, Numbers, dict[int, BadRecordError], list[Reference]]:
         """Return the records with their ids before the values, the ids (-1 without one), the records whose header is wrong, and the
@@ -134,13 +147,13 @@ class ByWriterSchema:
         """Return lists of ids whose values are decoded together, because they have the same format."""
         groups: dict[int, list[int]] = {}
         for number in ids:
-            one = self._formats.get(number)
+            one = self._format_of(number)
             groups.setdefault(number if one is None else -2 - id(one), []).append(number)
         return list(groups.values())
 
     def _decode(self, records: Fetched, places: Numbers, number: int) -> Columns:
         """Decode the values with one id, or those without an id (-1)."""
-        one = self._formats.get(number)
+        one = self._format_of(number)
         if one is not None:
             return one.decode(records if len(places) == len(records) else records.select(places))
         errors = {
@@ -151,6 +164,7 @@ class ByWriterSchema:
         return Columns([pa.nulls(len(places), kind) for kind in self._types], errors)
 
     def _unreadable(self, number: int, size: int) -> BadRecordError:
-        if number >= 0:
-            return BadRecordError(self._refusals[number].code, Stage.DECODE, self._refusals[number].detail)
+        refusal = self._known.get(number)
+        if isinstance(refusal, Refusal):
+            return BadRecordError(refusal.code, Stage.DECODE, refusal.detail)
         return header_ids.unidentified(self._header, size, in_header=self._id_in == "Header")

@@ -17,7 +17,7 @@ from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.decoders.protobuf import Bytes, skip_indexes
 from firn.model.jobs import SchemaFormat
 from firn_spark.worker.fetched import Fetched, Numbers, Places
-from firn_spark.worker.formats.framing import schema_ids
+from firn_spark.worker.formats.framing import BYTES, schema_ids
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
 VALUE, KEY = "__value_schema_id", "__key_schema_id"
@@ -44,6 +44,18 @@ def identified(
     ids = schema_ids(records.values)
     ids[list(bad)] = -1
     return records, ids, bad, missing
+
+
+def named(records: Fetched, header: str, form: SchemaFormat, known: WriterSchemas, *, in_header: bool) -> set[int]:
+    """Return the ids of `identified`, and possibly more, without a copy of the values."""
+    ids = schema_ids(records.values)
+    if not in_header:
+        return set(np.unique(ids).tolist())
+    contents = records.headers.last(header)
+    ids = ids[contents.is_null().to_numpy(zero_copy_only=False)]
+    prefixes = (_prefix(each, header, form, known) for each in contents.unique().to_pylist() if each is not None)
+    of_headers = {int.from_bytes(each[1:BYTES]) for each in prefixes if isinstance(each, bytes) and each != _NO_ID}
+    return of_headers | set(np.unique(ids).tolist())
 
 
 def unidentified(header: str, size: int, *, in_header: bool) -> BadRecordError:

@@ -8,7 +8,7 @@ from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import KeySchema
 from firn.tables import rows
 from firn_spark.worker import arrow_types
-from firn_spark.worker.fetched import Fetched, Numbers, Places
+from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats import header_ids
 from firn_spark.worker.formats.by_writer import ByWriterSchema
 from firn_spark.worker.formats.format import UNBOUNDED
@@ -31,11 +31,16 @@ class KeyColumns:
         if key.columns != "Binary":
             self._format = open_format(key.record_schema, writer_schemas, header_ids.KEY)
 
-    def shares(self, keys: Places) -> Numbers | None:
-        """Return the part of the bytes that one call of `decode` may take, for each key; None if all keys fit."""
+    def shares(self, records: Fetched) -> Numbers | None:
+        """Return the part of the bytes that one call of `decode` may take, for each key; None if all keys fit.
+
+        Raises InvalidSpecError for an invalid schema of a key.
+        """
+        if isinstance(self._format, ByWriterSchema):
+            self._format.prepare(_as_values(records))
         if self._format is None or self._format.most_bytes == UNBOUNDED:
             return None
-        found: Numbers = (keys.lengths() + self._format.row_bytes) / self._format.most_bytes
+        found: Numbers = (records.keys.lengths() + self._format.row_bytes) / self._format.most_bytes
         return found
 
     def missing(self, records: Fetched) -> list[Reference]:

@@ -52,7 +52,8 @@ def _cached_format(schema: RecordSchema) -> Format:
 def open_format(schema: RecordSchema, writer_schemas: WriterSchemas, header: str = header_ids.VALUE) -> Format:
     """Set up the format that ``schema`` names. ``writer_schemas`` are the known schemas of its registry.
 
-    ``header`` is the one that may have the id of a value's schema. Raises InvalidSpecError for a column type that does not exist.
+    ``header`` is the one that may have the id of a value's schema. Raises InvalidSpecError for a column type that does not exist, and
+    for an invalid schema of a topic without a registry.
     """
     if schema.subject is not None:
         return ByWriterSchema(schema, writer_schemas, _cached_format, header)
