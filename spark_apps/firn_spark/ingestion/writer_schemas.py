@@ -32,7 +32,7 @@ from firn_spark.schemas.registries import Registries, schema_of_contract, with_d
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
 MOST_OF_TOPIC = 64
-"""Schemas of a topic that the driver keeps from one preparation to the next. If a task needs another one, the driver adds it
+"""Schemas of a topic that the driver keeps in a preparation that no round needs. If a task needs another one, the driver adds it
 and repeats the round."""
 
 
@@ -50,11 +50,10 @@ def _learn(schema: RecordSchema, writers: Writers, registries: Registries) -> No
         return
     if schema.subject.id_in == "None":
         writers.clear()  # Only the schema of the contract reads values.
-    writers.schemas |= schema_of_contract(schema)
     if not writers.needed:
         # A round that waits for schemas may need more of them than that.
-        for reference in list(writers.schemas)[:-MOST_OF_TOPIC]:
-            del writers.schemas[reference]
+        writers.keep_newest(MOST_OF_TOPIC)
+    writers.schemas |= schema_of_contract(schema)
     pending, queue = None, sorted(writers.needed, key=str)
     while queue:
         reference = queue.pop(0)

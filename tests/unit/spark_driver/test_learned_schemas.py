@@ -25,7 +25,8 @@ from firn.schema_registry import Registered, RegistryAwayError, UnusableSchemaEr
 from firn.schemas.columns import columns_of
 from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
-from firn_spark.ingestion.topics.state import REFUSED_SECONDS
+from firn_spark.ingestion.topics import state
+from firn_spark.ingestion.topics.state import REFUSED_SECONDS, Writers
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import TableColumns, adapted, allowed, learn
 from firn_spark.schemas import registries as registries_module
@@ -370,6 +371,46 @@ def test_a_topic_keeps_the_schemas_that_it_learned_last(answers: Answers, monkey
     assert list(orders.reading.writers.schemas) == [4, 3, 2, 5], "a round may need more of them"
     learn(orders, asking)
     assert list(orders.reading.writers.schemas) == [3, 2, 5]
+
+
+def test_a_topic_whose_rounds_need_schemas_again_and_again_keeps_the_newest(
+    answers: Answers, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state, "MOST_SCHEMAS", 3)
+    asking, orders = registries(), topic(("id", "int"))
+    reading = orders.reading
+    for number in range(1, 8):
+        answers.add(number, id="int")
+        reading.need({number}, {number + 10})
+        learn(orders, asking)
+        reading.writers.known(clock.now)
+        reading.repeats = 0  # as a commit does
+    assert list(reading.writers.schemas) == [4, 5, 6, 7]
+    reading.need({1, 2}, set())
+    learn(orders, asking)
+    reading.need({3, 4}, set())
+    learn(orders, asking)
+    assert list(reading.writers.schemas) == [5, 6, 7, 1, 2, 3, 4], "the round has needed all of them"
+
+
+def test_a_forgotten_refusal_leaves_nothing_behind(clock: Clock) -> None:
+    writers = Writers(schemas={number: Refusal(Code.UNKNOWN_SCHEMA, "gone") for number in range(5)})
+    writers.known(clock.now)
+    writers.keep_newest(2)
+    assert list(writers.schemas) == list(writers.refused_at) == [3, 4]
+
+
+def test_the_schema_of_the_contract_stays(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writer_schemas, "MOST_OF_TOPIC", 2)
+    asking, orders = registries(), topic(("id", "int"))
+    schema = orders.job.record_schema.model_copy(update={"schema_id": 1, "text": text(id="int")})
+    orders.job = orders.job.model_copy(update={"record_schema": schema})
+    for number in (2, 3, 4):
+        answers.add(number, id="int")
+        orders.reading.writers.needed = {number}
+        learn(orders, asking)
+    learn(orders, asking)
+    assert set(orders.reading.writers.schemas) == {1, 3, 4}
 
 
 def test_columns_hold_the_values_of_all_schemas() -> None:

@@ -242,10 +242,8 @@ class Rounds:
     def _need_schemas(self, topic: Topic, result: TopicResult) -> None:
         """Let the next preparation request schemas. A topic whose rounds need further schemas each time backs off."""
         reading = topic.reading
-        reading.writers.needed |= result.schemas_needed
-        reading.key_writers.needed |= result.key_schemas_needed
+        reading.need(result.schemas_needed, result.key_schemas_needed)
         topic.route_schemas.need(result.route_schemas_needed)
-        reading.repeats += 1
         topic.prepared = False
         known = len(reading.writers.schemas) + len(reading.key_writers.schemas) + len(topic.route_schemas.known())
         if reading.repeats > MOST_REPEATS:

@@ -4,7 +4,7 @@ import datetime
 import math
 import random
 from collections import deque
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,6 +37,8 @@ NOT_READY_MOST = 5.0
 """Longest backoff of a topic that is not ready yet, because a dependency is starting."""
 REFUSED_SECONDS = 60.0
 """Seconds until the driver asks again for a schema that the registry did not have."""
+MOST_SCHEMAS = 1000
+"""Schemas of values, and of keys, that the driver keeps for a topic when a round needs others."""
 SEEN_MOST = 128
 RECENT_MOST = 1000
 """Number of newest records that count as recent."""
@@ -205,6 +207,12 @@ class Writers:
         }
         return known | self.incompatible
 
+    def keep_newest(self, most: int) -> None:
+        """Forget all but ``most`` schemas, the oldest first. If a task needs one of them, the driver requests it again."""
+        for reference in list(self.schemas)[:-most]:
+            del self.schemas[reference]
+            self.refused_at.pop(reference, None)
+
     def clear(self) -> None:
         """Forget all schemas, for example after a change of the subject."""
         self.schemas, self.incompatible = {}, {}
@@ -252,6 +260,16 @@ class Reading:
     older: Offsets | None = None
     """Ends of the log at the first preparation of a table without a commit. Records before them are older than the
     table."""
+
+    def need(self, of_values: Set[Reference], of_keys: Set[Reference]) -> None:
+        """Let the next preparation request the schemas that a round needs."""
+        if not self.repeats:
+            # The repeated round may need all schemas that it gets from now on.
+            self.writers.keep_newest(MOST_SCHEMAS)
+            self.key_writers.keep_newest(MOST_SCHEMAS)
+        self.writers.needed |= of_values
+        self.key_writers.needed |= of_keys
+        self.repeats += 1
 
     def measure(self, size: int, records: int) -> None:
         """Estimate the size of later records from ``records`` that have ``size`` bytes of keys and values."""
