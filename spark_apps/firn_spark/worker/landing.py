@@ -30,7 +30,7 @@ from firn.model.jobs import IngestJob
 from firn_spark.worker.data_files import DataFileWriter, TableSpec
 from firn_spark.worker.decoding import Decoded, Decoder, Known
 from firn_spark.worker.fetched import Fetched, Identities
-from firn_spark.worker.formats.format import Times
+from firn_spark.worker.formats.format import Times, add_times
 from firn_spark.worker.formats.writer_schemas import MOST_NEEDED, Readers, Reference, SchemasNeededError, WriterSchemas
 from firn_spark.worker.projections.routing import RouteValues
 from firn_spark.worker.quality.rules import FailedRule
@@ -322,8 +322,7 @@ class _Topic:
             stats["code"], stats["path"] = decoded.sample.code.value, decoded.sample.schema_path
         for code, count in decoded.codes.items():
             stats["codes"][code] = stats["codes"].get(code, 0) + count
-        for name, times in decoded.times.items():
-            stats["times"][name] = stats["times"][name].plus(times) if name in stats["times"] else times
+        add_times(stats["times"], decoded.times)
         for rule, failed in decoded.failed.items():
             stats["rules"][rule] = stats["rules"].get(rule, 0) + failed
         for partition, filtered in decoded.filtered.items():

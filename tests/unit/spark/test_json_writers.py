@@ -73,3 +73,11 @@ def test_a_field_of_one_schema_may_have_another_column() -> None:
         2: Code.UNKNOWN_SCHEMA,
         3: Code.WRONG_KIND,
     }
+
+
+def test_times_of_fields_with_several_columns_are_counted_together() -> None:
+    versions = (ColumnVersion(schema_id=2, field="a", column="a_v2"),)
+    both = schema(("a", "long"), ("a_v2", "string"), ("at", "timestamptz")).model_copy(update={"versions": versions})
+    values = [value(1 + n % 2, {"at": 1_700_000_000 + n}) for n in range(10)]
+    columns = open_format(both, WRITERS).decode(fetched(values))
+    assert (columns.times["at"].values, columns.times["at"].wrong) == (10, 10)

@@ -11,7 +11,7 @@ from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats import header_ids
-from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format
+from firn_spark.worker.formats.format import UNBOUNDED, Columns, Format, Times, add_times
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, SchemasNeededError, WriterSchemas
 
 
@@ -104,8 +104,9 @@ class ByWriterSchema:
             for place, kind in enumerate(self._types)
         ]
         errors = {int(places[at]): error for places, columns in decoded for at, error in columns.errors.items()}
-        # JSON has times, and one format.
-        times = next((columns.times for _, columns in decoded if columns.times), {})
+        times: dict[str, Times] = {}
+        for _, columns in decoded:
+            add_times(times, columns.times)
         return Columns(arrays, errors | bad, times, ids)
 
     def missing(self, records: Fetched) -> list[Reference]:

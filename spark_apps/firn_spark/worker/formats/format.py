@@ -33,6 +33,12 @@ class Times(NamedTuple):
         return Times(self.values + other.values, wrong, more.epoch, more.sample)
 
 
+def add_times(counted: dict[str, Times], more: Mapping[str, Times]) -> None:
+    """Add the times of further records to ``counted``, by field."""
+    for name, times in more.items():
+        counted[name] = counted[name].plus(times) if name in counted else times
+
+
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Arrays of the schema's columns, as long as the records they were decoded from, and the bad records by index.
