@@ -27,7 +27,9 @@ def answer(data: bytes) -> bytes:
 
 def serve(answer: Callable[[bytes], bytes], niceness: int = NICENESS) -> None:
     """Answer frames until standard input ends. ``niceness`` lowers the priority."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the broker ends this process
+    # The broker ends this process. A terminal or systemd sends these signals to all processes, and the broker still answers then.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     os.nice(niceness)
     while size := sys.stdin.buffer.read(4):
         answered = answer(sys.stdin.buffer.read(int.from_bytes(size, "big")))

@@ -72,6 +72,7 @@ class Checks:
         self._own_process = own_process
         self._turns = Turns(1, 1)
         self._process = CheckProcess("firn_broker.log.check_process")
+        self._stopped = False
 
     async def require(self, batch: Batch, address: str) -> None:
         """Check a batch of the client at ``address``. Raises InvalidBatchError, as `firn.records.keys.require` does."""
@@ -80,10 +81,11 @@ class Checks:
                 try:
                     return await self._ask(batch)
                 except (OSError, asyncio.IncompleteReadError) as error:
-                    log.warning(
-                        "the process that checks batches ended or is stuck; the next batch starts it again",
-                        error=repr(error),
-                    )
+                    if not self._stopped:
+                        log.warning(
+                            "the process that checks batches ended or is stuck; the next batch starts it again",
+                            error=repr(error),
+                        )
         await self._decoder.run(partial(keys.require, batch), address)
 
     async def _ask(self, batch: Batch) -> None:
@@ -92,5 +94,6 @@ class Checks:
             raise InvalidBatchError(ErrorCode(int.from_bytes(answered[:2], "big", signed=True)), answered[2:].decode())
 
     def close(self) -> None:
-        """End the process."""
+        """End the process, because the broker stops."""
+        self._stopped = True
         self._process.close()

@@ -228,6 +228,7 @@ class ValueChecks:
         self._lines: OrderedDict[str, deque[_Waiting]] = OrderedDict()
         """The batches that wait, by the address of their clients. The first address is the next one."""
         self._work: asyncio.Task[None] | None = None
+        self._stopped = False
 
     async def judge(self, batch: Batch, schemas: Mapping[bytes, ValueSchema], address: str) -> Verdict:
         """Return the verdict on a batch of the client at ``address``.
@@ -275,7 +276,7 @@ class ValueChecks:
                 _fail(together, error)
             finally:
                 # Without an answer, a client would wait for ever, also if the broker ends while they are decoded again.
-                _fail(together, _ended())
+                _fail(together, self._ended())
 
     def _next(self) -> list[_Waiting]:
         """Return the batches of the next frame: one of the next address, and small ones of others and of the same one."""
@@ -315,16 +316,27 @@ class ValueChecks:
         try:
             return _verdicts(await self._process.ask(*framed([each.asked for each in together], texts)))
         except (OSError, asyncio.IncompleteReadError) as error:
-            log.warning(
-                "the process that decodes values ended or is stuck; the next batch starts it again", error=repr(error)
-            )
-            raise _ended() from error
+            if not self._stopped:
+                log.warning(
+                    "the process that decodes values ended or is stuck; the next batch starts it again",
+                    error=repr(error),
+                )
+            raise self._ended() from error
+
+    def _ended(self) -> "_ProcessEndedError":
+        return _ProcessEndedError(
+            ErrorCode.kafka_storage_error,
+            "the broker stopped before it had checked the values of the batch: send the batch again"
+            if self._stopped
+            else "the process that decodes values ended: the next batch starts it again",
+        )
 
     def close(self) -> None:
-        """End the process. The clients of batches that wait send them again."""
+        """End the process, because the broker stops. The clients of batches that wait send them again."""
+        self._stopped = True
         if self._work is not None:
             self._work.cancel()
-        _fail([each for line in self._lines.values() for each in line], _ended())
+        _fail([each for line in self._lines.values() for each in line], self._ended())
         self._lines.clear()
         if self._process is not None:
             self._process.close()
@@ -332,12 +344,6 @@ class ValueChecks:
 
 class _ProcessEndedError(InvalidBatchError):
     """The process ended before it answered."""
-
-
-def _ended() -> _ProcessEndedError:
-    return _ProcessEndedError(
-        ErrorCode.kafka_storage_error, "the process that decodes values ended: the next batch starts it again"
-    )
 
 
 def _fail(waiting: Sequence[_Waiting], error: Exception) -> None:

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.records.record_batch import Batch, InvalidBatchError, parse
@@ -114,3 +115,14 @@ async def test_without_a_process_the_decoder_checks() -> None:
         with pytest.raises(InvalidBatchError):
             await checks.require(parsed(KEYLESS), ADDRESS)
         assert set(children()) <= before
+
+
+async def test_the_end_of_the_process_with_the_broker_is_no_failure(checks: Checks) -> None:
+    process = await process_of(checks)
+    os.kill(process, signal.SIGSTOP)
+    waiting = asyncio.create_task(checks.require(parsed(GOOD), ADDRESS))
+    await asyncio.sleep(0)
+    with structlog.testing.capture_logs() as logged:
+        checks.close()
+        await waiting
+    assert logged == []

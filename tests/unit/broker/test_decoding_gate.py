@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.decoders import checks as decoding
@@ -442,11 +443,24 @@ async def test_batches_that_wait_when_the_broker_ends_are_sent_again(checks: Val
     await asyncio.sleep(0)
     assert checks._work is not None
     assert not checks._work.done()
-    checks.close()
-    for each in waiting:
-        with pytest.raises(InvalidBatchError) as error:
-            await each
-        assert error.value.code is ErrorCode.kafka_storage_error
+    with structlog.testing.capture_logs() as logged:
+        checks.close()
+        for each in waiting:
+            with pytest.raises(InvalidBatchError, match="the broker stopped before") as error:
+                await each
+            assert error.value.code is ErrorCode.kafka_storage_error
+    assert logged == []
+
+
+async def test_the_process_outlives_a_signal_to_all_processes_of_the_broker(checks: ValueChecks) -> None:
+    await checks.judge(batch(DOUBTFUL), {ALL: SCHEMA}, "a")
+    [process] = _value_processes()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        os.kill(process, number)
+    with structlog.testing.capture_logs() as logged:
+        assert (await checks.judge(batch(BAD), {ALL: SCHEMA}, "a")).count == 1
+    assert logged == []
+    assert _value_processes() == [process]
 
 
 async def test_batches_that_are_decoded_again_when_the_broker_ends_are_sent_again(checks: ValueChecks) -> None:
