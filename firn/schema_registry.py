@@ -82,11 +82,20 @@ class UnusableSchemaError(InvalidSpecError):
     """The registry answers, but no process can use the schema. A schema never changes, so waiting does not help."""
 
 
+class MissingReferenceError(UnusableSchemaError):
+    """The registry has a schema, but not one that it refers to: it was deleted for ever, or a replica gets it later.
+
+    A registry accepts no schema before those that it refers to. So callers ask again some seconds later, and then count the
+    schema as unusable.
+    """
+
+
 class SchemaRegistry:
     """A registry of the operator's configuration. Threads may share it.
 
     Methods raise AccessDeniedError if the registry rejects the credentials. They raise UnavailableError
-    (RegistryUnreachable) if no usable answer arrives, and UnusableSchemaError (BadSchema) for a schema that is too large.
+    (RegistryUnreachable) if no usable answer arrives, and UnusableSchemaError (BadSchema) for a schema that is too large,
+    or MissingReferenceError.
     """
 
     def __init__(self, name: str, connection: RegistryConnection, secret: Callable[[str], str]) -> None:
@@ -181,8 +190,10 @@ class SchemaRegistry:
             # Also a version that was deleted since.
             referred = self._get(f"/subjects/{quote(subject, safe='')}/versions/{version}?deleted=true", deadline)
             if referred is None:
-                raise self._unusable(
-                    f"a schema refers to version {version} of subject {subject}, which does not exist; register it again"
+                raise MissingReferenceError(
+                    f"schema registry {self._name}: a schema refers to version {version} of subject {subject}, which the registry does not"
+                    " have; restore this version, or register a schema with a reference that exists",
+                    reason=Reason.BAD_SCHEMA,
                 )
             text = _text(referred, "schema")
             if text is None:

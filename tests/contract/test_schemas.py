@@ -10,7 +10,9 @@ import pytest
 
 from firn.model.clock import SystemClock
 from firn.model.conditions import Reason
-from firn.model.errors import InvalidSpecError, UnavailableError
+from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
+from firn.model.jobs import RegistryConnection, WriterSchema
+from firn.schema_registry import MissingReferenceError, Registered, SchemaRegistry
 from firn.schemas import descriptors
 from firn_controllers.ports import Schemas
 from firn_operator.adapters.schemas import RegistrySchemas
@@ -132,6 +134,30 @@ async def test_a_schema_is_kept_for_a_minute_and_a_missing_subject_for_five_seco
     found = await schemas.latest("main", subject)
     assert found is not None
     assert found.id == second
+
+
+async def test_a_missing_reference_is_an_outage_at_first_and_then_a_bad_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = FakeClock()
+    schemas = RegistrySchemas({"main": RegistryConnection(url="http://registry")}, clock)
+    found = Registered(7, "AVRO", WriterSchema(text=json.dumps(MONEY)))
+    missing = MissingReferenceError("schema registry main: a schema refers to version 3", reason=Reason.BAD_SCHEMA)
+    answers: Iterator[Registered | MissingReferenceError] = iter([missing, missing, found, missing])
+
+    def latest(_: object, subject: str) -> Registered:
+        answer = next(answers)
+        if isinstance(answer, Registered):
+            return answer
+        raise answer
+
+    monkeypatch.setattr(SchemaRegistry, "latest", latest)
+    for reason in (Reason.REGISTRY_UNREACHABLE, Reason.BAD_SCHEMA, None, Reason.REGISTRY_UNREACHABLE):
+        if reason is None:
+            assert await schemas.latest("main", "orders-value") == found
+        else:
+            with pytest.raises(FirnError, match="refers to version 3") as error:
+                await schemas.latest("main", "orders-value")
+            assert error.value.reason == reason
+        clock.advance(61)
 
 
 async def test_after_a_failure_no_subject_is_asked_for(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from firn.model.jobs import RecordSchema, SchemaFormat
 from firn.records.contents import UndecodableError
 from firn.records.record_batch import Batch, InvalidBatchError
 from firn.records.values import FRAMING, first_bytes
-from firn.schema_registry import ANSWER_SECONDS, TYPES, RegistryAwayError
+from firn.schema_registry import ANSWER_SECONDS, TYPES, MissingReferenceError, RegistryAwayError
 from firn_broker import metrics
 from firn_broker.log.decoder import Decoder
 from firn_broker.log.turns import Turns
@@ -41,9 +41,10 @@ LOOKUPS = 4
 HOLD_SECONDS = 2.0
 """Most seconds for which a produce request waits for the registry. Later requests of its connection wait, too."""
 LATE_SECONDS = 0.5
-"""Seconds between two answers after which a subject does not have an id. A registry may learn of a new schema with a delay."""
+"""Seconds between two answers after which a subject does not have an id, or a schema lacks a reference. A registry may learn of
+them with a delay."""
 AGAIN_SECONDS, RETRY_SECONDS = 10.0, 1.0
-"""Seconds for which the broker keeps that a subject does not have an id, and that a registry does not answer."""
+"""Seconds for which the broker keeps that a subject does not have an id or a reference, and that a registry does not answer."""
 MOST_LOOKUPS = 16
 """Most ids that a batch asks the registry for. The client sends a batch with more of them again."""
 MOST_PENDING, MOST_ABSENT = 1_000, 10_000
@@ -76,8 +77,8 @@ class SchemaGate:
         """For each gate, the first bytes of values that it accepts. A null value is a tombstone."""
         self._schemas: OrderedDict[_Id, ValueSchema | None] = OrderedDict()
         """Schemas of known ids by which values are decoded. None for one that is too large."""
-        self._absent: dict[_Id, float] = {}
-        """Ids that subjects do not have, and until when that is certain."""
+        self._absent: dict[_Id, tuple[float, str]] = {}
+        """Ids that subjects do not have, or that lack a reference: until when that is certain, and the reason."""
         self._unusable: dict[_Id, str] = {}
         """Ids whose values cannot be decoded, and why."""
         self._failures: dict[_Id | str, tuple[float, str]] = {}
@@ -181,11 +182,8 @@ class SchemaGate:
                 continue
             elif (gate, value) in self._unusable:
                 refused[value] = self._unusable[gate, value]
-            elif now < self._absent.get((gate, value), 0):
-                refused[value] = (
-                    f"schema registry {gate.registry} has no schema with id {_number(value)} in subject {gate.subject};"
-                    " register the schema there, or correct the serializer"
-                )
+            elif now < self._absent.get((gate, value), (0, ""))[0]:
+                refused[value] = self._absent[gate, value][1]
             else:
                 unknown.append(value)
         return refused, unknown
@@ -241,7 +239,10 @@ class SchemaGate:
                 await asyncio.sleep(LATE_SECONDS)
                 belongs = await self._belongs(id, address)
             if belongs and gate.decodes:
-                self._keep_schema(id, await self._schema_of(id, address))
+                self._keep_schema(id, await self._complete_schema_of(id, address))
+        except MissingReferenceError as error:
+            _keep(self._absent, id, (time() + AGAIN_SECONDS, str(error)))
+            return
         except InvalidSpecError as error:
             _keep(self._unusable, id, str(error))
             return
@@ -265,7 +266,11 @@ class SchemaGate:
             self._known[gate].add(value)
             self._absent.pop(id, None)
         else:
-            _keep(self._absent, id, time() + AGAIN_SECONDS)
+            why = (
+                f"schema registry {gate.registry} has no schema with id {_number(value)} in subject {gate.subject};"
+                " register the schema there, or correct the serializer"
+            )
+            _keep(self._absent, id, (time() + AGAIN_SECONDS, why))
 
     async def _belongs(self, id: _Id, address: str) -> bool:
         """Ask the registry whether the subject has an id."""
@@ -274,6 +279,14 @@ class SchemaGate:
             subjects = await self._registries.subjects(gate.registry, _number(value))
         metrics.GATE_LOOKUPS.labels("found" if gate.subject in subjects else "absent").inc()
         return gate.subject in subjects
+
+    async def _complete_schema_of(self, id: _Id, address: str) -> RecordSchema:
+        """Return `_schema_of`. Ask again if a reference is missing, because a registry may have it late."""
+        try:
+            return await self._schema_of(id, address)
+        except MissingReferenceError:
+            await asyncio.sleep(LATE_SECONDS)
+            return await self._schema_of(id, address)
 
     async def _schema_of(self, id: _Id, address: str) -> RecordSchema:
         """Return the schema of values. Raises InvalidSpecError if it is not one by which values can be decoded."""

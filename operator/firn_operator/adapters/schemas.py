@@ -9,7 +9,7 @@ from firn.model.clock import Clock
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, NotReadyError, UnavailableError
 from firn.model.jobs import RegistryConnection
-from firn.schema_registry import Registered, RegistryAwayError, SchemaRegistry
+from firn.schema_registry import MissingReferenceError, Registered, RegistryAwayError, SchemaRegistry
 from firn_operator.adapters import secret_files
 
 KEPT_SECONDS, RETRY_SECONDS = 60.0, 5.0
@@ -42,6 +42,8 @@ class RegistrySchemas:
         self._clock = clock
         self._answers: dict[tuple[str, str], tuple[float, Registered | FirnError | None]] = {}
         self._failures: dict[str, tuple[float, FirnError]] = {}
+        self._incomplete: set[tuple[str, str]] = set()
+        """Subjects whose latest schema lacked a reference at the last request."""
 
     def close(self) -> None:
         """Start no more requests."""
@@ -93,10 +95,26 @@ class RegistrySchemas:
         except FirnError as error:
             answer = error
         now = self._clock.monotonic()
+        answer = self._settled((registry, subject), answer)
         if len(self._answers) >= MOST_ANSWERS:
             self._answers = {known: kept for known, kept in self._answers.items() if now < kept[0]}
         kept = KEPT_SECONDS if isinstance(answer, Registered) else RETRY_SECONDS
         self._answers[registry, subject] = now + kept, answer
+        return answer
+
+    def _settled(self, place: tuple[str, str], answer: Registered | FirnError | None) -> Registered | FirnError | None:
+        """Return an answer, or UnavailableError if the reference of a schema is missing for the first time.
+
+        A replica of a registry may get it late.
+        """
+        if not isinstance(answer, MissingReferenceError):
+            self._incomplete.discard(place)
+        elif place not in self._incomplete:
+            self._incomplete.add(place)
+            return UnavailableError(
+                f"{answer}; the operator asks again, because the registry may get it late",
+                reason=Reason.REGISTRY_UNREACHABLE,
+            )
         return answer
 
     async def descriptors(self, text: str, references: Mapping[str, str]) -> bytes:

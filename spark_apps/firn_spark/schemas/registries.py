@@ -19,7 +19,15 @@ from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Contract, RecordSchema, RegistryConnection, SchemaFormat, WriterSchema
-from firn.schema_registry import MOST_ID, TYPES, RegistryAwayError, SchemaRegistry, UnusableSchemaError, of_others
+from firn.schema_registry import (
+    MOST_ID,
+    TYPES,
+    MissingReferenceError,
+    RegistryAwayError,
+    SchemaRegistry,
+    UnusableSchemaError,
+    of_others,
+)
 from firn_spark.credentials import read_secret
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 
@@ -64,8 +72,9 @@ class Registries:
         self._known: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
         self._ids: OrderedDict[tuple[str, str], int] = OrderedDict()
         """The ids of GUIDs."""
-        self._missing: OrderedDict[tuple[str, Reference, str], float] = OrderedDict()
-        """When a registry first answered that it does not have a schema, or not under a subject (monotonic seconds)."""
+        self._missing: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """When a registry first answered that it does not have a schema, not under a subject, or not its references (monotonic
+        seconds)."""
         self._failures: dict[str, tuple[float, FirnError]] = {}
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
@@ -95,7 +104,7 @@ class Registries:
             subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
             foreign = of_others(registry, number, subjects, subject)
             if foreign is not None:
-                self._check_again(registry, number, subject)
+                self._check_again(registry, f"schema {number} under subject {subject}")
                 return Refusal(Code.UNKNOWN_SCHEMA, foreign)
         if isinstance(found, _Kept) and subject and subject not in found.subjects:
             found = found.model_copy(update={"subjects": found.subjects | {subject}})
@@ -125,7 +134,7 @@ class Registries:
         kept = _read(self._file(registry, guid))
         number = int(kept) if kept.isdecimal() else self._request(registry, lambda client: client.id_of(guid))
         if number is None:
-            self._check_again(registry, guid)
+            self._check_again(registry, f"schema {guid}")
             return missing_schema(registry, guid)
         _write(self._file(registry, guid), str(number))
         with self._lock:
@@ -165,9 +174,11 @@ class Registries:
         try:
             answer = self._request(registry, lambda client: client.by_id(number))
         except UnusableSchemaError as error:
+            if isinstance(error, MissingReferenceError):
+                self._check_again(registry, f"all references of schema {number}")
             return Refusal(Code.INCOMPATIBLE_SCHEMA, f"schema {number} cannot be used: {error}")
         if answer is None:
-            self._check_again(registry, number)
+            self._check_again(registry, f"schema {number}")
             return missing_schema(registry, number)
         writer = answer.schema
         if answer.kind == TYPES[SchemaFormat.PROTOBUF]:
@@ -182,17 +193,16 @@ class Registries:
         except InvalidSpecError:
             return writer
 
-    def _check_again(self, registry: str, number: Reference, subject: str = "") -> None:
-        """Raise NotReadyError for a schema that is missing, or missing under a subject, unless it was missing some seconds ago."""
+    def _check_again(self, registry: str, wanted: str) -> None:
+        """Raise NotReadyError for a schema or a reference that is missing, unless it was missing some seconds ago."""
         now = time.monotonic()
         with self._lock:
-            first = self._missing.setdefault((registry, number, subject), now)
+            first = self._missing.setdefault((registry, wanted), now)
             while len(self._missing) > MOST_MISSING:
                 self._missing.popitem(last=False)
         if now - first < self._missing_seconds:
-            place = f"schema {number} under subject {subject}" if subject else f"schema {number}"
             raise NotReadyError(
-                f"schema registry {registry} does not have {place}, which a record names; the driver asks again, because the"
+                f"schema registry {registry} does not have {wanted}, which a record names; the driver asks again, because the"
                 " schema may be new"
             )
 

@@ -19,7 +19,7 @@ from firn.decoders import checks as decoding
 from firn.decoders.checks import packed
 from firn.model.jobs import Column, RecordSchema, WriterSchema
 from firn.records.record_batch import InvalidBatchError, parse
-from firn.schema_registry import Registered, RegistryAwayError, UnusableSchemaError
+from firn.schema_registry import MissingReferenceError, Registered, RegistryAwayError, UnusableSchemaError
 from firn_broker import metrics
 from firn_broker.log.decoder import Decoder
 from firn_broker.topics import gate, quick_values, value_checks
@@ -158,6 +158,38 @@ def test_a_schema_that_is_too_large_is_no_outage() -> None:
     [answer] = run(answered(by_registry(), registry, values(framed(7, b"\0"))))
     assert answer.error_code is ErrorCode.invalid_record
     assert "an answer has more than 8 MiB" in answer.error_message
+
+
+def test_a_schema_whose_reference_is_missing_is_refused_for_ten_seconds() -> None:
+    async def scenario() -> None:
+        registry = with_schemas(AVRO=json.dumps(AVRO))
+        registry.unusable = MissingReferenceError("schema registry main: a schema refers to version 3 of subject money")
+        async with broker(registries=registry) as asked:
+            await create(asked, "orders", 1, **by_registry())
+            for _ in range(2):
+                answer = await produce(asked, "orders", 0, values(framed(7, b"\x02")))
+                assert answer.error_code is ErrorCode.invalid_record
+                assert "record 0: schema registry main: a schema refers to version 3" in answer.error_message
+            assert registry.asked == [7] * 3, "its subjects, and twice the schema"
+            registry.unusable = None
+            await asyncio.sleep(gate.AGAIN_SECONDS + 0.1)
+            assert not (await produce(asked, "orders", 0, values(framed(7, b"\x02")))).error_code
+
+    run(scenario())
+
+
+def test_a_reference_may_come_late() -> None:
+    async def scenario() -> None:
+        registry = with_schemas(AVRO=json.dumps(AVRO))
+        registry.unusable = MissingReferenceError("schema registry main: a schema refers to version 3 of subject money")
+        async with broker(registries=registry) as asked:
+            await create(asked, "orders", 1, **by_registry())
+            waiting = asyncio.create_task(produce(asked, "orders", 0, values(framed(7, b"\x02"))))
+            await asyncio.sleep(gate.LATE_SECONDS / 2)
+            registry.unusable = None
+            assert not (await waiting).error_code
+
+    run(scenario())
 
 
 def test_a_text_of_the_topic_that_protoc_rejects_refuses_each_record() -> None:

@@ -18,7 +18,7 @@ from firn import schema_registry
 from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import RegistryConnection, WriterSchema
-from firn.schema_registry import Registered, SchemaRegistry, UnusableSchemaError
+from firn.schema_registry import MissingReferenceError, Registered, SchemaRegistry, UnusableSchemaError
 from tests.servers.kafka import certificates
 
 Answer = tuple[int, dict[str, str], bytes]
@@ -250,6 +250,19 @@ def test_references_come_before_the_schemas_that_use_them(server: Server) -> Non
     assert found is not None
     assert found.schema.references == ("money", "address", "customer")
     assert server.requests == 4
+
+
+@pytest.mark.parametrize("code", [40401, 40402])
+def test_a_reference_that_the_registry_does_not_have_is_no_outage(server: Server, code: int) -> None:
+    reference = {"name": "Money", "subject": "money", "version": 3}
+    server.answer_with("/schemas/ids/1", {"schema": "order", "references": [reference]})
+    server.answer_with("/subjects/money/versions/3?deleted=true", {"error_code": code, "message": "not found"}, 404)
+    with pytest.raises(
+        MissingReferenceError, match="refers to version 3 of subject money, which the registry does not"
+    ) as error:
+        client(server.url).by_id(1)
+    assert error.value.reason == Reason.BAD_SCHEMA
+    assert isinstance(error.value, UnusableSchemaError)
 
 
 def test_a_circle_of_references_ends(server: Server) -> None:

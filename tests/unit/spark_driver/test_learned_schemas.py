@@ -21,7 +21,7 @@ from firn.model.jobs import (
     Subject,
     WriterSchema,
 )
-from firn.schema_registry import Registered, RegistryAwayError, UnusableSchemaError
+from firn.schema_registry import MissingReferenceError, Registered, RegistryAwayError, UnusableSchemaError
 from firn.schemas.columns import columns_of
 from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
@@ -118,6 +118,8 @@ def wanted(registry: str = "main", **changes: Any) -> RecordSchema:
 
 
 PROTOBUF = wanted(format="Protobuf")
+WITHOUT_SUBJECT = wanted(subject=Subject(registry="main", name=""))
+"""A schema may belong to any subject."""
 
 
 def topic(*columns: tuple[str, str], **changes: Any) -> Topic:
@@ -223,6 +225,21 @@ def test_a_schema_that_stays_missing_is_refused_and_asked_for_again(answers: Ans
     assert found.code is Code.UNKNOWN_SCHEMA
     answers.add(9, id="int")
     assert asking.schema(wanted(), 9) == WriterSchema(text=text(id="int"))
+
+
+def test_a_schema_whose_reference_stays_missing_cannot_be_used(answers: Answers, clock: Clock) -> None:
+    asking = registries()
+    answers.problem = MissingReferenceError("schema registry main: a schema refers to version 3 of subject money")
+    with pytest.raises(NotReadyError, match="does not have all references of schema 9, which a record names"):
+        asking.schema(WITHOUT_SUBJECT, 9)
+    clock.now += registries_module.MISSING_SECONDS
+    assert asking.schema(WITHOUT_SUBJECT, 9) == Refusal(
+        Code.INCOMPATIBLE_SCHEMA,
+        "schema 9 cannot be used: schema registry main: a schema refers to version 3 of subject money",
+    )
+    answers.problem = None
+    answers.add(9, id="int")
+    assert asking.schema(WITHOUT_SUBJECT, 9) == WriterSchema(text=text(id="int"))
 
 
 def test_a_text_is_compiled_once_with_its_imports(answers: Answers, tmp_path: Path) -> None:
