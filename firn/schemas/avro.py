@@ -140,23 +140,41 @@ _Named = FixedBytes | DecimalBytes | Enum | Record
 def parse(text: str, references: Iterable[str] = (), *, nanoseconds: bool = False) -> Record:
     """Parse the schema of record values or keys. Raises InvalidSpecError (BadSchema) with cause and place.
 
-    A text or a number is a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
+    A value that `_is_single` is a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
     types the schema uses. ``nanoseconds``: times in nanoseconds are no longs.
     """
     parser = _Parser(nanoseconds)
     for reference in references:
         parser.node(_document(reference), "", "", 1)
     parsed = parser.node(_document(text), "", "", 1)
-    # Serializers of Confluent write bytes without their length, if they are the whole schema.
-    if isinstance(parsed, Scalar) and parsed.kind not in ("null", "bytes"):
+    if _is_single(parsed):
         parsed = Record("", (Field(WHOLE, parsed),))
     if not isinstance(parsed, Record):
         raise _bad_schema(
-            "the schema has to be a record, a text or a number, because its fields become columns; use raw, or key.columns: Binary, for bytes"
+            "the schema has to be a record or one value (a text, number, enum or fixed, or a union of it and null), because its parts become"
+            " columns; use raw, or key.columns: Binary, for bytes"
         )
     if not columns(parsed):
         raise _bad_schema("the record has no field that can become a column; add a field with a type other than null")
     return parsed
+
+
+def _is_single(node: Node) -> bool:
+    """Return whether a schema is one value that becomes a column, such as a text.
+
+    Bytes are not: if they are the whole schema, serializers of Confluent write them without their length.
+    """
+    match node:
+        case Scalar(kind):
+            return kind not in ("null", "bytes")
+        case DecimalBytes(size=size):
+            return size > 0
+        case FixedBytes() | Enum():
+            return True
+        case Union(branches):
+            others = [branch for branch in branches if branch != Scalar("null")]
+            return len(others) == 1 and _is_single(others[0])
+    return False
 
 
 def full_name(text: str) -> str:

@@ -113,9 +113,22 @@ def test_a_thousand_fields_are_a_thousand_columns() -> None:
 
 @pytest.mark.parametrize(
     ("declared", "kind"),
-    [('"string"', "string"), ('"long"', "long"), ({"type": "long", "logicalType": "timestamp-millis"}, "timestamptz")],
+    [
+        ('"string"', "string"),
+        ('"long"', "long"),
+        ({"type": "long", "logicalType": "timestamp-millis"}, "timestamptz"),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, "string"),
+        ({"type": "fixed", "name": "F", "size": 4}, "fixed[4]"),
+        ({"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"}, "uuid"),
+        (
+            {"type": "fixed", "name": "F", "size": 4, "logicalType": "decimal", "precision": 9, "scale": 2},
+            "decimal(9, 2)",
+        ),
+        (["null", "string"], "string"),
+        ([{"type": "enum", "name": "E", "symbols": ["A"]}, "null"], "string"),
+    ],
 )
-def test_a_text_or_a_number_has_one_column(declared: Any, kind: str) -> None:
+def test_one_value_has_one_column(declared: Any, kind: str) -> None:
     text = declared if isinstance(declared, str) else json.dumps(declared)
     assert [(column.name, column.type) for column in avro.columns(avro.parse(text))] == [("value", kind)]
 
@@ -124,9 +137,16 @@ def test_a_text_or_a_number_has_one_column(declared: Any, kind: str) -> None:
     ("declared", "problem"),
     [
         ("{", "the schema is not JSON"),
-        ('"bytes"', "the schema has to be a record, a text or a number"),
-        ('"null"', "the schema has to be a record, a text or a number"),
-        (["null", "string"], "the schema has to be a record, a text or a number"),
+        ('"bytes"', "the schema has to be a record or one value"),
+        (
+            {"type": "bytes", "logicalType": "decimal", "precision": 9},
+            "the schema has to be a record or one value",
+        ),
+        ('"null"', "the schema has to be a record or one value"),
+        (["null", "bytes"], "the schema has to be a record or one value"),
+        (["string", "int"], "the schema has to be a record or one value"),
+        (["null", record(field("a", "int"))], "the schema has to be a record or one value"),
+        ({"type": "array", "items": "int"}, "the schema has to be a record or one value"),
         ("3", "a type is a name, an object or a list, not 3"),
         ("[]", "a union has at least one branch"),
         (record(), "the record has no field that can become a column"),

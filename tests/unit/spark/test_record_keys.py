@@ -1,5 +1,7 @@
 """Keys become columns: bytes, a struct, or a column for each field of a JSON object."""
 
+import json
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -53,10 +55,28 @@ def test_a_null_key_without_required_fields_is_null() -> None:
 
 @pytest.mark.parametrize(
     ("kind", "encoded", "found"),
-    [("string", b"\x04ab", "ab"), ("long", b"\xc8\x01", 100), ("double", b"\x9a\x99\x99\x99\x99\x99\xf1\x3f", 1.1)],
+    [
+        ("string", b"\x04ab", "ab"),
+        ("long", b"\xc8\x01", 100),
+        ("double", b"\x9a\x99\x99\x99\x99\x99\xf1\x3f", 1.1),
+        ({"type": "enum", "name": "E", "symbols": ["A", "B"]}, b"\x02", "B"),
+        ({"type": "fixed", "name": "F", "size": 2}, b"ab", b"ab"),
+        (
+            {"type": "fixed", "name": "F", "size": 16, "logicalType": "uuid"},
+            bytes(range(1, 17)),
+            bytes(range(1, 17)),
+        ),
+        (
+            {"type": "fixed", "name": "F", "size": 2, "logicalType": "decimal", "precision": 4, "scale": 2},
+            b"\x01\x02",
+            Decimal("2.58"),
+        ),
+        (["null", "string"], b"\x02\x04ab", "ab"),
+        (["null", "string"], b"\0", None),
+    ],
 )
-def test_a_key_that_is_one_text_or_number_is_a_column(kind: str, encoded: bytes, found: Any) -> None:
-    framed = RecordSchema(format="Avro", text=f'"{kind}"', framing="Registry")
+def test_a_key_that_is_one_value_is_a_column(kind: Any, encoded: bytes, found: Any) -> None:
+    framed = RecordSchema(format="Avro", text=json.dumps(kind), framing="Registry")
     key = KeySchema(columns="Flat", fields=columns_of(framed, "the key"), decoding=framed)
     decoded = decode(key, [b"\0\0\0\0\x07" + encoded, encoded, None])
     assert decoded.rows["key_value"].to_pylist() == [found, None]
