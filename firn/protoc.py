@@ -1,5 +1,6 @@
 """protoc, the compiler of .proto texts, as a process of its own. So a hostile text cannot stop the operator or a driver."""
 
+import base64
 import errno
 import functools
 import re
@@ -53,6 +54,9 @@ _LONGEST_NAME = 100
 _OF_NAMES = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST})
 """Errors of the file system for names that are too long, or that are also a folder of another name."""
 _ERROR = re.compile(r"\S+\.proto:(\d+:\d+:)? (?!warning: )")
+_SERIALIZED = "serialized.pb"
+_DAMAGED = f"{_SERIALIZED}: Unable to parse."
+"""The error of protoc for bytes that are no descriptors."""
 MOST_KEPT = 16
 """Texts whose results are kept, because topics may share a text."""
 
@@ -60,8 +64,9 @@ MOST_KEPT = 16
 def descriptors(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
     """Compile a .proto text into a serialized ``FileDescriptorSet``, with all files that the text imports.
 
-    ``references`` are further texts, each after the name of its import. Raises InvalidSpecError (BadSchema) with protoc's
-    first error, and NotReadyError if protoc does not end or names no error.
+    ``references`` are further texts, each after the name of its import. Each text may also be the base64 of a serialized
+    ``FileDescriptorProto``, as Confluent's serializer for Python registers it. Raises InvalidSpecError
+    (BadSchema) with protoc's first error, and NotReadyError if protoc does not end or names no error.
     """
     answer = _compiled(text, references)
     if isinstance(answer, InvalidSpecError):
@@ -71,40 +76,85 @@ def descriptors(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
 
 @functools.lru_cache(MOST_KEPT)
 def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | InvalidSpecError:
+    file = _FILE if all(name != _FILE for name, _ in references) else _OTHER_FILE
+    texts = {**dict(_KNOWN), **dict(references), file: text}
+    serialized = {name: found for name, each in texts.items() if (found := _serialized(each)) is not None}
     with tempfile.TemporaryDirectory(prefix="firn-protoc-") as directory:
-        folder, out = Path(directory, "in"), Path(directory, "out")
+        folder = Path(directory, "in")
         folder.mkdir()
-        file = _FILE if all(name != _FILE for name, _ in references) else _OTHER_FILE
-        for name, content in (*_KNOWN, *references, (file, text)):
-            problem = _write(folder, name, content)
+        for name, content in texts.items():
+            problem = None if name in serialized else _write(folder, name, content)
             if problem is not None:
                 return problem
-        command = [
-            *(sys.executable, "-P", "-c", _RUN, _MODULE, str(_MOST_MEMORY), str(MOST_BYTES), f"-I{folder}"),
-            *("--include_imports", f"--descriptor_set_out={out}", file),
-        ]
-        errors = Path(directory, "errors")
-        try:
-            with errors.open("wb") as output:
-                done = subprocess.run(
-                    command, stdout=output, stderr=output, cwd=directory, timeout=SECONDS, check=False
-                )
-        except subprocess.TimeoutExpired:
-            raise NotReadyError(
-                f"protoc did not compile the text within {SECONDS} seconds; Firn tries again. Give it more CPU, or make the text smaller"
-            ) from None
-        too_large = any(each.exists() and each.stat().st_size >= MOST_BYTES for each in (out, errors))
-        if too_large:
-            return _bad(f"the text has more than {MOST_BYTES >> 20} MiB of descriptors or errors; make it smaller")
-        if not done.returncode:
-            return out.read_bytes()
-        with errors.open("rb") as output:
-            error = _first_error(output.read(_MOST_ERRORS), folder)
-        if error is None:
-            raise NotReadyError(
-                f"protoc ended with the code {done.returncode}; Firn tries again. Give it more memory, or make the text smaller"
-            )
-        return _bad(f"protoc rejects the text: {error}")
+        options = [f"-I{folder}"]
+        if serialized:
+            path = Path(directory, _SERIALIZED)
+            path.write_bytes(b"".join(_in_set(name, content) for name, content in serialized.items()))
+            # protoc looks for an import in the folders first, and then in this set.
+            options.append(f"--descriptor_set_in={path}")
+        return _run(directory, folder, options, file)
+
+
+def _run(directory: str, folder: Path, options: list[str], file: str) -> bytes | InvalidSpecError:
+    """Let protoc compile a file of a folder."""
+    out, errors = Path(directory, "out"), Path(directory, "errors")
+    command = [
+        *(sys.executable, "-P", "-c", _RUN, _MODULE, str(_MOST_MEMORY), str(MOST_BYTES), *options),
+        *("--include_imports", f"--descriptor_set_out={out}", file),
+    ]
+    try:
+        with errors.open("wb") as output:
+            done = subprocess.run(command, stdout=output, stderr=output, cwd=directory, timeout=SECONDS, check=False)
+    except subprocess.TimeoutExpired:
+        raise NotReadyError(
+            f"protoc did not compile the text within {SECONDS} seconds; Firn tries again. Give it more CPU, or make the text smaller"
+        ) from None
+    too_large = any(each.exists() and each.stat().st_size >= MOST_BYTES for each in (out, errors))
+    if too_large:
+        return _bad(f"the text has more than {MOST_BYTES >> 20} MiB of descriptors or errors; make it smaller")
+    if not done.returncode:
+        return out.read_bytes()
+    with errors.open("rb") as output:
+        found = output.read(_MOST_ERRORS)
+    if _DAMAGED.encode() in found:
+        return _bad(
+            "the text, or a text that it imports, is neither a .proto text nor the base64 of a serialized FileDescriptorProto;"
+            " register one of both"
+        )
+    error = _first_error(found, folder)
+    if error is None:
+        raise NotReadyError(
+            f"protoc ended with the code {done.returncode}; Firn tries again. Give it more memory, or make the text smaller"
+        )
+    return _bad(f"protoc rejects the text: {error}")
+
+
+def _serialized(text: str) -> bytes | None:
+    """Return the bytes of a text in base64. Return None for a .proto text.
+
+    A .proto text with a declaration has characters that base64 does not have.
+    """
+    try:
+        return base64.b64decode("".join(text.split()), validate=True) or None
+    except ValueError:
+        return None
+
+
+def _in_set(name: str, content: bytes) -> bytes:
+    """Return a serialized ``FileDescriptorProto`` as a member of a ``FileDescriptorSet``, with the name of its import.
+
+    The last value of a field counts, so the name of the producer's own file does not.
+    """
+    return _member(content + _member(name.encode("utf-8", "replace")))
+
+
+def _member(content: bytes) -> bytes:
+    """Encode the field 1 of a message: the tag, the length and the content."""
+    size, length = len(content), bytearray()
+    while size > 0x7F:
+        length.append(size & 0x7F | 0x80)
+        size >>= 7
+    return bytes([0x0A, *length, size]) + content
 
 
 def _write(folder: Path, name: str, content: str) -> InvalidSpecError | None:

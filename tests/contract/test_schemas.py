@@ -1,5 +1,6 @@
 """Port `Schemas`: the fake of unit tests, and the adapter with a real Apicurio Registry."""
 
+import base64
 import itertools
 import json
 from collections.abc import Iterator
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import pytest
+from google.protobuf import descriptor_pb2
 
 from firn.model.clock import SystemClock
 from firn.model.conditions import Reason
@@ -26,11 +28,24 @@ ORDER = {"type": "record", "name": "Order", "namespace": "shop", "fields": [{"na
 _numbers = itertools.count()
 
 
+def in_base64(file: descriptor_pb2.FileDescriptorProto) -> str:
+    """Return the text that Confluent's serializer for Python registers."""
+    return base64.standard_b64encode(file.SerializeToString()).decode()
+
+
+def name_of(kind: str) -> str:
+    """Return the name of a reference to the type of money."""
+    return "shop/money.proto" if kind == "PROTOBUF" else "shop.Money"
+
+
 class Producer(Protocol):
     """Registers schemas as producers do."""
 
     def __call__(self, subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
-        """Register the next schema of a subject. ``uses``: the subject with the type ``shop.Money``. Return its id."""
+        """Register the next schema of a subject, and return its id.
+
+        ``uses``: the subject with the type ``shop.Money``, or with the file ``shop/money.proto`` for a Protobuf schema.
+        """
         ...
 
 
@@ -67,6 +82,23 @@ class SchemasContract:
         assert found is not None
         assert found.kind == "PROTOBUF"
 
+    async def test_a_text_in_base64_becomes_descriptors(
+        self, schemas: Schemas, register: Producer, subject: str
+    ) -> None:
+        money = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+        text = (
+            'syntax = "proto3"; package shop; import "shop/money.proto"; import "google/protobuf/timestamp.proto";'
+            "message Order { Money price = 1; google.protobuf.Timestamp at = 2; }"
+        )
+        wanted = await schemas.descriptors(text, {"shop/money.proto": money})
+        files = {each.name: each for each in descriptor_pb2.FileDescriptorSet.FromString(wanted).file}
+        register(f"{subject} money", in_base64(files["shop/money.proto"]), "PROTOBUF")
+        register(subject, in_base64(files["schema.proto"]), "PROTOBUF", uses=f"{subject} money")
+        found = await schemas.latest("main", subject)
+        assert found is not None
+        imports = dict(zip(found.schema.names, found.schema.references, strict=True))
+        assert await schemas.descriptors(found.schema.text, imports) == wanted
+
     async def test_a_text_becomes_descriptors_with_those_of_its_imports(self, schemas: Schemas) -> None:
         money = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
         text = 'syntax = "proto3"; package shop; import "money.proto"; message Order { Money price = 1; }'
@@ -89,7 +121,7 @@ class TestFakeSchemas(SchemasContract):
     @pytest.fixture
     def register(self, schemas: FakeSchemas) -> Producer:
         def register(subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
-            references = {"shop.Money": schemas.subjects[uses].schema.text} if uses is not None else {}
+            references = {name_of(kind): schemas.subjects[uses].schema.text} if uses is not None else {}
             text = schema if isinstance(schema, str) else json.dumps(schema)
             return schemas.register(subject, text, kind=kind, **references)
 
@@ -110,7 +142,7 @@ class TestRegistrySchemas(SchemasContract):
     @pytest.fixture
     def register(self, registry: Apicurio) -> Producer:
         def register(subject: str, schema: Any, kind: str = "AVRO", *, uses: str | None = None) -> int:
-            return registry.register(subject, schema, kind, [("shop.Money", uses)] if uses is not None else [])
+            return registry.register(subject, schema, kind, [(name_of(kind), uses)] if uses is not None else [])
 
         return register
 

@@ -1,5 +1,6 @@
 """Protobuf records whose values name their schemas in a schema registry: Apicurio Registry."""
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,37 @@ def test_each_message_is_read_with_the_text_of_its_writer(served: World, registr
     assert [row["tags"] for row in rows[9:]] == [None, ["a", "b"], None, None]
     assert [row["price"] and row["price"]["cents"] for row in rows[9:]] == [9, None, 7, None]
     assert [row["_kafka"]["schema_id"] for row in rows] == [first] * 10 + [second, first, None]
+    assert served.dead(job) == []
+
+
+def in_base64(text: str) -> str:
+    """Return the text that Confluent's serializer for Python registers for a .proto text."""
+    content = protoc.descriptors(text, (("shop/money.proto", MONEY),))
+    own = descriptor_pb2.FileDescriptorSet.FromString(content).file[-1]
+    return base64.standard_b64encode(own.SerializeToString()).decode()
+
+
+def test_texts_in_base64_are_read_as_serializers_for_python_register_them(served: World, registry: Apicurio) -> None:
+    topic = served.topic()
+    subject = f"{topic}-value"
+    registry.register(f"{subject}-money", in_base64(MONEY), "PROTOBUF")
+    first, second = (
+        registry.register(subject, in_base64(order(body)), "PROTOBUF", [("shop/money.proto", f"{subject}-money")])
+        for body in (FIRST, LATER + " google.protobuf.Timestamp at = 5;")
+    )
+    job = served.job(topic, record_schema=schema_of(registry, subject, "Protobuf", "shop.Order"))
+    served.apply(job)
+    served.produce(
+        topic,
+        [
+            value(first, order(FIRST), id=1, price={"cents": 7}),
+            value(second, order(LATER), id=2, note="new", tags=["a"]),
+        ],
+    )
+    served.start()
+    rows = served.await_rows(job, 2)
+    assert [(row["id"], row["note"], row["tags"]) for row in rows] == [(1, None, None), (2, "new", ["a"])]
+    assert [row["price"] and row["price"]["cents"] for row in rows] == [7, None]
     assert served.dead(job) == []
 
 

@@ -180,6 +180,46 @@ def test_protoc_names_the_place_of_a_mistake(text: str, problem: str) -> None:
     assert "/tmp" not in str(refused.value)
 
 
+# The texts that ProtobufSerializer of confluent-kafka 2.16.1 registered for a message with an import of its own.
+SERIALIZED_ORDER = (
+    "ChBzaG9wL29yZGVyLnByb3RvEgRzaG9wGh9nb29nbGUvcHJvdG9idWYvdGltZXN0YW1wLnByb3RvGhBzaG9wL21vbmV5LnByb3RvIssBCgVPcmRlchIKCgJpZBgB"
+    "IAEoBRIaCgVwcmljZRgCIAEoCzILLnNob3AuTW9uZXkSJgoCYXQYAyABKAsyGi5nb29nbGUucHJvdG9idWYuVGltZXN0YW1wEicKBmNvdW50cxgFIAMoCzIXLnNo"
+    "b3AuT3JkZXIuQ291bnRzRW50cnkSEQoEbm90ZRgGIAEoCUgAiAEBGi0KC0NvdW50c0VudHJ5EgsKA2tleRgBIAEoCRINCgV2YWx1ZRgCIAEoBToCOAFCBwoFX25v"
+    "dGViBnByb3RvMw=="
+)
+SERIALIZED_MONEY = "ChBzaG9wL21vbmV5LnByb3RvEgRzaG9wIhYKBU1vbmV5Eg0KBWNlbnRzGAEgASgDYgZwcm90bzM="
+MONEY = 'syntax = "proto3"; package shop; message Money { int64 cents = 1; }'
+ORDER = """
+syntax = "proto3"; package shop; import "google/protobuf/timestamp.proto"; import "shop/money.proto";
+message Order {
+  int32 id = 1; Money price = 2; google.protobuf.Timestamp at = 3; map<string, int32> counts = 5; optional string note = 6;
+}
+"""
+
+
+@pytest.mark.parametrize("order", [SERIALIZED_ORDER, f" {SERIALIZED_ORDER[:80]}\n{SERIALIZED_ORDER[80:]}\n", ORDER])
+@pytest.mark.parametrize("money", [SERIALIZED_MONEY, MONEY])
+def test_the_descriptors_of_a_text_in_base64_are_those_of_the_text(order: str, money: str) -> None:
+    wanted = protoc.descriptors(ORDER, (("shop/money.proto", MONEY),))
+    assert protoc.descriptors(order, (("shop/money.proto", money),)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "references", "problem"),
+    [
+        (SERIALIZED_ORDER, (), "protoc rejects the text: shop/money.proto: File not found"),
+        (SERIALIZED_ORDER, (("shop/money.proto", "AAAA"),), "nor the base64 of a serialized FileDescriptorProto"),
+        ("AAAA", (), "nor the base64 of a serialized FileDescriptorProto"),
+        ("Q===", (), "schema.proto:1:1: Expected top-level statement"),
+    ],
+)
+def test_a_text_in_base64_with_a_mistake_is_refused(
+    text: str, references: tuple[tuple[str, str], ...], problem: str
+) -> None:
+    with pytest.raises(InvalidSpecError, match=problem):
+        protoc.descriptors(text, references)
+
+
 def test_a_text_may_import_a_file_with_any_name() -> None:
     part = f"{HEAD} message Part {{ int32 a = 1; }}"
     text = f'{HEAD} import "schema.proto"; message A {{ Part part = 1; }}'
