@@ -9,6 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from firn import protobuf_imports
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
 
@@ -30,25 +31,6 @@ runpy.run_module(module, run_name="__main__", alter_sys=True)
 """
 _FILE, _OTHER_FILE = "schema.proto", "schema-of-the-topic.proto"
 """The file of the text, and that of a text which imports a file of the first name."""
-_META = """
-syntax = "proto3";
-package confluent;
-import "google/protobuf/descriptor.proto";
-message Meta { string doc = 1; map<string, string> params = 2; repeated string tags = 3; repeated Rule rules = 4; }
-message Rule { string name = 1; string doc = 2; string expr = 3; string sql = 4; }
-extend google.protobuf.FileOptions { optional Meta file_meta = 1088; }
-extend google.protobuf.MessageOptions { optional Meta message_meta = 1088; }
-extend google.protobuf.FieldOptions { optional Meta field_meta = 1088; }
-extend google.protobuf.EnumOptions { optional Meta enum_meta = 1088; }
-extend google.protobuf.EnumValueOptions { optional Meta enum_value_meta = 1088; }
-"""
-_DECIMAL = """
-syntax = "proto3";
-package confluent.type;
-message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
-"""
-_KNOWN = (("confluent/meta.proto", _META), ("confluent/type/decimal.proto", _DECIMAL))
-"""Files that a text may import without a reference, because Confluent's registry and serializers have them."""
 _MOST_DETAIL = 400
 _LONGEST_NAME = 100
 _OF_NAMES = frozenset({errno.ENAMETOOLONG, errno.EISDIR, errno.ENOTDIR, errno.EEXIST})
@@ -77,7 +59,7 @@ def descriptors(text: str, references: tuple[tuple[str, str], ...]) -> bytes:
 @functools.lru_cache(MOST_KEPT)
 def _compiled(text: str, references: tuple[tuple[str, str], ...]) -> bytes | InvalidSpecError:
     file = _FILE if all(name != _FILE for name, _ in references) else _OTHER_FILE
-    texts = {**dict(_KNOWN), **dict(references), file: text}
+    texts = {**protobuf_imports.TEXTS, **dict(references), file: text}
     serialized = {name: found for name, each in texts.items() if (found := _serialized(each)) is not None}
     with tempfile.TemporaryDirectory(prefix="firn-protoc-") as directory:
         folder = Path(directory, "in")

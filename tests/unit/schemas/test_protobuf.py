@@ -264,6 +264,50 @@ def test_a_text_may_import_the_files_of_confluent() -> None:
     assert found == [("price", "struct<value: binary, precision: long, scale: int>")]
 
 
+DAY = "year: int, month: int, day: int"
+OFFSET = "utc_offset: struct<seconds: long, nanos: int>, time_zone: struct<id: string, version: string>"
+KNOWN_TYPES = {
+    "confluent/type/variant.proto confluent.type.Variant": "struct<metadata: binary, value: binary>",
+    "confluent/types/decimal.proto confluent.type.Decimal": "struct<value: binary, precision: long, scale: int>",
+    "google/type/calendar_period.proto google.type.CalendarPeriod": "string",
+    "google/type/color.proto google.type.Color": "struct<red: float, green: float, blue: float, alpha: float>",
+    "google/type/date.proto google.type.Date": f"struct<{DAY}>",
+    "google/type/datetime.proto google.type.DateTime": (
+        f"struct<{DAY}, hours: int, minutes: int, seconds: int, nanos: int, {OFFSET}>"
+    ),
+    "google/type/dayofweek.proto google.type.DayOfWeek": "string",
+    "google/type/expr.proto google.type.Expr": (
+        "struct<expression: string, title: string, description: string, location: string>"
+    ),
+    "google/type/fraction.proto google.type.Fraction": "struct<numerator: long, denominator: long>",
+    "google/type/latlng.proto google.type.LatLng": "struct<latitude: double, longitude: double>",
+    "google/type/money.proto google.type.Money": "struct<currency_code: string, units: long, nanos: int>",
+    "google/type/month.proto google.type.Month": "string",
+    "google/type/postal_address.proto google.type.PostalAddress": (
+        "struct<revision: int, region_code: string, language_code: string, postal_code: string, sorting_code: string,"
+        " administrative_area: string, locality: string, sublocality: string, address_lines: list<string>,"
+        " recipients: list<string>, organization: string>"
+    ),
+    "google/type/quaternion.proto google.type.Quaternion": "struct<x: double, y: double, z: double, w: double>",
+    "google/type/timeofday.proto google.type.TimeOfDay": "struct<hours: int, minutes: int, seconds: int, nanos: int>",
+}
+
+
+def test_a_text_may_import_the_types_that_serializers_do_not_register() -> None:
+    files, names = zip(*(each.split() for each in KNOWN_TYPES), strict=True)
+    imports = " ".join(f'import "{file}";' for file in files)
+    body = " ".join(f"{name} f{number} = {number};" for number, name in enumerate(names, 1))
+    found = columns(f"{HEAD} {imports} message Order {{ {body} }}")
+    assert dict(zip(KNOWN_TYPES, (column for _, column in found), strict=True)) == KNOWN_TYPES
+
+
+def test_a_reference_replaces_a_known_import() -> None:
+    money = 'syntax = "proto3"; package google.type; message Money { string amount = 1; }'
+    text = f'{HEAD} import "google/type/money.proto"; message Order {{ google.type.Money price = 1; }}'
+    found = protobuf.parse(protoc.descriptors(text, (("google/type/money.proto", money),)))
+    assert [column.type for column in protobuf.columns(found)] == ["struct<amount: string>"]
+
+
 @pytest.mark.parametrize("data", [b"\x0a\x05ab", b"\x0a", b"\xff" * 11, b"\x0b"])
 def test_damaged_descriptors_are_refused(data: bytes) -> None:
     with pytest.raises(InvalidSpecError, match="the descriptors of the schema are damaged"):
