@@ -15,9 +15,9 @@ import structlog
 
 from firn.model.errors import ExitCode, UnavailableError
 from firn.model.jobs import GroupSettings, IngestJob
-from firn.model.progress import GroupProgress
+from firn.model.progress import GroupProgress, Offsets
 from firn_spark.ingestion.jobs import JobSource
-from firn_spark.ingestion.levelling import next_reader, until
+from firn_spark.ingestion.levelling import RoutedTables
 from firn_spark.ingestion.progress import Metrics
 from firn_spark.ingestion.rounds.planning import LARGE_BYTES
 from firn_spark.ingestion.rounds.rounds import Rounds
@@ -262,8 +262,7 @@ class Loop:
         now = time.monotonic()
         soon: list[tuple[float, float, Topic]] = []
         unprepared: dict[tuple[str, str], list[Topic]] = {}
-        routed: dict[tuple[str, str], list[Topic]] = {}
-        """The idle tables of each Kafka topic with routes."""
+        tables = RoutedTables(self._settings.bytes_per_commit)
         for topic in self._topics.values():
             if topic.busy or topic.removed:
                 continue
@@ -278,8 +277,7 @@ class Loop:
             if topic.publish_due(now) and self._publishing[topic.key] < PUBLICATIONS_PER_KEY:
                 self._start_publication(topic)
                 continue
-            if topic.job.route is not None:
-                routed.setdefault((topic.job.profile, topic.job.topic), []).append(topic)
+            tables.add(topic)
             at = topic.due(self._settings.bytes_per_commit)
             if at is not None and at <= now + min(SOON_MOST, topic.job.freshness_ms * SOON_SHARE / 1000):
                 # A backlog stays due until it has landed completely. Its place in the queue counts from its last round.
@@ -289,8 +287,11 @@ class Loop:
         queue = [topic for _, _, topic in soon]
         for _, at, topic in soon:
             if at <= now and not topic.busy and self._has_room(topic):
-                first, held = next_reader(topic, routed.get((topic.job.profile, topic.job.topic), ()))
-                self._start_round(self._together(first, queue, routed), held)
+                levelling = tables.levelling(topic)
+                if levelling is not None and self._has_room(levelling.group[0]):
+                    self._start_round(levelling.group, levelling.held, levelling.end)
+                else:
+                    self._start_round(self._together(topic, queue, tables))
 
     def _has_room(self, topic: Topic) -> bool:
         if self._running[topic.key] >= ROUNDS_PER_KEY:
@@ -298,16 +299,14 @@ class Loop:
         reading = sum(other.key == topic.key for other in list(self._reading))
         return reading < LARGE_PER_KEY or not self._large(topic)
 
-    def _together(
-        self, first: Topic, queue: Sequence[Topic], routed: Mapping[tuple[str, str], Sequence[Topic]]
-    ) -> list[Topic]:
+    def _together(self, first: Topic, queue: Sequence[Topic], tables: RoutedTables) -> list[Topic]:
         """Return ``first`` and the topics that can share its round: small, without failures.
 
         ``queue`` holds the topics that are due soon. The topics that have waited longest come first, so that an overloaded
-        driver starves none of them. ``routed`` has the tables of topics with routes. They share a read of the log before they are due.
+        driver starves none of them. With a table of a topic with routes come the ``tables`` that share its read of the log.
         """
         alone = bool(first.attempts.failures) or first.reading.spark_source
-        group = [first] if alone else self._readers(first, routed)
+        group = [first] if alone else tables.readers(first)
         if self._large(first) or alone:
             return group
         size = first.lag_bytes
@@ -325,21 +324,11 @@ class Loop:
                 or any(topic.job.topic == other.job.topic for other in group)
             ):
                 continue
-            if size + topic.lag_bytes > self._settings.bytes_per_commit:
+            if size + topic.lag_bytes > self._settings.bytes_per_commit or tables.levelling(topic) is not None:
                 continue
-            group += self._readers(topic, routed)
+            group += tables.readers(topic)
             size += topic.lag_bytes
         return group
-
-    def _readers(self, first: Topic, routed: Mapping[tuple[str, str], Sequence[Topic]]) -> list[Topic]:
-        """Return ``first`` and the topics that share its read of the log."""
-        tables = routed.get((first.job.profile, first.job.topic), ())
-        return [first, *(topic for topic in tables if self._follows(topic, first))]
-
-    def _follows(self, topic: Topic, first: Topic) -> bool:
-        if topic is first or topic.busy or topic.attempts.failures or not topic.active:
-            return False
-        return topic.reads_with(first)
 
     def _large(self, topic: Topic) -> bool:
         return topic.lag_bytes > min(LARGE_BYTES, self._settings.bytes_per_commit / 8)
@@ -414,8 +403,8 @@ class Loop:
 
         self._workers.submit(work)
 
-    def _start_round(self, group: list[Topic], held: Sequence[Topic]) -> None:
-        """Let a worker run a round of ``group``. The topics of ``held`` wait until it ends."""
+    def _start_round(self, group: Sequence[Topic], held: Sequence[Topic] = (), end: Offsets | None = None) -> None:
+        """Let a worker run a round of ``group``, which reads up to ``end``. The topics of ``held`` wait until the round ends."""
         key = group[0].key
         if self._large(group[0]):
             self._reading.add(group[0])
@@ -423,9 +412,11 @@ class Loop:
             self._running[key] += 1
         started = time.monotonic()
         due = {topic: min(topic.due(self._settings.bytes_per_commit) or started, started) for topic in group}
-        group[0].reading.until = until(held)
-        for topic in (*group, *held):
+        for topic in group:
+            topic.busy, topic.reading.until, topic.reading.held = True, end, 0
+        for topic in held:
             topic.busy = True
+            topic.reading.held += 1
 
         def work() -> None:
             try:
@@ -436,8 +427,8 @@ class Loop:
                 ended = time.monotonic()
                 # Before another round of the topic can begin, which adds it again.
                 self._reading.discard(group[0])
-                group[0].reading.until = None
                 for topic in group:
+                    topic.reading.until = None
                     topic.took(ended - due[topic])
                     topic.served_at = ended
                 for topic in (*group, *held):

@@ -10,6 +10,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -94,11 +95,11 @@ class Registries:
         assert wanted.subject is not None
         registry, subject = wanted.subject.registry, wanted.subject.name
         if number > MOST_ID:
-            return missing_schema(registry, number)
+            return replace(missing_schema(registry, number), final=True)
         found = self._kept(registry, number)
         if isinstance(found, _Kept) and found.kind != TYPES[wanted.format]:
             problem = f"schema {number} of schema registry {registry} has the type {found.kind}, and the topic has format: {wanted.format}"
-            return Refusal(Code.UNKNOWN_SCHEMA, problem)
+            return Refusal(Code.UNKNOWN_SCHEMA, problem, final=True)
         unusable = isinstance(found, Refusal) and found.code is Code.INCOMPATIBLE_SCHEMA
         if subject and (unusable or (isinstance(found, _Kept) and subject not in found.subjects)):
             subjects = self._request(registry, lambda client: client.subjects(number, deleted=True))
@@ -222,6 +223,12 @@ def missing_schema(registry: str, reference: Reference) -> Refusal:
         else f"header names the schema with GUID {reference}"
     )
     return Refusal(Code.UNKNOWN_SCHEMA, f"the {named}, which schema registry {registry} does not have")
+
+
+def refused_before(registry: str, reference: Reference) -> Refusal:
+    """Return why records are bad records if their schema was refused when an earlier record named it."""
+    problem = f"schema registry {registry} did not have schema {reference}, or it could not be used, when an earlier record named it"
+    return Refusal(Code.UNKNOWN_SCHEMA, problem)
 
 
 def with_descriptors(form: SchemaFormat, writer: WriterSchema) -> WriterSchema:

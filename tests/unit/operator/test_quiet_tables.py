@@ -37,7 +37,7 @@ def port(connection: CatalogConnection) -> Iterator[CatalogTables]:
         (names.TABLE_CLAIM, False),
         (names.TABLE_LOST, False),
         (names.TABLE_FILTERED, False),
-        (names.TABLE_MISSING_SCHEMAS, False),
+        (names.TABLE_REFUSED_SCHEMAS, False),
         (names.of_topic(names.TABLE_FILTERED, "topic-id"), False),
         (names.TABLE_BRANCH, True),
         ("write.parquet.compression-codec", True),

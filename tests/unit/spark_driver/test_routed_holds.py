@@ -21,7 +21,7 @@ from firn_spark.ingestion.rounds.planning import plan
 from firn_spark.ingestion.topics.route_schemas import RouteSchemas
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import LogEnd
-from firn_spark.schemas.registries import missing_schema
+from firn_spark.schemas.registries import refused_before
 from firn_spark.worker.formats.writer_schemas import Reference
 from firn_spark.worker.landing import LandingPlan, TopicLanding, land
 from tests.unit.spark import tables
@@ -41,8 +41,8 @@ RECORDS = {
 REGISTRY: Any = SimpleNamespace(find=lambda _, number: WriterSchema(text=json.dumps(RECORDS[number])))
 
 
-class NothingMissing:
-    """A record of missing schemas that stays empty."""
+class NothingRefused:
+    """A record of refused schemas that stays empty."""
 
     def take(self) -> frozenset[Reference]:
         return frozenset()
@@ -98,7 +98,7 @@ class Estate:
         """Request schemas and change the table as a preparation does. A failure is the topic's."""
         try:
             find = functools.partial(REGISTRY.find, VALUES)
-            each.route_schemas.learn(find, functools.partial(missing_schema, "main"), NothingMissing, 0)
+            each.route_schemas.learn(find, functools.partial(refused_before, "main"), NothingRefused, 0)
             if each.job.record_schema.subject is not None:
                 writer_schemas.learn(each, REGISTRY)
                 allowed = writer_schemas.allowed(each, {"id": "long"}, writer_schemas.NO_TABLE)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from typing import Any, cast
 
 from firn.model.jobs import RecordSchema, Route, SchemaFormat
-from firn.model.progress import HaltedAt, Offsets
+from firn.model.progress import HaltedAt, Losses, Offsets
 from firn.schemas.routes import value_schema
+from firn_spark.ingestion.levelling import MOST_HELD
+from firn_spark.ingestion.loop import ROUNDS_PER_KEY
 from firn_spark.ingestion.rounds.planning import plan, slices
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.kafka.admin import LogEnd
@@ -79,6 +81,44 @@ def test_tables_wait_for_one_that_is_a_little_behind() -> None:
 def test_tables_wait_for_the_last_one_although_another_one_is_due_first() -> None:
     reads = Reads(table("refunds", offset=2, seconds=0.0), table("orders", offset=5))
     assert reads.decide() == [({"refunds"}, {0: 5})]
+
+
+def test_a_table_waits_for_few_rounds_of_others() -> None:
+    every = [table(f"t{number}", offset=number, lag=200) for number in range(30)]
+    reads, newest = Reads(*every), every[-1]
+    decisions = 0
+    while newest.reading.position == {0: 29}:
+        decisions += 1
+        for group, until in reads.decide():
+            for each in every:
+                if each.job.table.name in group:
+                    each.reading.position = until or {0: 200}
+    assert decisions < len(every) / ROUNDS_PER_KEY + MOST_HELD
+
+
+def test_a_round_of_another_topic_takes_no_table_that_has_to_catch_up_first() -> None:
+    reads = Reads(waiting("others", 10, 900.0), table("late", offset=2), table("early", offset=5))
+    assert reads.decide() == [({"others"}, None), ({"late"}, {0: 5})]
+
+
+def test_tables_of_a_busy_log_meet_again() -> None:
+    mib = 1024  # records of 1 KiB
+    behind, front = table("behind"), table("front", offset=50 * mib)
+    reads, end = Reads(behind, front), 50 * mib
+    for _ in range(20):
+        end += mib // 2
+        behind.log.ends = front.log.ends = {0: end}
+        for group, until in reads.decide():
+            for each in (behind, front):
+                if each.job.table.name in group:
+                    each.reading.position = until or {0: end}
+    assert behind.reading.position == front.reading.position
+
+
+def test_a_gap_is_recorded_although_another_table_is_behind() -> None:
+    behind, cut = table("behind", offset=7, lag=7), table("cut", offset=10, lag=7)
+    cut.table.losses, cut.log.cut_back = Losses(), {0: (7, 10)}
+    assert Reads(behind, cut).decide() == [({"cut"}, None)]
 
 
 def test_no_table_waits_for_one_that_is_far_behind_or_fails_or_does_not_land() -> None:

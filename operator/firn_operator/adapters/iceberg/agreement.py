@@ -59,7 +59,7 @@ _MOVES = frozenset(
         names.SUMMARY_TOPIC_ID, names.SUMMARY_EPOCH, names.SUMMARY_OFFSETS, names.SUMMARY_COMMIT_ID, names.TABLE_WRITER,
         names.SUMMARY_LANDED_AT,
         names.TABLE_CLAIM, names.TABLE_KAFKA_CLUSTER, names.TABLE_LOST, names.TABLE_LEADER_EPOCHS, names.TABLE_AUDIT_FROM,
-        names.TABLE_FILTERED, names.TABLE_MISSING_SCHEMAS,
+        names.TABLE_FILTERED, names.TABLE_REFUSED_SCHEMAS,
     }
 )  # fmt: skip
 

@@ -286,8 +286,8 @@ def empty_is_due(topic: Topic, ranges: Ranges, reached: Offsets) -> bool:
     """Return whether the offsets of a round without records for the table are committed now, and not with a later round."""
     if topic.job.route is not None and not topic.landed_offsets:
         return True  # an audit of the topic needs offsets of all its tables
-    if topic.route_schemas.lacks_any:
-        return True  # the driver asks again for missing schemas only if all tables have landed the same offsets
+    if topic.route_schemas.refuses:
+        return True  # the driver asks again for refused schemas only if all tables have landed the same offsets
     now = time.monotonic()
     topic.reading.empty_since = topic.reading.empty_since or now
     topic.reading.empty_records += sum(reached[part] - start for part, (start, _) in ranges.items())

@@ -171,7 +171,7 @@ class LandingJobs:
 
     def run(self, planned: Plan) -> dict[str, TopicResult]:
         """Read and write the planned ranges. Raises as Spark does, and NotReadyError for a salt that cannot be read."""
-        let_routes_ask_again(planned, time.monotonic())
+        let_routes_ask_again(planned)
         moment = dead_letters.moment((topic.letters.landed for topic in planned), dead_letters.now())
         landings: dict[str, TopicLanding] = {}
         for topic in planned:
@@ -238,18 +238,20 @@ class LandingJobs:
         return self._kafkas(next(iter(planned)).job.profile).connection
 
 
-def let_routes_ask_again(planned: Plan, now: float) -> None:
-    """Let topics ask again at ``now`` (monotonic seconds) for schemas that the registry did not have, and that decide about routes.
+def let_routes_ask_again(planned: Plan) -> None:
+    """Let topics ask again for schemas that the registry refused, that decide about routes, and that the registry has by now.
 
-    All tables of such a topic are in the round, and so at the same offsets. No record of the round is a dead letter of the topic
-    already: with another answer, the record would be a row, too.
+    All tables of such a topic are in the round, and so at the same offsets, and this driver has committed these offsets: no earlier
+    driver can move them any more. No record of the round is a dead letter of the topic already: with another answer, the record
+    would be a row, too.
     """
     for topic in planned:
         route = topic.job.route
         if route is not None and not route.match:
-            tables = sum(other.route_schemas is topic.route_schemas for other in planned)
-            if tables == len(route.before) + 1 and not topic.letters.exclude:
-                topic.route_schemas.ask_again(now)
+            tables = [other for other in planned if other.route_schemas is topic.route_schemas]
+            settled = all(other.landed is not None and other.landed.epoch == other.epoch for other in tables)
+            if len(tables) == len(route.before) + 1 and settled and not topic.letters.exclude:
+                topic.route_schemas.ask_again()
 
 
 def needs_spark_source(planned: Plan) -> bool:

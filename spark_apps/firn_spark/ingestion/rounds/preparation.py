@@ -1,6 +1,5 @@
 """Preparation of a topic: load or create its table, read the position from the table, and claim the table."""
 
-import functools
 import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
@@ -14,7 +13,6 @@ from firn.model.errors import CommitConflictError, ConflictError, FirnError, Not
 from firn.model.jobs import SinkCommits
 from firn.model.progress import Cause, Gap, Offsets
 from firn.schemas.other_clients import followed_schema
-from firn.schemas.routes import MESSAGE
 from firn.schemas.versions import read_versions
 from firn.tables.table_properties import MAIN
 from firn_spark.credentials import read_salts
@@ -23,14 +21,13 @@ from firn_spark.ingestion import takeover, writer_schemas
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
-from firn_spark.ingestion.topics.missing_schemas import MissingSchemas
-from firn_spark.ingestion.topics.route_schemas import RouteSchemas, SharedRouteSchemas
+from firn_spark.ingestion.topics.routing import Routing
 from firn_spark.ingestion.topics.state import FENCED_LOOK
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import TableColumns
 from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
-from firn_spark.schemas.registries import Registries, missing_schema
+from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, key_of, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
@@ -58,7 +55,7 @@ class Preparation:
     ) -> None:
         """``salts`` are the files of salts by name."""
         self._salts = salts
-        self._route_schemas = SharedRouteSchemas()
+        self._routing = Routing(tables, committer, registries)
         self._registries = registries
         self._spark = spark
         self._tables = tables
@@ -73,8 +70,7 @@ class Preparation:
         driver only reads what it reports.
         """
         try:
-            if topic.job.route is not None and topic.job.route.by == MESSAGE:
-                topic.route_schemas = self._route_schemas.of(topic.job)
+            self._routing.share(topic)
             if topic.job.suspended:
                 self._look(topic)
                 return
@@ -88,6 +84,7 @@ class Preparation:
         """Read what landed and what was lost, without a change of the table."""
         target = topic.job.table
         _, landed = self._read(topic, lambda: self._tables.load(target.catalog, target.namespace, target.name))
+        self._routing.learn(topic)
         if topic.log.live is None or topic.table.uuid is None:
             topic.was_prepared(complete=False)
             topic.attempts.next_at = time.monotonic() + LOOK_SECONDS
@@ -99,6 +96,7 @@ class Preparation:
     def _prepare(self, topic: Topic) -> bool:
         """Return False if the brokers have not described the topic: only the table is ready then."""
         table, landed = self._table(topic)
+        self._routing.learn(topic)
         if topic.log.live is None:
             return False
         topic.table.java, topic.letters.claimed = table, False
@@ -150,31 +148,7 @@ class Preparation:
         ends = self._kafkas(topic.job.profile).ends({topic.job.topic: live.partitions})
         return offsets_of(ends[topic.job.topic])
 
-    def _learn_routes(self, topic: Topic) -> None:
-        """Request the schemas by which the routes of the topic decide. Raises as `Registries.schema`."""
-        route, schemas = topic.job.route, topic.route_schemas
-        if route is not None and route.by == MESSAGE:
-            assert route.values.subject is not None
-            schemas.learn(
-                functools.partial(self._registries.find, route.values),
-                functools.partial(missing_schema, route.values.subject.registry),
-                lambda: MissingSchemas(self._committer, functools.partial(self._own_table, schemas)),
-                time.monotonic(),
-            )
-
-    def _own_table(self, schemas: RouteSchemas) -> Any:
-        """Return the own table of a topic with routes. Raises FirnError."""
-        target = schemas.own_table
-        table = self._tables.load(target.catalog, target.namespace, target.name) if target is not None else None
-        if table is None:
-            name = f"table {target.identifier}" if target is not None else "the topic's own table"
-            raise NotReadyError(
-                f"{name} does not exist yet, and routes by message need it; waiting for the driver to create it"
-            )
-        return table
-
     def _table(self, topic: Topic) -> tuple[Any, Landed | None]:
-        self._learn_routes(topic)
         if not topic.job.record_schema.subjects:
             found = self._read(topic, lambda: self._ensure(topic))
             # The table may have other names than the contract, because the operator renames columns before it writes the contract.
@@ -358,6 +332,7 @@ class Preparation:
         # Before the job of the round, so that a missing salt fails this topic only.
         read_salts(self._salts, topic.job.record_schema.salts)
         self._renew_credentials(topic)
+        self._routing.search(topic)
         if topic.letters.claimed:
             return
         epoch = self._claim(topic, reading.topic_id)

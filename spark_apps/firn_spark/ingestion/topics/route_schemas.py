@@ -1,7 +1,7 @@
 """The schemas by which routes read the names of messages. All contracts of a Kafka topic share them, so that they decide alike."""
 
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Protocol
 from weakref import WeakValueDictionary
 
@@ -16,40 +16,56 @@ log = structlog.get_logger()
 
 MOST_KEPT = 1000
 """Schemas above which the driver forgets those of a topic, when that is safe."""
+MOST_SEARCHED = 100
+"""Refused schemas for which the driver asks at a time."""
 Answer = WriterSchema | Refusal | int
 """A schema, why records with its id are bad records, or the id of a GUID."""
 
 
 class Record(Protocol):
-    """The record of missing schemas that outlives the driver (`firn_spark.ingestion.topics.missing_schemas`)."""
+    """The record of refused schemas that outlives the driver (`firn_spark.ingestion.topics.refused_schemas`)."""
 
     def take(self) -> frozenset[Reference]:
-        """Become the owner, and return the missing schemas. Raises FirnError."""
+        """Become the owner, and return the refused schemas. Raises FirnError."""
         ...
 
     def record(self, schemas: Collection[Reference]) -> None:
-        """Replace the missing schemas. Raises FirnError: NotReadyError if another driver is the owner by now."""
+        """Replace the refused schemas. Raises FirnError: NotReadyError if another driver is the owner by now."""
         ...
 
 
 class RouteSchemas:
-    """The answers of a registry. A missing schema stays missing until all tables of the topic have read the same records.
+    """The answers of a registry. A refused schema stays refused until all tables of the topic have read the same records.
 
     Otherwise, a table that reads a record later could get another answer, and the record would be in two tables, or in none. So
-    the driver records a missing schema before it uses this answer. Other answers do not change.
+    the driver records a refused schema before it uses this answer. Answers that can never change need no record.
     """
 
     def __init__(self) -> None:
         self._known: dict[Reference, Answer] = {}
-        self._missing_at: dict[Reference, float] = {}
-        """When the driver learned that the registry lacks a schema (monotonic seconds)."""
+        self._refused_at: dict[Reference, float] = {}
+        """When the driver learned that the registry lacks a schema, or that it cannot be used (monotonic seconds)."""
+        self._found_late: set[Reference] = set()
+        """Refused schemas that the registry has by now."""
         self._needed: set[Reference] = set()
         self._record: Record | None = None
         """The record of this driver, as soon as it needed one."""
-        self._lock = threading.Lock()
-        self._learning = threading.Lock()
         self.own_table: TableTarget | None = None
         """The topic's own table, which has the record."""
+        self._own_uuid = ""
+        self._lock = threading.Lock()
+        self._learning = threading.Lock()
+        self._searching = threading.Lock()
+
+    def keep_in(self, own_table: TableTarget, uuid: str) -> None:
+        """Keep the record in the topic's own table. A table that replaced another one has another record."""
+        with self._learning:
+            if self.own_table is not None and (self.own_table.identifier, self._own_uuid) != (
+                own_table.identifier,
+                uuid,
+            ):
+                self._forget()
+            self.own_table, self._own_uuid = own_table, uuid
 
     def need(self, references: Iterable[Reference]) -> None:
         """Let the next `learn` request schemas that tasks need."""
@@ -59,26 +75,31 @@ class RouteSchemas:
     def learn(
         self,
         find: Callable[[Reference], Answer],
-        missing: Callable[[Reference], Refusal],
+        refused_before: Callable[[Reference], Refusal],
         record: Callable[[], Record],
         now: float,
+        *,
+        again: bool = False,
     ) -> None:
         """Request the needed schemas at ``now`` (monotonic seconds).
 
-        ``missing`` returns the answer for a schema that the registry lacks, and ``record`` a new record. Raises as
-        `Registries.schema` and `Record`.
+        ``refused_before`` returns the answer for a recorded schema, and ``record`` a new record. ``again``: the last round of the
+        caller needed schemas, too, so the driver keeps all that it has. Raises as `Registries.schema` and `Record`.
         """
         with self._learning:
             if self._take_needed() and self._record is None:
                 taken = record()
-                self._add({each: missing(each) for each in taken.take()}, missing, now)
+                self._add({each: refused_before(each) for each in taken.take()}, now)
                 self._record = taken
             needed = self._take_needed()
             if not needed:
                 return
             found, pending = self._ask(needed, find)
-            self._write({*self._missing_at, *(each for each, answer in found.items() if answer == missing(each))})
-            self._add(found, missing, now)
+            self._write({*self._refused_at, *_refused(found)})
+            with self._lock:
+                if not again and len(self._known) > MOST_KEPT:
+                    self._known = {each: self._known[each] for each in self._refused_at}
+            self._add(found, now)
         if pending is not None:
             raise pending
 
@@ -106,23 +127,24 @@ class RouteSchemas:
                 queue.append(answer)
         return found, pending
 
-    def _add(self, found: dict[Reference, Answer], missing: Callable[[Reference], Refusal], now: float) -> None:
+    def _add(self, found: dict[Reference, Answer], now: float) -> None:
         with self._lock:
-            if len(self._known) > MOST_KEPT:
-                self._known = {each: self._known[each] for each in self._missing_at}
             self._known |= found
-            self._missing_at |= {each: now for each, answer in found.items() if answer == missing(each)}
+            self._refused_at |= dict.fromkeys(_refused(found), now)
 
-    def _write(self, missing: set[Reference]) -> None:
-        """Record the missing schemas, and check that no other driver decides by now. Raises FirnError."""
+    def _write(self, refused: set[Reference]) -> None:
+        """Record the refused schemas, and check that no other driver decides by now. Raises FirnError."""
         assert self._record is not None
         try:
-            self._record.record(missing)
-        except NotReadyError:
-            # Another driver may have recorded further schemas, so each answer may be outdated.
-            with self._lock:
-                self._record, self._known, self._missing_at = None, {}, {}
+            self._record.record(refused)
+        except FirnError:
+            # Another driver may have recorded other schemas, or the answer of the catalog is lost. The record is read again.
+            self._forget()
             raise
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._record, self._known, self._refused_at, self._found_late = None, {}, {}, set()
 
     def known(self) -> dict[Reference, Answer]:
         """Return the answers for the tasks of a round."""
@@ -130,30 +152,69 @@ class RouteSchemas:
             return dict(self._known)
 
     @property
-    def lacks_any(self) -> bool:
-        """True if the registry lacked a schema, so that records with its id became dead letters of the topic."""
+    def refuses(self) -> bool:
+        """True if a schema is refused, so that records with its id became dead letters of the topic."""
         with self._lock:
-            return bool(self._missing_at)
+            return bool(self._refused_at)
 
-    def ask_again(self, now: float) -> None:
-        """Let `learn` request schemas again that the registry lacked for some time before ``now`` (monotonic seconds).
+    def search_due(self, now: float) -> bool:
+        """Return whether `search` should ask for refused schemas at ``now`` (monotonic seconds)."""
+        with self._lock:
+            return any(now - since > REFUSED_SECONDS for since in self._refused_at.values())
 
-        All tables of the topic have to be at the same offsets. If the record cannot be changed now, the schemas stay missing.
+    def search(self, find: Callable[[Reference], Answer], now: float) -> None:
+        """Ask the registry for schemas that it refused for some time before ``now`` (monotonic seconds). Never raises.
+
+        Their answer stays until `ask_again`.
+        """
+        if not self._searching.acquire(blocking=False):
+            return
+        try:
+            with self._lock:
+                old = [each for each, since in self._refused_at.items() if now - since > REFUSED_SECONDS]
+            for reference in old[:MOST_SEARCHED]:
+                if not _refused({reference: find(reference)}):
+                    self._found_late.add(reference)
+                with self._lock:
+                    if reference in self._refused_at:
+                        self._refused_at[reference] = now
+        except FirnError as error:
+            log.info("cannot ask for refused schemas of routes", error=str(error))
+        finally:
+            self._searching.release()
+
+    def ask_again(self) -> None:
+        """Let `learn` request the schemas that the registry has by now, or all if they are many. Never raises.
+
+        All tables of the topic have to have landed the same offsets.
         """
         if not self._learning.acquire(blocking=False):
-            return  # A registry may be slow, and this round is not about it.
+            return  # a registry may be slow, and this round is not about it
         try:
-            old = {each for each, since in self._missing_at.items() if now - since > REFUSED_SECONDS}
-            if not old or self._record is None:
+            late = self._found_late & self._refused_at.keys()
+            if len(self._refused_at) > MOST_KEPT:
+                late = {*self._refused_at}
+            if not late or self._record is None:
                 return
-            self._write(self._missing_at.keys() - old)
+            self._write(self._refused_at.keys() - late)
             with self._lock:
-                for reference in old:
-                    del self._known[reference], self._missing_at[reference]
+                self._found_late.clear()
+                for reference in late:
+                    self._known.pop(reference, None)
+                    self._refused_at.pop(reference, None)
         except FirnError as error:
-            log.warning("missing schemas of routes stay missing", table=str(self.own_table), error=str(error))
+            log.warning(
+                "cannot record late schemas of routes; the driver tries again",
+                table=self.own_table.identifier if self.own_table else "",
+                error=str(error),
+            )
         finally:
             self._learning.release()
+
+
+def _refused(found: Mapping[Reference, Answer]) -> set[Reference]:
+    """Return the schemas whose refusal may end."""
+    return {each for each, answer in found.items() if isinstance(answer, Refusal) and not answer.final}
 
 
 class SharedRouteSchemas:
@@ -166,7 +227,4 @@ class SharedRouteSchemas:
     def of(self, job: IngestJob) -> RouteSchemas:
         """Return the schemas that all contracts of the Kafka topic of ``job`` share."""
         with self._lock:
-            found = self._found.setdefault((job.profile, job.topic), RouteSchemas())
-            if job.route is not None and not job.route.match:
-                found.own_table = job.table
-            return found
+            return self._found.setdefault((job.profile, job.topic), RouteSchemas())

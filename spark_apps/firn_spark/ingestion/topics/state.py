@@ -230,6 +230,8 @@ class Reading:
     """Epochs of leaders that had every record before ``position``. A partition without one is not compared."""
     until: Offsets | None = None
     """Offsets up to which the present round reads, because other tables of the topic wait there."""
+    held: int = 0
+    """Rounds of other tables of the topic in a row for which this table waited."""
     topic: TopicInfo | None = None
     """The topic that ``position`` belongs to. `Log.live` may be another topic by the time a round commits."""
     empty_since: float | None = None

@@ -46,7 +46,7 @@ class Topic:
     publishing: Publishing = field(default_factory=Publishing)
     recent: Recent = field(default_factory=Recent)
     route_schemas: RouteSchemas = field(default_factory=RouteSchemas)
-    """The schemas by which routes read the names of messages. The topics of one Kafka topic have the same object."""
+    """The schemas by which routes read the names of messages. After the first preparation, the contracts of a Kafka topic share them."""
     epoch: int | None = None
     """This process's epoch in the commits of both tables."""
     busy: bool = False

@@ -21,6 +21,8 @@ class Refusal:
 
     code: Code
     detail: str
+    final: bool = False
+    """True if the schema with this id can never be used."""
 
 
 WriterSchemas = Mapping[Reference, WriterSchema | Refusal | int]

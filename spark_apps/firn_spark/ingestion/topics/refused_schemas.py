@@ -1,10 +1,12 @@
-"""The schemas that a registry lacked when routes needed them, as a property of the topic's own table.
+"""The schemas that a registry refused when routes needed them, as a property of the topic's own table.
 
-Records that name such a schema belong to the topic itself. All its tables have to agree on that, although they read the records at
-different times, and although the registry may get the schema meanwhile. So a driver records the missing schemas before its tasks
-use this answer, and the next driver reads them.
+The registry lacked such a schema, or it could not be used. Records that name it belong to the topic itself. All its tables have to
+agree on that, although they read the records at different times, and the registry may have the schema by then. So a driver records
+the refused schemas before its tasks use this answer, and the next driver reads them.
 
-The newest driver that took the property owns it. An older one cannot change it any more, and so it cannot use further answers.
+The record names its owner: the driver that took it last. Each change checks the owner, so two live drivers notice each other. A SQL
+catalog makes each change on exactly the record that was checked. A REST catalog only compares the table. There, a request of an
+earlier driver that was long under way may still replace the record.
 """
 
 import json
@@ -20,12 +22,12 @@ from firn_spark.tables.commits import Committer
 from firn_spark.tables.swaps import swap
 from firn_spark.worker.formats.writer_schemas import Reference
 
-PROPERTY = names.TABLE_MISSING_SCHEMAS
+PROPERTY = names.TABLE_REFUSED_SCHEMAS
 _OWNER, _SCHEMAS = "owner", "schemas"
 
 
-class MissingSchemas:
-    """The missing schemas of one topic, for one owner."""
+class RefusedSchemas:
+    """The record of the refused schemas of one topic, as one driver has it."""
 
     def __init__(self, committer: Committer, load: Callable[[], Any]) -> None:
         """``load`` returns the topic's own table. Raises FirnError."""
@@ -34,13 +36,13 @@ class MissingSchemas:
         self._owner = str(uuid.uuid4())
 
     def take(self) -> frozenset[Reference]:
-        """Become the owner, and return the missing schemas. Raises the errors of `swap`, and CorruptDataError."""
+        """Become the owner, and return the refused schemas. Raises the errors of `swap`, and CorruptDataError."""
         change = _Change(self._committer, self._owner, None)
         swap(self._load(), change, Failpoints())
         return change.schemas
 
     def record(self, schemas: Collection[Reference]) -> None:
-        """Replace the missing schemas; with the same ones, only check the owner.
+        """Replace the refused schemas; with the same ones, only check the owner.
 
         Raises NotReadyError if another driver is the owner by now, the errors of `swap`, and CorruptDataError.
         """
@@ -63,7 +65,8 @@ class _Change:
             return owner == self.owner
         if owner != self.owner:
             raise NotReadyError(
-                f"table {table.name()}: another driver decides about the routes of the topic; the driver reads its decisions"
+                f"table {table.name()}: another driver has taken the record of refused schemas; this driver reads the record again;"
+                " if the message stays, make sure that only one installation of Firn serves this topic"
             )
         return self.schemas == self.wanted
 
