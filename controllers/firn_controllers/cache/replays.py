@@ -109,6 +109,12 @@ def replay_entry(manifest: Manifest, config: Config) -> ReplayEntry:
 
 
 def _terms(resource: DeadLetterReplay, config: Config) -> PolicyTerms:
+    for code in resource.spec.where.codes:
+        if code not in set(Code):
+            causes = ", ".join(sorted(Code))
+            raise InvalidSpecError(
+                f"spec.where.codes: {code} is no cause of dead letters; create the replay again with some of {causes}"
+            )
     run = resource.spec.run
     if run.size not in config.maintenance.sizes:
         sizes = ", ".join(sorted(config.maintenance.sizes))
@@ -116,12 +122,6 @@ def _terms(resource: DeadLetterReplay, config: Config) -> PolicyTerms:
             f"spec.run.size: {run.size} is not in the operator's configuration; create the replay again with one of {sizes}",
             reason=Reason.NOT_ALLOWED,
         )
-    for code in resource.spec.where.codes:
-        if code not in set(Code):
-            causes = ", ".join(sorted(Code))
-            raise InvalidSpecError(
-                f"spec.where.codes: {code} is no cause of dead letters; create the replay again with some of {causes}"
-            )
     return PolicyTerms(
         slots=None,
         windows=Windows(),

@@ -277,3 +277,25 @@ def test_other_kinds_and_versions_are_named(configured: Cluster) -> None:
     other = {"apiVersion": "firn.dev/v2", "kind": "IcebergTopic", "metadata": {"name": "a"}}
     document = plan(configured.administrator, other, code=3)
     assert "firn.dev has no kind IcebergTopic of version v2" in document["documents"][0]["effects"][0]["effect"]
+
+
+def test_a_replay_is_created_once_and_its_spec_cannot_change(configured: Cluster) -> None:
+    ready(configured)
+    replay = {
+        "apiVersion": names.API_VERSION,
+        "kind": "DeadLetterReplay",
+        "metadata": {"name": "mend", "namespace": configured.namespace},
+        "spec": {"topicRef": {"name": "orders"}, "mode": "DryRun"},
+    }
+    document = plan(configured.administrator, replay, code=2)
+    assert fields(document) == [("created", "spec")]
+    assert document["documents"][0]["result"] == "created"
+    path = f"/apis/{names.API_VERSION}/namespaces/{configured.namespace}/deadletterreplays"
+    assert configured.api.call("GET", path)["items"] == []
+    configured.api.call("POST", path, replay)
+    assert plan(configured.administrator, replay, code=0)["documents"][0]["result"] == "unchanged"
+    wanted = {**replay, "spec": {"topicRef": {"name": "orders"}, "mode": "Enforce"}}
+    for person in (configured.administrator, configured.person("reader", READS)):
+        (effect,) = plan(person, wanted, code=3)["documents"][0]["effects"]
+        assert effect["kind"] == "refused"
+        assert "the spec of a DeadLetterReplay cannot change; create another DeadLetterReplay" in effect["effect"]

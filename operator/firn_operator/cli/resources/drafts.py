@@ -17,6 +17,7 @@ PLURALS = {
     "CompactionPolicy": "compactionpolicies",
     "RetentionPolicy": "retentionpolicies",
     "TopicSet": "topicsets",
+    "DeadLetterReplay": "deadletterreplays",
 }
 """Kinds of Firn, and their names in URLs."""
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')

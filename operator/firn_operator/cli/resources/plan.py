@@ -10,8 +10,9 @@ from firn.api.v1alpha1 import TopicSet
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema
 from firn_controllers.cache.policies import policy_entry
+from firn_controllers.cache.replays import replay_entry
 from firn_controllers.conditions.annotations import ours
-from firn_controllers.preview import policies, topic_sets, topics
+from firn_controllers.preview import policies, replays, topic_sets, topics
 from firn_controllers.preview.effects import Effect, EffectKind, changed, created, refused
 from firn_controllers.preview.fields import differences
 from firn_operator.cli.resources import manifests, screen
@@ -93,6 +94,8 @@ def _planned(draft: Draft, around: Surroundings) -> Planned:
                 effects = _topic(draft, around, unchecked)
             case "TopicSet":
                 effects = _topic_set(draft, around, unchecked)
+            case "DeadLetterReplay":
+                effects = _replay(draft, around)
             case _:
                 effects = _policy(draft, around)
     except InvalidSpecError as error:
@@ -129,6 +132,14 @@ def _topic_set(draft: Draft, around: Surroundings, unchecked: list[str]) -> tupl
     unchecked.append(_MATCHES)
     before = TopicSet.parse(draft.live) if draft.live is not None else None
     return topic_sets.preview(before, TopicSet.parse(draft.wanted), around.config, configured=not around.without)
+
+
+def _replay(draft: Draft, around: Surroundings) -> tuple[Effect, ...]:
+    assert draft.wanted is not None
+    after = replay_entry(draft.wanted, around.config)
+    before = replay_entry(draft.live, around.config) if draft.live is not None else None
+    topic = around.topics.get(after.topic) if after.topic is not None else None
+    return replays.preview(before, after, topic, configured=not around.without)
 
 
 def _rest(draft: Draft, effects: Sequence[Effect]) -> Iterator[Effect]:
