@@ -101,6 +101,11 @@ def word(kind: Type) -> str:
     return re.split(r"\W", str(kind), maxsplit=1)[0]
 
 
+def can_convert(kind: Type, wanted: Type) -> bool:
+    """Return whether ``type`` of a column that reads values of ``kind`` can be ``wanted``."""
+    return word(wanted) in _CASTS.get(word(kind), ()) and "<" not in str(wanted)
+
+
 def source_type(column: ProjectedColumn, schema: RecordSchema) -> Type:
     """Return the type of what a column reads. Raises InvalidSpecError (BadSchema) if records do not have it."""
     if column.constant is not None:
@@ -143,7 +148,7 @@ def _type(column: ProjectedColumn, schema: RecordSchema) -> Type:
         wanted = Primitive("string")
     if wanted is None or wanted == kind:
         return kind
-    if word(wanted) not in _CASTS.get(word(kind), ()) or "<" in str(wanted):
+    if not can_convert(kind, wanted):
         can = ", ".join(sorted(_CASTS.get(word(kind), ())))
         step = f"choose one of {can}, or remove type" if can else "remove type"
         raise _bad(column, f"{column.source} has the type {kind}, which cannot become {wanted}; {step}")

@@ -159,6 +159,14 @@ def plan(
     raise typer.Exit(made.code)
 
 
+SchemaFile = Annotated[
+    str,
+    typer.Option(
+        "--schema",
+        help="File with the latest schema of the values, if they name their schemas. Default: the command asks the connector's registry"
+        " without credentials.",
+    ),
+]
 adopt = typer.Typer(no_args_is_help=True, help="Continue a table that another program has written.")
 app.add_typer(adopt, name="adopt")
 
@@ -199,6 +207,7 @@ def adopt_connect(  # noqa: PLR0913
             help="Full name of the record in the values, for a connector with RecordNameStrategy or TopicRecordNameStrategy."
         ),
     ] = "",
+    schema: SchemaFile = "",
     context: Context = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: the table does not consent to its adoption.")
@@ -210,6 +219,9 @@ def adopt_connect(  # noqa: PLR0913
     firn.adopt to the topic, which lets the topic adopt the table. The manifest goes to standard output, and the report to standard error.
     The report says what changes in the table, how the topic differs from the connector, and what to do next.
 
+    If values name their schemas in a registry, the command compares the table with the columns of the latest schema. If types differ, the
+    manifest has spec.schema.columns, and the report names each column.
+
     Applying the manifest is up to you. The driver then waits until the connector has stopped, and continues exactly where it ended.
 
     The exit code is 0 if the manifest is written, and 2 if no IcebergTopic can continue the table. It is 75 if the catalog does not answer.
@@ -218,7 +230,7 @@ def adopt_connect(  # noqa: PLR0913
     from firn_operator.cli.resources import connection
 
     place = namespace or connection.log_in(context).namespace
-    choices = manifest.Choices(place, topic, catalog, profile, registry, message)
+    choices = manifest.Choices(place, topic, catalog, profile, registry, message, schema)
     text, report = connect.run(config, choices, dry_run=dry_run)
     print(report, file=sys.stderr)
     print(text, end="")

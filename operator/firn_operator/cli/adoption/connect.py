@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,10 @@ from firn.tables.ownership import Ownership
 from firn_operator.adapters.iceberg.catalog_errors import translated
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli.adoption import connector as connectors
+from firn_operator.cli.adoption import latest
+from firn_operator.cli.adoption.comparison import Conversion
 from firn_operator.cli.adoption.connector import Connector
-from firn_operator.cli.adoption.manifest import Adopting, Choices, adopting
+from firn_operator.cli.adoption.manifest import Adopting, Choices, adopting, with_latest
 
 
 def run(file: str, choices: Choices, *, dry_run: bool) -> tuple[str, str]:
@@ -30,7 +33,7 @@ def run(file: str, choices: Choices, *, dry_run: bool) -> tuple[str, str]:
         catalog = open_catalog(connector.catalog, connector.connection, snapshots="all")
         table = catalog.load_table((connector.namespace, connector.table))
         last = _last_commit(connector, table)
-        made = adopting(connector, table.schema(), table.format_version, choices)
+        made, more = _compared(connector, table, choices)
         _check_owner(place, table, made)
         if not dry_run and table.properties.get(names.TABLE_ADOPT) != made.consent:
             with table.transaction() as transaction:
@@ -44,7 +47,29 @@ def run(file: str, choices: Choices, *, dry_run: bool) -> tuple[str, str]:
     except Exception as error:
         raise translated(place, error) or UnavailableError(f"{place}: {type(error).__name__}: {error}") from error
     text = yaml.safe_dump(made.manifest, sort_keys=False, allow_unicode=True, width=120)
-    return text, "\n".join(_report(connector, table, made, last, dry_run=dry_run))
+    return text, "\n".join(
+        _report(replace(connector, warnings=(*more, *connector.warnings)), table, made, last, dry_run=dry_run)
+    )
+
+
+def _compared(connector: Connector, table: Table, choices: Choices) -> tuple[Adopting, tuple[str, ...]]:
+    """Return the manifest, and a warning if its columns were not compared with a schema in a registry."""
+    made = adopting(connector, table.schema(), table.format_version, choices)
+    if not made.subject and choices.schema:
+        raise InvalidSpecError(
+            f"connector {connector.name} reads values that name no schemas; run the command without --schema"
+        )
+    if not made.subject:
+        return made, ()
+    found, problem = (
+        latest.of_registry(connector, made.subject) if not choices.schema else (latest.of_file(choices.schema), "")
+    )
+    if found is not None:
+        return with_latest(made, table.schema(), found, choices), ()
+    return made, (
+        f"the columns were not compared with the schema of subject {made.subject}, because {problem}. If a type differs, the topic waits after"
+        f" step 3; save REGISTRY_URL/subjects/{made.subject}/versions/latest in a file, and name it with --schema",
+    )
 
 
 def _read(file: str) -> str:
@@ -102,6 +127,8 @@ def _report(
     yield f"  property {names.TABLE_ADOPT} {done} to {made.consent}; the adoption removes it"
     for column in made.added:
         yield f"  new column {column}, null in present rows"
+    for change in made.changed:
+        yield f"  {change}"
     if table.format_version < 2:
         yield "  format version 2, which cannot be undone"
     yield "  properties of Firn, whose names begin with firn."
@@ -123,7 +150,9 @@ def _report(
             " deletionPolicy Retain"
         )
     for column in made.left_out:
-        yield f"Warning: column {column} has no field in the manifest, and gets null"
+        yield f"Warning: column {column} has no field in the {'schema' if made.subject else 'manifest'}, and gets null"
+    for each in made.conversions:
+        yield f"Warning: column {', '.join(each.problems)}; {_step(each)}"
     for warning in connector.warnings:
         yield f"Warning: {warning}"
     yield ""
@@ -134,6 +163,16 @@ def _report(
     yield f"  4. Watch it: firn status {made.consent}"
     if dry_run:
         yield "This was a dry run: the table has not consented. Run the command without --dry-run before step 3."
+
+
+def _step(conversion: Conversion) -> str:
+    field, column, kind = conversion.field, conversion.column, conversion.kind
+    if kind:
+        return f"spec.schema.columns of the manifest converts the values to {kind}, and a value that cannot become one is a dead letter"
+    return (
+        f"no conversion gives the values of the connector, so spec.schema.columns of the manifest lands field {field} in the new column {column},"
+        f" and column {field} gets null; read both columns, or let producers write a field of the old type first"
+    )
 
 
 def _address(connector: Connector) -> str:

@@ -60,6 +60,8 @@ class Connector:
     catalog: str
     """Name of the catalog in the connector. A JDBC catalog stores it with each table."""
     connection: CatalogConnection
+    registry: str = ""
+    """URL of the converter's schema registry with Confluent's API, without credentials. Empty if the file names none."""
     warnings: tuple[str, ...] = field(default=())
 
 
@@ -84,6 +86,7 @@ def read(text: str) -> Connector:
         strategy=_STRATEGIES.get(values.get(_STRATEGY, ""), ""),
         catalog=values.get("iceberg.catalog") or "iceberg",
         connection=_connection(values),
+        registry=_registry(values, converter),
         warnings=tuple(_warnings(values, f"{namespace}.{table}")),
     )
 
@@ -186,6 +189,21 @@ def _converter(values: Mapping[str, str]) -> str:
             " IcebergTopic reads the fields at the top of the record; let the producers write plain JSON first"
         )
     return converter
+
+
+def _registry(values: Mapping[str, str], converter: str) -> str:
+    """Return the URL of Confluent's API in the converter's registry, or an empty text."""
+    of_apicurio = converter.startswith(_APICURIO)
+    key = "apicurio.registry.url" if of_apicurio else "schema.registry.url"
+    url = values.get(f"value.converter.{key}", "").partition(",")[0].strip().rstrip("/")
+    if of_apicurio and "/apis/ccompat/" not in url:
+        base, found, _ = url.partition("/apis/registry")
+        url = f"{base}/apis/ccompat/v7" if found else ""
+    scheme, _, rest = url.partition("://")
+    place, slash, path = rest.partition("/")
+    return (
+        f"{scheme}://{place.rpartition('@')[2]}{slash}{path}" if scheme in ("http", "https") and "${" not in url else ""
+    )
 
 
 def _connection(values: Mapping[str, str]) -> CatalogConnection:

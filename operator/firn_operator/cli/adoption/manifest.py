@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pyiceberg import types as iceberg
@@ -11,8 +11,13 @@ from pyiceberg.schema import Schema
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.errors import InvalidSpecError
+from firn.model.jobs import RecordSchema
+from firn.schemas import projections
 from firn.tables import rows, types
+from firn_operator.cli.adoption import comparison
+from firn_operator.cli.adoption.comparison import Conversion
 from firn_operator.cli.adoption.connector import Connector
+from firn_operator.cli.adoption.latest import Latest
 
 _PRIMITIVES: dict[type[iceberg.IcebergType], str] = {
     iceberg.BooleanType: "boolean",
@@ -48,6 +53,8 @@ class Choices:
     """Schema registry of the operator's configuration, if records name their schemas."""
     message: str = ""
     """Full name of the record of the values, if the subjects have it in their names."""
+    schema: str = ""
+    """File with the latest schema of the values. Empty: the registry of the connector has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +64,21 @@ class Adopting:
     manifest: dict[str, Any]
     left_out: tuple[str, ...]
     added: tuple[str, ...]
+    changed: tuple[str, ...] = ()
+    """Changes of present columns."""
+    conversions: tuple[Conversion, ...] = ()
+    """Fields whose columns have other types in the table."""
 
     @property
     def consent(self) -> str:
         """Value of the table property that lets this topic adopt the table."""
         return f"{self.manifest['metadata']['namespace']}/{self.manifest['metadata']['name']}"
+
+    @property
+    def subject(self) -> str:
+        """Subject of the values in a schema registry; empty without one."""
+        subject = IcebergTopic.parse(self.manifest).record_schema().subject
+        return subject.name if subject is not None else ""
 
 
 def adopting(connector: Connector, schema: Schema, format_version: int, choices: Choices) -> Adopting:
@@ -71,11 +88,6 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     if choices.profile:
         spec["profile"] = choices.profile
     if connector.has_registry:
-        if not choices.registry:
-            raise InvalidSpecError(
-                f"connector {connector.name} reads {connector.format} with a schema registry; name this registry in the operator's"
-                " configuration with --registry"
-            )
         spec["schema"] = _of_registry(connector, choices)
     else:
         spec["schema"] = {"format": "Json", "fields": list(_fields(connector, schema, left_out))}
@@ -87,24 +99,55 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     }
     sink = connector.sink
     spec["ingestion"] = {"adopt": {"connect": {"group": sink.group, "controlTopic": sink.control_topic}}}
-    name = choices.name or re.sub(r"[^a-z0-9.-]+", "-", connector.topic.lower()).strip("-.")[
-        : names.LONGEST_NAME
-    ].rstrip("-.")
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": "IcebergTopic",
-        "metadata": {"name": name, "namespace": choices.namespace},
+        "metadata": {"name": choices.name or _name(connector.topic), "namespace": choices.namespace},
         "spec": spec,
     }
-    topic = IcebergTopic.parse(manifest)
+    return _with_added(Adopting(manifest, tuple(left_out), ()), schema, choices)
+
+
+def _name(topic: str) -> str:
+    """Return the name of a Kafka topic as one of a resource."""
+    return re.sub(r"[^a-z0-9.-]+", "-", topic.lower()).strip("-.")[: names.LONGEST_NAME].rstrip("-.")
+
+
+def with_latest(made: Adopting, schema: Schema, latest: Latest, choices: Choices) -> Adopting:
+    """Return the manifest whose columns hold the values of the latest schema in a registry. Raises InvalidSpecError if none do."""
+    found = latest.columns(IcebergTopic.parse(made.manifest).record_schema())
+    converted = comparison.conversions(schema, found)
+    if converted:
+        made.manifest["spec"]["schema"] |= {"columns": [each.entry for each in converted], "otherFields": "Keep"}
+    topic = IcebergTopic.parse(made.manifest)
+    whole = projections.applied(found, topic.record_schema().projection)
+    filled = {column.name for column in rows.schema_columns(whole)}
+    left_out = [
+        field.name
+        for field in schema.fields
+        if field.name not in filled and not field.name.startswith(rows.METADATA_COLUMN)
+    ]
+    changed = comparison.changes(schema, topic.table_target(choices.catalog or "default"), whole)
+    made = replace(made, left_out=tuple(left_out), changed=changed, conversions=converted)
+    return _with_added(made, schema, choices, whole)
+
+
+def _with_added(made: Adopting, schema: Schema, choices: Choices, found: RecordSchema | None = None) -> Adopting:
+    """Return the manifest with the columns that the table gets. ``found`` is the schema of the values, if its columns are known."""
+    topic = IcebergTopic.parse(made.manifest)
     target = topic.table_target(choices.catalog or "default")
     present = {field.name for field in schema.fields}
-    added = (column.name for column in rows.table_columns(topic.record_schema(), target.metadata_columns))
-    return Adopting(manifest, tuple(left_out), tuple(column for column in added if column not in present))
+    columns = rows.table_columns(found or topic.record_schema(), target.metadata_columns)
+    return replace(made, added=tuple(column.name for column in columns if column.name not in present))
 
 
 def _of_registry(connector: Connector, choices: Choices) -> dict[str, Any]:
-    """Return the schema of values in a registry. Raises InvalidSpecError if the names of the subjects need a record."""
+    """Return ``spec.schema`` of values in a registry. Raises InvalidSpecError if it needs a name that the connector does not have."""
+    if not choices.registry:
+        raise InvalidSpecError(
+            f"connector {connector.name} reads {connector.format} with a schema registry; name this registry in the operator's"
+            " configuration with --registry"
+        )
     schema = {"format": connector.format, "registry": {"name": choices.registry}}
     if not connector.strategy:
         return schema

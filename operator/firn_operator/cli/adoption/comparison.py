@@ -1,0 +1,91 @@
+"""The columns of a connector's table against those that a topic derives from the schema of the values. No I/O.
+
+The sink gives columns the types of Kafka Connect, which has fewer types than Avro, Protobuf and JSON Schema.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from pyiceberg.schema import Schema
+
+from firn.model.conditions import Reason
+from firn.model.jobs import RecordSchema, TableTarget
+from firn.schemas import projections
+from firn.tables import evolution, types
+from firn.tables.types import ListOf, MapOf, Struct, Type
+from firn_operator.adapters.iceberg.evolution import layout, schema_fields, schema_steps
+
+_OTHER_VALUES = frozenset({("string", "binary"), ("binary", "string"), ("timestamp", "long"), ("timestamptz", "long")})
+"""Conversions that do not give the values of the sink: it reads a text as base64, and integers are milliseconds there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Conversion:
+    """A field whose column in the table has another type. ``column`` takes its values."""
+
+    field: str
+    column: str
+    problems: tuple[str, ...]
+    """Each part of the column with its type in the table and in the schema."""
+    kind: str = ""
+    """The type of the column, if values can become it. Otherwise ``column`` is new."""
+
+    @property
+    def entry(self) -> dict[str, str]:
+        """Return the item of ``spec.schema.columns``."""
+        return {
+            "name": self.column,
+            "from": f"$.{self.field}",
+            **({"type": self.kind} if self.kind else {}),
+        }
+
+
+def conversions(table: Schema, found: RecordSchema) -> tuple[Conversion, ...]:
+    """Return the fields of a schema whose values the columns of the same names cannot hold as they are."""
+    present = _types(table)
+    taken = {name.lower() for name in (*present, *(field.name for field in found.fields))}
+    made = []
+    for field in found.fields:
+        kind, wanted = present.get(field.name), types.parse(field.type)
+        if kind is None or evolution.merged(kind, wanted) is not None:
+            continue
+        problems = tuple(_problems(field.name, kind, wanted))
+        pair = (projections.word(wanted), projections.word(kind))
+        if projections.can_convert(wanted, kind) and pair not in _OTHER_VALUES:
+            made.append(Conversion(field.name, field.name, problems, str(kind)))
+        else:
+            number = next(n for n in range(2, len(taken) + 3) if f"{field.name}_v{n}".lower() not in taken)
+            taken.add(f"{field.name}_v{number}".lower())
+            made.append(Conversion(field.name, f"{field.name}_v{number}", problems))
+    return tuple(made)
+
+
+def changes(table: Schema, target: TableTarget, found: RecordSchema) -> tuple[str, ...]:
+    """Return the changes of present columns. Raises InvalidSpecError that names the column if one is not allowed."""
+    present = _types(table)
+    steps = (step.text for step in schema_steps(table, layout(target, found), Reason.BAD_SCHEMA))
+    return tuple(text for text in steps if not _adds(text, present))
+
+
+def _adds(text: str, present: Mapping[str, Type]) -> bool:
+    name, added, _ = text.removeprefix("column ").partition(" added: ")
+    return bool(added) and "." not in name and name not in present
+
+
+def _types(table: Schema) -> dict[str, Type]:
+    return {field["name"]: types.of_table(types.of_json(field["type"])) for field in schema_fields(table)}
+
+
+def _problems(path: str, present: Type, wanted: Type) -> Iterator[str]:
+    match present, wanted:
+        case Struct(before), Struct(after):
+            members = dict(before)
+            for name, kind in after:
+                if name in members:
+                    yield from _problems(f"{path}.{name}", members[name], kind)
+        case ListOf(before), ListOf(after):
+            yield from _problems(f"{path}.element", before, after)
+        case MapOf(key, before), MapOf(other, after) if key == other:
+            yield from _problems(f"{path}.value", before, after)
+        case _ if evolution.merged(present, wanted) is None:
+            yield f"{path} is {present} in the table and {wanted} in the schema"
