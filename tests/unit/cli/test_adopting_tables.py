@@ -1,6 +1,8 @@
 """``firn adopt connect``: the manifest and the report for a table, and the consent of the table."""
 
+import itertools
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,13 +17,17 @@ from pyiceberg.table import Table
 from pyiceberg.transforms import DayTransform
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
+from firn.decoders.bad_records import BadRecordError
+from firn.decoders.json import ValueReader
 from firn.model import names
 from firn.model.errors import ConflictError, InvalidSpecError
+from firn.tables import types
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli.adoption import connect, connector
 from firn_operator.cli.adoption.manifest import Choices, adopting
 from tests.unit.cli.test_connectors import CONFIG, read
 
+GUIDE = Path(__file__).parents[3] / "docs" / "how-to" / "kafka-connect.md"
 KEY = "kafka.connect.offsets.control-iceberg.connect-orders-sink"
 SCHEMA = Schema(
     iceberg.NestedField(1, "id", iceberg.LongType(), required=False),
@@ -96,6 +102,20 @@ def test_the_manifest_names_table_columns_and_connector(lake: dict[str, Any], ru
     assert 'last commit c-1, control topic control-iceberg up to {"0":7}' in report
     assert "new column _kafka, null in present rows" in report
     assert "partitioning (day(at)), sort order (none), 1 properties" in report
+
+
+def test_the_guide_lists_json_values_that_only_the_sink_converts(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    heading = "JSON values that the sink converts"
+    assert f'with the table "{heading}" of the guide "{GUIDE.read_text().splitlines()[0][2:]}"' in run()[1]
+    _, _, section = GUIDE.read_text().partition(f"## {heading}\n")
+    listed = [line.split("|")[1:3] for line in section.partition("\n## ")[0].splitlines() if line.startswith("| `")]
+    assert len(listed) == 10
+    for kinds, values in listed:
+        for kind, value in itertools.product(re.findall("`(.+?)`", kinds), re.findall("`(.+?)`", values)):
+            reader = ValueReader.for_type(types.parse(kind), refuse_unknown=False, epoch="ms")
+            with pytest.raises(BadRecordError):
+                reader.read(value.encode())
 
 
 def test_the_report_has_no_credentials(lake: dict[str, Any], run: Any) -> None:

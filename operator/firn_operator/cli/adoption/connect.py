@@ -21,6 +21,12 @@ from firn_operator.cli.adoption.comparison import Conversion
 from firn_operator.cli.adoption.connector import Connector
 from firn_operator.cli.adoption.manifest import Adopting, Choices, adopting, with_latest
 
+_JSON_VALUES = (
+    "Warning: the sink converts some JSON values to the type of the column, such as a number for a string column. Ingestion makes these"
+    ' records dead letters; compare your values with the table "JSON values that the sink converts" of the guide "Take a table over from'
+    ' Kafka Connect"'
+)
+
 
 def run(file: str, choices: Choices, *, dry_run: bool) -> tuple[str, str]:
     """Return the manifest as YAML, and the report. Without ``dry_run``, the table consents to its adoption by the topic.
@@ -153,6 +159,8 @@ def _report(
         yield f"Warning: column {column} has no field in the {'schema' if made.subject else 'manifest'}, and gets null"
     for each in made.conversions:
         yield f"Warning: column {', '.join(each.problems)}; {_step(each)}"
+    if not connector.has_registry:
+        yield _JSON_VALUES
     for warning in connector.warnings:
         yield f"Warning: {warning}"
     yield ""
