@@ -1,21 +1,22 @@
 """JSON schemas as columns of a table.
 
 Source: JSON Schema, drafts 4 to 2020-12: "$ref", "type", "properties", "additionalProperties", "items", "allOf", "anyOf",
-"oneOf", "format". Other keywords limit values, and make no column. `columns` refuses a schema whose values have no column:
-a value that may be of several types, or of any type, a schema that contains itself, and members whose names differ only in case.
+"oneOf", "then", "else", "dependentSchemas", "format". Other keywords limit values, and make no column. `columns` refuses a schema
+whose values have no column: a value that may be of several types, or of any type, a schema that contains itself, and members whose
+names differ only in case.
 """
 
 import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import unquote, urljoin
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
-from firn.tables import evolution, types
+from firn.tables import types
 from firn.tables.types import ListOf, MapOf, Primitive, Struct, Type
 
 MOST_TEXT = 1 << 20
@@ -31,10 +32,25 @@ _COLUMNS: Mapping[str, str] = {"boolean": "boolean", "integer": "long", "number"
 _FORMATS: Mapping[str, str] = {"date-time": "timestamptz", "date": "date"}
 """Formats of strings with a column of another type."""
 _DEFINITIONS = ("$defs", "definitions")
+_ALONE = re.compile(r"https?://json-schema\.org/draft-0[0-7]/schema#?", re.ASCII)
+"""Values of ``$schema`` by which a schema with a reference is only the reference: drafts up to 7."""
+_SAYS_TYPE = ("type", "properties", "items", "allOf", "anyOf", "oneOf")
 _NUMBERS = {Primitive("long"), Primitive("double")}
 _ANY = (
     "the schema does not say what the value is; declare a type, the properties of an object, and the items of an array"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class _Open(Primitive):
+    """The type of values that have no column, and why: the place and the problem."""
+
+    path: str
+    problem: str
+
+
+_Way = Literal["All", "Any", "Detail"]
+"""How schemas combine. All: a value fits both. Any: it fits one of them. Detail: it fits the first one, and may fit the second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +73,12 @@ def columns(text: str, references: Mapping[str, str]) -> tuple[Column, ...]:
     documents = {name: _document(content) for name, content in references.items()} | {"": _document(text)}
     parser = _Parser(documents)
     found = parser.root()
+    if isinstance(found, _Open):
+        raise _bad(found.path, found.problem)
     if not isinstance(found, Struct):
         raise _bad("", f"a record has to be an object with properties, and the schema declares {_shown(found)}")
+    if opened := _first_open(found):
+        raise _bad(opened.path, opened.problem)
     docs = parser.descriptions()
     return tuple(Column(name=name, type=str(kind), doc=docs.get(name)) for name, kind in found.fields)
 
@@ -87,8 +107,8 @@ class _Parser:
     """Finds types. The document with the name "" is the schema, and the others are its references."""
 
     documents: Mapping[str, Any]
-    made: dict[tuple[str, str], _Found | None] = field(default_factory=dict)
-    """Types by document and place. A type may be used many times, and so may the types in it."""
+    made: dict[tuple[str, str, bool], _Found | None] = field(default_factory=dict)
+    """Types by document, place, and whether the value is the record. A type may be used many times, and so may the types in it."""
     open: list[tuple[str, str]] = field(default_factory=list)
     """The places whose types are being found."""
     known_ids: dict[str, tuple[int, str, str]] | None = None
@@ -116,11 +136,12 @@ class _Parser:
                 path,
                 f"the schema {document}#{place} contains itself, and a table has no recursive columns; use schema.raw: Binary",
             )
-        if key not in self.made:
+        made = (*key, not path)
+        if made not in self.made:
             self.open.append(key)
-            self.made[key] = self._find(_at(self.documents[document], document, place, path), document, path, level)
+            self.made[made] = self._find(_at(self.documents[document], document, place, path), document, path, level)
             self.open.pop()
-        return self.made[key]
+        return self.made[made]
 
     def _find(self, schema: Any, document: str, path: str, level: int) -> _Found | None:
         """Return the type of the values of a schema; None if the schema does not say it."""
@@ -130,16 +151,41 @@ class _Parser:
             return _NOTHING
         if not isinstance(schema, dict):
             return None
-        if "$ref" in schema:
-            return self._referred(schema["$ref"], document, path, level)
-        found = [self._declared(schema, document, path, level)]
-        found += [self._find(part, document, path, level + 1) for part in _listed(schema, "allOf", path)]
-        for key in ("oneOf", "anyOf"):
-            branches = [self._find(part, document, path, level + 1) for part in _listed(schema, key, path)]
-            if branches and (None not in branches or any(found)):
-                found.append(_merged([each for each in branches if each is not None], path))
-        known = [each for each in found if each is not None]
-        return _merged(known, path) if known else None
+        if "$ref" in schema and self._ignores_siblings(document):
+            return self._alone(schema, document, path, level)
+        always = [self._referred(schema["$ref"], document, path, level)] if "$ref" in schema else []
+        always.append(self._declared(schema, document, path, level))
+        always += [self._find(part, document, path, level + 1) for part in _listed(schema, "allOf", path)]
+        known = [each for each in always if each is not None]
+        found = _merged(known, "All", path) if known else None
+        for choice in _choices(schema, path):
+            branches = [self._find(part, document, path, level + 1) for part in choice]
+            known = [each for each in branches if each is not None]
+            chosen = _merged(known, "Any", path) if known else None
+            if found is not None and chosen is not None:
+                found = _merged([found, chosen], "Detail", path)
+            elif chosen is not None and (len(known) == len(branches) or _has_members(chosen, schema, path)):
+                found = chosen
+        return found
+
+    def _ignores_siblings(self, document: str) -> bool:
+        """Return whether a schema of a document with a reference is only the reference."""
+        for each in (self.documents[document], self.documents[""]):
+            if isinstance(each, dict) and isinstance(draft := each.get("$schema"), str):
+                return _ALONE.fullmatch(draft) is not None
+        return False
+
+    def _alone(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
+        """Return the type of a reference whose siblings do not count."""
+        found = self._referred(schema["$ref"], document, path, level)
+        ignored = next((key for key in _SAYS_TYPE if key in schema), None)
+        if found is not None or ignored is None:
+            return found
+        problem = (
+            f"$ref names a schema that does not say what the value is, and up to draft 7, {_excerpt(ignored)} beside $ref does not"
+            " count; put both into allOf, or declare a later draft in $schema"
+        )
+        return _opened(path, problem)
 
     def _referred(self, reference: Any, document: str, path: str, level: int) -> _Found | None:
         if not isinstance(reference, str):
@@ -199,7 +245,7 @@ class _Parser:
             if one is None:
                 return None
             found.append(one)
-        return _merged(found, path) if found else _NOTHING
+        return _merged(found, "Any", path) if found else _NOTHING
 
     def _of_type(self, name: str, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
         if name == "object":
@@ -207,7 +253,7 @@ class _Parser:
         if name == "array":
             items = schema.get("items")
             if "prefixItems" in schema or isinstance(items, list):
-                raise _bad(path, "the items of the array have a type for each place; use an object instead")
+                return _opened(path, "the items of the array have a type for each place; use an object instead")
             item = self._find(items, document, f"{path}[]", level + 1) if items is not None else None
             if item is None or item.type is None:
                 return item
@@ -237,14 +283,12 @@ class _Parser:
                     f"{_excerpt(name)} cannot be the name of a column: it has at most {MOST_NAME} letters, digits and _,"
                     " and does not begin with a digit; use schema.raw: Binary",
                 )
-            found = self._find(part, document, place, level + 1)
-            if found is None:
-                raise _bad(place, _ANY)
+            found = self._find(part, document, place, level + 1) or _opened(place, _ANY)
             if found.type is None:
                 continue
             other = seen.setdefault(name.lower(), name)
             if other != name:
-                raise _bad(path, f"members {other} and {name} differ only in case, which query engines ignore")
+                raise _bad(path, _differ_in_case(other, name))
             members.append((name, found.type))
             inside.append(found)
         return _inside(Struct(tuple(members)), inside, path) if members else _NOTHING
@@ -259,7 +303,7 @@ class _Parser:
         known = [each for each in found if each is not None]
         if len(known) < len(found):
             return None
-        value = _merged(known, path) if known else _NOTHING
+        value = _merged(known, "Any", f"{path}{{}}") if known else _NOTHING
         return _inside(MapOf(Primitive("string"), value.type), (value,), path) if value.type is not None else _NOTHING
 
 
@@ -295,8 +339,31 @@ def _type_of(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def _merged(found: list[_Found], path: str) -> _Found:
-    """Return a type for values of all types. Objects get the members of all of them."""
+def _choices(schema: Mapping[str, Any], path: str) -> list[list[Any]]:
+    """Return the groups of schemas of which a value fits one. True stands for none of the others."""
+    choices = [_listed(schema, key, path) for key in ("oneOf", "anyOf")]
+    if "if" in schema:
+        choices.append([schema.get("then", True), schema.get("else", True)])
+    # Up to draft 7, a dependency may also be a list of names.
+    for key in ("dependentSchemas", "dependencies"):
+        parts = schema.get(key)
+        choices += [
+            [part, True] for part in (parts.values() if isinstance(parts, dict) else ()) if isinstance(part, dict)
+        ]
+    return [choice for choice in choices if choice]
+
+
+def _has_members(found: _Found, schema: Mapping[str, Any], path: str) -> bool:
+    """Return whether some branches of a schema declare all members of its values, although other branches say nothing.
+
+    Such a branch allows any value. A value that is an object in any case, as the record is, only gets no members from it.
+    """
+    names = _types(schema) or []
+    return isinstance(found.type, Struct) and (not path or ("object" in names and set(names) <= {"object", "null"}))
+
+
+def _merged(found: list[_Found], way: _Way, path: str) -> _Found:
+    """Return a type for the values of all types. Objects get the members of all of them."""
     kinds = [each for each in found if each.type is not None]
     if not kinds:
         return _NOTHING
@@ -305,29 +372,70 @@ def _merged(found: list[_Found], path: str) -> _Found:
     # In pairs, because a merge takes as long as its types are large.
     while len(kinds) > 1:
         last = kinds[len(kinds) // 2 * 2 :]
-        kinds = [_pair(one, other, path) for one, other in zip(kinds[::2], kinds[1::2], strict=False)] + last
+        kinds = [_pair(one, other, way, path) for one, other in zip(kinds[::2], kinds[1::2], strict=False)] + last
     return kinds[0]
 
 
-def _pair(one: _Found, other: _Found, path: str) -> _Found:
+def _pair(one: _Found, other: _Found, way: _Way, path: str) -> _Found:
     assert one.type is not None
     assert other.type is not None
-    both = _of_both(one.type, other.type)
-    if both is None:
-        raise _bad(
-            path,
-            f"the value is {_shown(one.type)} or {_shown(other.type)}, and a column has one type; declare one type",
-        )
+    both = _of_both(one.type, other.type, way, path)
     return _Found(both, max(one.levels, other.levels), one.types + other.types)
 
 
-def _of_both(one: Type, other: Type) -> Type | None:
+def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
+    if isinstance(one, _Open) or isinstance(other, _Open):
+        if way == "Detail":
+            return one
+        return one if isinstance(one, _Open) == (way == "Any") else other
     if one in _NUMBERS and other in _NUMBERS:
         return one if one == other else Primitive("double")
-    both = evolution.merged(one, other)
-    if isinstance(both, Struct) and len({name.lower() for name, _ in both.fields}) < len(both.fields):
-        return None
-    return both
+    match one, other:
+        case Struct(), Struct():
+            return _of_both_structs(one, other, way, path)
+        case ListOf(first), ListOf(second):
+            return ListOf(_of_both(first, second, way, f"{path}[]"))
+        case MapOf(key, first), MapOf(_, second):
+            return MapOf(key, _of_both(first, second, way, f"{path}{{}}"))
+    if one == other or way == "Detail":
+        return one
+    problem = f"the value is {_shown(one)} or {_shown(other)}, and a column has one type; declare one type"
+    return _open(path, problem)
+
+
+def _of_both_structs(one: Struct, other: Struct, way: _Way, path: str) -> Type:
+    members = dict(one.fields)
+    for name, kind in other.fields:
+        members[name] = _of_both(members[name], kind, way, f"{path}.{name}") if name in members else kind
+    seen: dict[str, str] = {}
+    for name in members:
+        if (first := seen.setdefault(name.lower(), name)) != name:
+            return _open(path, _differ_in_case(first, name))
+    return Struct(tuple(members.items()))
+
+
+def _open(path: str, problem: str) -> _Open:
+    return _Open(types.VARIANT, path, problem)
+
+
+def _opened(path: str, problem: str) -> _Found:
+    return _Found(_open(path, problem))
+
+
+def _first_open(kind: Type) -> _Open | None:
+    """Return the first type inside ``kind`` that has no column."""
+    match kind:
+        case _Open():
+            return kind
+        case Struct(fields):
+            return next((found for _, member in fields if (found := _first_open(member))), None)
+        case ListOf(inner) | MapOf(_, inner):
+            return _first_open(inner)
+    return None
+
+
+def _differ_in_case(one: str, other: str) -> str:
+    return f"members {one} and {other} differ only in case, which query engines ignore"
 
 
 def _inside(kind: Type, parts: Iterable[_Found], path: str) -> _Found:

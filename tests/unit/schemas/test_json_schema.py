@@ -61,6 +61,18 @@ NULL, TEXT, INTEGER = {"type": "null"}, {"type": "string"}, {"type": "integer"}
         ({"$ref": "#/$defs/a~1b%20c"}, "long"),
         ({"$ref": "#point"}, "struct<n: long>"),
         ({"$ref": "https://shop.example/size.json"}, "string"),
+        ({"$ref": "#/$defs/Point", "properties": {"z": TEXT}}, "struct<x: double, y: double, z: string>"),
+        ({"$ref": "#/$defs/Point", "type": "object", "required": ["x"]}, "struct<x: double, y: double>"),
+        ({"$ref": "#/$defs/Small", "type": "integer"}, "long"),
+        ({"$ref": "#/$defs/Point", "properties": {"x": {"minimum": 0}}}, "struct<x: double, y: double>"),
+        ({**POINT, "if": {"required": ["x"]}, "then": {"properties": {"z": TEXT}}, "else": {"properties": {"w": INTEGER}}},
+         "struct<x: double, y: double, z: string, w: long>"),
+        ({**POINT, "then": {"properties": {"z": TEXT}}}, "struct<x: double, y: double>"),
+        ({**POINT, "if": {}, "then": {"properties": {"x": {"minimum": 0}}}}, "struct<x: double, y: double>"),
+        ({"type": "object", "if": {}, "then": {"properties": {"z": TEXT}}}, "struct<z: string>"),
+        ({**POINT, "dependentSchemas": {"x": {"properties": {"z": TEXT}}}}, "struct<x: double, y: double, z: string>"),
+        ({**POINT, "dependencies": {"x": ["y"], "y": {"properties": {"z": TEXT}}}}, "struct<x: double, y: double, z: string>"),
+        ({**POINT, "anyOf": [{"properties": {"x": {"minimum": 0}}}, {"properties": {"x": TEXT}}]}, "struct<x: double, y: double>"),
         ({"type": "array", "items": {"$ref": "#/$defs/Point/properties/x"}}, "list<double>"),
     ],
 )  # fmt: skip
@@ -68,6 +80,7 @@ def test_types_become_columns(member: Any, column: str) -> None:
     definitions = {
         "Point": POINT,
         "a/b c": INTEGER,
+        "Small": {"maximum": 9},
         "named": {"$anchor": "point", "properties": {"n": INTEGER}},
         "Size": {"$id": "https://shop.example/size.json", "type": "string"},
     }
@@ -84,6 +97,50 @@ def test_a_record_may_be_a_reference_or_a_choice() -> None:
     assert columns({"$ref": "#/definitions/P", "definitions": {"P": POINT}}) == [("x", "double"), ("y", "double")]
     other = {"type": "object", "properties": {"z": TEXT}}
     assert columns({"oneOf": [POINT, other]}) == [("x", "double"), ("y", "double"), ("z", "string")]
+
+
+def test_a_record_has_the_members_of_a_reference_and_of_its_siblings() -> None:
+    schema = {
+        "$ref": "#/$defs/P",
+        "properties": {"z": TEXT},
+        "if": {},
+        "then": {"properties": {"w": INTEGER}},
+        "$defs": {"P": POINT},
+    }
+    assert columns(schema) == [("x", "double"), ("y", "double"), ("z", "string"), ("w", "long")]
+    assert columns({"if": {}, "then": {"properties": {"w": INTEGER}}}) == [("w", "long")]
+
+
+@pytest.mark.parametrize(
+    ("draft", "merged"),
+    [
+        ("http://json-schema.org/draft-04/schema#", False),
+        ("http://json-schema.org/draft-07/schema", False),
+        ("https://json-schema.org/draft/2019-09/schema", True),
+        ("https://json-schema.org/draft/2020-12/schema", True),
+    ],
+)
+def test_siblings_of_a_reference_count_since_draft_2019_09(draft: str, merged: bool) -> None:
+    reference = {"$ref": "#/$defs/P", "properties": {"z": TEXT}}
+    struct = "struct<x: double, y: double, z: string>" if merged else "struct<x: double, y: double>"
+    assert columns(with_member(reference, **{"$schema": draft, "$defs": {"P": POINT}})) == [
+        ("a", struct),
+        ("b", "string"),
+    ]
+    # A document without a draft has that of the schema that refers to it.
+    document = with_member(reference, **{"$defs": {"P": POINT}})
+    assert columns({"$schema": draft, "$ref": "d.json"}, d_json=document) == [("a", struct), ("b", "string")]
+
+
+def test_a_type_that_does_not_count_is_named() -> None:
+    schema = with_member(
+        {"$ref": "#/$defs/Small", "type": "integer"},
+        **{"$schema": "http://json-schema.org/draft-07/schema#", "$defs": {"Small": {"maximum": 9}}},
+    )
+    with pytest.raises(
+        InvalidSpecError, match='up to draft 7, "type" beside \\$ref does not count; put both into allOf'
+    ):
+        columns(schema)
 
 
 def test_references_are_found_by_name_and_by_id() -> None:
@@ -139,7 +196,7 @@ ANY = "field a: the schema does not say what the value is"
         ({"$ref": 7}, 'field a: "$ref" is not a text'),
         ({"properties": {"order-id": TEXT}}, 'field a: "order-id" cannot be the name of a column'),
         ({"properties": {"x": TEXT, "X": TEXT}}, "field a: members x and X differ only in case"),
-        ({"oneOf": [{"properties": {"x": TEXT}}, {"properties": {"X": TEXT}}]}, "field a: the value is an object or an object"),
+        ({"oneOf": [{"properties": {"x": TEXT}}, {"properties": {"X": TEXT}}]}, "field a: members x and X differ only in case"),
         ({"properties": []}, ANY),
         ({"properties": 7}, 'field a: "properties" is not an object'),
         ({"oneOf": TEXT}, 'field a: "oneOf" is not a list'),
