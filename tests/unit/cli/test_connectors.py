@@ -50,6 +50,19 @@ def test_a_connector_may_name_its_group_and_control_topic() -> None:
     assert found.sink == SinkCommits(control_topic="control", group="loaders")
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"iceberg_tables_default__commit__branch": "main"},
+        {"iceberg_table_shop_orders_commit__branch": "main"},
+        {"iceberg_table_shop_orders_commit__branch": "main", "iceberg_tables_default__commit__branch": "staging"},
+        {"iceberg_table_shop_copies_commit__branch": "staging"},
+    ],
+)
+def test_a_connector_may_name_the_branch_main(changes: dict[str, Any]) -> None:
+    assert read(**changes) == read()
+
+
 def test_a_jdbc_catalog_is_one_of_type_sql() -> None:
     found = read(
         iceberg_catalog_type=None,
@@ -95,7 +108,8 @@ def test_values_may_name_their_schemas(converter: str, format_name: str) -> None
         ({"iceberg_tables": "lake.shop.orders"}, "a namespace of one level"),
         ({"iceberg_tables": None, "iceberg_tables_dynamic__enabled": "true"}, "chooses tables by a field"),
         ({"iceberg_tables_route__field": "kind"}, "chooses records by a field"),
-        ({"iceberg_table_shop_orders_commit__branch": "staging"}, "commits to a branch"),
+        ({"iceberg_table_shop_orders_commit__branch": "staging"}, r"branch staging \(iceberg\.table\.shop\.orders\.commit-branch\)"),
+        ({"iceberg_tables_default__commit__branch": "staging"}, r"branch staging \(iceberg\.tables\.default-commit-branch\)"),
         ({"consumer_override_group_id": "loaders"}, "in group loaders .* name group connect-orders-sink"),
         ({"value_converter": None}, "has no value.converter, so that of the worker applies"),
         ({"value_converter": "org.apache.kafka.connect.storage.StringConverter"}, "for which firn adopt connect writes no schema"),

@@ -73,6 +73,7 @@ def read(text: str) -> Connector:
     values = _values(text)
     _check(values)
     topic, (namespace, table) = _topic(values), _table(values)
+    _check_branch(values, f"{namespace}.{table}")
     converter = _converter(values)
     group = values.get("iceberg.connect.group-id") or f"connect-{values['name']}"
     return Connector(
@@ -133,11 +134,16 @@ def _check(values: Mapping[str, str]) -> None:
             f"connector {name} commits its offsets in group {override} (consumer.override.group.id), and its tables name group"
             f" {group or f'connect-{name}'}; set iceberg.connect.group-id to the same group, let it commit, and stop it"
         )
-    branches = [key for key, value in values.items() if key.endswith(("commit-branch",)) and value]
-    if branches:
+
+
+def _check_branch(values: Mapping[str, str], table: str) -> None:
+    """Raise InvalidSpecError if the connector commits to another branch than main."""
+    key, default = f"iceberg.table.{table}.commit-branch", "iceberg.tables.default-commit-branch"
+    branch = values.get(key, values.get(default, ""))
+    if branch not in ("", "main"):
         raise InvalidSpecError(
-            f"connector {name} commits to a branch ({branches[0]}), and ingestion commits to main; move main to this branch, and remove the"
-            " property"
+            f"connector {values['name']} commits to branch {branch} ({key if key in values else default}), and ingestion commits to main; move"
+            " main to this branch, and remove the property"
         )
 
 
