@@ -63,6 +63,11 @@ def test_a_connector_may_name_the_branch_main(changes: dict[str, Any]) -> None:
     assert read(**changes) == read()
 
 
+def test_known_properties_of_tables_need_no_warning() -> None:
+    known = ("auto__create__enabled", "schema__force__optional", "auto__create__props_a", "upsert__mode__enabled")
+    assert read(**{f"iceberg_tables_{key}": "false" for key in known}) == read()
+
+
 def test_a_jdbc_catalog_is_one_of_type_sql() -> None:
     found = read(
         iceberg_catalog_type=None,
@@ -115,6 +120,8 @@ def test_values_may_name_their_schemas(converter: str, format_name: str) -> None
         ({"value_converter": "org.apache.kafka.connect.storage.StringConverter"}, "for which firn adopt connect writes no schema"),
         ({"value_converter_schemas_enable": None}, "JSON with a schema in each record"),
         ({"iceberg_catalog_type": "hive"}, "a catalog of type hive, and Firn has"),
+        ({"iceberg_catalog_uri": None}, "has no iceberg.catalog.uri, which a catalog of type rest needs"),
+        ({"iceberg_catalog_type": "jdbc", "iceberg_catalog_uri": "jdbc:"}, "which a catalog of type jdbc needs"),
         ({"iceberg_catalog_uri": "${file:/secrets:uri}"}, "refers to .*which only Connect can resolve"),
     ],
 )  # fmt: skip
@@ -134,6 +141,15 @@ def test_a_file_without_a_connector_is_refused(text: str) -> None:
     [
         ({"iceberg_tables_default__id__columns": "id"}, "id columns id: ingestion appends every record"),
         ({"iceberg_table_shop_orders_id__columns": "id"}, "id columns id"),
+        (
+            {"iceberg_tables_cdc__field": "op"},
+            "cdc-field op: ingestion appends every record, and updates or deletes no row",
+        ),
+        ({"iceberg_tables_upsert__mode__enabled": "true"}, "upsert-mode-enabled true: ingestion appends every record"),
+        (
+            {"iceberg_tables_order__by": "id", "iceberg_tables_write__order": "id"},
+            "iceberg.tables.order-by, iceberg.tables.write-order: not known in version 1.12 of the sink",
+        ),
         ({"transforms": "flat,mask"}, "transforms flat,mask: ingestion lands records as they are"),
         ({"iceberg_tables_evolve__schema__enabled": "true"}, "after you have added its field"),
         ({"errors_tolerance": "all", "errors_deadletterqueue_topic_name": "bad"}, "bad records in topic bad"),

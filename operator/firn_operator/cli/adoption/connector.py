@@ -36,6 +36,17 @@ _STRATEGIES = {
 """Classes that choose the subject of a schema, and the subjectStrategy of a spec. TopicName is the default of both."""
 _STRATEGY = "value.converter.value.subject.name.strategy"
 _AS_CONFLUENT = "value.converter.apicurio.registry.as-confluent"
+_TABLES = "iceberg.tables."
+_CHANGES_ROWS = ("cdc-field", "upsert-mode-enabled")
+"""Properties under `_TABLES` of earlier releases of the sink, which replaced and deleted rows."""
+_KNOWN = frozenset(
+    {
+        "dynamic-enabled", "route-field", "default-commit-branch", "default-id-columns", "default-partition-by", "auto-create-enabled",
+        "schema-force-optional", "schema-case-insensitive", "evolve-schema-enabled", *_CHANGES_ROWS,
+    }
+)  # fmt: skip
+"""Properties under `_TABLES`, beside those of `_KNOWN_GROUPS`."""
+_KNOWN_GROUPS = ("auto-create-props.", "write-props.")
 _NOT_OF_CATALOGS = frozenset(
     {"type", "catalog-impl", "uri", "warehouse", "jdbc.user", "jdbc.password", "jdbc.schema-version"}
 )
@@ -233,6 +244,10 @@ def _connection(values: Mapping[str, str]) -> CatalogConnection:
     if "client.region" in properties:
         properties.setdefault("s3.region", properties["client.region"])
     uri = own.get("uri", "").removeprefix("jdbc:")
+    if not uri:
+        raise InvalidSpecError(
+            f"connector {values['name']} has no {_CATALOG}uri, which a catalog of type {kind} needs; add the address of the catalog to the file"
+        )
     if uri.startswith("sqlite:") and not uri.startswith("sqlite:///"):
         uri = f"sqlite:///{uri.removeprefix('sqlite:')}"
     return CatalogConnection.model_validate(
@@ -240,10 +255,22 @@ def _connection(values: Mapping[str, str]) -> CatalogConnection:
     )
 
 
-def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
+def _table_warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     ids = values.get(f"iceberg.table.{table}.id-columns") or values.get("iceberg.tables.default-id-columns")
     if ids:
         yield f"id columns {ids}: ingestion appends every record, and replaces no row with the same id"
+    own = {key.removeprefix(_TABLES): value for key, value in values.items() if key.startswith(_TABLES)}
+    for key in _CHANGES_ROWS:
+        if own.get(key, "").lower() not in ("", "false"):
+            yield f"{key} {own[key]}: ingestion appends every record, and updates or deletes no row"
+    unknown = sorted(key for key in own if key not in _KNOWN and not key.startswith(_KNOWN_GROUPS))
+    if unknown:
+        named = ", ".join(f"{_TABLES}{key}" for key in unknown)
+        yield f"{named}: not known in version 1.12 of the sink; ingestion does nothing of this kind"
+
+
+def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
+    yield from _table_warnings(values, table)
     transforms = values.get("transforms")
     if transforms:
         yield (
