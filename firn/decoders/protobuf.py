@@ -4,6 +4,7 @@ This is the reference. `firn_spark.worker.formats.protobuf.rows` is faster, and 
 
 - The last value of a field counts, and the last entry of a map's key. Messages of one field are merged, and a member of a
   oneof replaces the others (Protobuf documentation, "Encoding", "Last One Wins").
+- The message of a group ends with the tag of its end. It has no length before it.
 - Fields that the schema does not have are skipped, with well-formed groups.
 - A known field has the wire type of its type. Parsers of Protobuf skip it otherwise, but then a value is lost.
 - A number is in the range of its type. Parsers of Protobuf cut off bits otherwise.
@@ -46,7 +47,7 @@ class Bytes:
     def take(self, size: int, end: int) -> bytes:
         """Return the next ``size`` bytes. Raises BadRecordError if they go beyond ``end``."""
         if size > end - self.at:
-            raise BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, self._short(end))
+            raise self.short(end)
         self.at += size
         return self.data[self.at - size : self.at]
 
@@ -74,17 +75,19 @@ class Bytes:
         """Return the place behind the bytes that follow their length."""
         size = self.varint(end)
         if size > end - self.at:
-            raise BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, self._short(end))
+            raise self.short(end)
         return self.at + size
 
     def bad(self, begun: int, problem: str, code: Code = Code.INVALID_PROTOBUF) -> BadRecordError:
         """Return the error for the bytes from ``begun`` on."""
         return BadRecordError(code, Stage.DECODE, f"byte {self._before + begun}: {problem}")
 
-    def _short(self, end: int) -> str:
+    def short(self, end: int) -> BadRecordError:
+        """Return the error for a value that goes beyond ``end``."""
+        problem = f"byte {self._before + end}: a message or a packed field ends too early"
         if end == len(self.data):
-            return "the value ends too early"
-        return f"byte {self._before + end}: a message or a packed field ends too early"
+            problem = "the value ends too early"
+        return BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, problem)
 
 
 Take = Callable[[Bytes, int], Any]
@@ -174,6 +177,7 @@ class _FieldReader:
         self._message: _MessageReader | None = None
         if isinstance(self._item, Message):
             self._message = _MessageReader(self._item)
+            self._wire = START if field.group else LENGTH
         else:
             self._wire, self._take = _taker(self._item)
 
@@ -181,11 +185,10 @@ class _FieldReader:
         """Read a value into ``state``. ``data`` is behind its tag."""
         number = self._field.number
         packed = self._message is None and self.repeated and wire == LENGTH and self._wire != LENGTH
-        expected = LENGTH if self._message is not None else self._wire
-        if wire != expected and not packed:
+        if wire != self._wire and not packed:
             raise data.bad(
                 data.at,
-                f"the field has wire type {wire}, and its type needs {expected}; the producer used another schema",
+                f"the field has wire type {wire}, and its type needs {self._wire}; the producer used another schema",
             )
         if not self.repeated:
             state[number] = self._single(data, end, state.get(number))
@@ -205,9 +208,11 @@ class _FieldReader:
     def _single(self, data: Bytes, end: int, known: State | None) -> Any:
         if self._message is None:
             return self._take(data, end)
-        stop = data.length(end)
         state = {} if known is None else known
-        self._message.read(data, stop, state)
+        if self._field.group:
+            self._message.read(data, end, state, self._field.number)
+        else:
+            self._message.read(data, data.length(end), state)
         return state
 
     def value(self, state: State) -> Any:
@@ -262,11 +267,16 @@ class _MessageReader:
         self._node = message
         self._fields = {each.number: _FieldReader(each) for each in message.fields}
 
-    def read(self, data: Bytes, end: int, state: State) -> None:
-        """Read the fields up to ``end`` into ``state``, which may have fields of the same message already."""
+    def read(self, data: Bytes, end: int, state: State, group: int = 0) -> None:
+        """Read the fields up to ``end`` into ``state``, which may have fields of the same message already.
+
+        The message of a ``group``, which is the number of its field, ends with the tag of its end.
+        """
         while data.at < end:
             begun = data.at
             number, wire = data.tag(end)
+            if wire == END and number == group:
+                return
             field = self._fields.get(number)
             if field is None:
                 _skip(data, begun, number, wire, end)
@@ -283,6 +293,8 @@ class _MessageReader:
                 raise error.within(f".{field.name}") from None
             if field.repeated:
                 state[number].size += data.at - begun
+        if group:
+            raise data.short(end)
 
     def value(self, state: State) -> Any:
         """Return the message as Arrow takes it. Raises BadRecordError."""
@@ -364,7 +376,7 @@ def read_indexes(data: Bytes) -> list[int]:
     begun, end = data.at, len(data.data)
     count = _index(data, begun, end)
     if count > end - data.at:
-        raise BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, "the value ends too early")
+        raise data.short(end)
     return [_index(data, begun, end) for _ in range(count)] or [0]
 
 

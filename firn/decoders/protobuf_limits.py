@@ -32,7 +32,7 @@ MOST_GROUPS = 100
 """Most groups inside each other, in fields that the schema does not have."""
 MEMORY_PER_BYTE, MEMORY = 100, 1 << 20
 """Bytes of memory that the items of one field may take: so many for each of their encoded bytes, and some more. A message
-without any field takes two bytes, and memory for each of its columns."""
+or a group without any field takes two bytes, and memory for each of its columns."""
 CALL_MEMORY = 64 << 20
 """Bytes of memory that the columns of one call of the decoder should take at most."""
 _PLACES = 24

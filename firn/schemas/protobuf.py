@@ -1,8 +1,8 @@
 """Protobuf schemas: the messages of descriptors, checked, and as columns of a table.
 
 Source: Protobuf documentation, "Encoding", "Language Guide (proto 2)", "Language Guide (proto 3)", "Field Presence".
-`parse` refuses what has no columns: messages that contain themselves, groups, editions, types that are too large or too
-deep, and fields whose names differ only in case.
+`parse` refuses what has no columns: messages that contain themselves, editions, types that are too large or too deep,
+and fields whose names differ only in case.
 """
 
 import base64
@@ -98,7 +98,8 @@ class Field:
     """A field of a message.
 
     An absent field is null if ``default`` is None, else it has this value; a message in a map has the default ``b""``. A
-    ``required`` field is never absent. At most one field of a ``oneof`` is present.
+    ``required`` field is never absent. At most one field of a ``oneof`` is present. The messages of a ``group`` end with a tag,
+    and have no length before them.
     """
 
     number: int
@@ -107,6 +108,7 @@ class Field:
     default: Default | None = None
     required: bool = False
     oneof: str = ""
+    group: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,6 +273,8 @@ def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
             yield f"field {place} cannot change its number from {before.number} to {moved.number}"
         elif after is not None:
             yield from _type_changes(before.type, after.type, place)
+            if before.group != after.group and type(before.type) is type(after.type):
+                yield f"field {place} cannot change between a message and a group, which has another encoding"
     for after in new.fields:
         earlier = known.get(after.number)
         if after.required and not (earlier is not None and earlier.required):
@@ -466,6 +470,7 @@ class _Parser:
             default=default,
             required=declared.label == descriptors.REQUIRED,
             oneof=message.oneofs[declared.oneof] if in_oneof else "",
+            group=declared.type == descriptors.GROUP,
         )
 
     def _node(self, declared: FieldDeclaration, place: str, level: int) -> Node:
@@ -483,10 +488,8 @@ class _Parser:
             return Scalar(kind)
         if declared.type == descriptors.ENUM and declared.type_name in self.declared.enums:
             return _enum(self.declared.enums[declared.type_name])
-        if declared.type == descriptors.MESSAGE and declared.type_name in self.declared.messages:
+        if declared.type in (descriptors.MESSAGE, descriptors.GROUP) and declared.type_name in self.declared.messages:
             return self.message(self.declared.messages[declared.type_name], place, level + 1)
-        if declared.type == descriptors.GROUP:
-            raise _bad(place, "groups are not supported; declare a message")
         raise _bad(place, f"type {declared.type_name or declared.type} is not known")
 
     def _explicit(self, node: Node, declared: FieldDeclaration) -> Default:

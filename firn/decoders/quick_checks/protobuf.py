@@ -128,7 +128,9 @@ def _of_timestamp(field: Field, message: Message) -> Iterator[tuple[int, Skip]]:
 
 
 def _field(field: Field) -> Iterator[tuple[int, Skip]]:
-    """Yield tags of a field, and the functions that skip what follows."""
+    """Yield tags of a field, and the functions that skip what follows. Groups are rare, and so in doubt."""
+    if field.group:
+        return
     node = field.type
     repeated = isinstance(node, Repeated)
     item = node.item if isinstance(node, Repeated) else node.entry if isinstance(node, Map) else node

@@ -72,6 +72,12 @@ def test_each_type_has_a_column() -> None:
     assert dict(zip(COLUMNS, (column for _, column in found), strict=True)) == COLUMNS
 
 
+def test_groups_have_the_columns_of_messages() -> None:
+    body = "optional group Line = 1 { required int32 count = 1; } repeated group Part = 2 { optional string sku = 1; }"
+    found = columns(f'syntax = "proto2"; message Order {{ {body} }}')
+    assert found == [("line", "struct<count: int>"), ("part", "list<struct<sku: string>>")]
+
+
 def test_messages_without_fields_have_no_column() -> None:
     body = "int32 id = 1; google.protobuf.Empty a = 2; repeated Nothing b = 3; map<string, Nothing> c = 4; Inner d = 5;"
     types = "message Nothing {} message Inner { Nothing a = 1; }"
@@ -145,7 +151,6 @@ def test_a_schema_without_columns_is_refused(body: str, problem: str) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ('syntax = "proto2"; message A { optional group G = 1 { optional int32 x = 1; } }', "field g: groups are not supported"),
         ('edition = "2023"; message A { int32 a = 1; }', "type A is declared with an edition"),
     ],
 )  # fmt: skip
@@ -337,6 +342,15 @@ INNER = "message I { int32 x = 1; string y = 2; }"
 
 def scalars(field: str, old: str, new: str) -> str:
     return f"field {field} cannot change from {old} to {new}: earlier values may be others, or out of range"
+
+
+def test_a_group_cannot_become_a_message() -> None:
+    group = 'syntax = "proto2"; message Order { optional group Line = 1 { optional int32 a = 1; } }'
+    message = 'syntax = "proto2"; message Order { optional Line line = 1; message Line { optional int32 a = 1; } }'
+    one, other = (protobuf.message_of(schema(text)) for text in (group, message))
+    problem = "field line cannot change between a message and a group, which has another encoding"
+    assert protobuf.changes(one, other) == protobuf.changes(other, one) == [problem]
+    assert protobuf.changes(one, one) == []
 
 
 def test_a_field_cannot_become_required() -> None:

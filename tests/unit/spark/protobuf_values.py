@@ -31,6 +31,7 @@ DEFAULTS = {
     "uint64": "18446744073709551615",
 }
 _PROTO = descriptor_pb2.FieldDescriptorProto
+_UNPACKED = (_PROTO.TYPE_STRING, _PROTO.TYPE_BYTES, _PROTO.TYPE_MESSAGE, _PROTO.TYPE_GROUP)
 
 
 def kind_number(kind: str) -> int:
@@ -121,13 +122,15 @@ class Schemas:
             self._map(message, field, outer, depth)
             return
         self._type(message, field, outer, depth)
+        if self._syntax == "proto2" and field.type == _PROTO.TYPE_MESSAGE and pick.random() < 0.4:
+            field.type = _PROTO.TYPE_GROUP
         if shape <= 2:
             field.label = _PROTO.LABEL_REPEATED
-            if field.type not in (_PROTO.TYPE_STRING, _PROTO.TYPE_BYTES, _PROTO.TYPE_MESSAGE) and pick.random() < 0.5:
+            if field.type not in _UNPACKED and pick.random() < 0.5:
                 field.options.packed = pick.random() < 0.5
         elif shape == 3 and len(message.oneof_decl):
             field.oneof_index = 0
-        elif self._syntax == "proto2" and field.type != _PROTO.TYPE_MESSAGE:
+        elif self._syntax == "proto2" and field.type not in (_PROTO.TYPE_MESSAGE, _PROTO.TYPE_GROUP):
             if shape == 4:
                 kind = protobuf_kind(field)
                 field.default_value = "RED" if kind == "enum" else DEFAULTS.get(kind, "3")

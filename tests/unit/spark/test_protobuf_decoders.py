@@ -6,7 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from google.protobuf import descriptor_pb2
 
+from firn import protoc
 from firn.decoders.bad_records import BadRecordError
 from firn.decoders.protobuf import RecordReader
 from firn_spark.worker import arrow_types
@@ -68,26 +70,79 @@ def strictly(reader: RecordReader, content: bytes) -> tuple[Any, BadRecordError 
 
 
 def fields_of(content: bytes) -> list[bytes]:
-    """Return the fields of a valid message, with their tags."""
-    found, at = [], 0
+    """Return the fields of a valid message, with their tags. A group is one field."""
+    found, at, groups, begun = [], 0, 0, 0
     while at < len(content):
-        begun = at
-        numbers = []
-        for _ in range(2):
-            number, shift = 0, 0
-            while True:
-                number |= (content[at] & 0x7F) << shift
-                shift, at = shift + 7, at + 1
-                if content[at - 1] < 0x80:
-                    break
-            numbers.append(number)
-            if len(numbers) == 1 and number & 7 in (1, 5):
-                at += 8 if number & 7 == 1 else 4
-                break
-        if numbers[0] & 7 == 2:
-            at += numbers[1]
-        found.append(content[begun:at])
+        tag, at = number_at(content, at)
+        match tag & 7:
+            case 0:
+                _, at = number_at(content, at)
+            case 1 | 5:
+                at += 8 if tag & 7 == 1 else 4
+            case 2:
+                size, at = number_at(content, at)
+                at += size
+            case 3:
+                groups += 1
+            case 4:
+                groups -= 1
+        if not groups:
+            found.append(content[begun:at])
+            begun = at
     return found
+
+
+def number_at(content: bytes, at: int) -> tuple[int, int]:
+    """Return a number of variable length, and the place behind it."""
+    number = shift = 0
+    while True:
+        number |= (content[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+        if content[at - 1] < 0x80:
+            return number, at
+
+
+def in_group(number: int, content: bytes) -> bytes:
+    return varint(number << 3 | 3) + content + varint(number << 3 | 4)
+
+
+GROUPS = """
+syntax = "proto2"; package t;
+message Record { optional group One = 1 { optional int32 a = 1; } repeated group More = 2 { optional string b = 1; } }
+"""
+
+
+@pytest.mark.parametrize(
+    ("content", "want", "quick"),
+    [
+        (in_group(1, b""), ({"a": None}, []), True),
+        (in_group(1, tagged(1, 0, b"\5")) + in_group(1, b""), ({"a": 5}, []), False),
+        (in_group(2, tagged(1, 2, b"x")) + in_group(2, b""), (None, [{"b": "x"}, {"b": None}]), True),
+        (in_group(1, in_group(9, in_group(1, b"")) + tagged(1, 0, b"\5")), ({"a": 5}, []), True),
+        (in_group(1, in_group(9, in_group(1, in_group(7, b"")))), ({"a": None}, []), False),
+        (in_group(9, tagged(1, 2, b"x")), (None, []), True),
+        (in_group(1, in_group(1, b"")), "wire type 3, and its type needs 0", False),
+        (tagged(1, 2, b""), "wire type 2, and its type needs 3", False),
+        (varint(1 << 3 | 3), "the value ends too early", False),
+        (varint(1 << 3 | 3) + varint(2 << 3 | 4), "a group with the field number 2 ends, and did not begin", False),
+        (varint(9 << 3 | 3) + in_group(8, b""), "the value ends too early", False),
+        (in_group(2, varint(9 << 3 | 3)), "a group with the field number 2 ends, and did not begin", False),
+        (varint(1 << 3 | 4), "wire type 4, and its type needs 3", False),
+    ],
+)
+def test_groups_are_messages_that_end_with_a_tag(content: bytes, want: Any, quick: bool) -> None:
+    descriptors = descriptor_pb2.FileDescriptorSet.FromString(protoc.descriptors(GROUPS, ()))
+    schema = Schema(descriptors.file[-1])
+    found, vouched = fast(schema, [content])
+    assert vouched[0] == quick
+    value, error = strictly(RecordReader(schema.message), content)
+    if isinstance(want, str):
+        assert want in str(error)
+        return
+    assert (value["one"], value["more"]) == want
+    assert of_peer(schema.peer.FromString(content), schema.message) == value
+    if quick:
+        assert [array[0].as_py() for array in found] == [*want]
 
 
 UNKNOWN = (

@@ -15,7 +15,7 @@ from firn_spark.worker.formats import utf8, words
 
 VARINT, ZIGZAG, BOOLEAN, SIGNED32, UNSIGNED32, WORD64, STRING, BYTES, MESSAGE, REPEATED = range(10)
 """Ways to read a value. `REPEATED` is any number of values of one field."""
-OF_VARINT, OF_64, OF_LENGTH, OF_32 = 0, 1, 2, 5
+OF_VARINT, OF_64, OF_LENGTH, OF_START, OF_END, OF_32 = range(6)
 """Wire types."""
 NULL, DEFAULT, REQUIRED = range(3)
 """Meanings of an absent field."""
@@ -25,6 +25,8 @@ MAX_KEYS = 64
 """Largest number of a map's keys that are compared with each other. Maps with more keys are doubted."""
 MOST_TAG_BYTES = 5
 _MOST_TAG = np.uint64(0xFFFFFFFF)
+_NUMBER_BITS, _NUMBER_MASK = np.uint64(29), np.uint64(2**29 - 1)
+"""Bits of a field number."""
 
 
 @inlined
@@ -67,8 +69,8 @@ def _after_length(data, at, end):
 
 
 @inlined
-def _after_any(data, at, end, wire):
-    """Return the place behind a value of a wire type. Groups are doubted."""
+def _after_plain(data, at, end, wire):
+    """Return the place behind a value of a wire type that is no group."""
     if wire == OF_VARINT:
         at, _ = _varint(data, at, end)
         return at
@@ -80,6 +82,57 @@ def _after_any(data, at, end, wire):
     if wire == OF_32:
         return at + 4 if end - at >= 4 else DOUBT
     return DOUBT
+
+
+@inlined
+def _after_group(data, at, end, number):
+    """Return the place of the tag that ends the group of a field, and the place behind it.
+
+    A group with more than two groups inside each other is doubted.
+    """
+    open_groups = np.uint64(0)  # the field numbers of up to two groups, the last one in the lowest bits
+    while at < end:
+        stop = at
+        at, tag = _tag(data, at, end)
+        if at < 0:
+            break
+        wire, found = tag & 7, np.uint64(tag >> 3)
+        if wire == OF_START:
+            if open_groups >> _NUMBER_BITS != np.uint64(0):
+                break
+            open_groups = open_groups << _NUMBER_BITS | found
+        elif wire == OF_END:
+            if open_groups == np.uint64(0):
+                if found != np.uint64(number):
+                    break
+                return stop, at
+            if open_groups & _NUMBER_MASK != found:
+                break
+            open_groups >>= _NUMBER_BITS
+        else:
+            at = _after_plain(data, at, end, wire)
+            if at < 0:
+                break
+    return DOUBT, DOUBT
+
+
+@inlined
+def _after_any(data, at, end, tag):
+    """Return the place behind the value that follows a tag."""
+    if tag & 7 == OF_START:
+        _, at = _after_group(data, at, end, tag >> 3)
+        return at
+    return _after_plain(data, at, end, tag & 7)
+
+
+@inlined
+def _bounds(data, at, end, tag):
+    """Return the places of the content of a text, bytes, a message or a group, and the place behind it."""
+    if tag & 7 == OF_START:
+        stop, behind = _after_group(data, at, end, tag >> 3)
+        return at, stop, behind
+    first, behind = _after_length(data, at, end)
+    return first, behind, behind
 
 
 @inlined
@@ -141,7 +194,7 @@ def _row(  # noqa: C901, PLR0913
             return False
         column = _column(tags, tag, guess)
         if column < 0:
-            at = _after_any(data, at, end, tag & 7)
+            at = _after_any(data, at, end, tag)
             if at < 0:
                 return False
             continue
@@ -150,18 +203,18 @@ def _row(  # noqa: C901, PLR0913
         guess = column
         op = ops[column]
         if op == REPEATED:
-            at = _after_any(data, at, end, tag & 7)
+            at = _after_any(data, at, end, tag)
             if at < 0 or (valid[column, row] and values[column, row] + lengths[column, row] != begun):
                 return False
             if not valid[column, row]:
                 values[column, row] = begun
             lengths[column, row] = at - values[column, row]
         elif op >= STRING:
-            first, at = _after_length(data, at, end)
+            first, stop, at = _bounds(data, at, end, tag)
             if at < 0 or (op == STRING and not utf8.is_text(data, first, at)) or (op == MESSAGE and valid[column, row]):
                 return False
             values[column, row] = first
-            lengths[column, row] = at - first
+            lengths[column, row] = stop - first
         else:
             at, values[column, row] = _number(data, at, end, op, mins[column], maxs[column])
             if at < 0:
@@ -271,13 +324,13 @@ def find_items(data, firsts, ends, tag, op, offsets, item_firsts, item_ends, vou
             if at < 0 or found != tag:
                 vouched[row] = False
                 break
-            first, at = _after_length(data, at, end)
+            first, stop, at = _bounds(data, at, end, tag)
             if at < 0 or (op == STRING and not utf8.is_text(data, first, at)):
                 vouched[row] = False
                 break
             if count < room:
                 item_firsts[count] = first
-                item_ends[count] = at
+                item_ends[count] = stop
             count += 1
         if not vouched[row]:
             count = begun
@@ -306,7 +359,7 @@ def read_items(data, firsts, ends, tag, packed, op, least, most, offsets, number
             elif found == packed:
                 at, behind = _after_length(data, at, end)
             elif found == tag:
-                behind = _after_any(data, at, end, tag & 7)
+                behind = _after_plain(data, at, end, tag & 7)
             else:
                 sure = False
             sure = sure and behind >= 0

@@ -58,7 +58,7 @@ class _Way:
     most: int = 0
 
 
-def _way(number: int, node: Node) -> _Way:
+def _way(number: int, node: Node, group: bool = False) -> _Way:
     match node:
         case Scalar(kind) if kind in ("string", "bytes"):
             return _Way(_SCALARS[kind][0], number << 3 | kernel.OF_LENGTH)
@@ -70,13 +70,13 @@ def _way(number: int, node: Node) -> _Way:
                 least, most = -(2**63), 2**63 - 1  # the kernel has the bits of a signed number
             return _Way(op, number << 3 | wire, narrow=kind in _NARROW, least=least, most=most)
         case Repeated(item):
-            one = _way(number, item)
+            one = _way(number, item, group)
             packable = one.op < kernel.STRING
             return _Way(kernel.REPEATED, one.tag, number << 3 | kernel.OF_LENGTH if packable else kernel.NO_TAG)
         case Map():
             return _Way(kernel.REPEATED, number << 3 | kernel.OF_LENGTH)
         case Message():
-            return _Way(kernel.MESSAGE, number << 3 | kernel.OF_LENGTH)
+            return _Way(kernel.MESSAGE, number << 3 | (kernel.OF_START if group else kernel.OF_LENGTH))
 
 
 class _Reader(Protocol):
@@ -97,7 +97,7 @@ class Rows:
         self._places = [order.index(place) for place in range(len(fields))]
         self._fields = [fields[place] for place in order]
         self._types = [types[place] for place in order]
-        ways = [_way(each.number, each.type) for each in self._fields]
+        ways = [_way(each.number, each.type, each.group) for each in self._fields]
         self._ops = [way.op for way in ways]
         self._widths = {"small": 0, "numbers": 0, "texts": 0}
         self._slots = []
@@ -278,7 +278,7 @@ def _reader(field: Field, type_: pa.DataType) -> _Reader:
         case Map():
             return _Maps(type_, field.number, field.type)
         case Repeated(Message()):
-            return _Messages(type_, field.number, field.type)
+            return _Messages(type_, field)
         case Repeated(Scalar("string" | "bytes")):
             return _Texts(type_, field.number, field.type)
         case Repeated():
@@ -346,8 +346,8 @@ class _Timestamps:
 class _Items:
     """Finds the items of a repeated field: their numbers, or their places."""
 
-    def __init__(self, number: int, item: Node) -> None:
-        self._way = _way(number, item)
+    def __init__(self, number: int, item: Node, group: bool = False) -> None:
+        self._way = _way(number, item, group)
         self._packed = number << 3 | kernel.OF_LENGTH
         self._item = item
 
@@ -426,11 +426,12 @@ class _Texts:
 class _Messages:
     """Reads repeated messages."""
 
-    def __init__(self, type_: pa.ListType, number: int, node: Repeated) -> None:
-        assert isinstance(node.item, Message)
+    def __init__(self, type_: pa.ListType, field: Field) -> None:
+        assert isinstance(field.type, Repeated)
+        assert isinstance(field.type.item, Message)
         self._type = type_
-        self._items = _Items(number, node.item)
-        self._reader = _message(node.item, type_.value_type)
+        self._items = _Items(field.number, field.type.item, field.group)
+        self._reader = _message(field.type.item, type_.value_type)
 
     def read(self, data: Numbers, firsts: Numbers, ends: Numbers, present: Numbers) -> tuple[pa.Array, Numbers]:
         offsets, begins, stops, sure = self._items.read(data, firsts, ends)
