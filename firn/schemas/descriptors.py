@@ -19,11 +19,21 @@ TEXT_TYPES: Mapping[int, str] = {9: "string", 12: "bytes"}
 GROUP, MESSAGE, ENUM = 10, 11, 14
 REQUIRED, REPEATED = 2, 3
 """Labels that change the meaning of a field (``FieldDescriptorProto.Label``)."""
+_EXPLICIT, _IMPLICIT, _LEGACY_REQUIRED = 1, 2, 3
+"""Values of ``FeatureSet.FieldPresence``."""
+_DELIMITED = 2
+"""The value of ``FeatureSet.MessageEncoding`` for messages with the encoding of groups."""
+EDITION_2024 = 1001
+"""The last edition whose features are known (``Edition``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldDeclaration:
-    """A declared field. ``oneof`` is the number of its oneof in the message, -1 for none."""
+    """A declared field. ``oneof`` is the number of its oneof in the message, -1 for none.
+
+    ``implicit``: a field that is no message and in no oneof has no presence. ``label`` and ``type`` are those of proto2 for
+    features of an edition: `REQUIRED` and `GROUP`.
+    """
 
     name: str = ""
     number: int = 0
@@ -33,14 +43,15 @@ class FieldDeclaration:
     default: str | None = None
     oneof: int = -1
     proto3_optional: bool = False
+    implicit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class MessageDeclaration:
-    """A declared message. ``syntax`` is ``proto2``, ``proto3`` or ``editions``."""
+    """A declared message. ``edition`` is the number of its edition, 0 in proto2 and proto3."""
 
     name: str
-    syntax: str
+    edition: int
     fields: tuple[FieldDeclaration, ...]
     oneofs: tuple[str, ...] = ()
     map_entry: bool = False
@@ -89,6 +100,23 @@ class _Message:
     def all(self, number: int) -> list[bytes]:
         return [value for value in self._members.get(number, ()) if isinstance(value, bytes)]
 
+    def message(self, number: int) -> "_Message":
+        """Return a message in a field, without members if the field is absent. Messages of one field are merged."""
+        return _Message(b"".join(self.all(number)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Features:
+    """The features of a field that change its meaning or its encoding. Those of the file are the default."""
+
+    presence: int
+    delimited: bool = False
+
+    def changed(self, features: _Message) -> "_Features":
+        """Return the features with those that a ``FeatureSet`` has."""
+        encoding = features.integer(5, _DELIMITED if self.delimited else 1)
+        return _Features(features.integer(1, self.presence), encoding == _DELIMITED)
+
 
 def read(data: bytes) -> Declarations:
     """Read a serialized ``FileDescriptorSet``. Raises InvalidSpecError (BadSchema) for bytes that are none."""
@@ -101,6 +129,7 @@ def read(data: bytes) -> Declarations:
 def _add_file(found: Declarations, file: _Message) -> None:
     package, syntax = file.text(2), file.text(12) or "proto2"
     prefix = f"{package}." if package else ""
+    features = _Features(_IMPLICIT if syntax == "proto3" else _EXPLICIT).changed(file.message(8).message(50))
     for content in file.all(5):
         _add_enum(found, prefix, _Message(content))
     indexes: dict[str, tuple[int, ...]] = {}
@@ -114,8 +143,8 @@ def _add_file(found: Declarations, file: _Message) -> None:
         indexes[name] = path
         found.messages[name] = MessageDeclaration(
             name,
-            syntax,
-            tuple(_field(_Message(content)) for content in message.all(2)),
+            file.integer(14),
+            tuple(_field(_Message(content), features) for content in message.all(2)),
             tuple(_Message(content).text(1) for content in message.all(8)),
             _is_map_entry(message),
         )
@@ -131,8 +160,7 @@ def _add_file(found: Declarations, file: _Message) -> None:
 
 
 def _is_map_entry(message: _Message) -> bool:
-    options = message.all(7)
-    return bool(options and _Message(options[-1]).integer(7))
+    return bool(message.message(7).integer(7))
 
 
 def _add_enum(found: Declarations, prefix: str, enum: _Message) -> None:
@@ -141,16 +169,18 @@ def _add_enum(found: Declarations, prefix: str, enum: _Message) -> None:
     found.enums[name] = EnumDeclaration(name, tuple((_signed(each.integer(2)), each.text(1)) for each in values))
 
 
-def _field(declared: _Message) -> FieldDeclaration:
+def _field(declared: _Message, of_file: _Features) -> FieldDeclaration:
+    features, kind = of_file.changed(declared.message(8).message(21)), declared.integer(5)
     return FieldDeclaration(
         name=declared.text(1),
         number=declared.integer(3),
-        label=declared.integer(4, 1),
-        type=declared.integer(5),
+        label=REQUIRED if features.presence == _LEGACY_REQUIRED else declared.integer(4, 1),
+        type=GROUP if kind == MESSAGE and features.delimited else kind,
         type_name=declared.text(6).removeprefix("."),
         default=declared.optional(7),
         oneof=declared.integer(9, -1),
         proto3_optional=bool(declared.integer(17)),
+        implicit=features.presence == _IMPLICIT,
     )
 
 
@@ -159,21 +189,28 @@ def _signed(number: int) -> int:
 
 
 def _members(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Yield field numbers and values of an encoded message. Descriptors have no groups."""
-    at = 0
+    """Yield field numbers and values of an encoded message, without groups, which only custom options have."""
+    at = groups = 0
     while at < len(data):
         tag, at = _varint(data, at)
+        if tag & 7 in (3, 4):
+            groups += 1 if tag & 7 == 3 else -1
+            continue
         size = {0: 0, 1: 8, 5: 4}.get(tag & 7, -1)
         if size == 0:
             number, at = _varint(data, at)
-            yield tag >> 3, number
+            if not groups:
+                yield tag >> 3, number
             continue
         if tag & 7 == 2:
             size, at = _varint(data, at)
         if size < 0 or size > len(data) - at:
             raise _bad()
-        yield tag >> 3, data[at : at + size]
+        if not groups:
+            yield tag >> 3, data[at : at + size]
         at += size
+    if groups:
+        raise _bad()
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:

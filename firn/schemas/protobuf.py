@@ -1,8 +1,8 @@
 """Protobuf schemas: the messages of descriptors, checked, and as columns of a table.
 
-Source: Protobuf documentation, "Encoding", "Language Guide (proto 2)", "Language Guide (proto 3)", "Field Presence".
-`parse` refuses what has no columns: messages that contain themselves, editions, types that are too large or too deep,
-and fields whose names differ only in case.
+Source: Protobuf documentation, "Encoding", "Language Guide (proto 2)", "Language Guide (proto 3)", "Field Presence",
+"Feature Settings for Editions". `parse` refuses what has no columns: messages that contain themselves, types that are too
+large or too deep, and fields whose names differ only in case.
 """
 
 import base64
@@ -417,8 +417,8 @@ class _Parser:
                 problem = f"type {name} contains itself, and a table has no recursive columns; use schema.raw: Binary"
                 raise _bad(path, problem)
             return known
-        if declared.syntax == "editions":
-            raise _bad(path, f'type {name} is declared with an edition; use syntax = "proto3" or "proto2"')
+        if declared.edition > descriptors.EDITION_2024:
+            raise _bad(path, f'type {name} is declared with an edition after 2024; use edition = "2024"')
         if level > types.MAX_DEPTH + 1:
             raise _bad(path, f"the column has more than {types.MAX_DEPTH} levels of nesting")
         self.messages[name] = None
@@ -455,9 +455,8 @@ class _Parser:
             raise _bad(path, f"the name {declared.name[:40]}... has more than {MOST_NAME} characters; rename the field")
         node = self._node(declared, place, level)
         repeated = isinstance(node, Repeated | Map)
-        proto3 = message.syntax == "proto3"
         in_oneof = declared.oneof >= 0 and not declared.proto3_optional
-        implicit = message.map_entry or (proto3 and declared.oneof < 0 and not isinstance(node, Message))
+        implicit = message.map_entry or (declared.implicit and declared.oneof < 0 and not isinstance(node, Message))
         default: Default | None = None
         if declared.default is not None and not in_oneof:
             default = self._explicit(node, declared)
@@ -470,7 +469,7 @@ class _Parser:
             default=default,
             required=declared.label == descriptors.REQUIRED,
             oneof=message.oneofs[declared.oneof] if in_oneof else "",
-            group=declared.type == descriptors.GROUP,
+            group=declared.type == descriptors.GROUP and not message.map_entry and not isinstance(node, Map),
         )
 
     def _node(self, declared: FieldDeclaration, place: str, level: int) -> Node:

@@ -31,6 +31,7 @@ DEFAULTS = {
     "uint64": "18446744073709551615",
 }
 _PROTO = descriptor_pb2.FieldDescriptorProto
+_FEATURES = descriptor_pb2.FeatureSet
 _UNPACKED = (_PROTO.TYPE_STRING, _PROTO.TYPE_BYTES, _PROTO.TYPE_MESSAGE, _PROTO.TYPE_GROUP)
 
 
@@ -77,6 +78,9 @@ class Schemas:
     def make(self) -> Schema:
         """Return a schema whose first message has a field that every record has."""
         file = descriptor_pb2.FileDescriptorProto(name="s.proto", package="t", syntax=self._syntax)
+        if self._syntax == "editions":
+            file.edition = descriptor_pb2.EDITION_2023
+            self._features(file.options.features)
         file.dependency.extend(["google/protobuf/timestamp.proto", "google/protobuf/wrappers.proto"])
         file.enum_type.add(name="Color").value.extend(
             descriptor_pb2.EnumValueDescriptorProto(name=name, number=number)
@@ -127,7 +131,7 @@ class Schemas:
         if shape <= 2:
             field.label = _PROTO.LABEL_REPEATED
             if field.type not in _UNPACKED and pick.random() < 0.5:
-                field.options.packed = pick.random() < 0.5
+                self._pack(field, pick.random() < 0.5)
         elif shape == 3 and len(message.oneof_decl):
             field.oneof_index = 0
         elif self._syntax == "proto2" and field.type not in (_PROTO.TYPE_MESSAGE, _PROTO.TYPE_GROUP):
@@ -136,6 +140,23 @@ class Schemas:
                 field.default_value = "RED" if kind == "enum" else DEFAULTS.get(kind, "3")
             elif shape == 5 and depth:
                 field.label = _PROTO.LABEL_REQUIRED
+        elif self._syntax == "editions":
+            self._features(field.options.features, field)
+
+    def _pack(self, field: Any, packed: bool) -> None:
+        if self._syntax == "editions":
+            field.options.features.repeated_field_encoding = _FEATURES.PACKED if packed else _FEATURES.EXPANDED
+        else:
+            field.options.packed = packed
+
+    def _features(self, features: Any, field: Any = None) -> None:
+        """Set some features of a file, or of a field that is neither repeated nor in a oneof."""
+        is_message = field is not None and field.type == _PROTO.TYPE_MESSAGE
+        if self._pick.random() < 0.5 and not is_message:
+            presences = [_FEATURES.EXPLICIT, _FEATURES.IMPLICIT, _FEATURES.LEGACY_REQUIRED]
+            features.field_presence = self._pick.choice(presences[: 2 if field is None else 3])
+        if self._pick.random() < 0.5 and (field is None or is_message):
+            features.message_encoding = self._pick.choice([_FEATURES.LENGTH_PREFIXED, _FEATURES.DELIMITED])
 
     def _type(self, message: Any, field: Any, outer: str, depth: int) -> None:
         pick = self._pick

@@ -17,7 +17,9 @@ from firn_spark.worker.formats.protobuf.rows import Rows
 from tests.unit.spark.protobuf_values import Schema, Schemas, Values, of_peer, tagged, varint
 
 SCHEMAS, RECORDS = (600, 450) if os.environ.get("FIRN_LONG") else (30, 40)
-each_syntax = pytest.mark.parametrize(("syntax", "seed"), [("proto3", 0), ("proto3", 1), ("proto2", 2), ("proto2", 3)])
+each_syntax = pytest.mark.parametrize(
+    ("syntax", "seed"), [("proto3", 0), ("proto3", 1), ("proto2", 2), ("proto2", 3), ("editions", 4), ("editions", 5)]
+)
 
 
 def plain(array: Any) -> list[Any]:
@@ -106,6 +108,14 @@ def in_group(number: int, content: bytes) -> bytes:
     return varint(number << 3 | 3) + content + varint(number << 3 | 4)
 
 
+def within(*numbers: int) -> bytes:
+    """Return groups inside each other, the first one outside."""
+    content = b""
+    for number in reversed(numbers):
+        content = in_group(number, content)
+    return content
+
+
 GROUPS = """
 syntax = "proto2"; package t;
 message Record { optional group One = 1 { optional int32 a = 1; } repeated group More = 2 { optional string b = 1; } }
@@ -119,13 +129,20 @@ message Record { optional group One = 1 { optional int32 a = 1; } repeated group
         (in_group(1, tagged(1, 0, b"\5")) + in_group(1, b""), ({"a": 5}, []), False),
         (in_group(2, tagged(1, 2, b"x")) + in_group(2, b""), (None, [{"b": "x"}, {"b": None}]), True),
         (in_group(1, in_group(9, in_group(1, b"")) + tagged(1, 0, b"\5")), ({"a": 5}, []), True),
-        (in_group(1, in_group(9, in_group(1, in_group(7, b"")))), ({"a": None}, []), False),
+        (in_group(1, within(9, 1, 7, 2**29 - 1) + tagged(1, 0, b"\5")), ({"a": 5}, []), True),
+        (in_group(1, in_group(8, within(9, 1) + within(7, 1, 3))), ({"a": None}, []), True),
+        (in_group(1, within(9, 1, 7, 1, 9)), ({"a": None}, []), False),
         (in_group(9, tagged(1, 2, b"x")), (None, []), True),
         (in_group(1, in_group(1, b"")), "wire type 3, and its type needs 0", False),
         (tagged(1, 2, b""), "wire type 2, and its type needs 3", False),
         (varint(1 << 3 | 3), "the value ends too early", False),
         (varint(1 << 3 | 3) + varint(2 << 3 | 4), "a group with the field number 2 ends, and did not begin", False),
         (varint(9 << 3 | 3) + in_group(8, b""), "the value ends too early", False),
+        (
+            in_group(1, within(9, 8, 7).replace(varint(8 << 3 | 4), varint(9 << 3 | 4))),
+            "a group with the field number 9 ends",
+            False,
+        ),
         (in_group(2, varint(9 << 3 | 3)), "a group with the field number 2 ends, and did not begin", False),
         (varint(1 << 3 | 4), "wire type 4, and its type needs 3", False),
     ],

@@ -88,9 +88,10 @@ def _after_plain(data, at, end, wire):
 def _after_group(data, at, end, number):
     """Return the place of the tag that ends the group of a field, and the place behind it.
 
-    A group with more than two groups inside each other is doubted.
+    A group with more than four groups inside each other is doubted.
     """
-    open_groups = np.uint64(0)  # the field numbers of up to two groups, the last one in the lowest bits
+    # Each has the field numbers of up to two open groups. The last group is in the lowest bits of the first one.
+    inner, outer = np.uint64(0), np.uint64(0)
     while at < end:
         stop = at
         at, tag = _tag(data, at, end)
@@ -98,17 +99,19 @@ def _after_group(data, at, end, number):
             break
         wire, found = tag & 7, np.uint64(tag >> 3)
         if wire == OF_START:
-            if open_groups >> _NUMBER_BITS != np.uint64(0):
+            if outer >> _NUMBER_BITS != np.uint64(0):
                 break
-            open_groups = open_groups << _NUMBER_BITS | found
+            outer = outer << _NUMBER_BITS | inner >> _NUMBER_BITS
+            inner = (inner & _NUMBER_MASK) << _NUMBER_BITS | found
         elif wire == OF_END:
-            if open_groups == np.uint64(0):
+            if inner == np.uint64(0):
                 if found != np.uint64(number):
                     break
                 return stop, at
-            if open_groups & _NUMBER_MASK != found:
+            if inner & _NUMBER_MASK != found:
                 break
-            open_groups >>= _NUMBER_BITS
+            inner = (outer & _NUMBER_MASK) << _NUMBER_BITS | inner >> _NUMBER_BITS
+            outer >>= _NUMBER_BITS
         else:
             at = _after_plain(data, at, end, wire)
             if at < 0:
