@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
-from firn.api.v1alpha1.topic_set import TopicSet, Why
+from firn.api.v1alpha1.topic_set import SET_BY_OPERATOR, TopicSet, Why
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -82,8 +82,16 @@ class TopicTemplate:
     """The template of a TopicSet."""
 
     def __init__(self, topic_set: TopicSet, groups: frozenset[str], default_catalog: str) -> None:
-        """Raises InvalidSpecError (BadPattern) for a placeholder that ``groups`` does not have."""
+        """Raises InvalidSpecError for a placeholder that ``groups`` does not have, and for a field that the operator sets."""
         template = topic_set.spec.template
+        if TOPIC in groups:
+            raise InvalidSpecError(
+                "spec.match: the group topic would hide the placeholder $topic, which is the name of the Kafka topic; rename the group",
+                reason=Reason.BAD_PATTERN,
+            )
+        for name, rule in SET_BY_OPERATOR.items():
+            if name in template.spec:
+                raise InvalidSpecError(f"spec.template.spec.{name}: {rule.message}")
         self._namespace = topic_set.metadata.namespace
         self._profile = topic_set.spec.profile
         self._owner = topic_set.metadata.name

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, ValidationError, WithJsonSchema
 
 from firn.api.model import ApiModel, Condition, Int64, ObjectMeta, Rule
-from firn.api.structural import Schema, structural, unchecked
+from firn.api.structural import VALIDATIONS, Schema, structural, unchecked
 from firn.api.v1alpha1.iceberg_topic import IcebergTopicSpec
 from firn.api.v1alpha1.policy import NAME_RULE, ConfiguredName
 from firn.model.errors import InvalidSpecError
@@ -19,8 +19,16 @@ MOST_REFUSED = 20
 """Most refused topics that a status lists."""
 MOST_PATTERN = 1024
 
-_SET_BY_OPERATOR = ("profile", "topicName", "route")
-"""Fields of an IcebergTopic's spec that the operator sets itself."""
+SET_BY_OPERATOR = {
+    "profile": Rule(
+        "!has(self.profile)", "a template has no profile: remove it, the operator sets that of the TopicSet"
+    ),
+    "topicName": Rule(
+        "!has(self.topicName)", "a template has no topicName: remove it, the operator sets the matched topic"
+    ),
+    "route": Rule("!has(self.route)", "a template has no route: remove it, and set routes"),
+}
+"""Fields of an IcebergTopic's spec that the operator sets itself, with the rule that refuses each in a template."""
 
 PatternText = Annotated[str, Field(min_length=1, max_length=MOST_PATTERN)]
 MetadataText = Annotated[str, Field(max_length=4096)]
@@ -29,8 +37,13 @@ Why = Literal["NameConflict", "InvalidName", "TableConflict", "TopicTaken", "Mat
 
 def _template_spec() -> Schema:
     schema = unchecked(structural(IcebergTopicSpec.model_json_schema(by_alias=True)))
-    members = {name: each for name, each in schema["properties"].items() if name not in _SET_BY_OPERATOR}
-    return {**schema, "properties": members}
+    # Without these members, the API server would remove the fields, and only some clients would say so.
+    refused = {
+        name: {"type": schema["properties"][name]["type"], "description": "Not allowed in a template."}
+        for name in SET_BY_OPERATOR
+    }
+    rules = [rule.schema() for rule in SET_BY_OPERATOR.values()]
+    return {**schema, "properties": {**schema["properties"], **refused}, VALIDATIONS: rules}
 
 
 TemplateText = Annotated[
@@ -62,9 +75,9 @@ class TopicTemplate(ApiModel):
     metadata: TemplateMetadata = Field(description="Name, labels and annotations of each IcebergTopic.")
     spec: Annotated[dict[str, Any], WithJsonSchema(_template_spec())] = Field(
         default_factory=dict,
-        description="The spec of each IcebergTopic, without profile and topicName, which the operator sets. A text may have placeholders:"
-        " $NAME or ${NAME} for a named group of match, $topic for the name of the Kafka topic, $$ for $. In table.namespace and table.name,"
-        " characters of values that a table name cannot have become _.",
+        description="The spec of each IcebergTopic, without profile, topicName and route, which the operator sets. Only texts may have"
+        " placeholders: $NAME or ${NAME} for a named group of match, $topic for the name of the Kafka topic, $$ for $. In table.namespace"
+        " and table.name, characters of values that a table name cannot have become _.",
     )
 
 
@@ -83,8 +96,8 @@ class TopicSetSpec(ApiModel):
     )
     match: PatternText = Field(
         description="An RE2 expression. A topic matches if the expression is found in its name; ^ and $ stand for its begin and end. Named"
-        " groups, such as (?P<team>[a-z]+), have the values of placeholders. Topics whose names start with _ match only if the expression"
-        " starts with _ or ^_. Topics whose names start with __ never match."
+        " groups, such as (?P<team>[a-z]+), have the values of placeholders; no group may be named topic. Topics whose names start with _"
+        " match only if the expression starts with _ or ^_. Topics whose names start with __ never match."
     )
     exclude: PatternText | None = Field(
         default=None, description="An RE2 expression. A topic does not match if the expression is found in its name."

@@ -59,6 +59,13 @@ def test_an_expression_that_would_take_a_backtracking_engine_for_ever_ends() -> 
         ({"template": {"metadata": {"name": "$nme"}}}, "BadPattern", "no group nme"),
         ({"template": {"metadata": {"name": "a"}, "spec": {"config": {"x": "${y}"}}}}, "BadPattern", "spec.config.x"),
         ({"template": {"metadata": {"name": "cost$"}}}, "BadPattern", "write $$"),
+        ({"match": "^(?P<topic>.+)$"}, "BadPattern", "spec.match: the group topic would hide the placeholder $topic"),
+        (
+            {"template": {"metadata": {"name": "a"}, "spec": {"topicName": "b"}}},
+            "InvalidSpec",
+            "template has no topicName",
+        ),
+        ({"template": {"metadata": {"name": "a"}, "spec": {"profile": "b"}}}, "InvalidSpec", "template has no profile"),
         ({"profile": "nowhere"}, "ProfileNotFound", "one of classic, outside"),
         ({"profile": "outside"}, "NotAllowed", "tenancy.adopt to Any"),
     ],
