@@ -1,5 +1,8 @@
 """The effects of a manifest of a TopicSet, as far as its spec decides them. Only the operator lists topics."""
 
+import re
+from collections.abc import Collection
+from itertools import islice
 from typing import Any
 
 from firn.api.v1alpha1 import TopicSet
@@ -7,7 +10,8 @@ from firn.model.config import Config
 from firn.model.errors import InvalidSpecError
 from firn_controllers.preview.effects import Effect, changed, created, refused
 from firn_controllers.preview.fields import differences
-from firn_controllers.topic_sets.checks import ready_set
+from firn_controllers.topic_sets.checks import ReadySet, ready_set
+from firn_controllers.topic_sets.template import Refusal, Rendered
 
 _EFFECTS = {
     "spec.match": "the set makes IcebergTopics for the topics that match now",
@@ -15,14 +19,26 @@ _EFFECTS = {
     "spec.limit": "the set makes IcebergTopics up to this number",
     "spec.removal": "it decides about IcebergTopics whose topics no longer match, and about all of them when the set is deleted",
 }
+_IMMUTABLE = re.compile(
+    r"spec\.template\.spec\.(table\.(catalog|namespace|name|shared|metadataColumns)|routes(\.(by|otherwise|tables(\[[^\]]*\](\.match)?)?))?)"
+)
+"""Fields of a template that an IcebergTopic cannot change later."""
+_EXAMPLES = 20
+"""Most known topics that the template is tried with."""
 
 
-def preview(before: TopicSet | None, after: TopicSet, config: Config, *, configured: bool) -> tuple[Effect, ...]:
-    """Return the effects of applying a set. ``configured``: the configuration is known."""
+def preview(
+    before: TopicSet | None, after: TopicSet, config: Config, *, configured: bool, topics: Collection[str] = ()
+) -> tuple[Effect, ...]:
+    """Return the effects of applying a set. ``configured``: the configuration is known. ``topics``: known Kafka topics."""
     try:
-        ready_set(after, config, configured=configured)
+        ready = ready_set(after, config, configured=configured)
     except InvalidSpecError as error:
         return (refused("spec", str(error), str(error.reason)),)
+    refusal = _refusal(ready, topics)
+    if refusal is not None:
+        text = f"spec.template gives no valid IcebergTopic, as for Kafka topic {refusal.topic}: {refusal.message}"
+        return (refused("spec.template", text, refusal.why),)
     if before is None:
         name = after.metadata.name
         text = f"TopicSet {name}, which makes an IcebergTopic for each matched topic, at most {after.spec.limit}"
@@ -31,7 +47,32 @@ def preview(before: TopicSet | None, after: TopicSet, config: Config, *, configu
     return tuple(changed(each.path, _effect(each.path), *each.texts) for each in found)
 
 
+def _refusal(ready: ReadySet, topics: Collection[str]) -> Refusal | None:
+    """Return why the template gives no valid IcebergTopic, or None.
+
+    Without a known topic that matches, each group has the value x. The values may be wrong, so only a refusal that another
+    value does not change counts.
+    """
+    matched = ((topic, values) for topic in sorted(topics) if (values := ready.values(topic)) is not None)
+    examples = [ready.render_one(topic, values) for topic, values in islice(matched, _EXAMPLES)]
+    if not examples:
+        examples = [ready.render_one(text, dict.fromkeys(ready.pattern.groups, text)) for text in ("x", "y")]
+        if len({_cause(each) for each in examples}) > 1:
+            return None
+    return examples[0].refusal if all(each.refusal is not None for each in examples) else None
+
+
+def _cause(rendered: Rendered) -> str:
+    """Return the cause of a refusal without the name of the IcebergTopic."""
+    refusal = rendered.refusal
+    if refusal is None or refusal.why == "InvalidName":
+        return "" if refusal is None else refusal.why
+    return refusal.message.replace(f"IcebergTopic {rendered.name}: ", "")
+
+
 def _effect(path: str) -> str:
+    if _IMMUTABLE.fullmatch(path):
+        return "IcebergTopics cannot change this field: existing ones keep their value, and the set refuses their topics as InvalidSpec"
     if path.startswith("spec.template.metadata.name"):
         return "new IcebergTopics get this name; the others keep theirs"
     if path.startswith("spec.template."):

@@ -7,6 +7,7 @@ from firn.api.v1alpha1.topic_set import TopicSet
 from firn.model.conditions import Reason
 from firn.model.config import Config, matches
 from firn.model.errors import InvalidSpecError
+from firn_controllers.topic_sets.judge import Judge
 from firn_controllers.topic_sets.pattern import TopicPattern
 from firn_controllers.topic_sets.template import Rendered, TopicTemplate
 
@@ -17,6 +18,7 @@ class ReadySet:
 
     pattern: TopicPattern
     template: TopicTemplate
+    judge: Judge
     allowed: tuple[str, ...]
     """Patterns of the names that the namespace may use; empty: all. Other topics do not match: a set must not show their names."""
 
@@ -32,8 +34,12 @@ class ReadySet:
         for topic in topics:
             values = self.values(topic)
             if values is not None:
-                found[topic] = known.get(topic) or self.template.render(topic, values)
+                found[topic] = known.get(topic) or self.render_one(topic, values)
         return found
+
+    def render_one(self, topic: str, values: Mapping[str, str]) -> Rendered:
+        """Return the IcebergTopic of a topic whose groups have these values, with the refusal of the checks."""
+        return self.judge.judged(self.template.render(topic, values))
 
 
 def ready_set(topic_set: TopicSet, config: Config, *, configured: bool = True) -> ReadySet:
@@ -48,7 +54,8 @@ def ready_set(topic_set: TopicSet, config: Config, *, configured: bool = True) -
     template = TopicTemplate(topic_set, pattern.groups, config.default_catalog)
     profile = config.profiles.get(topic_set.spec.profile)
     allowed = profile.tenancy.topic_names if profile is not None else []
-    return ReadySet(pattern, template, tuple(each.replace("{namespace}", namespace) for each in allowed))
+    judge = Judge(config, configured=configured)
+    return ReadySet(pattern, template, judge, tuple(each.replace("{namespace}", namespace) for each in allowed))
 
 
 def _check_profile(name: str, namespace: str, config: Config) -> None:

@@ -418,3 +418,37 @@ async def test_a_killed_operator_makes_each_iceberg_topic_once(world: World) -> 
             await created(other)
             assert counts(other) == (3, 3, 0, 0), (kill_at, after_effect)
             assert len([line for line in other.faults.log if line.startswith("apply IcebergTopic")]) == 3
+
+
+BAD_TYPE = {
+    "metadata": {"name": "$team-$name"},
+    "spec": {"schema": {"format": "Json", "fields": [{"name": "id", "type": "integer"}]}},
+}
+
+
+async def test_a_template_without_a_valid_iceberg_topic_makes_none(world: World) -> None:
+    await created(world, template=BAD_TYPE)
+    assert made(world) == {}
+    conditions = world.conditions("events", kind="TopicSet")
+    assert (conditions["SpecValid"], conditions["Ready"]) == (("False", "InvalidSpec"), ("False", "InvalidSpec"))
+    message = world.message("SpecValid", "events", "TopicSet")
+    assert "spec.template gives no valid IcebergTopic: Kafka topic dev.shop.carts: template:" in message
+    assert "integer" in message
+
+
+async def test_a_changed_template_without_a_valid_iceberg_topic_changes_none(world: World) -> None:
+    await created(world)
+    before = made(world)
+    world.cluster.edit("events", lambda live: live["spec"].update(template=BAD_TYPE), kind="TopicSet")
+    await world.settle()
+    assert world.conditions("events", kind="TopicSet")["SpecValid"] == ("False", "InvalidSpec")
+    assert made(world) == before
+    assert all("schema" not in live["spec"] for live in world.cluster.topics())
+
+
+async def test_topics_whose_values_do_not_fit_are_refused_alone(world: World) -> None:
+    fields = [{"name": "$name", "type": "long"}, {"name": "orders", "type": "long"}]
+    template = {**BAD_TYPE, "spec": {"schema": {"format": "Json", "fields": fields}}}
+    await created(world, template=template)
+    assert refused(world) == {"dev.shop.orders": "InvalidSpec"}
+    assert ready(world) == ("False", "RefusedForSome")

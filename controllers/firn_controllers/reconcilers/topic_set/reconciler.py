@@ -1,7 +1,7 @@
 """The reconcile of one TopicSet: match -> plan -> change IcebergTopics -> report, from the top each time."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from firn.model import names
@@ -24,7 +24,7 @@ AT_ONCE = 32
 """Parallel changes of IcebergTopics."""
 TURN = 20.0
 """Seconds of changes after which other keys have a turn, and the status shows the progress."""
-RENDERED_AT_A_TIME = 200
+RENDERED_AT_A_TIME = 50
 """IcebergTopics that are rendered before other tasks have a turn."""
 
 
@@ -102,7 +102,7 @@ class TopicSetReconciler:
         if not plan.settled:
             changes = await self._change(entry, memory, plan, topics)
             plan = plan_set(self._observe(entry, memory, older, listing.cluster_id))
-        problem = _refused_template(plan, changes)
+        problem = _refused_template(plan, changes, memory.rendered.values())
         await self._report(entry, listing, plan, problem, changes)
         if plan.settled or problem is not None:
             return self._context.resync()
@@ -292,14 +292,20 @@ class TopicSetReconciler:
             await cluster.event(*entry.name, entry.uid, "TopicSet", item.type, str(item.reason), item.message)
 
 
-def _refused_template(plan: SetPlan, changes: Changes) -> InvalidSpecError | None:
+def _refused_template(plan: SetPlan, changes: Changes, rendered: Collection[Rendered]) -> InvalidSpecError | None:
     """Return the problem of a template that gives no valid IcebergTopic, although topics match."""
+    refusals = [each.refusal for each in rendered if each.refusal is not None and each.refusal.why == "InvalidSpec"]
+    if refusals and len(refusals) == len(rendered):
+        return _no_valid(refusals[0])
     unknown = plan.create and not changes.refusals
     if plan.made or unknown or any(refusal.why != "InvalidSpec" for refusal in plan.refused):
         return None
     if not plan.refused:
         return None
-    first = plan.refused[0]
+    return _no_valid(plan.refused[0])
+
+
+def _no_valid(first: Refusal) -> InvalidSpecError:
     return InvalidSpecError(
         f"spec.template gives no valid IcebergTopic: Kafka topic {first.topic}: {first.message}; correct the template"
     )

@@ -131,7 +131,13 @@ def _topic_set(draft: Draft, around: Surroundings, unchecked: list[str]) -> tupl
     assert draft.wanted is not None
     unchecked.append(_MATCHES)
     before = TopicSet.parse(draft.live) if draft.live is not None else None
-    return topic_sets.preview(before, TopicSet.parse(draft.wanted), around.config, configured=not around.without)
+    after = TopicSet.parse(draft.wanted)
+    known = {
+        entry.resource.topic_name
+        for entry in around.topics.in_namespace(draft.namespace)
+        if entry.resource is not None and entry.profile == after.spec.profile
+    }
+    return topic_sets.preview(before, after, around.config, configured=not around.without, topics=known)
 
 
 def _replay(draft: Draft, around: Surroundings) -> tuple[Effect, ...]:
