@@ -23,6 +23,12 @@ CONFIG = {
     "value.converter.schemas.enable": "false",
 }
 
+APICURIO = {
+    "value_converter": "io.apicurio.registry.utils.converter.AvroConverter",
+    "value_converter_apicurio_registry_as__confluent": "true",
+    "value_converter_apicurio_registry_use__id": "contentId",
+}
+
 
 def read(name: str | None = "orders-sink", **changes: Any) -> Connector:
     config = {**CONFIG, **{key.replace("__", "-").replace("_", "."): value for key, value in changes.items()}}
@@ -98,8 +104,7 @@ def test_a_jdbc_catalog_is_one_of_type_sql() -> None:
     ],
 )
 def test_values_may_name_their_schemas(converter: str, format_name: str) -> None:
-    framing = {"value_converter_apicurio_registry_as__confluent": "true"}
-    found = read(value_converter=converter, value_converter_schemas_enable=None, **framing)
+    found = read(**APICURIO | {"value_converter": converter, "value_converter_schemas_enable": None})
     assert (found.format, found.has_registry, found.warnings) == (format_name, True, ())
 
 
@@ -119,6 +124,7 @@ def test_values_may_name_their_schemas(converter: str, format_name: str) -> None
         ({"value_converter": None}, "has no value.converter, so that of the worker applies"),
         ({"value_converter": "org.apache.kafka.connect.storage.StringConverter"}, "for which firn adopt connect writes no schema"),
         ({"value_converter_schemas_enable": None}, "JSON with a schema in each record"),
+        ({**APICURIO, "value_converter_apicurio_registry_headers_enabled": "true"}, "in Apicurio's headers"),
         ({"iceberg_catalog_type": "hive"}, "a catalog of type hive, and Firn has"),
         ({"iceberg_catalog_uri": None}, "has no iceberg.catalog.uri, which a catalog of type rest needs"),
         ({"iceberg_catalog_type": "jdbc", "iceberg_catalog_uri": "jdbc:"}, "which a catalog of type jdbc needs"),
@@ -155,7 +161,12 @@ def test_a_file_without_a_connector_is_refused(text: str) -> None:
         ({"errors_tolerance": "all", "errors_deadletterqueue_topic_name": "bad"}, "bad records in topic bad"),
         ({"consumer_override_auto_offset_reset": "latest"}, "from the start of its log"),
         ({"iceberg_tables_write__props_write_format_default": "orc"}, "set them in spec.table.properties"),
-        ({"value_converter": "io.apicurio.registry.utils.converter.AvroConverter"}, "may have ids of eight bytes"),
+        ({**APICURIO, "value_converter_apicurio_registry_as__confluent": "false"}, "may have ids of eight bytes"),
+        (
+            {**APICURIO, "value_converter_apicurio_registry_use__id": "globalId"},
+            "values with global ids become dead letters",
+        ),
+        ({**APICURIO, "value_converter_apicurio_registry_use__id": None}, "globalId is the default of version 2"),
         ({"iceberg_tables_schema__case__insensitive": "true"}, "exactly the same name"),
         (
             {"value_converter_value_subject_name_strategy": "shop.OwnStrategy"},

@@ -36,6 +36,8 @@ _STRATEGIES = {
 """Classes that choose the subject of a schema, and the subjectStrategy of a spec. TopicName is the default of both."""
 _STRATEGY = "value.converter.value.subject.name.strategy"
 _AS_CONFLUENT = "value.converter.apicurio.registry.as-confluent"
+_USE_ID = "value.converter.apicurio.registry.use-id"
+_IN_HEADERS = "value.converter.apicurio.registry.headers.enabled"
 _TABLES = "iceberg.tables."
 _CHANGES_ROWS = ("cdc-field", "upsert-mode-enabled")
 """Properties under `_TABLES` of earlier releases of the sink, which replaced and deleted rows."""
@@ -193,6 +195,11 @@ def _converter(values: Mapping[str, str]) -> str:
             f"connector {values['name']} has no value.converter, so that of the worker applies; add value.converter and its properties to"
             " the file"
         )
+    if converter.startswith(_APICURIO) and _is_true(values, _IN_HEADERS):
+        raise InvalidSpecError(
+            f"connector {values['name']} reads the ids of schemas in Apicurio's headers ({_IN_HEADERS}), which an IcebergTopic does not read;"
+            " let the producers write content ids of four bytes in the values first"
+        )
     if converter in _OF_A_REGISTRY:
         return converter
     if converter != _JSON:
@@ -296,8 +303,18 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     strategy = values.get(_STRATEGY, "")
     if strategy and strategy not in _STRATEGIES:
         yield f"subject name strategy {strategy}: set spec.schema.registry.subject to the subject of the records"
-    if values.get("value.converter", "").startswith(_APICURIO) and not _is_true(values, _AS_CONFLUENT):
+    if values.get("value.converter", "").startswith(_APICURIO):
+        yield from _apicurio_warnings(values)
+
+
+def _apicurio_warnings(values: Mapping[str, str]) -> Iterator[str]:
+    if not _is_true(values, _AS_CONFLUENT):
         yield f"{_AS_CONFLUENT} is not true: values may have ids of eight bytes, and the topic reads ids of four bytes"
+    if values.get(_USE_ID) != "contentId":
+        yield (
+            f"{_USE_ID} is not contentId, and globalId is the default of version 2: Confluent's API of the registry answers by content ids, so values"
+            " with global ids become dead letters, or columns of another schema; let the producers write content ids first"
+        )
 
 
 def _is_true(values: Mapping[str, str], key: str) -> bool:
