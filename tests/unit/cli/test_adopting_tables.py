@@ -185,6 +185,50 @@ def test_columns_that_no_field_can_fill_are_left_out() -> None:
         adopting(read(), required, 3, Choices("shop"))
 
 
+def optional(number: int, name: str, kind: iceberg.IcebergType, doc: str | None = None) -> iceberg.NestedField:
+    return iceberg.NestedField(number, name, kind, required=False, doc=doc)
+
+
+def test_what_no_spec_can_name_is_left_out_of_a_table() -> None:
+    text, name = iceberg.StringType(), "n" * 128
+    inside = iceberg.StructType(optional(11, "a-b", text), optional(12, "c", text), optional(13, "C", text))
+    needed = iceberg.StructType(optional(21, "c", text), iceberg.NestedField(22, "a-b", text, required=True))
+    deep: iceberg.IcebergType = text
+    for number in range(100, 117):
+        deep = iceberg.ListType(number, deep, False)
+    schema = Schema(
+        optional(1, name, text, "d" * 1024),
+        optional(2, f"{name}n", text),
+        optional(3, "long_doc", text, "d" * 1025),
+        optional(4, "inside", iceberg.ListType(10, inside, False)),
+        optional(5, "needed", needed),
+        optional(6, "keyed", iceberg.MapType(31, iceberg.StructType(optional(33, "a-b", text)), 32, text, False)),
+        optional(7, "Inside", text),
+        optional(8, "deep", deep),
+    )
+    made = adopting(read(), schema, 2, Choices("shop"))
+    assert made.manifest["spec"]["schema"]["fields"] == [
+        {"name": name, "type": "string", "doc": "d" * 1024},
+        {"name": "long_doc", "type": "string"},
+        {"name": "inside", "type": "list<struct<c: string>>"},
+    ]
+    members = ("inside.element.a-b (string)", "inside.element.C (string)")
+    assert made.left_out[:3] == (f"{name}n (string)", *members)
+    assert [each.split(" ")[0] for each in made.left_out[3:]] == ["needed", "keyed", "Inside", "deep"]
+
+
+def test_a_table_without_a_usable_column_is_refused() -> None:
+    columns = optional(1, "at", iceberg.GeometryType()), optional(2, "a-b", iceberg.StringType())
+    problem = (
+        r"table shop\.orders has no column that a field .* can fill: at \(geometry\), a-b \(string\); rename a column"
+    )
+    with pytest.raises(InvalidSpecError, match=problem):
+        adopting(read(), Schema(*columns), 3, Choices("shop"))
+    wide = Schema(*(optional(number, f"c{number}", iceberg.LongType()) for number in range(1, 1002)))
+    with pytest.raises(InvalidSpecError, match="has 1001 columns, and an IcebergTopic has at most 1000 fields"):
+        adopting(read(), wide, 2, Choices("shop"))
+
+
 @pytest.mark.parametrize("strategy", ["TopicName", "RecordName", "TopicRecordName"])
 def test_the_manifest_has_the_strategy_of_subject_names(strategy: str) -> None:
     avro = read(

@@ -1,11 +1,9 @@
 """The manifest of a topic that continues the table of a connector, and its changes of the table. No I/O."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pyiceberg import types as iceberg
 from pyiceberg.schema import Schema
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
@@ -13,28 +11,11 @@ from firn.model import names
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema
 from firn.schemas import projections
-from firn.tables import rows, types
-from firn_operator.cli.adoption import comparison
+from firn.tables import rows
+from firn_operator.cli.adoption import comparison, fields
 from firn_operator.cli.adoption.comparison import Conversion
 from firn_operator.cli.adoption.connector import Connector
 from firn_operator.cli.adoption.latest import Latest
-
-_PRIMITIVES: dict[type[iceberg.IcebergType], str] = {
-    iceberg.BooleanType: "boolean",
-    iceberg.IntegerType: "int",
-    iceberg.LongType: "long",
-    iceberg.FloatType: "float",
-    iceberg.DoubleType: "double",
-    iceberg.DateType: "date",
-    iceberg.TimeType: "time",
-    iceberg.TimestampType: "timestamp",
-    iceberg.TimestamptzType: "timestamptz",
-    iceberg.TimestampNanoType: "timestamp_ns",
-    iceberg.TimestamptzNanoType: "timestamptz_ns",
-    iceberg.StringType: "string",
-    iceberg.UUIDType: "uuid",
-    iceberg.BinaryType: "binary",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +64,15 @@ class Adopting:
 
 def adopting(connector: Connector, schema: Schema, format_version: int, choices: Choices) -> Adopting:
     """Return the manifest that continues a table with this schema. Raises InvalidSpecError if none is valid."""
-    left_out: list[str] = []
+    left_out: tuple[str, ...] = ()
     spec: dict[str, Any] = {"topicName": connector.topic}
     if choices.profile:
         spec["profile"] = choices.profile
     if connector.has_registry:
         spec["schema"] = _of_registry(connector, choices)
     else:
-        spec["schema"] = {"format": "Json", "fields": list(_fields(connector, schema, left_out))}
+        listed, left_out = fields.fields(f"{connector.namespace}.{connector.table}", schema)
+        spec["schema"] = {"format": "Json", "fields": listed}
     spec["table"] = {
         **({"catalog": choices.catalog} if choices.catalog else {}),
         "namespace": connector.namespace,
@@ -105,7 +87,7 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
         "metadata": {"name": choices.name or _name(connector.topic), "namespace": choices.namespace},
         "spec": spec,
     }
-    return _with_added(Adopting(manifest, tuple(left_out), ()), schema, choices)
+    return _with_added(Adopting(manifest, left_out, ()), schema, choices)
 
 
 def _name(topic: str) -> str:
@@ -158,46 +140,3 @@ def _of_registry(connector: Connector, choices: Choices) -> dict[str, Any]:
         )
     registry = {"name": choices.registry, "subjectStrategy": connector.strategy}
     return {**schema, "registry": registry, "message": choices.message}
-
-
-def _fields(connector: Connector, schema: Schema, left_out: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a field for each column. The names of optional columns that no field can have go to ``left_out``."""
-    for field in schema.fields:
-        kind = firn_type(field.field_type)
-        usable = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", field.name) and not field.name.startswith(rows.METADATA_COLUMN)
-        if kind is not None and usable:
-            yield {
-                "name": field.name,
-                "type": str(kind),
-                **({"required": True} if field.required else {}),
-                **({"doc": field.doc} if field.doc else {}),
-            }
-        elif field.required:
-            raise InvalidSpecError(
-                f"table {connector.namespace}.{connector.table}: column {field.name} of type {field.field_type} is required, and no field of"
-                " an IcebergTopic can fill it; make the column optional first"
-            )
-        else:
-            left_out.append(f"{field.name} ({field.field_type})")
-
-
-def firn_type(kind: iceberg.IcebergType) -> types.Type | None:
-    """Return the type in the notation of fields; None if it has none."""
-    match kind:
-        case iceberg.DecimalType():
-            return types.Decimal(kind.precision, kind.scale)
-        case iceberg.FixedType():
-            return types.Fixed(len(kind))
-        case iceberg.ListType():
-            element = firn_type(kind.element_type)
-            return types.ListOf(element) if element is not None else None
-        case iceberg.MapType():
-            key, value = firn_type(kind.key_type), firn_type(kind.value_type)
-            return types.MapOf(key, value) if key is not None and value is not None else None
-        case iceberg.StructType():
-            members = [(field.name, firn_type(field.field_type)) for field in kind.fields]
-            known = tuple((name, member) for name, member in members if member is not None)
-            return types.Struct(known) if known and len(known) == len(members) else None
-        case _:
-            name = _PRIMITIVES.get(type(kind))
-            return types.Primitive(name) if name is not None else None
