@@ -161,7 +161,7 @@ class World:
 
 def _stable(value: Any) -> Any:
     if isinstance(value, dict):
-        dropped = {"resourceVersion", "lastTransitionTime", names.TEMPLATE_HASH}
+        dropped = {"resourceVersion", "lag", "lastTransitionTime", names.TEMPLATE_HASH}
         return {key: _stable(item) for key, item in value.items() if key not in dropped}
     if isinstance(value, list):
         return [_stable(item) for item in value]

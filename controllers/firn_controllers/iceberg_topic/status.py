@@ -24,6 +24,7 @@ from firn_controllers.conditions.announcements import Announcement
 from firn_controllers.conditions.pods import FAST_FAILURES
 from firn_controllers.conditions.render import Verdict, paused_over, rendered, timestamp
 from firn_controllers.conditions.stable_text import steady
+from firn_controllers.iceberg_topic import lag as lags
 from firn_controllers.iceberg_topic import publishing
 from firn_controllers.iceberg_topic.completeness import complete, near_retention, unacknowledged
 from firn_controllers.iceberg_topic.failure import Failure
@@ -222,6 +223,7 @@ def significant(status: Mapping[str, Any]) -> Manifest:
     ingestion.pop("lastCommitTime", None)
     ingestion.pop("deadLetters", None)
     ingestion.pop("filtered", None)
+    ingestion.pop("lag", None)
     copy["ingestion"] = ingestion
     copy.pop("quality", None)
     copy["publish"] = publishing.significant(copy.get("publish") or {})
@@ -840,6 +842,11 @@ def _ingestion(observed: ObservedTopic, findings: TopicFindings, previous: Mappi
             section["deadLetters"] = progress.dead_letters
     if observed.resource.filter:
         section["filtered"] = progress.filtered if progress is not None else before.get("filtered", 0)
+    current = progress if observed.group.heard else None
+    written = section.get("lastCommitTime") != before.get("lastCommitTime")
+    lag = lags.section(current, before.get("lag") or {}, observed.now, written=written)
+    if lag:
+        section["lag"] = lag
     halted = observed.halted_at
     if halted is not None:
         section["haltedAt"] = {"partition": halted.partition, "offset": halted.offset}

@@ -9,7 +9,7 @@ from firn.model.progress import TopicProgress
 from firn_controllers import children
 from firn_controllers.board import PATIENCE
 from firn_controllers.conditions.announcements import Announcement, EventReason
-from firn_controllers.iceberg_topic import status
+from firn_controllers.iceberg_topic import lag, status
 from firn_controllers.ingestion_group import health, service, settings, stateful_set
 from firn_controllers.ingestion_group.health import DriverReport, GroupHealth, ObservedGroup
 from firn_controllers.ingestion_group.layout import group_labels
@@ -168,4 +168,4 @@ class GroupReconciler:
 
 
 def _counts(progress: TopicProgress) -> tuple[object, ...]:
-    return (progress.last_commit, progress.dead_letters, progress.state)
+    return (progress.last_commit, progress.dead_letters, progress.state, lag.magnitude(progress))

@@ -990,6 +990,16 @@ class HaltedAt(ApiModel):
     offset: Int64 = Field(description="Offset of the record.")
 
 
+class Lag(ApiModel):
+    """How far the table is behind the Kafka topic. Metrics have live figures."""
+
+    records: Int64 = Field(description="Number of records that had not landed.")
+    seconds: Int64 = Field(
+        description="Seconds for which the oldest of these records may have waited; 0 if none waited."
+    )
+    time: datetime = Field(description="Time of these figures.")
+
+
 class IngestionStatus(ApiModel):
     """Coarse figures of ingestion. Metrics have live figures."""
 
@@ -1003,6 +1013,11 @@ class IngestionStatus(ApiModel):
     filtered: Int64 | None = Field(
         default=None,
         description="Number of records that schema.filter left out since the driver started. Updated at most once a minute.",
+    )
+    lag: Lag | None = Field(
+        default=None,
+        description="How far the table is behind the Kafka topic. Updated at most once a minute: after a commit, or when a figure passes a"
+        " power of two.",
     )
     halted_at: HaltedAt | None = Field(default=None, description="The record at which ingestion stopped.")
 

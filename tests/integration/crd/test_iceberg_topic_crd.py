@@ -701,6 +701,7 @@ STATUS: Manifest = {
         "group": "default",
         "lastCommitTime": "2024-01-01T00:00:00Z",
         "deadLetters": 2**40,
+        "lag": {"records": 2**53 + 1, "seconds": 2**40, "time": "2024-01-01T00:00:00Z"},
         "haltedAt": {"partition": 2, "offset": 2**53 + 1},
     },
     "maintenance": {

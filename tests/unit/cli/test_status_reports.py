@@ -32,6 +32,7 @@ STATUS: Manifest = {
         "group": "big",
         "deadLetters": 1200,
         "lastCommitTime": "2026-03-01T11:59:18Z",
+        "lag": {"records": 41200, "seconds": 150, "time": "2026-03-01T11:59:20Z"},
         "haltedAt": {"partition": 2, "offset": 71},
     },
     "tables": [
@@ -116,6 +117,7 @@ def test_the_screen_has_every_part() -> None:
         "s3://firn/orders",
         "60s: Behind, records wait longer than 60s",
         "42s ago (2026-03-01T11:59:18Z)",
+        "41,200 records, 2m30s behind (measured 40s ago)",
         "partition 2, offset 71",
         "1,200 in table lake.demo.orders__dlq",
         "! 1-abc: 5,000 offsets, partition 0",

@@ -22,6 +22,7 @@ from firn_controllers.iceberg_topic.observed import ObservedTopic
 from firn_controllers.iceberg_topic.status import TopicFindings
 from firn_controllers.ingestion_group.health import GroupHealth
 from tests import gen
+from tests.fakes.world import World
 
 HEALTHY = TopicFindings(
     topic=gen.topic_state(),
@@ -459,7 +460,12 @@ def test_the_status_has_every_documented_field() -> None:
             "location": "s3://firn/warehouse/demo/flights",
             "deadLetters": "lake.demo.flights__dlq",
         },
-        "ingestion": {"group": "default", "lastCommitTime": "2026-03-01T11:59:50Z", "deadLetters": 12},
+        "ingestion": {
+            "group": "default",
+            "lastCommitTime": "2026-03-01T11:59:50Z",
+            "deadLetters": 12,
+            "lag": {"records": 0, "seconds": 1, "time": "2026-03-01T12:00:00Z"},
+        },
     }
 
 
@@ -542,6 +548,44 @@ def test_dead_letters_stay_in_the_status_while_a_driver_starts() -> None:
     ):
         after = documented(landing(manifest=manifest, progress=gen.progress(state=state, dead_letters=count)), HEALTHY)
         assert after["ingestion"]["deadLetters"] == expected, state
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "updated"),
+    [
+        ({"lag_records": 0, "lag_seconds": 0.0}, {"lag_records": 0, "lag_seconds": 0.0}, False),
+        ({"lag_records": 600, "lag_seconds": 70.0}, {"lag_records": 900, "lag_seconds": 120.0}, False),
+        ({"lag_records": 600, "lag_seconds": 70.0}, {"lag_records": 1100, "lag_seconds": 120.0}, True),
+        ({"lag_records": 600, "lag_seconds": 70.0}, {"lag_records": 600, "lag_seconds": 130.0}, True),
+        ({"lag_records": 600}, {"lag_records": 601, "last_commit": gen.NOW.timestamp()}, True),
+        ({"lag_records": 600}, {"lag_records": None, "lag_seconds": None}, False),
+    ],
+    ids=["idle", "the same magnitude", "more records", "longer", "a commit", "not compared"],
+)
+def test_the_lag_is_written_after_a_commit_or_when_its_magnitude_changes(
+    first: dict[str, Any], second: dict[str, Any], updated: bool
+) -> None:
+    before = documented(landing(progress=gen.progress(**first)))
+    manifest = gen.topic("flights", gen.with_status(before))
+    later = gen.NOW + timedelta(seconds=60)
+    after = documented(landing(manifest=manifest, progress=gen.progress(**second), now=later))
+    lag = {"records": second["lag_records"], "time": "2026-03-01T12:01:00Z"}
+    assert (lag.items() <= after["ingestion"]["lag"].items()) is updated
+    assert updated or after["ingestion"] == before["ingestion"]
+    assert status.significant(after)["ingestion"] == status.significant(before)["ingestion"]
+
+
+async def test_idle_topics_cause_no_writes_and_a_growing_lag_causes_few() -> None:
+    live = World()
+    live.cluster.create(gen.topic("flights"))
+    live.driver.report_fields["uid-demo-flights"] = {"lag_records": 0, "lag_seconds": 0.0}
+    await live.settle(300)
+    version = live.cluster.topic("flights")["metadata"]["resourceVersion"]
+    await live.settle(300)
+    assert live.cluster.topic("flights")["metadata"]["resourceVersion"] == version
+    live.driver.report_fields["uid-demo-flights"] = {"lag_records": 500, "lag_seconds": 30.0}
+    await live.settle(300)
+    assert live.cluster.topic("flights")["status"]["ingestion"]["lag"]["records"] == 500
 
 
 def test_the_message_about_rejected_records_has_code_count_and_place() -> None:

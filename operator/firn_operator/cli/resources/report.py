@@ -82,6 +82,7 @@ def report(topic: Manifest, events: Sequence[Manifest] | None, now: datetime) ->
             "freshness": settings.get("freshness", "60s"),
             "suspended": bool(spec.get("suspend")),
             "lastCommitAgeSeconds": age(ingestion.get("lastCommitTime"), now),
+            "lagAgeSeconds": age((ingestion.get("lag") or {}).get("time"), now),
         },
         "deadLetters": {
             "records": ingestion.get("deadLetters"),

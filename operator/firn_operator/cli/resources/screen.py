@@ -161,12 +161,19 @@ def _ingestion(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     yield "freshness", f"{ingestion['freshness']}{_freshness(report)}"
     commit = ingestion["lastCommitAgeSeconds"]
     yield "last commit", f"{duration(commit)} ago ({ingestion['lastCommitTime']})" if commit is not None else "none yet"
+    yield "lag", _lag(ingestion.get("lag"), ingestion["lagAgeSeconds"])
     yield "suspended", "records wait in the Kafka topic" if ingestion["suspended"] else ""
     halt = ingestion.get("haltedAt")
     yield "halted at", f"partition {halt['partition']}, offset {halt['offset']}" if halt else ""
     count = letters["records"]
     place = f" in table {letters['table']}" if letters["table"] else f", onBadRecord is {letters['onBadRecord']}"
     yield "dead letters", f"{count:,}{place}" if count is not None else "not known yet"
+
+
+def _lag(lag: Mapping[str, Any] | None, measured: int | None) -> str:
+    if lag is None:
+        return "not known yet"
+    return f"{lag['records']:,} records, {duration(lag['seconds'])} behind (measured {duration(measured)} ago)"
 
 
 def _freshness(report: Mapping[str, Any]) -> str:
