@@ -428,13 +428,24 @@ def _print_result(result: Any, output: Output) -> None:
         case Output.CSV:
             from pyarrow import csv
 
-            csv.write_csv(result, sys.stdout.buffer)
+            csv.write_csv(_flat(result), sys.stdout.buffer)
         case Output.TABLE:
             table = Table(*result.column_names)
             for row in result.to_pylist():
                 table.add_row(*("" if value is None else readable(value) for value in row.values()))
             _console().print(table)
             print(f"{result.num_rows} row{'s' if result.num_rows != 1 else ''}")
+
+
+def _flat(result: Any) -> Any:
+    """Return an Arrow table whose structs, lists and maps are JSON. CSV has no such values."""
+    import pyarrow as pa
+
+    for index, field in enumerate(result.schema):
+        if pa.types.is_nested(field.type):
+            texts = [None if value is None else readable(value) for value in result[index].to_pylist()]
+            result = result.set_column(index, field.name, pa.array(texts, pa.string()))
+    return result
 
 
 def exact_text(losses: Losses) -> str:
