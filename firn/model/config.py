@@ -860,8 +860,7 @@ def load(path: str | Path, *, private: bool = False) -> Config:
         document = yaml.safe_load(Path(path).read_text())
     except FileNotFoundError as error:
         raise InvalidSpecError(
-            f"configuration {path}: No such file; commands that need the operator's configuration run in its pod: kubectl -n firn-system exec"
-            " deploy/firn-operator -- firn, with the same arguments"
+            f"configuration {path}: No such file; correct the path in --config or FIRN_CONFIG"
         ) from error
     except (OSError, ValueError, yaml.YAMLError) as error:
         raise InvalidSpecError(f"configuration {path}: {error}") from error

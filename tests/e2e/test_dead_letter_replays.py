@@ -1,12 +1,23 @@
 """The story of a wrong schema: records become dead letters, the schema is corrected, and a replay gives them their rows."""
 
 import json
+import subprocess
+import sys
 
 from hack import quickstart
 from hack.quickstart import apply, await_until, get
 from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 LARGE = 2**40
+PROGRAM = "import sys; sys.argv[0] = 'firn'; from firn_operator.cli.main import main; sys.exit(main())"
+
+
+def on_this_machine(*arguments: str, code: int = 0) -> str:
+    """Run ``firn`` as a person does, without a configuration of the operator, and return its output."""
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, env=quickstart.environment())
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_dead_letters_become_rows_after_the_schema_is_corrected(namespace: str, produce: Produce) -> None:
@@ -24,6 +35,13 @@ def test_dead_letters_become_rows_after_the_schema_is_corrected(namespace: str, 
     await_ready("mended", namespace)
     counts = json.loads(quickstart.firn("dlq", "list", "--output", "json", name))
     assert {each["code"]: each["letters"] for each in counts} == {"OutOfRange": 5, "InvalidJson": 1}
+    assert json.loads(on_this_machine("dlq", "list", "mended", "-n", namespace, "-o", "json")) == counts
+    shown = on_this_machine(
+        "dlq", "show", f"{namespace}/mended", "--code", "InvalidJson", "--values", "--output", "csv"
+    )
+    assert shown.count("InvalidJson") == 1
+    assert "garbage" in shown
+    on_this_machine("dlq", "list", "absent", "-n", namespace, code=2)
     apply(
         {
             "apiVersion": "firn.dev/v1alpha1",

@@ -1,13 +1,17 @@
 """The command line tool ``firn``: inspect and plan topics, query tables, audit topics, check the configuration.
 
-``status``, ``plan`` and ``dlq replay`` work on any machine with a kubeconfig, also as ``kubectl firn``, and ``adopt`` where
-the catalog is reachable. The other commands need the operator's configuration, and run in its pod.
+All commands work on any machine with a kubeconfig, also as ``kubectl firn``. ``adopt`` also needs a network in which the catalog is
+reachable. ``dlq list``, ``dlq show``, ``sql``, ``audit`` and ``check`` need the operator's configuration. On a machine without it, they
+run in the operator's pod, through ``kubectl exec``.
 """
 
 import json
+import signal
 import sys
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
 
 import typer
 from rich.console import Console
@@ -23,17 +27,23 @@ from firn.model.progress import Losses
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
 
 Configuration = Annotated[
-    str,
+    str | None,
     typer.Option(
-        "--config", envvar="FIRN_CONFIG", help="Path of the operator's configuration file.", show_default=True
+        "--config",
+        envvar="FIRN_CONFIG",
+        help=f"Path of the operator's configuration file. Default: {names.CONFIG_PATH} if it exists. Otherwise, the command runs in"
+        " the operator's pod.",
     ),
 ]
-
 
 Context = Annotated[str | None, typer.Option("--context", help="Context of the kubeconfig. Default: its current one.")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="Namespace of the resources. Default: that of the context.")
 ]
+Release = Annotated[
+    str, typer.Option("--release-namespace", help="Namespace of the operator, if the command runs in its pod.")
+]
+RELEASE = "firn-system"
 NO_PLAN = 78
 """Exit code of ``firn plan`` without a plan. The usual one of wrong arguments is that of a plan with changes."""
 
@@ -71,6 +81,9 @@ class Output(StrEnum):
     TABLE = "table"
     JSON = "json"
     CSV = "csv"
+
+
+Result = Annotated[Output, typer.Option("--output", "-o", help="Format of the result: table, json or csv.")]
 
 
 @app.command()
@@ -129,7 +142,7 @@ def plan(
     namespace: Namespace = None,
     release_namespace: Annotated[
         str, typer.Option(help="Namespace of the operator, whose configuration and job contracts the plan reads.")
-    ] = "firn-system",
+    ] = RELEASE,
     field_manager: Annotated[
         str, typer.Option(help="Field manager of the apply that the plan imitates, such as argocd-controller.")
     ] = "kubectl",
@@ -242,22 +255,31 @@ app.add_typer(dlq, name="dlq")
 
 @dlq.command("list")
 def dlq_list(
-    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
-    config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAME or NAMESPACE/NAME.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    config: Configuration = None,
+    release_namespace: Release = RELEASE,
+    output: Result = Output.TABLE,
 ) -> None:
     """Count the dead letters of a topic by cause, with the times and generations of the first and the last one.
 
-    The command reads the dead-letter table, so it runs in the operator's pod. On your machine, firn dlq replay --dry-run counts them.
+    The command reads the dead-letter table, so it runs in the operator's pod. Without the right to exec into this pod, use firn dlq
+    replay --dry-run, which counts dead letters too.
     """
+    asked = _Asked(context, namespace)
+    place = asked.place(topic)
+    path = _path(config)
+    if path is None:
+        _run_in_pod(asked, release_namespace, "dlq", "list", f"--output={output.value}", "--", place)
     from firn_operator.cli import lake, letters
 
-    _print_result(letters.counts(lake.Lake(configuration.load(config, private=True)), _resource(topic)), output)
+    _print_result(letters.counts(lake.Lake(configuration.load(path, private=True)), asked.topic(place)), output)
 
 
 @dlq.command("show")
-def dlq_show(
-    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
+def dlq_show(  # noqa: PLR0913
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAME or NAMESPACE/NAME.")],
     code: Annotated[
         list[str] | None, typer.Option("--code", help="Only letters with this cause. Can be repeated.")
     ] = None,
@@ -266,18 +288,27 @@ def dlq_show(
         bool,
         typer.Option("--values", help="Show keys, values, headers, and details of errors, which may quote values."),
     ] = False,
-    config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
+    namespace: Namespace = None,
+    context: Context = None,
+    config: Configuration = None,
+    release_namespace: Release = RELEASE,
+    output: Result = Output.TABLE,
 ) -> None:
     """Show the newest dead letters of a topic.
 
     Without --values, the command shows places and causes only. Bytes are shown as text, or in hexadecimal digits after 0x if they are
     not UTF-8. The command reads the dead-letter table, so it runs in the operator's pod.
     """
+    asked = _Asked(context, namespace)
+    place = asked.place(topic)
+    path = _path(config)
+    if path is None:
+        chosen = [*(f"--code={each}" for each in code or ()), f"--limit={limit}", *(["--values"] if values else [])]
+        _run_in_pod(asked, release_namespace, "dlq", "show", *chosen, f"--output={output.value}", "--", place)
     from firn_operator.cli import lake, letters
 
-    opened = lake.Lake(configuration.load(config, private=True))
-    _print_result(letters.letters(opened, _resource(topic), code or (), limit, values=values), output)
+    opened = lake.Lake(configuration.load(path, private=True))
+    _print_result(letters.letters(opened, asked.topic(place), code or (), limit, values=values), output)
 
 
 @dlq.command("replay", cls=_PlanCommand)
@@ -326,28 +357,40 @@ def sql(
     statement: Annotated[
         str, typer.Argument(help="One SELECT statement, or 'show tables'. Name tables as CATALOG.NAMESPACE.NAME.")
     ],
-    config: Configuration = names.CONFIG_PATH,
-    output: Annotated[Output, typer.Option(help="Format of the result: table, json or csv.")] = Output.TABLE,
+    context: Context = None,
+    config: Configuration = None,
+    release_namespace: Release = RELEASE,
+    output: Result = Output.TABLE,
 ) -> None:
     """Run a query on the Iceberg tables, with DuckDB.
 
     DuckDB reads the current snapshots. Timestamps with a zone are in UTC. As a table, bytes are shown as text, or in
     hexadecimal digits after 0x if they are not UTF-8. As JSON, bytes are in hexadecimal digits.
     """
+    path = _path(config)
+    if path is None:
+        _run_in_pod(_Asked(context), release_namespace, "sql", f"--output={output.value}", "--", statement)
+    # DuckDB does not end for Ctrl-C before the end of the query. A query changes nothing, so it can end anywhere.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     # Arrow and DuckDB take seconds to import, and the other commands do not need them.
     from firn_operator.cli import lake, query
 
     result = query.run(
-        lake.Lake(configuration.load(config, private=True)), statement, note=lambda text: typer.echo(text, err=True)
+        lake.Lake(configuration.load(path, private=True)), statement, note=lambda text: typer.echo(text, err=True)
     )
     _print_result(result, output)
 
 
 @app.command()
 def audit(
-    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAMESPACE/NAME.")],
-    config: Configuration = names.CONFIG_PATH,
-    output: Annotated[AuditOutput, typer.Option(help="Format of the result: table or json.")] = AuditOutput.TABLE,
+    topic: Annotated[str, typer.Argument(help="The IcebergTopic as NAME or NAMESPACE/NAME.")],
+    namespace: Namespace = None,
+    context: Context = None,
+    config: Configuration = None,
+    release_namespace: Release = RELEASE,
+    output: Annotated[
+        AuditOutput, typer.Option("--output", "-o", help="Format of the result: table or json.")
+    ] = AuditOutput.TABLE,
 ) -> None:
     """Prove that every record of a topic is in its table or its dead letters, exactly once.
 
@@ -367,14 +410,19 @@ def audit(
     firn.audit-from are unproved too, such as those before the offsets of spec.ingestion.adopt. The audit leaves out rows of an earlier
     topic of the same name, while the table still has the last snapshot of that topic.
     """
+    asked = _Asked(context, namespace)
+    place = asked.place(topic)
+    path = _path(config)
+    if path is None:
+        _run_in_pod(asked, release_namespace, "audit", f"--output={output.value}", "--", place)
     from firn_operator.cli import audit as audits
 
-    manifest = _resource(topic)
+    manifest = asked.topic(place)
     result = audits.audit_resource(
-        configuration.load(config, private=True),
+        configuration.load(path, private=True),
         manifest,
         lambda text: print(text, file=sys.stderr),
-        _retention(manifest),
+        asked.retention(manifest),
     )
     if output is AuditOutput.JSON:
         print(audits.as_json(result))
@@ -387,19 +435,22 @@ def audit(
             print(note)
         total = sum(partition.rows + partition.dead_letters for partition in result.partitions)
         if result.exact:
-            print(f"{topic}: {total:,} records, {exact_text(result.losses)}{waiting_text(result.waiting, manifest)}")
+            print(f"{place}: {total:,} records, {exact_text(result.losses)}{waiting_text(result.waiting, manifest)}")
         else:
             first = next(partition for partition in result.partitions if not partition.exact)
-            print(f"{topic}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
+            print(f"{place}: NOT exactly once; for example partition {first.partition}, offset {first.example}")
     if not result.exact:
         raise typer.Exit(ExitCode.CORRUPT)
 
 
 @app.command()
-def check(config: Configuration = names.CONFIG_PATH) -> None:
+def check(config: Configuration = None, context: Context = None, release_namespace: Release = RELEASE) -> None:
     """Check a configuration file and print its invalid keys."""
-    loaded = configuration.load(config)
-    print(f"{config}: {len(loaded.profiles)} profiles, {len(loaded.catalogs)} catalogs, {len(loaded.groups)} groups")
+    path = _path(config)
+    if path is None:
+        _run_in_pod(_Asked(context), release_namespace, "check")
+    loaded = configuration.load(path)
+    print(f"{path}: {len(loaded.profiles)} profiles, {len(loaded.catalogs)} catalogs, {len(loaded.groups)} groups")
 
 
 @app.command()
@@ -465,29 +516,61 @@ def waiting_text(offsets: int, topic: dict[str, Any]) -> str:
     return f"; {offsets:,} more offsets wait to land{place}"
 
 
-def _resource(topic: str) -> dict[str, Any]:
-    namespace, _, name = topic.partition("/")
-    if not name:
-        raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAMESPACE/NAME")
-    manifest = _read("icebergtopics", namespace, name)
-    if manifest is None:
-        raise InvalidSpecError(f"IcebergTopic {topic} does not exist; kubectl get icebergtopics -A lists them")
-    return manifest
+def _path(config: str | None) -> str | None:
+    """Return the path of the operator's configuration: the given one, or that of the pod. None on a machine without it."""
+    if config is not None:
+        return config
+    return names.CONFIG_PATH if Path(names.CONFIG_PATH).exists() else None
 
 
-def _retention(topic: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the RetentionPolicy that governs a topic according to its status."""
-    maintenance = (topic.get("status") or {}).get("maintenance") or {}
-    name = (maintenance.get("retention") or {}).get("policy")
-    return _read("retentionpolicies", topic["metadata"]["namespace"], name) if name else None
+def _run_in_pod(asked: "_Asked", release: str, *arguments: str) -> NoReturn:
+    """Run this command in the operator's pod, and exit with its code. Options stand before ``--``."""
+    from firn_operator.cli import pod
+    from firn_operator.cli.resources.connection import Connection, log_in
+
+    with Connection(log_in(asked.context)) as api:
+        code = pod.run(api, release, arguments, context=asked.context)
+    raise typer.Exit(code)
 
 
-def _read(plural: str, namespace: str, name: str) -> dict[str, Any] | None:
-    """Read a resource from the cluster; None if it does not exist. Raises the errors of `Connection.read`."""
-    from firn_operator.cli.resources.connection import Collection, Connection, log_in
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Context and namespace that a person chose for a command."""
 
-    with Connection(log_in()) as api:
-        return api.read(Collection(plural, namespace), name)
+    context: str | None
+    namespace: str | None = None
+
+    def place(self, topic: str) -> str:
+        """Return NAMESPACE/NAME of a topic. Raises InvalidSpecError."""
+        from firn_operator.cli.resources.connection import log_in
+
+        namespace, separator, name = topic.partition("/")
+        if not separator:
+            namespace, name = self.namespace or log_in(self.context).namespace, topic
+        if not namespace or not name or "/" in name:
+            raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAME or NAMESPACE/NAME")
+        return f"{namespace}/{name}"
+
+    def topic(self, place: str) -> dict[str, Any]:
+        """Read the topic NAMESPACE/NAME. Raises InvalidSpecError if it does not exist."""
+        namespace, _, name = place.partition("/")
+        manifest = self._read("icebergtopics", namespace, name)
+        if manifest is None:
+            raise InvalidSpecError(f"IcebergTopic {place} does not exist; kubectl get icebergtopics -A lists them")
+        return manifest
+
+    def retention(self, topic: dict[str, Any]) -> dict[str, Any] | None:
+        """Read the RetentionPolicy that governs a topic according to its status."""
+        maintenance = (topic.get("status") or {}).get("maintenance") or {}
+        name = (maintenance.get("retention") or {}).get("policy")
+        return self._read("retentionpolicies", topic["metadata"]["namespace"], name) if name else None
+
+    def _read(self, plural: str, namespace: str, name: str) -> dict[str, Any] | None:
+        """Read a resource from the cluster; None if it does not exist. Raises the errors of `Connection.read`."""
+        from firn_operator.cli.resources.connection import Collection, Connection, log_in
+
+        with Connection(log_in(self.context)) as api:
+            return api.read(Collection(plural, namespace), name)
 
 
 def _console() -> Console:
@@ -520,8 +603,8 @@ def main() -> int:
         return ExitCode.TEMPORARY if isinstance(error, UnavailableError) else ExitCode.CONFIGURATION
     except ModuleNotFoundError as error:
         print(
-            f"firn: this installation has no module {error.name}: its extra cli has the commands status, plan and dlq replay only; run this command"
-            " in the operator's pod, or install the extra operator",
+            f"firn: this installation has no module {error.name}, with which firn reads catalogs and brokers: it has the extra cli only; run this"
+            " command in the operator's pod, or install the extra operator",
             file=sys.stderr,
         )
         return ExitCode.CONFIGURATION

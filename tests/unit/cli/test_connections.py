@@ -129,7 +129,7 @@ def test_another_command_names_the_extra_that_it_needs() -> None:
 import sys
 sys.path[:0] = {sys.path!r}
 sys.modules["duckdb"] = None
-sys.argv[:] = ["firn", "sql", "select 1"]
+sys.argv[:] = ["firn", "sql", "select 1", "--config", "/nonexistent"]
 from firn_operator.cli.main import main
 sys.exit(main())
 """

@@ -27,6 +27,7 @@ PAGE = "500"
 """Objects of one answer of a list."""
 _KUBECONFIG = "~/.kube/config"
 _SERVICE_ACCOUNT_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 JSON = "application/json"
 APPLY = "application/apply-patch+yaml"
 MERGE = "application/merge-patch+json"
@@ -215,6 +216,27 @@ class Connection:
         if code in (400, 404, 409, 422) and answer.get("kind") == "Status":
             raise RefusedError(code, answer)
         return self._checked(code, answer, "create" if verb == "create" else "patch", collection)
+
+    def may(self, verb: str, collection: Collection) -> bool:
+        """Return False if this person lacks a right; True if the API server does not say. Raises UnavailableError.
+
+        The name of the collection can have a subresource, such as ``pods/exec``.
+        """
+        plural, _, subresource = collection.plural.partition("/")
+        attributes = {
+            "verb": verb,
+            "group": collection.group,
+            "resource": plural,
+            "subresource": subresource,
+            "namespace": collection.namespace or "",
+        }
+        body = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": attributes},
+        }
+        code, answer = self._send("POST", _REVIEWS, None, body)
+        return code >= 300 or (answer.get("status") or {}).get("allowed") is not False
 
     def _checked(self, code: int, answer: Manifest, verb: str, collection: Collection) -> Manifest:
         """Return a successful answer, or raise the error that it stands for."""

@@ -1,0 +1,136 @@
+"""Runs a command in the operator's pod, with ``kubectl exec`` and the rights of a person.
+
+Only that pod has the configuration, and the credentials of catalogs and brokers. kubectl logs in as it always does for this
+person, also with plugins.
+"""
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import IO
+
+from firn.model.errors import AccessDeniedError, ExitCode, InvalidSpecError, UnavailableError
+from firn_operator.cli.resources.connection import Collection, Connection, Manifest
+
+_CONTAINER = "operator"
+_SELECTOR = f"app.kubernetes.io/name=firn,app.kubernetes.io/component={_CONTAINER}"
+_RIGHTS = (("get", "pods"), ("create", "pods/exec"))
+"""Rights that kubectl needs. Without this check, its own message would name no next step."""
+_ENDED = re.compile(rb"command terminated with exit code (\d+)\s*")
+"""Last line of the output of kubectl after a command that failed. Failures of kubectl itself have no such line."""
+_SIGNALLED = 128
+"""Exit codes of processes that a signal ended are this number and that of the signal."""
+_INTERRUPTED = _SIGNALLED + signal.SIGINT
+
+
+def run(api: Connection, release: str, arguments: Sequence[str], *, context: str | None = None) -> int:
+    """Run ``firn`` with these arguments in the pod of the operator, whose namespace is ``release``. Return its exit code.
+
+    Output goes to the streams of this process as it arrives. On a terminal, the command has one, too: its tables have the width
+    of the terminal, and Ctrl-C reaches it.
+
+    Raises InvalidSpecError without kubectl or the operator, AccessDeniedError that names a missing right, UnavailableError.
+    """
+    kubectl = shutil.which("kubectl")
+    command = "firn " + " ".join(arguments[: 2 if arguments[0] == "dlq" else 1])
+    if kubectl is None:
+        raise InvalidSpecError(
+            f"{command} runs in the operator's pod, and this machine has no program kubectl, which starts it there; install kubectl, and"
+            " add its folder to PATH"
+        )
+    pod = _pod(api, release)
+    for verb, resource in _RIGHTS:
+        if not api.may(verb, Collection(resource, release, "")):
+            raise AccessDeniedError(
+                f"{command} runs in the operator's pod, and you may not {verb} {resource} in namespace {release}; ask an administrator of"
+                " Firn for this right, or to run the command"
+            )
+    terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
+    code, ended = _execute(
+        [
+            kubectl,
+            *([f"--context={context}"] if context is not None else []),
+            f"--namespace={release}",
+            "exec",
+            *(["--stdin", "--tty"] if terminal else []),
+            f"--container={_CONTAINER}",
+            pod,
+            "--",
+            "firn",
+            *arguments,
+        ],
+        terminal=terminal,
+    )
+    if code > 0 and not ended:
+        raise UnavailableError(
+            f"kubectl could not run {command} in pod {release}/{pod}, or lost the connection to it: kubectl's message is above; try again"
+        )
+    return code if code >= 0 else _SIGNALLED - code
+
+
+def _pod(api: Connection, release: str) -> str:
+    """Return the name of a running pod of the operator. Raises InvalidSpecError if there is none, UnavailableError while it starts."""
+    found = api.list(Collection("pods", release, ""), labelSelector=_SELECTOR)
+    if not found:
+        raise InvalidSpecError(
+            f"namespace {release} in the cluster of {api.login.name} has no pod of the operator; name the operator's namespace with"
+            " --release-namespace, or the cluster with --context"
+        )
+    running = [pod["metadata"]["name"] for pod in found if _runs(pod)]
+    if not running:
+        raise UnavailableError(
+            f"Deployment {release}/firn-operator has no running pod; kubectl -n {release} describe pods -l {_SELECTOR} shows the cause"
+        )
+    return str(running[0])
+
+
+def _runs(pod: Manifest) -> bool:
+    containers = (pod.get("status") or {}).get("containerStatuses") or ()
+    return not pod["metadata"].get("deletionTimestamp") and any(
+        each["name"] == _CONTAINER and "running" in (each.get("state") or {}) for each in containers
+    )
+
+
+def _execute(command: Sequence[str], *, terminal: bool) -> tuple[int, bool]:
+    """Run kubectl. Return its exit code, and whether that is the code of the command in the pod.
+
+    Without a terminal, standard input is closed: no command reads it, and a loop of a shell that calls ``firn`` needs its own.
+    """
+    with subprocess.Popen(
+        command,
+        stdin=None if terminal else subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stderr is not None
+        try:
+            last = _relay(process.stderr)
+            code = process.wait()
+        except KeyboardInterrupt:
+            # The terminal has interrupted kubectl, too.
+            process.wait()
+            return _INTERRUPTED, True
+    match = _ENDED.fullmatch(last)
+    ended = match is not None and int(match[1]) == code
+    if last and not (ended and code in {*ExitCode, _INTERRUPTED}):
+        _write(last)
+    return code, ended
+
+
+def _relay(errors: IO[bytes]) -> bytes:
+    """Copy the lines of kubectl to standard error. Return the last one instead of copying it, if it says how the command ended."""
+    held = b""
+    for line in errors:
+        if held:
+            _write(held)
+        held = line if _ENDED.fullmatch(line) else b""
+        if not held:
+            _write(line)
+    return held
+
+
+def _write(line: bytes) -> None:
+    sys.stderr.buffer.write(line)
+    sys.stderr.buffer.flush()

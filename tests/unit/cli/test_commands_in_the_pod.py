@@ -1,0 +1,300 @@
+"""Commands that need the operator's configuration run in its pod, through kubectl, when they are typed on another machine."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from firn.model import names
+from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
+from firn_operator.cli import main, pod
+from firn_operator.cli.resources.connection import Collection, Connection, Manifest
+
+KUBECTL = """#!{python}
+import json, os, sys
+with open({calls!r}, "w") as file:
+    json.dump([sys.argv[1:], os.read(0, 100).decode() if {reads} else ""], file)
+os.write(1, {out!r})
+os.write(2, {err!r})
+sys.exit({code})
+"""
+
+
+class Login:
+    name = "context prod"
+
+
+class Api:
+    """The API server with these pods, for a person without these rights."""
+
+    login = Login()
+
+    def __init__(self, *pods: Manifest, lacks: str = "") -> None:
+        self._pods = list(pods)
+        self._lacks = lacks
+        self.query: dict[str, str] = {}
+
+    def list(self, collection: Collection, **query: str) -> list[Manifest]:
+        assert collection.path() == "/api/v1/namespaces/firn-system/pods"
+        self.query = query
+        return self._pods
+
+    def may(self, verb: str, collection: Collection) -> bool:
+        return f"{verb} {collection.plural}" != self._lacks
+
+
+class Kubectl:
+    """A program kubectl that records its arguments and its input, and ends as given."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._calls = folder / "calls.json"
+        self.ends()
+
+    def ends(self, code: int = 0, out: bytes = b"", err: bytes = b"", *, reads: bool = False) -> None:
+        script = KUBECTL.format(python=sys.executable, calls=str(self._calls), out=out, err=err, code=code, reads=reads)
+        path = self._folder / "kubectl"
+        path.write_text(script)
+        path.chmod(0o755)
+
+    @property
+    def arguments(self) -> list[str]:
+        return list(json.loads(self._calls.read_text())[0])
+
+    @property
+    def input(self) -> str:
+        return str(json.loads(self._calls.read_text())[1])
+
+
+@pytest.fixture
+def kubectl(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Kubectl:
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    return Kubectl(folder)
+
+
+def running(name: str = "firn-operator-1", **metadata: Any) -> Manifest:
+    states = [{"name": "operator", "state": {"running": {}}}]
+    return {"metadata": {"name": name, **metadata}, "status": {"phase": "Running", "containerStatuses": states}}
+
+
+def run(*arguments: str, api: Api | None = None, context: str | None = None) -> int:
+    asked = cast(Connection, api or Api(running()))
+    return pod.run(asked, "firn-system", arguments or ("dlq", "list", "--", "shop/orders"), context=context)
+
+
+def test_kubectl_gets_the_arguments_as_they_are(kubectl: Kubectl) -> None:
+    statement = "select '$(id)'; `id` \"x\" | > & -- --output csv\n"
+    assert run("sql", "--output=json", "--", statement, context="prod") == 0
+    assert kubectl.arguments == [
+        "--context=prod",
+        "--namespace=firn-system",
+        "exec",
+        "--container=operator",
+        "firn-operator-1",
+        "--",
+        "firn",
+        "sql",
+        "--output=json",
+        "--",
+        statement,
+    ]
+
+
+def test_a_terminal_here_is_a_terminal_there(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    for stream in ("stdin", "stdout", "stderr"):
+        monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
+    run()
+    assert kubectl.arguments[1:4] == ["exec", "--stdin", "--tty"]
+
+
+def test_output_keeps_its_bytes_and_the_input_stays_unread(kubectl: Kubectl, capfdbinary: Any) -> None:
+    kubectl.ends(out=b"\xff\x00\r\n", err=b"a note\nno newline", reads=True)
+    read, write = os.pipe()
+    os.write(write, b"next line of a loop")
+    os.close(write)
+    before = os.dup(0)
+    os.dup2(read, 0)
+    try:
+        assert run() == 0
+        assert os.read(0, 100) == b"next line of a loop"
+    finally:
+        os.dup2(before, 0)
+    assert kubectl.input == ""
+    assert capfdbinary.readouterr() == (b"\xff\x00\r\n", b"a note\nno newline")
+
+
+@pytest.mark.parametrize(
+    ("code", "errors", "shown"),
+    [
+        (4, b"command terminated with exit code 4\n", b""),
+        (130, b"command terminated with exit code 130\n", b""),
+        (2, b"firn: wrong\ncommand terminated with exit code 2\n", b"firn: wrong\n"),
+        (
+            2,
+            b"command terminated with exit code 2\nfirn: wrong\ncommand terminated with exit code 2\n",
+            b"command terminated with exit code 2\nfirn: wrong\n",
+        ),
+        # Firn has no such exit code, so its output does not have the cause.
+        (137, b"command terminated with exit code 137\n", b"command terminated with exit code 137\n"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_command(
+    code: int, errors: bytes, shown: bytes, kubectl: Kubectl, capfdbinary: Any
+) -> None:
+    kubectl.ends(code, err=errors)
+    assert run() == code
+    assert capfdbinary.readouterr().err == shown
+
+
+@pytest.mark.parametrize("errors", [b"error: lost\n", b"command terminated with exit code 2\n"])
+def test_a_failure_of_kubectl_is_not_one_of_the_command(errors: bytes, kubectl: Kubectl, capfdbinary: Any) -> None:
+    kubectl.ends(1, err=errors)
+    with pytest.raises(
+        UnavailableError, match=r"kubectl could not run firn dlq list in pod firn-system/firn-operator-1"
+    ):
+        run()
+    assert capfdbinary.readouterr().err == errors
+
+
+def test_the_pod_is_one_that_runs(kubectl: Kubectl) -> None:
+    ending = running("ending", deletionTimestamp="2026-01-01T00:00:00Z")
+    waits = [{"name": "operator", "state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
+    starting = {"metadata": {"name": "starting"}, "status": {"phase": "Running", "containerStatuses": waits}}
+    pending: Manifest = {"metadata": {"name": "pending"}, "status": {"phase": "Pending"}}
+    api = Api(ending, starting, pending, running("right"))
+    run(api=api)
+    assert "right" in kubectl.arguments
+    assert api.query == {"labelSelector": "app.kubernetes.io/name=firn,app.kubernetes.io/component=operator"}
+    with pytest.raises(UnavailableError, match=r"Deployment firn-system/firn-operator has no running pod; kubectl"):
+        run(api=Api(ending, starting, pending))
+
+
+@pytest.mark.parametrize(
+    ("api", "kind", "message"),
+    [
+        (
+            Api(),
+            InvalidSpecError,
+            r"namespace firn-system in the cluster of context prod has no pod .* --release-namespace",
+        ),
+        (
+            Api(running(), lacks="create pods/exec"),
+            AccessDeniedError,
+            r"firn audit runs in the operator's pod, and you may not create pods/exec in namespace firn-system; ask",
+        ),
+        (Api(running(), lacks="get pods"), AccessDeniedError, r"you may not get pods in namespace firn-system; ask"),
+    ],
+)
+def test_what_is_missing_has_a_name(api: Api, kind: type[FirnError], message: str, kubectl: Kubectl) -> None:
+    with pytest.raises(kind, match=message):
+        run("audit", "--", "shop/orders", api=api)
+
+
+def test_without_kubectl_the_error_names_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InvalidSpecError, match=r"firn dlq list runs in .* no program kubectl.*; install kubectl"):
+        run()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A person's machine: a kubeconfig whose context has the namespace shop, and no configuration of the operator."""
+    document = {
+        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}],
+        "users": [{"name": "u", "user": {"token": "t"}}],
+        "contexts": [{"name": "prod", "context": {"cluster": "c", "user": "u", "namespace": "shop"}}],
+        "current-context": "prod",
+    }
+    path = tmp_path / "kubeconfig"
+    path.write_text(yaml.safe_dump(document))
+    monkeypatch.setenv("KUBECONFIG", str(path))
+    monkeypatch.delenv("FIRN_CONFIG", raising=False)
+    monkeypatch.setattr(names, "CONFIG_PATH", str(tmp_path / "config.yaml"))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ("dlq list orders", "dlq list --output=table -- shop/orders"),
+        ("dlq list orders -n fair -o json", "dlq list --output=json -- fair/orders"),
+        ("dlq list -n shop fair/orders", "dlq list --output=table -- fair/orders"),
+        (
+            "dlq show orders --code WrongKind --code InvalidJson --values --limit 5 --output csv",
+            "dlq show --code=WrongKind --code=InvalidJson --limit=5 --values --output=csv -- shop/orders",
+        ),
+        ("dlq show -- --values", "dlq show --limit=20 --output=table -- shop/--values"),
+        ("sql -o csv -- --x", "sql --output=csv -- --x"),
+        ("audit orders --output json", "audit --output=json -- shop/orders"),
+        ("check", "check"),
+    ],
+)
+def test_the_same_command_runs_in_the_pod(
+    typed: str, expected: str, machine: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    def answer(_: Connection, release: str, arguments: tuple[str, ...], *, context: str | None) -> int:
+        seen.extend((release, " ".join(arguments), context))
+        return 4
+
+    monkeypatch.setattr(pod, "run", answer)
+    assert CliRunner().invoke(main.app, typed.split()).exit_code == 4
+    assert seen == ["firn-system", expected, None]
+    seen.clear()
+    words = [*typed.split()[: 2 if "dlq" in typed else 1], "--context=prod", "--release-namespace=data"]
+    CliRunner().invoke(main.app, [*words, *typed.split()[len(words) - 2 :]])
+    assert seen == ["data", expected, "prod"]
+
+
+@pytest.mark.parametrize("given", ["option", "environment", "place of the pod"])
+def test_with_a_configuration_the_command_runs_here(given: str, machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = machine / "config.yaml"
+    path.write_text("unknown: 1")
+    if given != "place of the pod":
+        monkeypatch.setattr(names, "CONFIG_PATH", "/nonexistent")
+    if given == "environment":
+        monkeypatch.setenv("FIRN_CONFIG", str(path))
+    options = ["--config", str(path)] if given == "option" else []
+    for command in (["check"], ["sql", "select 1"], ["dlq", "list", "a/b"], ["dlq", "show", "a/b"]):
+        result = CliRunner().invoke(main.app, [*command, *options])
+        assert isinstance(result.exception, InvalidSpecError)
+        assert str(result.exception).startswith(f"configuration {path}: ")
+
+
+def test_a_given_configuration_that_does_not_exist_is_an_error(machine: Path) -> None:
+    result = CliRunner().invoke(main.app, ["sql", "select 1", "--config", "/nonexistent"])
+    assert "configuration /nonexistent: No such file; correct the path in --config" in str(result.exception)
+
+
+@pytest.mark.parametrize("topic", ["", "/orders", "shop/", "a/b/c"])
+def test_a_topic_has_a_name(topic: str, machine: Path) -> None:
+    result = CliRunner().invoke(main.app, ["dlq", "list", topic])
+    assert "is not an IcebergTopic: write NAME or NAMESPACE/NAME" in str(result.exception)
+
+
+def test_the_pod_needs_only_the_small_extra(machine: Path, kubectl: Kubectl) -> None:
+    program = f"""
+import sys
+sys.path[:0] = {sys.path!r}
+for name in ("pyiceberg", "duckdb", "pyarrow", "confluent_kafka", "kopf"):
+    sys.modules[name] = None
+from firn_operator.cli.main import main
+for words in (["dlq", "list", "orders"], ["sql", "select 1"], ["audit", "orders"]):
+    sys.argv[:] = ["firn", *words]
+    print(main())
+"""
+    environment = {key: value for key, value in os.environ.items() if key != "FIRN_CONFIG"}
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment, check=True
+    )
+    assert done.stdout == "75\n" * 3
+    assert "https://127.0.0.1:1 of context prod does not answer" in done.stderr
