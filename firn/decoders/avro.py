@@ -7,22 +7,26 @@ This is the reference. `firn_spark.worker.formats.avro.rows` is faster, and may 
 - An int has 32 bits. Times of day are shorter than a day, and dates have years from 1 to 9999. Milliseconds become
   microseconds, and a time beyond 64 bits is out of range.
 - A decimal has one byte at least and no more digits than its type. A UUID has the form 8-4-4-4-12.
+- A field that no column reads is passed over. Its bytes need not be valid in all details.
 - A map has no key twice. The items of an array or map take memory in proportion to their bytes (`limits.most_items`).
 """
 
 import re
 import struct
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from decimal import Context, Decimal
 from typing import Any
 
 from firn.decoders import avro_limits as limits
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.schemas import avro
-from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 
+MOST_EMPTY = 100_000
+"""Most values without bytes after each other. A record that always contains itself never ends."""
 _CONTEXT = Context(prec=60)
+_SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
 
 
@@ -101,6 +105,67 @@ def _decoder(node: Node) -> Decode:
             return _union(node)
         case Record(fields=fields):
             return _record(fields)
+        case Again():
+            raise AssertionError(f"a column reads {node.name}, which contains itself")
+
+
+def _passing(node: Node) -> Decode:
+    """Return the function that passes over values of a type, also of one that contains itself."""
+
+    def decode(data: Bytes) -> None:
+        waiting, at, empty = [iter((node,))], data.at, 0
+        while waiting:
+            inner = next(waiting[-1], None)
+            if inner is None:
+                waiting.pop()
+                continue
+            parts = _pass(data, inner)
+            if parts is not None:
+                waiting.append(parts)
+            empty = empty + 1 if data.at == at else 0
+            if empty > MOST_EMPTY:
+                raise data.bad(at, "the value contains itself without an end")
+            at = data.at
+
+    return decode
+
+
+def _pass(data: Bytes, node: Node) -> Iterator[Node] | None:
+    """Pass over a value without parts, else return the types of the parts that follow."""
+    match node:
+        case Again():
+            return iter((node.record,))
+        case Record(fields=fields):
+            return (each.type for each in fields)
+        case Union(branches):
+            begun, number = data.at, data.number()
+            if not 0 <= number < len(branches):
+                raise data.bad(begun, f"the union has no branch {number}, only {len(branches)}")
+            return iter((branches[number],))
+        case Array(item) | Map(item):
+            return _passed_items(data, item, with_keys=isinstance(node, Map))
+        case Scalar("int" | "long") | Enum():
+            data.number()
+        case Scalar("string" | "bytes") | DecimalBytes(size=0):
+            data.counted()
+        case FixedBytes(size=size) | DecimalBytes(size=size):
+            data.take(size)
+        case Scalar(kind):
+            data.take(_SIZES[kind])
+    return None
+
+
+def _passed_items(data: Bytes, item: Node, *, with_keys: bool) -> Iterator[Node]:
+    while left := data.number():
+        if left < 0:
+            data.counted()  # a block that names its bytes
+            continue
+        if left > len(data.data) - data.at:
+            raise BadRecordError(Code.INVALID_AVRO, Stage.DECODE, "the value ends too early")
+        for _ in range(left):
+            if with_keys:
+                data.counted()
+            yield item
 
 
 def _scalar(node: Scalar) -> Decode:
@@ -254,8 +319,8 @@ def _union(node: Union) -> Decode:
     return decode
 
 
-def _record(fields: Sequence[avro.Field]) -> Decode:
-    readers = [(each.name, decoder(each.type)) for each in fields]
+def _record(fields: Sequence[avro.Field], passed: Collection[str] = ()) -> Decode:
+    readers = [(each.name, _passing(each.type) if each.name in passed else decoder(each.type)) for each in fields]
 
     def decode(data: Bytes) -> dict[str, Any]:
         values = {}
@@ -270,10 +335,10 @@ def _record(fields: Sequence[avro.Field]) -> Decode:
 
 
 class RecordReader:
-    """Reads whole records."""
+    """Reads whole records, and passes over the fields ``passed``."""
 
-    def __init__(self, record: Record) -> None:
-        self._decode = _record(record.fields)
+    def __init__(self, record: Record, passed: Collection[str] = ()) -> None:
+        self._decode = _record(record.fields, passed)
 
     def read(self, value: bytes | None, before: int = 0) -> Mapping[str, Any]:
         """Return the values of a record by field; none for null. ``before`` counts the bytes before it. Raises BadRecordError."""

@@ -3,7 +3,7 @@
 from typing import Any
 
 from firn.schemas import avro
-from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 
 _DAY_MILLIS = 86_400_000
 _MAX_MILLIS = (2**63 - 1) // 1000
@@ -42,7 +42,7 @@ def memory(node: Node) -> int:
             return 17
         case Enum(symbols=symbols):
             return 5 + max(map(len, symbols))
-        case Scalar() | Array() | Map():
+        case Scalar() | Array() | Map() | Again():
             return 5
         case Union():
             return 1 + sum(memory(branch) for _, branch in avro.members(node))

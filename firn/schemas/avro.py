@@ -2,13 +2,14 @@
 
 Source: Avro specification 1.12, "Schema Declaration", "Names", "Logical Types". `parse` refuses a schema that the
 specification allows only if it has no columns: recursive types, arrays whose elements take no bytes, types that are too
-large or too deep, and fields whose names differ only in case. It ignores logical types that it does not know, as the
+large or too deep, and fields whose names differ only in case. In a field that no column reads, it allows all these except
+types that are too large, and arrays whose elements take no bytes. It ignores logical types that it does not know, as the
 specification demands, and also those with invalid attributes.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -133,17 +134,37 @@ class Record:
     fields: tuple[Field, ...]
 
 
-Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record
+@dataclass(frozen=True, slots=True)
+class Again:
+    """A record inside itself. Only fields that no column reads have it. ``found`` gets the record after its fields are parsed."""
+
+    name: str
+    found: list[Record] = field(default_factory=list, compare=False, repr=False)
+
+    @property
+    def record(self) -> Record:
+        """Return the record."""
+        return self.found[0]
+
+
+Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record | Again
 _Named = FixedBytes | DecimalBytes | Enum | Record
 
 
-def parse(text: str, references: Iterable[str] = (), *, nanoseconds: bool = False) -> Record:
+def parse(
+    text: str,
+    references: Iterable[str] = (),
+    *,
+    nanoseconds: bool = False,
+    read: Collection[str] | None = None,
+) -> Record:
     """Parse the schema of record values or keys. Raises InvalidSpecError (BadSchema) with cause and place.
 
     A value that `_is_single` is a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
-    types the schema uses. ``nanoseconds``: times in nanoseconds are no longs.
+    types the schema uses. ``nanoseconds``: times in nanoseconds are no longs. ``read`` are the names of the fields that have
+    columns, if not all have them.
     """
-    parser = _Parser(nanoseconds)
+    parser = _Parser(nanoseconds, judges=read is None)
     for reference in references:
         parser.node(_document(reference), "", "", 1)
     parsed = parser.node(_document(text), "", "", 1)
@@ -154,7 +175,9 @@ def parse(text: str, references: Iterable[str] = (), *, nanoseconds: bool = Fals
             "the schema has to be a record or one value (a text, number, enum or fixed, or a union of it and null), because its parts become"
             " columns; use raw, or key.columns: Binary, for bytes"
         )
-    if not columns(parsed):
+    if read is not None:
+        parser.judge(parsed, read)
+    elif not columns(parsed):
         raise _bad_schema("the record has no field that can become a column; add a field with a type other than null")
     return parsed
 
@@ -268,9 +291,14 @@ def _aliases(node: Node, path: str) -> Iterator[Rename]:
                 yield from _aliases(branch, path if len(named) == 1 else f"{path}{name}.")
 
 
-def columns(record: Record) -> tuple[Column, ...]:
-    """Return the columns of a record's fields. A field that is always null has none."""
-    kinds = ((each, column_type(each.type)) for each in record.fields)
+def read_fields(record: Record, read: Collection[str] | None) -> list[Field]:
+    """Return the fields with one of these names, present or earlier; all fields for None."""
+    return [each for each in record.fields if read is None or not {each.name, *each.aliases}.isdisjoint(read)]
+
+
+def columns(record: Record, read: Collection[str] | None = None) -> tuple[Column, ...]:
+    """Return the columns of the fields of `read_fields`. A field that is always null has none."""
+    kinds = ((each, column_type(each.type)) for each in read_fields(record, read))
     return tuple(Column(name=each.name, type=str(kind), doc=each.doc) for each, kind in kinds if kind is not None)
 
 
@@ -281,7 +309,7 @@ def column_type(node: Node) -> Type | None:
     one is not null.
     """
     match node:
-        case Scalar("null"):
+        case Scalar("null") | Again():
             return None
         case Scalar(kind, logical):
             return Primitive(_LOGICAL[kind, logical] if logical else _COLUMNS[kind])
@@ -351,9 +379,47 @@ class _Parser:
     """Parses the types of a schema. It knows each named type by its full name; None while it reads the fields of the type."""
 
     nanoseconds: bool = False
+    judges: bool = True
+    """False if `judge` checks the types of some fields later."""
+    inside: dict[str, Again] = field(default_factory=dict)
+    """Records inside themselves."""
     named: dict[str, "_Named | None"] = field(default_factory=dict)
     extents: dict[str, _Extent] = field(default_factory=dict)
     """Extents of records by full name. A record may be used many times, and so may the records in it."""
+
+    def judge(self, record: Record, read: Collection[str]) -> None:
+        """Check that the fields that are read can become columns. Raises InvalidSpecError (BadSchema)."""
+        fields, judged = read_fields(record, read), set[int]()
+        self._check_names(record.name, fields, "")
+        for each in fields:
+            if self._extent(each.type).levels > types.MAX_DEPTH:
+                raise _bad(f".{each.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")
+            self._judge(each.type, f".{each.name}", judged)
+
+    def _judge(self, node: Node, path: str, judged: set[int]) -> None:
+        if id(node) in judged:
+            return
+        judged.add(id(node))
+        if isinstance(node, Again):
+            raise _bad(
+                path, f"type {node.name} contains itself, and a table has no recursive columns; use schema.raw: Binary"
+            )
+        if isinstance(node, Record):
+            self._check_names(node.name, node.fields, path)
+            for each in node.fields:
+                self._judge(each.type, f"{path}.{each.name}", judged)
+            return
+        for part in parts(node):
+            self._judge(part, path, judged)
+
+    @staticmethod
+    def _check_names(record: str, fields: Iterable[Field], path: str) -> None:
+        seen: dict[str, str] = {}
+        for each in fields:
+            other = seen.setdefault(each.name.lower(), each.name)
+            if other != each.name:
+                problem = f"has the fields {other} and {each.name}; query engines ignore case, so rename one"
+                raise _bad(path, f"record {record} {problem}")
 
     def node(self, value: Any, space: str, path: str, level: int) -> Node:
         """Parse the schema at ``path``. ``space`` is the namespace of names without one."""
@@ -403,6 +469,8 @@ class _Parser:
         for each in (full, name):
             if each in self.named:
                 known = self.named[each]
+                if known is None and not self.judges:
+                    return self.inside.setdefault(each, Again(each))
                 if known is None:
                     raise _bad(
                         path,
@@ -450,14 +518,14 @@ class _Parser:
         seen: dict[str, str] = {}
         for each in declared:
             made = self._field(each, inner, path, level)
-            other = seen.setdefault(made.name.lower(), made.name)
+            other = seen.setdefault(made.name.lower() if self.judges else made.name, made.name)
             if other != made.name:
                 problem = f"has the fields {other} and {made.name}; query engines ignore case, so rename one"
                 raise _bad(path, f"record {name} {problem}")
             if len(seen) == len(fields):
                 raise _bad(path, f"record {name} has the field {made.name} twice")
             extent = self._extent(made.type)
-            if extent.levels > types.MAX_DEPTH:
+            if self.judges and extent.levels > types.MAX_DEPTH:
                 raise _bad(f"{path}.{made.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")
             fields.append(made)
             extents.append(extent)
@@ -470,6 +538,8 @@ class _Parser:
             raise _bad(path, f"record {name} has more than {MOST_TYPES} types, if each use of a type counts")
         record = Record(name, tuple(fields))
         self.named[name] = record
+        if name in self.inside:
+            self.inside[name].found.append(record)
         return record
 
     def _field(self, value: Any, space: str, path: str, level: int) -> Field:
@@ -564,7 +634,7 @@ def _identity(branch: Node) -> str:
             return "map"
         case DecimalBytes(name=""):
             return "bytes"
-        case FixedBytes(name=name) | DecimalBytes(name=name) | Enum(name=name) | Record(name=name):
+        case FixedBytes(name=name) | DecimalBytes(name=name) | Enum(name=name) | Record(name=name) | Again(name=name):
             return name
         case Union():
             raise AssertionError("a union has no union as a branch")

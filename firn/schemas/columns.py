@@ -6,7 +6,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
 from firn.schemas import avro, json_schema, protobuf
-from firn.tables import types
+from firn.tables import rows, types
 from firn.tables.renames import renamed_columns
 
 MOST_KEPT = 256
@@ -18,17 +18,19 @@ SMALL_TEXT = 8192
 def columns_of(schema: RecordSchema, place: str, *, keep: bool = True) -> tuple[Column, ...]:
     """Return the columns of a schema's text, and ``keep`` those of small Avro schemas in memory.
 
+    With a projection that drops other fields, only the fields that it reads are judged and have columns.
     Raises InvalidSpecError (BadSchema) that names ``place``, cause and field.
     """
     try:
         found = _found(schema, keep=keep)
-        for column in found:
+        every = schema.projection is None or schema.projection.keeps_others
+        for column in found if every else ():
             if column.name.startswith("_kafka"):
                 problem = (
                     "names that start with _kafka are reserved for Kafka's columns; let producers rename the field"
                 )
                 raise _bad_schema(f"field {column.name}: {problem}")
-        if len(found) > types.MOST_COLUMNS:
+        if every and len(found) > types.MOST_COLUMNS:
             raise _bad_schema(
                 f"the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields"
             )
@@ -41,30 +43,32 @@ def _found(schema: RecordSchema, *, keep: bool) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.PROTOBUF:
         return protobuf.columns(protobuf.message_of(schema))
     if schema.format is SchemaFormat.JSON:
-        found = json_schema.columns(schema.text, dict(zip(schema.names, schema.references, strict=True)))
+        documents = dict(zip(schema.names, schema.references, strict=True))
+        found = json_schema.columns(schema.text, documents, rows.read_fields(schema))
         return renamed_columns(found, schema.renames)
     if not keep or not _is_small(schema):
-        return avro.columns(_record(schema, keep=keep))
-    return _kept_columns(schema.text, schema.references, schema.nanoseconds, schema.renames)
+        return avro.columns(_record(schema, keep=keep), rows.read_fields(schema))
+    return _kept_columns(schema.text, schema.references, schema.nanoseconds, schema.renames, rows.read_fields(schema))
 
 
 @functools.lru_cache(MOST_KEPT)
 def _kept_columns(
-    text: str, references: tuple[str, ...], nanoseconds: bool, renames: tuple[Rename, ...]
+    text: str, references: tuple[str, ...], nanoseconds: bool, renames: tuple[Rename, ...], read: frozenset[str] | None
 ) -> tuple[Column, ...]:
-    return avro.columns(avro.renamed(_kept_record(text, references, nanoseconds), renames))
+    return avro.columns(avro.renamed(_kept_record(text, references, nanoseconds, read), renames), read)
 
 
 @functools.lru_cache(MOST_KEPT)
-def _kept_record(text: str, references: tuple[str, ...], nanoseconds: bool) -> avro.Record:
-    return avro.parse(text, references, nanoseconds=nanoseconds)
+def _kept_record(text: str, references: tuple[str, ...], nanoseconds: bool, read: frozenset[str] | None) -> avro.Record:
+    return avro.parse(text, references, nanoseconds=nanoseconds, read=read)
 
 
 def _record(schema: RecordSchema, *, keep: bool = True) -> avro.Record:
     if keep and _is_small(schema):
-        record = _kept_record(schema.text, schema.references, schema.nanoseconds)
+        record = _kept_record(schema.text, schema.references, schema.nanoseconds, rows.read_fields(schema))
     else:
-        record = avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds)
+        read = rows.read_fields(schema)
+        record = avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds, read=read)
     return avro.renamed(record, schema.renames)
 
 

@@ -8,7 +8,7 @@ names differ only in case.
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 from urllib.parse import unquote, urljoin
@@ -65,16 +65,19 @@ class _Found:
 _NOTHING = _Found(None)
 
 
-def columns(text: str, references: Mapping[str, str]) -> tuple[Column, ...]:
+def columns(text: str, references: Mapping[str, str], read: Collection[str] | None = None) -> tuple[Column, ...]:
     """Return the columns of a schema's members. ``references`` are further schemas by name.
 
+    ``read`` are the names of the members that have columns, if not all have them.
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     documents = {name: _document(content) for name, content in references.items()} | {"": _document(text)}
-    parser = _Parser(documents)
+    parser = _Parser(documents, read)
     found = parser.root()
     if isinstance(found, _Open):
         raise _bad(found.path, found.problem)
+    if found is None and read is not None:
+        return ()
     if not isinstance(found, Struct):
         raise _bad("", f"a record has to be an object with properties, and the schema declares {_shown(found)}")
     if opened := _first_open(found):
@@ -107,6 +110,8 @@ class _Parser:
     """Finds types. The document with the name "" is the schema, and the others are its references."""
 
     documents: Mapping[str, Any]
+    read: Collection[str] | None = None
+    """The names of the members of a record that have columns; None if all have them."""
     made: dict[tuple[str, str, bool], _Found | None] = field(default_factory=dict)
     """Types by document, place, and whether the value is the record. A type may be used many times, and so may the types in it."""
     open: list[tuple[str, str]] = field(default_factory=list)
@@ -276,6 +281,8 @@ class _Parser:
         inside: list[_Found] = []
         seen: dict[str, str] = {}
         for name, part in declared.items():
+            if not path and self.read is not None and name not in self.read:
+                continue
             place = f"{path}.{name}"
             if not _NAME.fullmatch(name) or len(name) > MOST_NAME:
                 raise _bad(

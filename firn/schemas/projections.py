@@ -72,6 +72,11 @@ def resolved(schema: RecordSchema) -> RecordSchema:
     return whole
 
 
+def lacks(schema: RecordSchema) -> bool:
+    """Return whether the projection reads a field that the schema does not have."""
+    return not reads(schema) <= {field.name for field in schema.fields}
+
+
 def applied(schema: RecordSchema, projection: Projection | None) -> RecordSchema:
     """Return the schema with the columns of a spec in place of those that it has. Raises as `resolved`."""
     if schema.projection is None and projection is None:

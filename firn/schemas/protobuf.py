@@ -8,7 +8,7 @@ large or too deep, and fields whose names differ only in case.
 import base64
 import difflib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from firn.model.conditions import Reason
@@ -16,7 +16,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename
 from firn.schemas import descriptors
 from firn.schemas.descriptors import Declarations, EnumDeclaration, FieldDeclaration, MessageDeclaration
-from firn.tables import types
+from firn.tables import rows, types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
 
 MOST_TYPES = 10_000
@@ -129,10 +129,11 @@ TIMESTAMP = Message(
 TIMESTAMP_NS = replace(TIMESTAMP, nanoseconds=True)
 
 
-def parse(data: bytes, message: str = "", *, nanoseconds: bool = False) -> Message:
+def parse(data: bytes, message: str = "", *, nanoseconds: bool = False, read: Collection[str] | None = None) -> Message:
     """Return a message of serialized descriptors: ``message``, or the first one of the schema's own text.
 
-    ``nanoseconds``: the columns of times keep them.
+    ``nanoseconds``: the columns of times keep them. ``read`` are the names of the fields that have columns, if not all have them. The
+    message lacks other fields that cannot become columns, and decoders skip them as they skip unknown fields.
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     declared = descriptors.read(data)
@@ -141,18 +142,21 @@ def parse(data: bytes, message: str = "", *, nanoseconds: bool = False) -> Messa
         raise _bad_schema("the text has no message; declare one")
     if name not in declared.messages or declared.messages[name].map_entry:
         raise _bad_schema(f"the text has no message {name}; set schema.message to {_choices(declared, name)}")
-    parsed = _Parser(declared, nanoseconds).message(declared.messages[name], "", 1)
-    if not columns(parsed):
+    parsed = _Parser(declared, nanoseconds, read).message(declared.messages[name], "", 1)
+    if read is None and not columns(parsed):
         raise _bad_schema(f"message {name} has no field that can become a column; add a field")
     return parsed
 
 
-def message_of(schema: RecordSchema) -> Message:
-    """Return the message of a contract's schema. Raises InvalidSpecError (BadSchema)."""
-    message = parse(_content(schema), schema.message, nanoseconds=schema.nanoseconds)
+def message_of(schema: RecordSchema, *, whole: bool = False) -> Message:
+    """Return the message of a contract's schema, with the fields that columns read, or with all. Raises InvalidSpecError (BadSchema)."""
+    read = rows.read_fields(schema)
+    message = parse(_content(schema), schema.message, nanoseconds=schema.nanoseconds, read=read)
     for rename in schema.renames:
         message = _renamed(message, rename.old.split("."), rename.name)
-    return message
+    if read is None or whole:
+        return message
+    return replace(message, fields=tuple(each for each in message.fields if each.name in read))
 
 
 def _content(schema: RecordSchema) -> bytes:
@@ -405,6 +409,8 @@ class _Parser:
 
     declared: Declarations
     nanoseconds: bool = False
+    read: Collection[str] | None = None
+    """The names of the fields of the record that have columns; None if all have them."""
     messages: dict[str, Message | None] = field(default_factory=dict)
     extents: dict[str, _Extent] = field(default_factory=dict)
 
@@ -426,8 +432,11 @@ class _Parser:
         extents: list[_Extent] = []
         seen: dict[str, str] = {}
         for each in declared.fields:
+            if not path and not self._can_be_column(each, declared, level):
+                continue
             made = self._field(each, declared, path, level)
-            other = seen.setdefault(made.name.lower(), made.name)
+            is_read = path or self.read is None or made.name in self.read
+            other = seen.setdefault(made.name.lower(), made.name) if is_read else made.name
             if other != made.name:
                 problem = f"has the fields {other} and {made.name}; query engines ignore case, so rename one"
                 raise _bad(path, f"message {name} {problem}")
@@ -448,6 +457,18 @@ class _Parser:
             raise _bad(path, f"message {name} has more than {MOST_TYPES} types, if each use of a type counts")
         self.messages[name] = made_message
         return made_message
+
+    def _can_be_column(self, field: FieldDeclaration, message: MessageDeclaration, level: int) -> bool:
+        """Return whether a field of the record is read, or could be read."""
+        if self.read is None or field.name in self.read:
+            return True
+        try:
+            extent = self._extent(self._field(field, message, "", level).type)
+        except InvalidSpecError:
+            # The messages that were begun are not known to contain themselves.
+            self.messages = {name: each for name, each in self.messages.items() if each or name == message.name}
+            return False
+        return extent.levels <= types.MAX_DEPTH
 
     def _field(self, declared: FieldDeclaration, message: MessageDeclaration, path: str, level: int) -> Field:
         place = f"{path}.{declared.name}"

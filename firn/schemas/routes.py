@@ -19,7 +19,7 @@ from firn.model.jobs import (
     Subject,
     WriterSchema,
 )
-from firn.schemas import avro, descriptors, json_schema, protobuf
+from firn.schemas import avro, columns, descriptors, json_schema, protobuf
 from firn.tables import types
 from firn.tables.types import Type
 
@@ -52,6 +52,9 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
             reason=Reason.BAD_ROUTE,
         )
     own = schema.fields if schema.subject is None else ()
+    if schema.projection is not None and schema.format in _BINARY and (schema.text or schema.descriptors):
+        # The columns of the table may read other fields.
+        own = columns.columns_of(schema.model_copy(update={"projection": projection}), PLACE)
     kind = _kind(own, path)
     if kind is None and schema.format in _BINARY:
         raise InvalidSpecError(

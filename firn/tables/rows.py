@@ -58,6 +58,22 @@ def other_columns(schema: RecordSchema) -> tuple[Column, ...]:
     return tuple(column for column in decoded_columns(schema) if column.name not in read)
 
 
+def read_fields(schema: RecordSchema) -> frozenset[str] | None:
+    """Return the names, earlier and later ones, of the fields that the table needs. None: each field is a column, or none is read.
+
+    No other field is judged, and decoders pass over its values.
+    """
+    if schema.projection is None or schema.projection.keeps_others:
+        return None
+    paths = [column.source.removeprefix("$.") for column in schema.projection.columns if column.field]
+    found = {path.split(".")[0] for path in paths}
+    found |= {renames.destination(path, schema.renames).split(".")[0] for path in paths}
+    for rename in reversed(schema.renames):
+        if rename.new.split(".")[0] in found:
+            found.add(rename.old.split(".")[0])
+    return frozenset(found) or None
+
+
 def column_renames(schema: RecordSchema, wanted: Sequence[Rename]) -> tuple[Rename, ...]:
     """Return those renames of fields that rename a column of the table. A computed column keeps its name."""
     if schema.projection is None:

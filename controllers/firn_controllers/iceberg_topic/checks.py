@@ -16,6 +16,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, IngestJob, RecordSchema, SchemaFormat, TableTarget
 from firn.model.names import OWN_CONFIG
 from firn.schemas import changes, protobuf
+from firn.schemas.columns import columns_of as found_columns
 from firn.tables import evolution, rows, transforms, types
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.iceberg_topic import routes, tenancy
@@ -141,6 +142,22 @@ def gate_served(observed: ObservedTopic) -> Failure | None:
             Reason.BAD_SCHEMA,
             f"spec.schema.gate: the brokers of profile {name} do not ask schema registry {registry}; add it to"
             f" profiles.{name}.registries in the operator's configuration, or remove gate",
+        )
+    return (
+        _gate_reads(observed.schema) if schema.gate == "Decode" and isinstance(observed.schema, RecordSchema) else None
+    )
+
+
+def _gate_reads(schema: RecordSchema) -> Failure | None:
+    """Check that brokers can decode all fields of a text. They do not know which fields the columns read."""
+    if not schema.text or rows.read_fields(schema) is None:
+        return None
+    try:
+        found_columns(schema.model_copy(update={"projection": None}), "the schema")
+    except InvalidSpecError as error:
+        return Failure(
+            Reason.BAD_SCHEMA,
+            f"spec.schema.gate: brokers decode all fields, also those that no column reads; remove gate: Decode, because of {error}",
         )
     return None
 
@@ -376,7 +393,8 @@ def changes_of_layout(before: TableTarget, after: TableTarget) -> tuple[changes.
 
 def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]:
     try:
-        earlier = protobuf.message_of(before)
+        # Fields that no column read before were not judged.
+        earlier = protobuf.message_of(before.model_copy(update={"projection": after.projection}))
     except InvalidSpecError:
         return []  # The contract is damaged, and the new one replaces it.
     return protobuf.changes(earlier, protobuf.message_of(after))

@@ -40,7 +40,7 @@ from firn.model.jobs import (
 )
 from firn.model.maintenance import MOST_RANGES
 from firn.schemas import columns, projections
-from firn.tables import rows, types
+from firn.tables import evolution, rows, types
 from firn.tables.renames import destination, has_path
 
 KIND = "IcebergTopic"
@@ -1378,11 +1378,13 @@ class IcebergTopic(ApiModel):
     def record_schema(self) -> RecordSchema:
         """Return the conversion of records to columns. Raises InvalidSpecError (BadSchema) that names the field or column."""
         schema = self.spec.record_schema
-        return projections.applied(self._decoded_schema(), schema.projection if schema is not None else None)
+        projection = schema.projection if schema is not None else None
+        return projections.applied(self._decoded_schema(projection), projection)
 
-    def _decoded_schema(self) -> RecordSchema:
+    def _decoded_schema(self, projection: Projection | None = None) -> RecordSchema:
         """Return the conversion of values to decoded columns. Raises InvalidSpecError (BadSchema) that names the field.
 
+        A schema in ``text`` is judged only as far as ``projection`` reads it.
         With a registry, and in Protobuf, the schema has no columns yet: `with_columns` adds them.
         """
         schema = self.spec.record_schema
@@ -1409,6 +1411,7 @@ class IcebergTopic(ApiModel):
                 nanoseconds=schema.nanoseconds == "Keep",
                 renames=renames,
                 evolution=evolution,
+                projection=projection,
             )
             return of_text if of_text.has_found_columns else with_columns(of_text, "spec.schema.text")
         if schema is None or schema.fields is None:
@@ -1529,9 +1532,13 @@ def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
 def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
     """Return a schema with the columns of its text. Raises InvalidSpecError (BadSchema) that names ``place`` and the field."""
     found = columns.columns_of(schema, place)
+    read, renames = rows.read_fields(schema), (*schema.renames, *columns.aliases(schema))
+    if read is not None and projections.lacks(schema.model_copy(update={"fields": found, "renames": renames})):
+        # The message about the column that reads a missing field names similar fields.
+        found = _all_columns(schema, place) or found
     if schema.subject is None:
-        _check_renames(schema.renames, found)
-    renames = (*schema.renames, *columns.aliases(schema))
+        checked = [each for each in schema.renames if read is None or each.new.split(".")[0] in read]
+        _check_renames(checked, found)
     whole = schema.model_copy(update={"fields": found, "renames": renames})
     size = len(whole.model_dump_json().encode())
     if size > MOST_CONTRACT_BYTES:
@@ -1541,6 +1548,29 @@ def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
             reason=Reason.BAD_SCHEMA,
         )
     return whole
+
+
+def _all_columns(schema: RecordSchema, place: str) -> tuple[Column, ...]:
+    """Return the columns of all fields; none if one of them cannot become a column."""
+    try:
+        return columns.columns_of(schema.model_copy(update={"projection": None}), place)
+    except InvalidSpecError:
+        return ()
+
+
+def projected(schema: RecordSchema, projection: Projection | None) -> RecordSchema:
+    """Return the schema with the columns of a spec in place of those that it has. Raises InvalidSpecError (BadSchema).
+
+    The schema of a contract has the fields that its own columns read. New columns may read others.
+    """
+    whole = schema.model_copy(update={"projection": projection})
+    if whole == schema or not schema.has_found_columns or not (schema.text and schema.fields):
+        return projections.applied(schema, projection)
+    read = rows.read_fields(whole)
+    found = evolution.merged_columns(schema.fields, columns.columns_of(whole, projections.PLACE))
+    names = {field.name for field in found}
+    kept = (field for field in schema.fields if field.name not in names and (read is None or field.name in read))
+    return projections.resolved(whole.model_copy(update={"fields": (*found, *kept)}))
 
 
 def _columns_of(fields: Sequence[FieldSpec]) -> tuple[Column, ...]:

@@ -341,7 +341,7 @@ def _implied(schema: RecordSchema, known: WriterSchemas) -> Iterator[Rename]:
         try:
             one = schema.model_copy(update={"renames": explicit}).of_writer(number, writer)
             if schema.format is SchemaFormat.PROTOBUF:
-                message = protobuf.message_of(one)
+                message = protobuf.message_of(one, whole=True)
                 yield from () if before is None else protobuf.renames(before, message)
                 before = message
             else:

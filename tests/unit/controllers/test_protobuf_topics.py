@@ -162,3 +162,28 @@ async def test_a_schema_too_large_for_a_contract_is_refused() -> None:
     )
     assert live.conditions()["SpecValid"] == ("False", "BadSchema")
     assert "a topic has at most 700000 bytes; remove fields" in live.message("SpecValid")
+
+
+STRUCT = 'import "google/protobuf/struct.proto"; '
+READ = [{"name": "order", "from": "$.id"}]
+
+
+async def test_a_field_that_no_column_reads_refuses_no_text() -> None:
+    live = World()
+    body = "int64 id = 1; google.protobuf.Struct extra = 2; Order parent = 3; string ID = 4;"
+    schema = {"format": "Protobuf", "text": text(body).replace("message Order", STRUCT + "message Order")}
+    await create(live, schema | {"columns": READ})
+    assert columns(live) == [("id", "long")]
+    await change(live, schema=schema | {"columns": [*READ, {"name": "other", "from": "$.ID"}]})
+    assert "message shop.Order has the fields id and ID" in live.message("SpecValid")
+    await change(live, schema=schema | {"columns": [*READ, {"name": "extra", "from": "$.extra"}]})
+    assert "field extra.fields.value" in live.message("SpecValid")
+    assert "contains itself" in live.message("SpecValid")
+
+
+async def test_a_column_reads_a_field_that_got_another_name() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1; string note = 2;", columns=READ))
+    await change(live, schema=schema_of("int64 number = 1; string note = 2;", columns=READ))
+    assert columns(live) == [("number", "long")]
+    assert live.conditions()["SpecValid"][0] == "True"

@@ -165,3 +165,14 @@ async def test_a_schema_that_is_too_large_for_a_topic_config_is_refused() -> Non
 def test_a_profile_names_configured_registries() -> None:
     with pytest.raises(ValueError, match=r"profiles.waves.registries: main is not in registries"):
         gen.config(profiles={"classic": {}, "waves": gen.diskless(registries=["main"])})
+
+
+async def test_a_gate_that_decodes_needs_fields_that_can_all_become_columns() -> None:
+    fields = [{"name": "id", "type": "long"}, {"name": "before", "type": ["null", "Order"]}]
+    text = json.dumps({"type": "record", "name": "Order", "fields": fields})
+    schema = {"format": "Avro", "text": text, "columns": [{"name": "id", "from": "$.id"}]}
+    live = await created(profile="waves", schema=schema)
+    assert live.conditions()["SpecValid"][0] == "True"
+    await change(live, {"profile": "waves", "schema": schema | {"gate": "Decode"}})
+    assert "brokers decode all fields" in live.message("SpecValid")
+    assert "field before[1]: type Order contains itself" in live.message("SpecValid")

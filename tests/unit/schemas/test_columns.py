@@ -1,6 +1,7 @@
 """The columns of Avro schemas that a process keeps are those of their texts, and large texts are not kept."""
 
 import json
+from typing import Any
 
 import pytest
 
@@ -25,9 +26,9 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     texts: list[str] = []
     parse = avro.parse
 
-    def counted(text: str, references: tuple[str, ...] = (), *, nanoseconds: bool = False) -> avro.Record:
+    def counted(text: str, references: tuple[str, ...] = (), **options: Any) -> avro.Record:
         texts.append(text)
-        return parse(text, references, nanoseconds=nanoseconds)
+        return parse(text, references, **options)
 
     monkeypatch.setattr(avro, "parse", counted)
     return texts

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from firn.schemas import avro
-from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 
 LOGICAL = (
     ("int", "date"),
@@ -146,6 +146,8 @@ class Values:
                 members = avro.members(node)
                 name = next((name for name, branch in members if branch is branches[place]), None)
                 return value if name is None or len(members) == 1 else {name: value}, number(place) + content
+            case Again():
+                return self.make(node.record)
             case Record(fields=fields):
                 record = {each.name: self.make(each.type) for each in fields}
                 return {name: value for name, (value, _) in record.items()}, b"".join(

@@ -3,12 +3,12 @@
 import base64
 from collections.abc import Mapping, Sequence
 
-from firn.api.v1alpha1.iceberg_topic import KEY_TEXT, IcebergTopic, key_with_columns, with_columns
+from firn.api.v1alpha1.iceberg_topic import KEY_TEXT, IcebergTopic, key_with_columns, projected, with_columns
 from firn.model.conditions import Reason
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, RecordSchema, SchemaFormat, Subject
 from firn.schema_registry import TYPES, Registered
-from firn.schemas import projections, protobuf
+from firn.schemas import columns, projections, protobuf
 from firn.tables import evolution, renames, rows, types
 from firn_controllers.iceberg_topic.observed import LiveJob, schema_of
 from firn_controllers.reconcilers.context import Context
@@ -45,7 +45,7 @@ class TopicSchemas:
         if not isinstance(found, RecordSchema):
             return found
         try:
-            found = projections.applied(found, schema.projection)
+            found = projected(found, schema.projection)
             found = found if in_force is None else _with_gone(found, in_force)
             if schema.key is None or schema.key.decoding is None or not schema.key.decoding.has_found_columns:
                 return found.model_copy(update={"key": schema.key})
@@ -104,7 +104,7 @@ class TopicSchemas:
             known = self._found.get(uid)
             if known is None or known[0] != source:
                 whole = with_columns(schema.model_copy(update={"descriptors": descriptors}), place)
-                known = self._found[uid] = source, _with_numbers(whole, in_force)
+                known = self._found[uid] = source, _with_numbers(whole, in_force, place)
             return known[1]
         except FirnError as error:
             return error
@@ -138,18 +138,21 @@ class TopicSchemas:
             raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
 
 
-def _with_numbers(schema: RecordSchema, in_force: RecordSchema | None) -> RecordSchema:
+def _with_numbers(schema: RecordSchema, in_force: RecordSchema | None, place: str) -> RecordSchema:
     """Return the schema with the renames that the numbers of fields name. The contract keeps them while the text is the same."""
     if schema.format is not SchemaFormat.PROTOBUF or in_force is None or not _is_readable(in_force):
         return schema
     found = tuple(each for each in in_force.renames if each.by_schema)
     if (in_force.text, in_force.message) != (schema.text, schema.message):
-        found = protobuf.renames(protobuf.message_of(in_force), protobuf.message_of(schema))
+        found = protobuf.renames(protobuf.message_of(in_force, whole=True), protobuf.message_of(schema, whole=True))
     # A rename of the spec stays after its removal, as in the other formats.
     named = {(each.old, each.new) for each in schema.renames} | {(each.new, each.old) for each in in_force.renames}
-    return schema.model_copy(
-        update={"renames": (*schema.renames, *(each for each in found if (each.old, each.new) not in named))}
-    )
+    more = tuple(each for each in found if (each.old, each.new) not in named)
+    whole = schema.model_copy(update={"renames": (*schema.renames, *more)})
+    if not more or rows.read_fields(whole) == rows.read_fields(schema):
+        return whole
+    # A column may read a field by its earlier name.
+    return whole.model_copy(update={"fields": columns.columns_of(whole, place)})
 
 
 def _is_readable(schema: RecordSchema) -> bool:
@@ -177,7 +180,7 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
         return found
     if found.format is SchemaFormat.PROTOBUF and _is_readable(in_force):
         protobuf.check_names(protobuf.message_of(in_force), protobuf.message_of(found), _place(schema))
-    found = _with_numbers(found, in_force)
+    found = _with_numbers(found, in_force, _place(schema))
     before = renames.renamed_columns(in_force.fields, found.renames)
     fields = evolution.merged_columns(before, found.fields)
     if schema.incompatible == "NewColumn":

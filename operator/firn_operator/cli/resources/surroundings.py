@@ -11,13 +11,12 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
-from firn.api.v1alpha1.iceberg_topic import IcebergTopic, with_columns
+from firn.api.v1alpha1.iceberg_topic import IcebergTopic, projected, with_columns
 from firn.model import names
 from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
-from firn.schemas import projections
 from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, policy_entry
 from firn_controllers.cache.topics import TopicCache, TopicEntry, topic_entry
 from firn_controllers.conditions.health import DependencyHealth
@@ -237,14 +236,12 @@ def _schema(resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnE
             return NotReadyError("the Protobuf text was not compiled")
         try:
             found = with_columns(schema.model_copy(update={"descriptors": in_force.descriptors}), "spec.schema.text")
-            return projections.applied(found, schema.projection)
+            return projected(found, schema.projection)
         except InvalidSpecError as error:
             return error
     if in_force is not None and in_force.subject == schema.subject and in_force.fields:
         try:
-            return projections.applied(
-                in_force.model_copy(update={"incompatible": schema.incompatible}), schema.projection
-            )
+            return projected(in_force.model_copy(update={"incompatible": schema.incompatible}), schema.projection)
         except InvalidSpecError as error:
             return error
     return NotReadyError(f"subject {schema.subject.name} of schema registry {schema.subject.registry} was not asked")

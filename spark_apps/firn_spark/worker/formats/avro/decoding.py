@@ -1,6 +1,7 @@
 """Avro values to columns: compiled if the fast decoder vouches for its answer, else strictly, record by record."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from firn.decoders.avro import RecordReader
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import RecordSchema
 from firn.schemas import avro
+from firn.tables import rows
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import arrays
@@ -27,13 +29,18 @@ class AvroFormat:
     def __init__(self, schema: RecordSchema) -> None:
         """Set up both decoders. Raises InvalidSpecError for an invalid schema."""
         self._columns = arrow_types.arrow_schema(schema.fields)
+        read = rows.read_fields(schema)
         record = avro.renamed(
-            avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds), schema.renames
+            avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds, read=read), schema.renames
         )
-        self._rows, self._order = fields_of(record.fields, {field.name: field.type for field in self._columns})
-        self._reader = RecordReader(record)
+        types = {field.name: field.type for field in self._columns}
+        # Otherwise, bytes of a field without a column have to be valid, too.
+        passed = frozenset(each.name for each in record.fields if each.name not in types) if read is not None else ()
+        self._rows, self._order = fields_of(record.fields, types, passed)
+        self._reader = RecordReader(record, passed)
         self._framed = schema.framing == "Registry"
-        self.most_bytes = limits.most_bytes(record)
+        decoded = replace(record, fields=tuple(each for each in record.fields if each.name not in passed))
+        self.most_bytes = limits.most_bytes(decoded)
 
     def decode(self, records: Fetched) -> Columns:
         """Decode values into one column for each field."""

@@ -17,6 +17,8 @@ NULL, BOOLEAN, INT, LONG, FLOAT, DOUBLE, STRING, BYTES, FIXED, ENUM, DECIMAL, AR
 """Kinds of types."""
 SKIP = -1
 """The slot of values that no column needs."""
+PASS = -2
+"""The slot of values that no column needs, and whose bytes need not be valid in all details."""
 DOUBT = -1
 MAX_LEVELS = 64
 """Rows of the stack of `_after_value`. Schemas nest less."""
@@ -215,6 +217,11 @@ def _row(  # noqa: PLR0913
             if branch == null:
                 continue
         op = ops[column]
+        if slots[column] == PASS:
+            at = _after_value(data, at, end, fields[column], kinds, sizes, starts, counts, parts, stack)
+            if at < 0:
+                return False
+            continue
         if op >= ARRAY:
             if slots[column] == SKIP:
                 return False  # no reader would check its parts
@@ -270,7 +277,7 @@ def read_rows(  # noqa: PLR0913
     -1 for no union. ``ops`` are the kinds of the fields that are not null. Integers are between ``mins`` and ``maxs``, and
     ``scales`` multiply them. ``highs`` and ``lows`` are the halves of the limits of decimals.
 
-    ``slots`` has the row of each field in the array for its kind, or `SKIP`: ``small`` for 32 bits, ``numbers`` for 64
+    ``slots`` has the row of each field in the array for its kind, `SKIP` or `PASS`: ``small`` for 32 bits, ``numbers`` for 64
     bits, or ``offsets`` for texts and bytes. A decimal has two rows in ``numbers``: its low and its high half. A type with
     parts has two, for its place and its length, and a fixed has one, for its place. ``texts``, ``pieces``, ``known`` and
     ``vouched`` are as in `firn_spark.worker.formats.json.kernel.read_records`, and so are the bounds that are not checked.
@@ -294,7 +301,7 @@ def read_rows(  # noqa: PLR0913
                 for column in range(columns):
                     valid[column, row] = 0
         for column in range(columns):
-            if slots[column] == SKIP:
+            if slots[column] < 0:
                 continue
             to = _store(
                 data, ops[column], scales[column], column, slots[column], base, count, values, lengths, valid, numbers,

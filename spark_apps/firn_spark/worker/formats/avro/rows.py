@@ -8,7 +8,7 @@ The kernel has no code for types with parts: records, arrays, maps and unions of
 the places of their values to a `_Reader`, which reads the parts as rows of their own.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeGuard
 
@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from firn.decoders import avro_limits as limits
 from firn.schemas import avro
-from firn.schemas.avro import Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.formats import arrays, words
 from firn_spark.worker.formats.avro import kernel
@@ -41,10 +41,12 @@ _Five = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A field of a row: the type that was written, and the type of its column, None for no column."""
+    """A field of a row: the type that was written, and the type of its column, None for no column. ``passed``: its bytes are
+    passed over, and need not be valid in all details."""
 
     node: Node
     type: pa.DataType | None
+    passed: bool = False
 
 
 class Types:
@@ -59,6 +61,8 @@ class Types:
 
     def add(self, node: Node) -> int:
         """Return the number of a type."""
+        if isinstance(node, Again):
+            node = node.record
         if id(node) in self._numbers:
             return self._numbers[id(node)]
         number = len(self._kinds)
@@ -99,7 +103,7 @@ def _kind(node: Node) -> tuple[int, int]:
             return kernel.MAP, 0
         case Union():
             return kernel.UNION, 0
-        case Record():
+        case Record() | Again():
             return kernel.RECORD, 0
 
 
@@ -146,6 +150,8 @@ class Rows:
         self._slots = np.full(count, kernel.SKIP, np.int64)
         widths = {"small": 0, "numbers": 0, "texts": 0}
         for place, each in enumerate(fields):
+            if each.passed:
+                self._slots[place] = kernel.PASS
             if each.type is None or self._nodes[place] == Scalar("null"):
                 continue
             where, width = _room(int(self._ops[place]), int(self._scales[place]))
@@ -170,7 +176,7 @@ class Rows:
             vouched &= sure
         uuids = {}
         for place, node in enumerate(self._nodes):
-            if _logical(node) == "uuid" and self._slots[place] != kernel.SKIP:
+            if _logical(node) == "uuid" and self._slots[place] >= 0:
                 texts = arrays.texts(
                     pa.binary(), valid[place], block.offsets[self._slots[place]], block.texts[self._slots[place]]
                 )
@@ -322,10 +328,18 @@ class _Records:
         return arrays.nested(self._type, present, [], members), sure
 
 
-def fields_of(fields: Sequence[avro.Field], types: Mapping[str, pa.DataType]) -> tuple[Rows, list[int | None]]:
-    """Return a reader of a record's fields, and for each column the place of its values in the reader's answer."""
+def fields_of(
+    fields: Sequence[avro.Field], types: Mapping[str, pa.DataType], passed: Collection[str] = ()
+) -> tuple[Rows, list[int | None]]:
+    """Return a reader of a record's fields, and for each column the place of its values in the reader's answer.
+
+    The bytes of the fields ``passed`` are passed over.
+    """
     # A column may come from another schema, in which the field is more than null.
-    wanted = [Wanted(each.type, types.get(each.name) if avro.column_type(each.type) else None) for each in fields]
+    wanted = [
+        Wanted(each.type, types.get(each.name) if avro.column_type(each.type) else None, each.name in passed)
+        for each in fields
+    ]
     names = [each.name for each, want in zip(fields, wanted, strict=True) if want.type is not None]
     places = {name: place for place, name in enumerate(names)}
     return Rows(wanted), [places.get(name) for name in types]
