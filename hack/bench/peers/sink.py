@@ -21,13 +21,13 @@ JSON = MappingProxyType({"": "org.apache.kafka.connect.json.JsonConverter", ".sc
 """Properties of the worker's converter of values, without the common beginning of their names."""
 
 
-def apicurio_converter(format_name: str, registry: str) -> dict[str, str]:
-    """Return the properties of Apicurio's converter for Avro or Protobuf values with the framing of Confluent's registry.
+def apicurio_converter(registry: str) -> dict[str, str]:
+    """Return the properties of Apicurio's converter for Avro values with the framing of Confluent's registry.
 
     ``registry``: the URL of the registry's own API.
     """
     return {
-        "": f"io.apicurio.registry.utils.converter.{format_name}Converter",
+        "": "io.apicurio.registry.utils.converter.AvroConverter",
         ".apicurio.registry.url": registry,
         ".apicurio.registry.as-confluent": "true",
         ".apicurio.registry.use-id": "contentId",

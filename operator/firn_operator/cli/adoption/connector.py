@@ -19,7 +19,8 @@ _OF_A_REGISTRY = {
     f"{_APICURIO}ProtobufConverter": "Protobuf",
     f"{_APICURIO}ExtJsonConverter": "Json",
 }
-"""Converters of values whose schemas are in a schema registry, and the format of the values."""
+"""Converters of values whose schemas are in a schema registry, and the format of the values. Version 2.6 of Apicurio's converters
+has none for Protobuf, and its source has one since August 2026."""
 _CATALOG = "iceberg.catalog."
 _CATALOG_TYPES = {
     "rest": "rest",
