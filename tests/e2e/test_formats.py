@@ -1,4 +1,4 @@
-"""Flights in JSON, and in Avro and Protobuf through a schema registry, give three tables with equal rows."""
+"""Flights in JSON, and in Avro and Protobuf as in the samples and through a schema registry, give tables with equal rows."""
 
 import csv
 import io
@@ -10,11 +10,12 @@ from datetime import datetime
 from typing import Any
 
 import fastavro
+import yaml
 from confluent_kafka import Producer
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from firn import protoc
-from hack.quickstart import apply, flights_archive
+from hack.quickstart import ROOT, Manifest, apply, flights_archive
 from tests.e2e import registry
 from tests.e2e.topics import LONG, await_ready, await_rows, rows, topic_manifest
 from tests.servers.apicurio import Apicurio
@@ -28,55 +29,18 @@ FIELDS = [
     {"name": "route", "type": "struct<origin: string, dest: string, distance: double>"},
     {"name": "delays", "type": "struct<departure: double, arrival: double>"},
 ]
-AVRO: dict[str, Any] = {
-    "type": "record",
-    "name": "Flight",
-    "namespace": "demo",
-    "fields": [
-        {"name": "carrier", "type": ["null", "string"]},
-        {"name": "flight", "type": ["null", "int"]},
-        {"name": "tailnum", "type": ["null", "string"]},
-        {"name": "time_hour", "type": ["null", {"type": "long", "logicalType": "timestamp-micros"}]},
-        {
-            "name": "route",
-            "type": {
-                "type": "record",
-                "name": "Route",
-                "fields": [
-                    {"name": "origin", "type": ["null", "string"]},
-                    {"name": "dest", "type": ["null", "string"]},
-                    {"name": "distance", "type": ["null", "double"]},
-                ],
-            },
-        },
-        {
-            "name": "delays",
-            "type": {
-                "type": "record",
-                "name": "Delays",
-                "fields": [
-                    {"name": "departure", "type": ["null", "double"]},
-                    {"name": "arrival", "type": ["null", "double"]},
-                ],
-            },
-        },
-    ],
-}
-PROTOBUF = """
-syntax = "proto3";
-package demo;
-import "google/protobuf/timestamp.proto";
-message Flight {
-  message Route { optional string origin = 1; optional string dest = 2; optional double distance = 3; }
-  message Delays { optional double departure = 1; optional double arrival = 2; }
-  optional string carrier = 1;
-  optional int32 flight = 2;
-  optional string tailnum = 3;
-  google.protobuf.Timestamp time_hour = 4;
-  Route route = 5;
-  Delays delays = 6;
-}
-"""
+
+
+def sample(name: str, namespace: str) -> Manifest:
+    """Return the sample of a format, with another namespace and a topic of its own."""
+    manifest: Manifest = yaml.safe_load((ROOT / "crds" / "samples" / f"flights-{name}.yaml").read_text())
+    manifest["metadata"]["namespace"] = namespace
+    manifest["spec"]["topicName"] = f"{namespace}.flights-{name}"
+    return manifest
+
+
+TEXTS = {name: sample(name, "")["spec"]["schema"]["text"] for name in ("avro", "protobuf")}
+"""Schema of each sample. The topics with a schema registry have the same ones."""
 
 
 def flights() -> Iterator[dict[str, Any]]:
@@ -105,21 +69,21 @@ def as_json(flight: dict[str, Any]) -> bytes:
     return json.dumps({**flight, "time_hour": flight["time_hour"].isoformat()}).encode()
 
 
-def as_avro(schema_id: int) -> Callable[[dict[str, Any]], bytes]:
-    schema = fastavro.parse_schema(AVRO)
+def as_avro(frame: bytes = b"") -> Callable[[dict[str, Any]], bytes]:
+    schema = fastavro.parse_schema(json.loads(TEXTS["avro"]))
 
     def encode(flight: dict[str, Any]) -> bytes:
         buffer = io.BytesIO()
-        buffer.write(b"\0" + schema_id.to_bytes(4))
+        buffer.write(frame)
         fastavro.schemaless_writer(buffer, schema, flight)
         return buffer.getvalue()
 
     return encode
 
 
-def as_protobuf(schema_id: int) -> Callable[[dict[str, Any]], bytes]:
+def as_protobuf(frame: bytes = b"") -> Callable[[dict[str, Any]], bytes]:
     pool = descriptor_pool.DescriptorPool()
-    for file in descriptor_pb2.FileDescriptorSet.FromString(protoc.descriptors(PROTOBUF, ())).file:
+    for file in descriptor_pb2.FileDescriptorSet.FromString(protoc.descriptors(TEXTS["protobuf"], ())).file:
         pool.AddSerializedFile(file.SerializeToString())
     kind = message_factory.GetMessageClass(pool.FindMessageTypeByName("demo.Flight"))
 
@@ -129,8 +93,7 @@ def as_protobuf(schema_id: int) -> Callable[[dict[str, Any]], bytes]:
     def encode(flight: dict[str, Any]) -> bytes:
         nested = {name: present(flight[name]) for name in ("route", "delays")}
         content: bytes = kind(**present({**flight, **nested})).SerializeToString()
-        # The last byte selects the first message of the text.
-        return b"\0" + schema_id.to_bytes(4) + b"\0" + content
+        return frame + content
 
     return encode
 
@@ -144,15 +107,26 @@ def produce(topic: Any, values: Iterator[bytes]) -> None:
     assert producer.flush(120) == 0
 
 
-def test_three_formats_give_equal_rows(namespace: str, schemas: Apicurio) -> None:
-    subjects = {name: f"{name}-{namespace}-value" for name in ("avro", "protobuf")}
+def frame(schema_id: int) -> bytes:
+    """Return the bytes before a value whose schema is in the registry."""
+    return b"\0" + schema_id.to_bytes(4)
+
+
+def test_all_formats_give_equal_rows(namespace: str, schemas: Apicurio) -> None:
+    subjects = {name: f"{name}-{namespace}-value" for name in TEXTS}
+    of_avro = frame(schemas.register(subjects["avro"], json.loads(TEXTS["avro"])))
+    of_protobuf = frame(schemas.register(subjects["protobuf"], TEXTS["protobuf"], "PROTOBUF"))
     encoders = {
         "json": as_json,
-        "avro": as_avro(schemas.register(subjects["avro"], AVRO)),
-        "protobuf": as_protobuf(schemas.register(subjects["protobuf"], PROTOBUF, "PROTOBUF")),
+        "flights-avro": as_avro(),
+        "flights-protobuf": as_protobuf(),
+        "avro": as_avro(of_avro),
+        # The last byte selects the first message of the text.
+        "protobuf": as_protobuf(of_protobuf + b"\0"),
     }
     apply(topic_manifest("json", namespace, schema={"format": "Json", "fields": FIELDS}))
     for name, subject in subjects.items():
+        apply(sample(name, namespace))
         schema = {"format": name.capitalize(), "registry": {"name": "main", "subject": subject}}
         apply(topic_manifest(name, namespace, schema=schema))
     topics = {name: await_ready(name, namespace) for name in encoders}
@@ -170,7 +144,7 @@ def test_three_formats_give_equal_rows(namespace: str, schemas: Apicurio) -> Non
     for table in tables.values():
         await_rows(table, COUNT, timeout=240)
     columns = "carrier, flight, tailnum, time_hour, route, delays"
-    for other in ("avro", "protobuf"):
+    for other in set(tables) - {"json"}:
         for left, right in (("json", other), (other, "json")):
             difference = f"select {columns} from {tables[left]} except all select {columns} from {tables[right]}"
             assert rows(f"select count(*) as n from ({difference})") == [{"n": 0}]
