@@ -3,9 +3,11 @@
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 import yaml
@@ -17,8 +19,9 @@ from pyiceberg.transforms import BucketTransform, IdentityTransform
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.errors import CommitConflictError
+from firn.model.errors import CommitConflictError, InvalidSpecError
 from firn.model.jobs import CatalogConnection, IngestJob
+from firn.schemas import projections
 from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.adapters.iceberg.evolution import new_schema
 from firn_operator.cli.adoption import connect
@@ -27,7 +30,10 @@ from firn_spark.failpoints import Failpoints
 from firn_spark.kafka.sink_events import data_written
 from firn_spark.tables.commits import Committer, Extras, OtherWriter, newest_summary, read_landed
 from firn_spark.tables.java_tables import quoted
+from tests.integration.ingestion.contracts import schema_of
+from tests.integration.ingestion.test_schema_registries import framed, record
 from tests.integration.ingestion.world import FIELDS, Record, World, audit_of, value
+from tests.servers.apicurio import Apicurio
 from tests.servers.iceberg_sink import CONNECTOR, JSON, iceberg_sink
 from tests.servers.kafka import SMALL
 from tests.servers.postgres import Postgres
@@ -45,6 +51,8 @@ class Connector:
     control: str
     database: Postgres
     directory: Path
+    converter: Mapping[str, str] = field(default_factory=dict)
+    """Properties of the connector, beside those for JSON."""
 
     @property
     def group(self) -> str:
@@ -81,10 +89,11 @@ class Connector:
             "iceberg.catalog.jdbc.password": self.database.password,
             "iceberg.catalog.jdbc.schema-version": "V1",
             "iceberg.catalog.warehouse": self.connection.warehouse,
+            **self.converter,
         }
 
     def create_table(self) -> None:
-        schema = new_schema([field.model_copy(update={"required": False}) for field in FIELDS])
+        schema = new_schema([each.model_copy(update={"required": False}) for each in FIELDS])
         catalog = open_catalog("local", self.connection)
         catalog.create_namespace_if_not_exists("shop")
         catalog.create_table(
@@ -95,16 +104,18 @@ class Connector:
             properties={"format-version": "2", **OWN},
         )
 
-    def job(self) -> IngestJob:
+    def job(self, registry: Apicurio | None = None) -> IngestJob:
         """Return the contract of the manifest that ``firn adopt connect`` writes."""
         file = self.directory / "connector.json"
         file.write_text(json.dumps({"connector.class": CONNECTOR, **JSON, **self.properties}))
-        text, _ = connect.run(str(file), Choices("tests", name=self.control, catalog="local"), dry_run=False)
+        choices = Choices("tests", name=self.control, catalog="local", registry="main" if registry else "")
+        text, _ = connect.run(str(file), choices, dry_run=False)
         topic = IcebergTopic.parse(yaml.safe_load(text))
         target = topic.table_target("").model_dump()
-        return self.world.job(
-            self.topic, table=target, record_schema=topic.record_schema(), adopt=topic.adoption, name=self.control
-        )
+        schema = topic.record_schema()
+        if registry is not None:
+            schema = projections.applied(schema_of(registry, f"{self.topic}-value"), schema.projection)
+        return self.world.job(self.topic, table=target, record_schema=schema, adopt=topic.adoption, name=self.control)
 
     def ids(self) -> list[int]:
         """Return the column id of all rows."""
@@ -151,6 +162,8 @@ def sink(connector: Connector, rows: int) -> Iterator[None]:
     world, jars = connector.world, cache() / "jars" / "sink"
     connection = world.broker.bootstrap
     with iceberg_sink(connector.directory / "sink", jars, connection, connector.properties, java=SMALL) as (running, _):
+        catalog = open_catalog("local", connector.connection)
+        await_true("the table", lambda: catalog.table_exists(("shop", connector.topic)))
         table: Any = world.tables.load("local", "shop", connector.topic)
 
         def committed() -> bool:
@@ -221,6 +234,50 @@ def the_table_keeps_its_layout(before: Any, after: Any) -> None:
     assert after.sortOrder().toString() == before.sortOrder().toString()
     assert {key: after.properties().get(key) for key in OWN} == OWN
     assert after.properties().get(names.TABLE_KAFKA_CLUSTER)
+
+
+def test_a_table_of_an_avro_converter_gets_the_values_of_later_records(
+    served: World, registry: Apicurio, database: Postgres, tmp_path: Path
+) -> None:
+    converter = {
+        "value.converter": "io.apicurio.registry.utils.converter.AvroConverter",
+        "value.converter.apicurio.registry.url": f"http://127.0.0.1:{registry.port}/apis/registry/v2",
+        "value.converter.apicurio.registry.as-confluent": "true",
+        "value.converter.apicurio.registry.use-id": "contentId",
+        "iceberg.tables.auto-create-enabled": "true",
+    }
+    made = Connector(served, served.topic("orders"), served.topic("control"), database, tmp_path, converter)
+    served.add_catalog("local", made.connection)
+    open_catalog("local", made.connection).create_namespace_if_not_exists("shop")
+    kinds = {"ref": ("string", "uuid"), "at": ("long", "timestamp-micros"), "day": ("int", "date")}
+    logical = ({"name": name, "type": {"type": kind, "logicalType": of}} for name, (kind, of) in kinds.items())
+    schema = record({"name": "id", "type": "int"}, *logical)
+    number, at = registry.register(f"{made.topic}-value", schema), datetime(2026, 1, 2, 3, 4, 5, 678901, UTC)
+
+    def produce(*ids: int) -> None:
+        values = [framed(number, schema, id=n, ref=str(UUID(int=n)), at=at, day=at.date()) for n in ids]
+        served.produce(made.topic, values)
+
+    produce(0, 1)
+    with sink(made, 2):
+        pass
+    with pytest.raises(InvalidSpecError, match="column at is long in the table and timestamptz in the schema"):
+        made.job(registry)
+    with open_catalog("local", made.connection).load_table(("shop", made.topic)).update_schema() as update:
+        update.make_column_optional("at")
+    job = made.job(registry)
+    served.apply(job)
+    served.start()
+    produce(2, 3)
+    served.await_offsets(lambda: served.size(job) >= 4, "4 rows", job)
+    found = served.spark.read.format("iceberg").load(quoted("local", "shop", made.topic)).orderBy("id").collect()
+    assert [row["id"] for row in found] == [0, 1, 2, 3]
+    assert [row["ref"] for row in found] == [str(UUID(int=n)) for n in range(4)]
+    assert [row["day"] for row in found] == [at.date()] * 4
+    micros = (at - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    assert [row["at"] for row in found] == [micros, micros, None, None]
+    assert [row["at_v2"] and row["at_v2"].astimezone(UTC) for row in found] == [None, None, at, at]
+    assert served.dead(job) == []
 
 
 def test_a_commit_of_the_sink_in_between_stops_a_takeover(world: World) -> None:

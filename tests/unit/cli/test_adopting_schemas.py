@@ -136,8 +136,13 @@ def test_other_fields_stay_columns_and_changes_are_named() -> None:
 
 
 def test_a_required_column_that_gets_no_values_is_refused() -> None:
-    with pytest.raises(InvalidSpecError, match="column 'a' is required in the table, but no field of the schema"):
+    problem = r"table shop\.orders: column a is long in the table and timestamptz in the schema.* make column a optional first"
+    with pytest.raises(InvalidSpecError, match=problem):
         compared(AVRO, record(logical("long", "timestamp-micros")), column(LONG, required=True))
+    with pytest.raises(InvalidSpecError, match="column 'b' is required in the table, but no field of the schema"):
+        compared(AVRO, record("long"), column(LONG), column(LONG, "b", 2, required=True))
+    made = compared(AVRO, record(logical("string", "uuid")), column(STRING, required=True))
+    assert made.changed == ("column a made optional",)
 
 
 def test_the_schema_must_be_one_of_the_format() -> None:

@@ -99,6 +99,12 @@ def with_latest(made: Adopting, schema: Schema, latest: Latest, choices: Choices
     """Return the manifest whose columns hold the values of the latest schema in a registry. Raises InvalidSpecError if none do."""
     found = latest.columns(IcebergTopic.parse(made.manifest).record_schema())
     converted = comparison.conversions(schema, found)
+    for each in converted:
+        if each.column != each.field and schema.find_field(each.field).required:
+            raise InvalidSpecError(
+                f"table {_place(made)}: column {', '.join(each.problems)}, and no conversion gives the values of the connector; make column"
+                f" {each.field} optional first, so that the field can land in a new column"
+            )
     if converted:
         made.manifest["spec"]["schema"] |= {"columns": [each.entry for each in converted], "otherFields": "Keep"}
     topic = IcebergTopic.parse(made.manifest)
@@ -112,6 +118,11 @@ def with_latest(made: Adopting, schema: Schema, latest: Latest, choices: Choices
     changed = comparison.changes(schema, topic.table_target(choices.catalog or "default"), whole)
     made = replace(made, left_out=tuple(left_out), changed=changed, conversions=converted)
     return _with_added(made, schema, choices, whole)
+
+
+def _place(made: Adopting) -> str:
+    table = made.manifest["spec"]["table"]
+    return f"{table['namespace']}.{table['name']}"
 
 
 def _with_added(made: Adopting, schema: Schema, choices: Choices, found: RecordSchema | None = None) -> Adopting:
