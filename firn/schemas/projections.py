@@ -6,6 +6,8 @@ workers compute the values (`firn_spark.worker.projections`).
 
 import difflib
 import re
+from collections.abc import Callable
+from datetime import date, datetime, time
 from decimal import Decimal, InvalidOperation
 
 from firn.model.conditions import Reason
@@ -26,6 +28,7 @@ FORMS = {
     "double": r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?",
     "decimal": r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?",
     "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
+    "time": r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?",
     "timestamp": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?",
     "timestamptz": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)",
     "uuid": r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
@@ -38,20 +41,28 @@ _CASTS: dict[str, frozenset[str]] = {
     "string": _TEXTS,
     "binary": _TEXTS,
     "boolean": frozenset({"string"}),
-    "int": _INTEGERS,
+    "int": _INTEGERS | {"date"},
     "long": _INTEGERS,
     "float": frozenset({"double", "int", "long"}),
     "double": frozenset({"int", "long"}),
     "decimal": frozenset({"decimal", "double", "int", "long", "string"}),
     "date": frozenset({"string"}),
-    "timestamp": frozenset({"date"}),
-    "timestamptz": frozenset({"date"}),
+    "timestamp": frozenset({"date", "long"}),
+    "timestamptz": frozenset({"date", "long"}),
     "uuid": frozenset({"string"}),
     "fixed": frozenset({"binary"}),
 }
 """Types that values of a type can become. A value becomes the same value, the nearest double or the day of a time; or its record
 is bad."""
-_CONSTANTS = ("string", "boolean", "int", "long", "double", "decimal")
+_CONSTANTS = (
+    "string", "boolean", "int", "long", "double", "decimal", "date", "time", "timestamp", "timestamptz",
+)  # fmt: skip
+_READ: dict[str, Callable[[str], object]] = {
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timestamp": datetime.fromisoformat,
+    "timestamptz": datetime.fromisoformat,
+}
 _TAKES = {"Mask": ("string",), "Sha256": ("string", "binary", "int", "long")}
 """Types that a function takes. Its result is a string."""
 _MOST_NAMES = 20
@@ -145,8 +156,8 @@ def _type(column: ProjectedColumn, schema: RecordSchema) -> Type:
         wanted = wanted or kind
         _check_constant(column, wanted)
         return wanted
-    if column.epoch is not None and not (word(kind) in ("int", "long") and word(wanted or kind) in _TIMES):
-        raise _bad(column, "epoch is for integers that become timestamp or timestamptz; remove epoch")
+    if column.epoch is not None and not _has_epoch(word(kind), word(wanted or kind)):
+        raise _bad(column, "epoch is for integers that become timestamp or timestamptz, or the reverse; remove epoch")
     if column.function is not None:
         return _result(column, kind, wanted)
     if wanted is None and is_bytes(column):
@@ -158,6 +169,11 @@ def _type(column: ProjectedColumn, schema: RecordSchema) -> Type:
         step = f"choose one of {can}, or remove type" if can else "remove type"
         raise _bad(column, f"{column.source} has the type {kind}, which cannot become {wanted}; {step}")
     return wanted
+
+
+def _has_epoch(before: str, after: str) -> bool:
+    """Return whether a conversion counts a time from 1970."""
+    return (before in ("int", "long") and after in _TIMES) or (before in _TIMES and after == "long")
 
 
 def _result(column: ProjectedColumn, kind: Type, wanted: Type | None) -> Type:
@@ -191,12 +207,22 @@ def _check_constant(column: ProjectedColumn, kind: Type) -> None:
         fits = len(text) <= 20 and -highest <= int(text) < highest
     elif fits and name == "double":
         fits = abs(float(text)) != float("inf")
+    elif fits and name in _READ:
+        fits = _is_time(name, text)
     elif isinstance(kind, types.Decimal) and fits:
         fits = _is_exact(text, kind)
     if not fits:
         raise _bad(
             column, f"the constant {text[:50]!r} is not a value of the type {kind}; correct it, or set type: string"
         )
+
+
+def _is_time(name: str, text: str) -> bool:
+    try:
+        _READ[name](text)
+    except ValueError:
+        return False
+    return True
 
 
 def _is_exact(text: str, kind: types.Decimal) -> bool:

@@ -157,7 +157,8 @@ class ColumnSpec(ApiModel):
     )
     constant: BoundedText | None = Field(
         default=None,
-        description="The same value for every row, as text. The type can be string, boolean, int, long, double or decimal(P,S).",
+        description="The same value for every row, as text. The type can be string, boolean, int, long, double, decimal(P,S), date, time,"
+        " timestamp or timestamptz.",
     )
     type: Annotated[str, Field(min_length=1, max_length=4096)] | None = Field(
         default=None,
@@ -177,7 +178,8 @@ class ColumnSpec(ApiModel):
     )
     epoch: Epoch | None = Field(
         default=None,
-        description="Unit of integers that become timestamp or timestamptz, and count from 1970 in UTC: s, ms, us or ns. Default: ms.",
+        description="Unit of integers that become timestamp or timestamptz, or the reverse, and count from 1970 in UTC: s, ms, us or ns."
+        " Default: ms.",
     )
     required: bool = Field(
         default=False,

@@ -5,7 +5,7 @@ import hmac
 import json
 import random
 import re
-from datetime import date, datetime
+from datetime import date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -25,6 +25,7 @@ FIELDS = [
     {"name": "flag", "type": "boolean"},
     {"name": "ref", "type": "uuid"},
     {"name": "at", "type": "timestamptz"},
+    {"name": "days", "type": "int"},
 ]
 REF = "00000000-0000-0000-0000-0000000000ff"
 
@@ -63,7 +64,7 @@ def test_the_table_has_the_listed_columns_in_order_and_the_kept_fields() -> None
     value = {"id": 7, "customer": {"email": "a@b"}, "note": "n"}
     assert decoded(columns, [value]).rows.column_names == ["mail", "id", "_kafka"]
     kept = decoded(columns, [value], options={"otherFields": "Keep"}).rows
-    assert kept.column_names == ["mail", "id", "amount", "ratio", "note", "flag", "ref", "at", "_kafka"]
+    assert kept.column_names == ["mail", "id", "amount", "ratio", "note", "flag", "ref", "at", "days", "_kafka"]
     assert (kept["mail"].to_pylist(), kept["note"].to_pylist()) == (["a@b"], ["n"])
 
 
@@ -75,6 +76,23 @@ def test_members_of_missing_structs_are_null() -> None:
 def test_a_constant_is_in_every_row() -> None:
     assert column([{}, None], constant="web") == ["web", "web"]
     assert column([{}], constant="1.5", type="decimal(4,2)") == [Decimal("1.50")]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value"),
+    [
+        ("2020-02-29", "date", date(2020, 2, 29)),
+        ("23:59:59.000001", "time", time(23, 59, 59, 1)),
+        ("10:05", "time", time(10, 5)),
+        ("2020-02-29T10:00:00.5", "timestamp", datetime(2020, 2, 29, 10, 0, 0, 500_000)),
+        ("2020-02-29 10:00", "timestamp", datetime(2020, 2, 29, 10)),
+        ("2020-02-29T10:00Z", "timestamptz", utc("2020-02-29T10:00:00")),
+        ("2020-02-29 10:00:00+02", "timestamptz", utc("2020-02-29T08:00:00")),
+        ("2020-02-29T10:00:00.123456-0330", "timestamptz", utc("2020-02-29T13:30:00.123456")),
+    ],
+)
+def test_a_constant_can_be_a_time(text: str, kind: str, value: Any) -> None:
+    assert column([{}, None], constant=text, type=kind) == [value, value]
 
 
 def test_the_last_header_with_the_name_counts() -> None:
@@ -171,6 +189,14 @@ CASTS: list[tuple[str, str, dict[str, Any], list[tuple[Any, Any]]]] = [
     ("ratio", "long", {}, [(2.0, 2), (2.5, "<Inexact>"), (1e300, "<Inexact>")]),
     ("flag", "string", {}, [(True, "true"), (False, "false")]),
     ("ref", "string", {}, [(REF.upper(), REF), (None, None)]),
+    ("at", "long", {}, [("1970-01-01T00:00:01.5Z", 1500), ("1969-12-31T23:59:59.999Z", -1), ("1970-01-01T00:00:00.0005Z", "<Inexact>"),
+                        (None, None)]),
+    ("at", "long", {"epoch": "s"}, [("2020-01-01T00:00:00Z", 1_577_836_800), ("2020-01-01T00:00:00.5Z", "<Inexact>")]),
+    ("at", "long", {"epoch": "us"}, [("1970-01-01T00:00:00.000001Z", 1), ("9999-12-31T00:00:00Z", 253_402_214_400_000_000)]),
+    ("at", "long", {"epoch": "ns"}, [("1970-01-01T00:00:00.000001Z", 1000), ("9999-12-31T00:00:00Z", "<OutOfRange>")]),
+    ("days", "date", {}, [(0, date(1970, 1, 1)), (-719_162, date(1, 1, 1)), (2_932_896, date(9999, 12, 31)), (2_932_897, "<OutOfRange>"),
+                          (-719_163, "<OutOfRange>"), (None, None)]),
+    ("note", "time", {}, [("10:05", time(10, 5)), ("24:00", "<OutOfRange>"), ("10", "<InvalidFormat>")]),
     ("at", "date", {}, [("1969-12-31T23:00:00Z", date(1969, 12, 31))]),
     ("note", "int", {}, [("12", 12), ("-0012", -12), ("1.0", "<InvalidFormat>"), ("0x1f", "<InvalidFormat>"), ("", "<InvalidFormat>"),
                          ("99999999999", "<OutOfRange>"), ("1\n", "<InvalidFormat>")]),

@@ -20,6 +20,8 @@ from firn.tables.types import Primitive, Type
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Numbers
 
+FIRST_DAY, LAST_DAY = -719_162, 2_932_896
+"""Days since 1970 of the first day of the year 1, and of the last day of the year 9999."""
 _STRING, _BINARY = Primitive("string"), Primitive("binary")
 Bad = dict[int, Code]
 """Index of a value that has no equal of the new type -> the cause."""
@@ -55,7 +57,11 @@ class Cast:
         array = _without(array, pc.call_function("invert", [formed]), Code.INVALID_FORMAT, bad)
         if name == "uuid":
             return _uuids(array), bad
-        converted, beyond = _converted(array, lambda part: part.cast(kind), kind, Code.OUT_OF_RANGE)
+        if name == "time":  # Arrow reads no time without a date.
+            array = pc.call_function("binary_join_element_wise", [pa.scalar("1970-01-01T"), array, pa.scalar("")])
+            converted, beyond = _converted(array, _times_of_day, kind, Code.OUT_OF_RANGE)
+        else:
+            converted, beyond = _converted(array, lambda part: part.cast(kind), kind, Code.OUT_OF_RANGE)
         bad |= beyond
         if name in ("float", "double"):
             converted = _without(converted, pc.call_function("is_inf", [converted]), Code.OUT_OF_RANGE, bad)
@@ -67,6 +73,10 @@ class Cast:
             return pa.array(map(_text, array.to_pylist()), pa.string(), size=len(array)), {}
         if before in ("int", "long") and after in ("timestamp", "timestamptz"):
             return _times(array, kind, self.epoch)
+        if before in ("timestamp", "timestamptz") and after == "long":
+            return _counts(array, self.epoch)
+        if before == "int" and after == "date":
+            return _dates(array)
         if before in ("int", "long") and pa.types.is_decimal(kind):
             # Arrow refuses a precision that is too small for some integers, even if these fit.
             wide = pa.decimal256(19 + kind.scale, kind.scale)
@@ -117,6 +127,36 @@ def _uuids(array: pa.Array) -> pa.Array:
 def _text(value: bytes | Decimal | None) -> str | None:
     # Arrow writes small decimals with an exponent.
     return str(UUID(bytes=value)) if isinstance(value, bytes) else None if value is None else format(value, "f")
+
+
+def _times_of_day(array: pa.Array) -> pa.Array:
+    return array.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
+
+
+def _counts(array: pa.Array, epoch: Epoch) -> tuple[pa.Array, Bad]:
+    """Return times as numbers since 1970. A time between two numbers is bad."""
+    factor, divisor = EPOCHS[epoch]
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    micros = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
+    limit = MAX_MICROSECONDS // divisor
+    beyond, finer = (micros > limit) | (micros < -limit), micros % factor != 0
+    bad = dict.fromkeys(np.flatnonzero(finer).tolist(), Code.INEXACT)
+    bad |= dict.fromkeys(np.flatnonzero(beyond).tolist(), Code.OUT_OF_RANGE)
+    wrong = beyond | finer
+    return pa.array(np.where(wrong, 0, micros) // factor * divisor, pa.int64(), mask=wrong | ~valid), bad
+
+
+def _dates(array: pa.Array) -> tuple[pa.Array, Bad]:
+    """Return numbers of days since 1970 as dates of the years 1 to 9999."""
+    bad: Bad = {}
+    beyond = pc.call_function(
+        "or",
+        [
+            pc.call_function("less", [array, pa.scalar(FIRST_DAY, pa.int32())]),
+            pc.call_function("greater", [array, pa.scalar(LAST_DAY, pa.int32())]),
+        ],
+    )
+    return _without(array, beyond, Code.OUT_OF_RANGE, bad).cast(pa.date32()), bad
 
 
 def _times(array: pa.Array, kind: pa.DataType, epoch: Epoch) -> tuple[pa.Array, Bad]:
