@@ -1,8 +1,7 @@
 """Compare Firn and Iceberg's sink for Kafka Connect on records whose schema is in a schema registry.
 
 The registry is Apicurio Registry. Values have the framing of Confluent's registry. The sink reads Avro with Apicurio's
-converter of version 2.6. This version has no converter for Protobuf, and later ones are not on Maven Central. So the peer
-of Firn's run with Protobuf is Firn's run with Avro.
+converter of version 2.6, which has none for Protobuf. So the peer of Firn's run with Protobuf is Firn's run with Avro.
 """
 
 from __future__ import annotations
