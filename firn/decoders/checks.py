@@ -34,6 +34,7 @@ _OF_CHECK = {
     "message",
     "renames",
     "nanoseconds",
+    "variants",
 }
 Check = Callable[[bytes | None], object]
 """Raises BadRecordError for a value that does not fit."""

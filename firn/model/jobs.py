@@ -183,6 +183,8 @@ class RecordSchema(Contract):
     """Name of a column for the members of a JSON record that are not in ``fields``. Empty: the table does not have them."""
     nanoseconds: bool = Field(default=False, exclude_if=lambda keeps: not keeps)
     """True if columns keep the nanoseconds of times. Otherwise, such times are long in Avro, and have microseconds in Protobuf."""
+    variants: bool = Field(default=False, exclude_if=lambda has: not has)
+    """True if values of a JSON schema without one type become variants. Otherwise, there are no columns for the schema."""
     text: str = Field(default="", exclude_if=lambda text: not text)
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
     """Schemas whose types ``text`` uses."""

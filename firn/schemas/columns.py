@@ -43,8 +43,8 @@ def _found(schema: RecordSchema, *, keep: bool) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.PROTOBUF:
         return protobuf.columns(protobuf.message_of(schema))
     if schema.format is SchemaFormat.JSON:
-        documents = dict(zip(schema.names, schema.references, strict=True))
-        found = json_schema.columns(schema.text, documents, rows.read_fields(schema))
+        references = dict(zip(schema.names, schema.references, strict=True))
+        found = json_schema.columns(schema.text, references, rows.read_fields(schema), variants=schema.variants)
         return renamed_columns(found, schema.renames)
     if not keep or not _is_small(schema):
         return avro.columns(_record(schema, keep=keep), rows.read_fields(schema))

@@ -1,16 +1,16 @@
 """JSON schemas as columns of a table.
 
 Source: JSON Schema, drafts 4 to 2020-12: "$ref", "type", "properties", "additionalProperties", "items", "allOf", "anyOf",
-"oneOf", "then", "else", "dependentSchemas", "format". Other keywords limit values, and make no column. `columns` refuses a schema
-whose values have no column: a value that may be of several types, or of any type, a schema that contains itself, and members whose
-names differ only in case.
+"oneOf", "then", "else", "dependentSchemas", "format". Other keywords limit values, and make no column. A value that may be of several
+types, or of any type, and a value whose schema contains itself is a variant, if the table can have variants. Otherwise `columns`
+refuses the schema.
 """
 
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Never
 from urllib.parse import unquote, urljoin
 
 from firn.model.conditions import Reason
@@ -39,14 +39,33 @@ _NUMBERS = {Primitive("long"), Primitive("double")}
 _ANY = (
     "the schema does not say what the value is; declare a type, the properties of an object, and the items of an array"
 )
+_VARIANT = "set spec.table.formatVersion: 3, which makes such a part of a value a variant"
+_Place = tuple[str, str]
+"""A document and a place in it."""
+_Cause = Literal["Any", "Ignored", "Types", "Places", "Recursive"]
+
+
+_OPEN: Mapping[_Cause, str] = {
+    "Any": "any value",
+    "Ignored": "any value",
+    "Types": "values of several types",
+    "Places": "an array",
+    "Recursive": "a value that contains itself",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class _Open(Primitive):
-    """The type of values that have no column, and why: the place and the problem."""
+    """The type of values that only a variant can hold, and why: the place, the cause, and names for its message."""
 
     path: str
-    problem: str
+    cause: _Cause
+    names: tuple[str, ...]
+
+    @property
+    def is_weak(self) -> bool:
+        """Return whether the schema says nothing about the values, so that another schema may say it."""
+        return self.cause in ("Any", "Ignored")
 
 
 _Way = Literal["All", "Any", "Detail"]
@@ -65,23 +84,24 @@ class _Found:
 _NOTHING = _Found(None)
 
 
-def columns(text: str, references: Mapping[str, str], read: Collection[str] | None = None) -> tuple[Column, ...]:
-    """Return the columns of a schema's members. ``references`` are further schemas by name.
+def columns(
+    text: str, references: Mapping[str, str], read: Collection[str] | None = None, *, variants: bool = False
+) -> tuple[Column, ...]:
+    """Return the columns of a schema's members. ``references`` are further schemas by name. ``variants``: the table can have variants.
 
     ``read`` are the names of the members that have columns, if not all have them.
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     documents = {name: _document(content) for name, content in references.items()} | {"": _document(text)}
     parser = _Parser(documents, read)
+    parser.find_recursive()
     found = parser.root()
-    if isinstance(found, _Open):
-        raise _bad(found.path, found.problem)
     if found is None and read is not None:
         return ()
     if not isinstance(found, Struct):
         raise _bad("", f"a record has to be an object with properties, and the schema declares {_shown(found)}")
-    if opened := _first_open(found):
-        raise _bad(opened.path, opened.problem)
+    if not variants and (opened := _first_open(found)):
+        _refuse(opened)
     docs = parser.descriptions()
     return tuple(Column(name=name, type=str(kind), doc=docs.get(name)) for name, kind in found.fields)
 
@@ -114,8 +134,10 @@ class _Parser:
     """The names of the members of a record that have columns; None if all have them."""
     made: dict[tuple[str, str, bool], _Found | None] = field(default_factory=dict)
     """Types by document, place, and whether the value is the record. A type may be used many times, and so may the types in it."""
-    open: list[tuple[str, str]] = field(default_factory=list)
+    open: list[_Place] = field(default_factory=list)
     """The places whose types are being found."""
+    recursive: set[_Place] = field(default_factory=set)
+    """The places whose schemas contain themselves."""
     known_ids: dict[str, tuple[int, str, str]] | None = None
     """The result of `_ids`. None before the first reference by id."""
 
@@ -136,11 +158,9 @@ class _Parser:
     def _placed(self, document: str, place: str, path: str, level: int) -> _Found | None:
         """Return the type at a place of a document, as `_find`."""
         key = document, place
-        if key in self.open:
-            raise _bad(
-                path,
-                f"the schema {document}#{place} contains itself, and a table has no recursive columns; use schema.raw: Binary",
-            )
+        # The record itself is no column, so it may have a schema that contains itself.
+        if key in self.open or (path and key in self.recursive):
+            return _opened(path, "Recursive", f"{document}#{place}")
         made = (*key, not path)
         if made not in self.made:
             self.open.append(key)
@@ -186,29 +206,60 @@ class _Parser:
         ignored = next((key for key in _SAYS_TYPE if key in schema), None)
         if found is not None or ignored is None:
             return found
-        problem = (
-            f"$ref names a schema that does not say what the value is, and up to draft 7, {_excerpt(ignored)} beside $ref does not"
-            " count; put both into allOf, or declare a later draft in $schema"
-        )
-        return _opened(path, problem)
+        return _opened(path, "Ignored", ignored)
 
     def _referred(self, reference: Any, document: str, path: str, level: int) -> _Found | None:
         if not isinstance(reference, str):
             raise _bad(path, '"$ref" is not a text')
+        target = self._target(reference, document)
+        if target is not None:
+            return self._placed(*target, path, level + 1)
+        raise _bad(
+            path,
+            f"the schema {reference} is not known; declare it in $defs, or as a reference in the schema registry",
+        )
+
+    def _target(self, reference: str, document: str) -> _Place | None:
+        """Return the place that a reference of a document names; None if it is not known."""
         name, _, fragment = reference.partition("#")
         target = document if not name else self._document(name, document)
         if target is not None and (not fragment or fragment.startswith("/")):
-            return self._placed(target, unquote(fragment), path, level + 1)
+            return target, unquote(fragment)
         if self.known_ids is None:
             self.known_ids = self._ids()
         wanted = (reference, urljoin(_id(self.documents[document]), reference))
         if places := [self.known_ids[each] for each in wanted if each in self.known_ids]:
             _, other, place = min(places)
-            return self._placed(other, place, path, level + 1)
-        raise _bad(
-            path,
-            f"the schema {reference} is not known; declare it in $defs, or as a reference in the schema registry",
-        )
+            return other, place
+        return None
+
+    def find_recursive(self) -> None:
+        """Find the places whose schemas contain themselves, before the types: a type must not depend on the order of members."""
+        found: dict[_Place, set[_Place]] = {}
+        waiting: list[_Place] = [("", "")]
+        while waiting:
+            place = waiting.pop()
+            if place not in found:
+                found[place] = self._targets(place)
+                waiting += found[place]
+        self.recursive = _on_cycles(found)
+
+    def _targets(self, place: _Place) -> set[_Place]:
+        """Return the places that the schema at a place refers to. `_find` reports references that are not valid."""
+        document, found = place[0], set()
+        try:
+            parts = [_at(self.documents[document], *place, "")]
+        except InvalidSpecError:
+            return set()
+        while parts:
+            part = parts.pop()
+            if not isinstance(part, dict):
+                continue
+            if isinstance(reference := part.get("$ref"), str):
+                found |= {each for each in [self._target(reference, document)] if each is not None}
+            if "$ref" not in part or not self._ignores_siblings(document):
+                parts += _parts(part)
+        return found
 
     def _document(self, name: str, document: str) -> str | None:
         """Return the document that a reference names, also relative to the ``$id`` of its document."""
@@ -258,8 +309,10 @@ class _Parser:
         if name == "array":
             items = schema.get("items")
             if "prefixItems" in schema or isinstance(items, list):
-                return _opened(path, "the items of the array have a type for each place; use an object instead")
+                return _opened(path, "Places")
             item = self._find(items, document, f"{path}[]", level + 1) if items is not None else None
+            if item is None and isinstance(items, dict) and items:
+                item = _opened(f"{path}[]", "Any")
             if item is None or item.type is None:
                 return item
             return _inside(ListOf(item.type), (item,), path)
@@ -290,12 +343,12 @@ class _Parser:
                     f"{_excerpt(name)} cannot be the name of a column: it has at most {MOST_NAME} letters, digits and _,"
                     " and does not begin with a digit; use schema.raw: Binary",
                 )
-            found = self._find(part, document, place, level + 1) or _opened(place, _ANY)
+            found = self._find(part, document, place, level + 1) or _opened(place, "Any")
             if found.type is None:
                 continue
             other = seen.setdefault(name.lower(), name)
             if other != name:
-                raise _bad(path, _differ_in_case(other, name))
+                raise _differ_in_case(path, other, name)
             members.append((name, found.type))
             inside.append(found)
         return _inside(Struct(tuple(members)), inside, path) if members else _NOTHING
@@ -307,9 +360,9 @@ class _Parser:
         if others is not False and (others is not None or not parts):
             parts.append(others)
         found = [self._find(part, document, f"{path}{{}}", level + 1) for part in parts]
-        known = [each for each in found if each is not None]
-        if len(known) < len(found):
+        if any(each is None and not (isinstance(part, dict) and part) for part, each in zip(parts, found, strict=True)):
             return None
+        known = [_opened(f"{path}{{}}", "Any") if each is None else each for each in found]
         value = _merged(known, "Any", f"{path}{{}}") if known else _NOTHING
         return _inside(MapOf(Primitive("string"), value.type), (value,), path) if value.type is not None else _NOTHING
 
@@ -360,6 +413,54 @@ def _choices(schema: Mapping[str, Any], path: str) -> list[list[Any]]:
     return [choice for choice in choices if choice]
 
 
+def _parts(schema: Mapping[str, Any]) -> list[Any]:
+    """Return the schemas in a schema that may decide about its type."""
+    maps = [
+        "properties",
+        *(() if schema.get("properties") else ("patternProperties",)),
+        "dependentSchemas",
+        "dependencies",
+    ]
+    found = [each for key in maps if isinstance(schema.get(key), dict) for each in schema[key].values()]
+    found += [each for key in ("allOf", "anyOf", "oneOf") if isinstance(schema.get(key), list) for each in schema[key]]
+    keys = ["items", *(() if schema.get("properties") else ("additionalProperties",))]
+    return found + [schema.get(key) for key in (*keys, *(("then", "else") if "if" in schema else ()))]
+
+
+def _on_cycles(edges: Mapping[_Place, set[_Place]]) -> set[_Place]:
+    """Return the places on cycles (R. Tarjan, "Depth-first search and linear graph algorithms", 1972), without recursion."""
+    found: set[_Place] = set()
+    numbers: dict[_Place, int] = {}
+    low: dict[_Place, int] = {}
+    stack: list[_Place] = []
+    incomplete: set[_Place] = set()
+    for start in edges:
+        work = [(start, iter(edges[start]))] if start not in numbers else []
+        while work:
+            place, rest = work[-1]
+            if place not in numbers:
+                numbers[place] = low[place] = len(numbers)
+                stack.append(place)
+                incomplete.add(place)
+            following = next(rest, None)
+            if following is None:
+                work.pop()
+                if work:
+                    low[work[-1][0]] = min(low[work[-1][0]], low[place])
+                if low[place] == numbers[place]:
+                    component = [stack.pop()]
+                    while component[-1] != place:
+                        component.append(stack.pop())
+                    incomplete.difference_update(component)
+                    if len(component) > 1 or place in edges[place]:
+                        found.update(component)
+            elif following not in numbers:
+                work.append((following, iter(edges[following])))
+            elif following in incomplete:
+                low[place] = min(low[place], numbers[following])
+    return found
+
+
 def _has_members(found: _Found, schema: Mapping[str, Any], path: str) -> bool:
     """Return whether some branches of a schema declare all members of its values, although other branches say nothing.
 
@@ -392,9 +493,7 @@ def _pair(one: _Found, other: _Found, way: _Way, path: str) -> _Found:
 
 def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
     if isinstance(one, _Open) or isinstance(other, _Open):
-        if way == "Detail":
-            return one
-        return one if isinstance(one, _Open) == (way == "Any") else other
+        return _of_both_open(one, other, way)
     if one in _NUMBERS and other in _NUMBERS:
         return one if one == other else Primitive("double")
     match one, other:
@@ -406,8 +505,19 @@ def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
             return MapOf(key, _of_both(first, second, way, f"{path}{{}}"))
     if one == other or way == "Detail":
         return one
-    problem = f"the value is {_shown(one)} or {_shown(other)}, and a column has one type; declare one type"
-    return _open(path, problem)
+    return _open(path, "Types", _shown(one), _shown(other))
+
+
+def _of_both_open(one: Type, other: Type, way: _Way) -> Type:
+    opened, rest = (one, other) if isinstance(one, _Open) else (other, one)
+    assert isinstance(opened, _Open)
+    match way:
+        case "All":
+            return rest if opened.is_weak else opened
+        case "Any":
+            return opened
+    # No member of an object may be lost, and a single value has the type of the first schema in any case.
+    return other if isinstance(other, _Open) and not other.is_weak and not isinstance(one, Primitive) else one
 
 
 def _of_both_structs(one: Struct, other: Struct, way: _Way, path: str) -> Type:
@@ -417,16 +527,16 @@ def _of_both_structs(one: Struct, other: Struct, way: _Way, path: str) -> Type:
     seen: dict[str, str] = {}
     for name in members:
         if (first := seen.setdefault(name.lower(), name)) != name:
-            return _open(path, _differ_in_case(first, name))
+            raise _differ_in_case(path, first, name)
     return Struct(tuple(members.items()))
 
 
-def _open(path: str, problem: str) -> _Open:
-    return _Open(types.VARIANT, path, problem)
+def _open(path: str, cause: _Cause, *names: str) -> _Open:
+    return _Open(types.VARIANT, path, cause, names)
 
 
-def _opened(path: str, problem: str) -> _Found:
-    return _Found(_open(path, problem))
+def _opened(path: str, cause: _Cause, *names: str) -> _Found:
+    return _Found(_open(path, cause, *names))
 
 
 def _first_open(kind: Type) -> _Open | None:
@@ -441,8 +551,32 @@ def _first_open(kind: Type) -> _Open | None:
     return None
 
 
-def _differ_in_case(one: str, other: str) -> str:
-    return f"members {one} and {other} differ only in case, which query engines ignore"
+def _refuse(opened: _Open) -> Never:
+    path, names = opened.path, opened.names
+    match opened.cause:
+        case "Any":
+            raise _bad(path, f"{_ANY}, or {_VARIANT}")
+        case "Ignored":
+            raise _bad(
+                path,
+                f"$ref names a schema that does not say what the value is, and up to draft 7, {_excerpt(names[0])} beside $ref does"
+                f" not count; put both into allOf, declare a later draft in $schema, or {_VARIANT}",
+            )
+        case "Types":
+            raise _bad(
+                path,
+                f"the value is {names[0]} or {names[1]}, and a column has one type; declare one type, or {_VARIANT}",
+            )
+        case "Places":
+            raise _bad(path, f"the items of the array have a type for each place; use an object instead, or {_VARIANT}")
+    raise _bad(
+        path,
+        f"the schema {names[0]} contains itself, and a table has no recursive columns; {_VARIANT}, or use schema.raw: Binary",
+    )
+
+
+def _differ_in_case(path: str, one: str, other: str) -> InvalidSpecError:
+    return _bad(path, f"members {one} and {other} differ only in case, which query engines ignore")
 
 
 def _inside(kind: Type, parts: Iterable[_Found], path: str) -> _Found:
@@ -487,6 +621,8 @@ def _shown(kind: Type | None) -> str:
     match kind:
         case None:
             return "nothing"
+        case _Open():
+            return _OPEN[kind.cause]
         case Struct():
             return "an object"
         case MapOf():

@@ -310,8 +310,14 @@ class SchemaGate:
                 f"schema {_number(value)} of schema registry {gate.registry} has the type {found.kind}, and the topic has format: {format};"
                 " correct the serializer"
             )
-        message, nanoseconds = (wanted.message, wanted.nanoseconds) if wanted is not None else ("", False)
-        base = RecordSchema(format=kinds[found.kind], framing="Registry", message=message, nanoseconds=nanoseconds)
+        base = RecordSchema(
+            format=kinds[found.kind],
+            framing="Registry",
+            message=wanted.message if wanted is not None else "",
+            nanoseconds=wanted is not None and wanted.nanoseconds,
+            # Without a contract, the table is not known, and may have variants.
+            variants=wanted is None or wanted.variants,
+        )
         return base.of_writer(_number(value), found.schema)
 
     def _keep_schema(self, id: _Id, schema: RecordSchema) -> None:

@@ -1401,6 +1401,7 @@ class IcebergTopic(ApiModel):
                 message=schema.message if schema.message and schema.format == "Protobuf" else "",
                 incompatible=incompatible,
                 nanoseconds=schema.nanoseconds == "Keep",
+                variants=schema.format == "Json" and self.spec.table.format_version >= 3,
                 renames=renames,
                 evolution=evolution,
             )

@@ -109,6 +109,26 @@ def test_times_that_keep_nanoseconds_have_a_range_of_their_own(registry: bool) -
     assert "OutOfRange: $.at" in answer(keep=True).error_message
 
 
+@pytest.mark.parametrize("variants", [True, False, None])
+def test_a_member_without_one_type_is_a_variant_if_the_table_may_have_variants(variants: bool | None) -> None:
+    text = json.dumps(
+        {"properties": {"id": {"type": "integer"}, "more": {}, "all": {"items": {"type": ["integer", "string"]}}}}
+    )
+    configs = by_registry()
+    if variants is not None:
+        contract = packed(RecordSchema(format="Json", framing="Registry", variants=variants))
+        configs = by_registry(firn_schema_contract=contract)
+    good = framed(7, b'{"id": 1, "more": {"a": [1, null]}, "all": [1, "a"]}')
+    bad = framed(7, b'{"id": 1, "more": {"a": 1e999}}')
+    answer, other = run(answered(configs, with_schemas(JSON=text), values(good), values(good, bad)))
+    if variants is False:
+        assert "set spec.table.formatVersion: 3" in answer.error_message
+        return
+    assert not answer.error_code
+    assert refused(other) == [1]
+    assert "OutOfRange: $.more.a" in other.error_message
+
+
 def test_a_value_is_decoded_by_the_schema_of_its_id() -> None:
     other = {**AVRO, "fields": [{"name": "name", "type": "string"}]}
     registry = with_schemas(

@@ -134,6 +134,29 @@ async def test_a_json_schema_has_the_columns_of_its_members() -> None:
     assert live.message("SpecValid").startswith(problem)
 
 
+async def test_a_json_schema_without_one_type_has_a_variant_in_format_version_3() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, json.dumps({"properties": {"id": {"type": "integer"}, "more": {}}}), kind="JSON")
+    await create(live, schema={"format": "Json"})
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert "field more: the schema does not say what the value is" in live.message("SpecValid")
+    assert "set spec.table.formatVersion: 3" in live.message("SpecValid")
+    live.cluster.edit("flights", lambda m: m["spec"].update(table={"formatVersion": 3}))
+    await live.settle()
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    before = live.job()
+    assert before.record_schema.variants
+    fields = before.record_schema.fields
+    assert [(field.name, field.type) for field in fields] == [("id", "long"), ("more", "variant")]
+    # A type is an incompatible change.
+    later = {"id": {"type": "integer"}, "more": {"type": "string"}}
+    live.schemas.register(SUBJECT, json.dumps({"properties": later}), kind="JSON")
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
+    assert "field more cannot change from variant to string" in live.message("SpecValid")
+    assert live.job() == before
+
+
 async def test_a_new_schema_adds_columns_and_keeps_the_width_of_the_table() -> None:
     live = world()
     live.schemas.register(SUBJECT, text(("id", "long"), ("gone", "string")))

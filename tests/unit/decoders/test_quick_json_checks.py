@@ -35,6 +35,8 @@ USUAL = {
     "binary": ['""', '"QUJD"', '"QQ=="', '"QUI="'],
     "fixed[3]": ['"QUJD"'],
     "fixed[4]": ['"QUJDRA=="'],
+    "list<variant>": ["[]", '[1,true,"a"]'],
+    "map<string, variant>": ["{}", "{ }"],
     "variant": ["1", "true", '"a"', "8999999999999999999"],
     "list<int>": ["[]", "[1]", "[ 1 , null,2 ]"],
     "list<list<string>>": ["[]", '[["a"],[]]'],

@@ -71,6 +71,7 @@ NEW: dict[str, dict[str, Any]] = {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s", "default": "1"}],
             "unknown_column": "others",
             "nanoseconds": True,
+            "variants": True,
             "text": "{}",
             "framing": "Registry",
             "references": ["{}"],
@@ -317,7 +318,18 @@ REFUSED = frozenset(
 )
 """Fields without which a driver would land other records or values, or in another table or branch."""
 FORMATS = frozenset(
-    {"text", "references", "names", "framing", "message", "descriptors", "schema_id", "versions", "nanoseconds"}
+    {
+        "text",
+        "references",
+        "names",
+        "framing",
+        "message",
+        "descriptors",
+        "schema_id",
+        "versions",
+        "nanoseconds",
+        "variants",
+    }
 )
 """Fields of a `RecordSchema` that only other formats have, or schemas of a registry. The format or the subject is refused."""
 HARMLESS = {

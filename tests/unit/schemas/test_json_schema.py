@@ -1,5 +1,6 @@
 """JSON schemas become columns by rule, and schemas without columns are refused with the place of the problem."""
 
+import itertools
 import json
 from typing import Any
 
@@ -10,9 +11,9 @@ from firn.model.errors import InvalidSpecError
 from firn.schemas import json_schema
 
 
-def columns(schema: Any, **references: Any) -> list[tuple[str, str]]:
+def columns(schema: Any, *, variants: bool = False, **references: Any) -> list[tuple[str, str]]:
     named = {name.replace("_json", ".json"): json.dumps(content) for name, content in references.items()}
-    return [(column.name, column.type) for column in json_schema.columns(json.dumps(schema), named)]
+    return [(column.name, column.type) for column in json_schema.columns(json.dumps(schema), named, variants=variants)]
 
 
 def with_member(member: Any, **more: Any) -> Any:
@@ -69,6 +70,7 @@ NULL, TEXT, INTEGER = {"type": "null"}, {"type": "string"}, {"type": "integer"}
          "struct<x: double, y: double, z: string, w: long>"),
         ({**POINT, "then": {"properties": {"z": TEXT}}}, "struct<x: double, y: double>"),
         ({**POINT, "if": {}, "then": {"properties": {"x": {"minimum": 0}}}}, "struct<x: double, y: double>"),
+        ({**POINT, "if": {}, "then": {"properties": {"x": TEXT}}}, "struct<x: double, y: double>"),
         ({"type": "object", "if": {}, "then": {"properties": {"z": TEXT}}}, "struct<z: string>"),
         ({**POINT, "dependentSchemas": {"x": {"properties": {"z": TEXT}}}}, "struct<x: double, y: double, z: string>"),
         ({**POINT, "dependencies": {"x": ["y"], "y": {"properties": {"z": TEXT}}}}, "struct<x: double, y: double, z: string>"),
@@ -190,7 +192,7 @@ ANY = "field a: the schema does not say what the value is"
         ({"type": "array", "prefixItems": [TEXT]}, "field a: the items of the array have a type for each place"),
         ({"type": "strin"}, 'field a: type "strin" is not a type of JSON Schema'),
         ({"$ref": "#"}, "field a: the schema # contains itself, and a table has no recursive columns"),
-        ({"$ref": "#/$defs/Node"}, "field a.next[]: the schema #/$defs/Node contains itself"),
+        ({"$ref": "#/$defs/Node"}, "field a: the schema #/$defs/Node contains itself"),
         ({"$ref": "#/$defs/Absent"}, 'field a: the schema "#/$defs/Absent" does not exist; correct the reference'),
         ({"$ref": "other.json"}, "field a: the schema other.json is not known; declare it in $defs, or as a reference"),
         ({"$ref": 7}, 'field a: "$ref" is not a text'),
@@ -208,6 +210,89 @@ def test_a_schema_without_columns_is_refused(member: Any, problem: str) -> None:
         columns(with_member(member, **{"$defs": {"Node": node}}))
     assert str(error.value).startswith(problem)
     assert error.value.reason == Reason.BAD_SCHEMA
+
+
+NODE = {"properties": {"name": TEXT, "next": {"type": "array", "items": {"$ref": "#/$defs/Node"}}}}
+
+
+@pytest.mark.parametrize(
+    ("member", "column"),
+    [
+        ({}, "variant"),
+        (True, "variant"),
+        ({"type": "object"}, "variant"),
+        ({"type": "object", "additionalProperties": True}, "variant"),
+        ({"type": "object", "additionalProperties": {"type": ["string", "integer"]}}, "map<string, variant>"),
+        ({"type": "array"}, "variant"),
+        ({"type": "array", "items": {}}, "variant"),
+        ({"type": "array", "items": {"type": "object"}}, "list<variant>"),
+        ({"type": "array", "items": {"enum": ["a", 1]}}, "list<variant>"),
+        ({"type": "array", "prefixItems": [TEXT]}, "variant"),
+        ({"type": ["integer", "string"]}, "variant"),
+        ({"oneOf": [TEXT, POINT]}, "variant"),
+        ({"oneOf": [TEXT, {}]}, "variant"),
+        ({"enum": ["a", 1]}, "variant"),
+        ({"properties": {"x": {}, "y": INTEGER}}, "struct<x: variant, y: long>"),
+        ({"oneOf": [{"properties": {"v": TEXT}}, {"properties": {"v": INTEGER, "w": TEXT}}]}, "struct<v: variant, w: string>"),
+        ({**POINT, "anyOf": [{"properties": {"x": {}}}]}, "struct<x: double, y: double>"),
+        ({"allOf": [{"properties": {"x": {}}}, POINT]}, "struct<x: double, y: double>"),
+        ({"properties": {"x": {}}, "if": {}, "then": {"properties": {"x": TEXT}}}, "struct<x: variant>"),
+        ({"$ref": "#/$defs/Node"}, "variant"),
+        ({"allOf": [{"$ref": "#/$defs/Node"}, POINT]}, "variant"),
+        ({**POINT, "oneOf": [{"$ref": "#/$defs/Node"}, {"required": ["x"]}]}, "variant"),
+        ({"$ref": "#"}, "variant"),
+        ({"properties": {"tree": {"$ref": "#/$defs/Node"}}}, "struct<tree: variant>"),
+    ],
+)  # fmt: skip
+def test_values_without_one_type_become_variants_of_tables_that_have_them(member: Any, column: str) -> None:
+    schema = with_member(member, **{"$defs": {"Node": NODE}})
+    assert columns(schema, variants=True) == [("a", column), ("b", "string")]
+    if "variant" in column:
+        with pytest.raises(
+            InvalidSpecError, match="set spec.table.formatVersion: 3, which makes such a part of a value a variant"
+        ):
+            columns(schema)
+
+
+def test_a_record_may_have_a_schema_that_contains_itself() -> None:
+    found = columns({"$ref": "#/$defs/Node", "$defs": {"Node": NODE}}, variants=True)
+    assert found == [("name", "string"), ("next", "list<variant>")]
+
+
+def test_the_order_of_members_does_not_change_the_type_of_a_schema_that_contains_itself() -> None:
+    definitions = {
+        "A": {"properties": {"b": {"$ref": "#/$defs/B"}, "c": {"$ref": "#/$defs/C"}}},
+        "B": {"properties": {"a": {"$ref": "#/$defs/A"}}},
+        "C": {"properties": {"b": {"$ref": "#/$defs/B"}}},
+        "Outside": {"properties": {"a": {"$ref": "#/$defs/A"}, "n": INTEGER}},
+    }
+    for names in itertools.permutations(definitions):
+        members = {name.lower(): {"$ref": f"#/$defs/{name}"} for name in names}
+        found = columns({"properties": members, "$defs": definitions}, variants=True)
+        outside = ("outside", "struct<a: variant, n: long>")
+        assert sorted(found) == [("a", "variant"), ("b", "variant"), ("c", "variant"), outside]
+
+
+def test_many_schemas_that_contain_each_other_are_found_at_once() -> None:
+    count = 3000
+    definitions = {
+        f"d{n}": {"properties": {"m": {"$ref": f"#/$defs/d{(n + 1) % count}"}, "n": INTEGER}} for n in range(count)
+    }
+    schema = with_member({"$ref": "#/$defs/d0"}, **{"$defs": definitions})
+    assert columns(schema, variants=True) == [("a", "variant"), ("b", "string")]
+
+
+@pytest.mark.parametrize(
+    ("schema", "problem"),
+    [
+        ({"type": ["object", "string"], "properties": {"a": TEXT}}, "the schema declares values of several types"),
+        ({"$ref": "#"}, "the schema declares a value that contains itself"),
+        ({"prefixItems": [TEXT]}, "the schema declares an array"),
+    ],
+)
+def test_a_record_is_no_variant(schema: Any, problem: str) -> None:
+    with pytest.raises(InvalidSpecError, match=f"a record has to be an object with properties, and {problem}"):
+        columns(schema, variants=True)
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from firn.decoders.bad_records import BadRecordError
 from firn.decoders.json import RecordReader
 from firn.decoders.json_limits import MAX_DEPTH
 from firn.model.jobs import Column
+from firn.schemas import json_schema
 from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Places
@@ -37,6 +38,7 @@ FIELDS = (
     Column(name="fine", type="timestamp_ns", epoch="ns"), Column(name="finest", type="timestamptz_ns"),
     Column(name="finer", type="list<timestamptz_ns>", epoch="us"),
     Column(name="loose", type="variant"), Column(name="looser", type="list<variant>"),
+    Column(name="loosest", type="map<string, variant>"), Column(name="partly", type="struct<a: variant, b: list<struct<c: variant>>>"),
     Column(name="usual", type="int", default="7"), Column(name="named", type="string", default="some\"thing"),
     Column(name="priced", type="decimal(9, 2)", default="1.5"), Column(name="dated", type="date", default="2020-02-29"),
     Column(name="moments", type="struct<a: list<timestamp>, b: map<string, timestamptz>>", epoch="us"),
@@ -436,3 +438,26 @@ def test_a_record_without_a_field_has_its_default(record: bytes | None, row: Any
     assert check([b'{"a": 5, "b": "z", "c": 1}', record], fields) == 1 + (row is not None)
     values, _ = read(RecordReader.for_schema(fields, refuse_unknown=False), record)
     assert values == (list(row) if row is not None else None)
+
+
+def test_the_fast_decoder_reads_the_variants_of_a_json_schema() -> None:
+    members = {
+        "any": {},
+        "either": {"type": ["integer", "string"]},
+        "bag": {"type": "object"},
+        "pair": {"prefixItems": [{}]},
+    }
+    inner = {"type": "array", "items": {"properties": {"v": {"enum": ["a", 1]}}}}
+    choice = {"additionalProperties": {"anyOf": [{"type": "string"}, {"type": "boolean"}]}}
+    schema = {"properties": {**members, "tree": {"$ref": "#/$defs/N"}, "inner": inner, "choice": choice}}
+    schema["$defs"] = {"N": {"properties": {"next": {"$ref": "#/$defs/N"}}}}
+    found = json_schema.columns(json.dumps(schema), {}, variants=True)
+    kinds = [column.type for column in found]
+    assert kinds == [*["variant"] * 5, "list<struct<v: variant>>", "map<string, variant>"]
+    values = [
+        {"any": [1, {"a": None}], "either": 1, "bag": {"k": "v", "order-id": 2}, "pair": ["a", 1]},
+        {"any": "text", "either": "1", "bag": {}, "tree": {"next": {"next": {}}}, "inner": [{"v": "a"}, {"v": 1}, {}]},
+        {"any": None, "choice": {"a": "b", "c": True, "d": None}, "either": 2**70},
+        {},
+    ]
+    assert check([json.dumps(value).encode() for value in values], found) == len(values)

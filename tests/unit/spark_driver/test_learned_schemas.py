@@ -313,6 +313,29 @@ def test_json_schemas_add_columns(answers: Answers) -> None:
     assert isinstance(orders.reading.writers.schemas[3], Refusal)
 
 
+@pytest.mark.parametrize("incompatible", ["Hold", "DeadLetter", "NewColumn"])
+def test_a_type_after_a_variant_is_incompatible(answers: Answers, incompatible: Any) -> None:
+    for number, more in enumerate([{}, {"type": "string"}], 1):
+        schema = WriterSchema(text=json.dumps({"properties": {"id": {"type": "integer"}, "more": more}}))
+        answers.schemas[number] = Registered(number, "JSON", schema)
+    of_topic = wanted(format="Json", variants=True, incompatible=incompatible)
+    orders = Topic(job().model_copy(update={"record_schema": of_topic}))
+    orders.reading.writers.needed = {1}
+    learn(orders, registries())
+    found, left_out = adapted(orders, {"id": "long"})
+    assert (fields(found), left_out) == ({"id": "long", "more": "variant"}, {})
+    orders.reading.writers.needed = {2}
+    learn(orders, registries())
+    if incompatible == "Hold":
+        with pytest.raises(ConflictError, match="more"):
+            adapted(orders, fields(found))
+        return
+    later, left_out = adapted(orders, fields(found))
+    own_column = incompatible == "NewColumn"
+    assert fields(later) == fields(found) | ({"more_v2": "string"} if own_column else {})
+    assert list(left_out) == ([] if own_column else [2])
+
+
 def test_an_id_beyond_31_bits_is_refused_without_a_request(answers: Answers) -> None:
     found = registries().schema(wanted(), 2**31)
     assert isinstance(found, Refusal)

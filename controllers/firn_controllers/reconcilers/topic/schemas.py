@@ -74,7 +74,7 @@ class TopicSchemas:
         if in_force is not None and (in_force.subject is None or in_force.subject.place != schema.subject.place):
             in_force = None
         if in_force is not None:
-            of_spec = {name: getattr(schema, name) for name in ("subject", "incompatible", "evolution")}
+            of_spec = {name: getattr(schema, name) for name in ("subject", "incompatible", "evolution", "variants")}
             in_force = in_force.model_copy(update=of_spec)
         try:
             latest = await self._context.ports.schemas.latest(schema.subject.registry, schema.subject.name)
