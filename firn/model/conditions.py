@@ -34,8 +34,8 @@ ended well. TopicSets: each matched topic has its IcebergTopic."""
     """Main of the table has the rows that landed on the branch of `spec.quality.publish`, at the latest one interval later. Present only \
 with this field. This condition does not affect Ready."""
     SCHEMA_COMPATIBLE = "SchemaCompatible"
-    """The table has the columns of the schema. Present only with `spec.schema.evolution` or `spec.schema.renames`, or after another \
-client has dropped columns."""
+    """The table has the columns of the schema. Present only with `spec.schema.registry`, `spec.schema.evolution` or \
+`spec.schema.renames`, or after another client has dropped columns."""
     POLICIES_RESOLVED = "PoliciesResolved"
     """The operator knows which policies govern the topic. This condition does not affect Ready."""
     MAINTENANCE_HEALTHY = "MaintenanceHealthy"

@@ -381,11 +381,12 @@ def _routes_ready(observed: ObservedTopic, findings: TopicFindings) -> Verdict:
 
 
 def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict[ConditionType, Verdict]:
-    """Return the condition about changes of the schema, if the spec has a policy for them or names renames, or if another
-    client has dropped columns."""
+    """Return the condition about changes of the schema, if the spec has a registry, a policy for them or renames, or if
+    another client has dropped columns."""
     schema, target = observed.resource.spec.record_schema, observed.target
     dropped = findings.table.dropped if isinstance(findings.table, TableState) else ()
-    if schema is None or not (schema.evolution or schema.renames or dropped) or not isinstance(target, TableTarget):
+    concerned = schema is not None and (schema.registry or schema.evolution or schema.renames or dropped)
+    if not concerned or not isinstance(target, TableTarget):
         return {}
     kind, proposal, failure = ConditionType.SCHEMA_COMPATIBLE, _proposal(observed, findings), findings.failure
     progress = observed.progress if observed.group.heard else None
@@ -395,6 +396,8 @@ def _schema_compatible(observed: ObservedTopic, findings: TopicFindings) -> dict
         return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(failure.message))}
     if progress is not None and progress.table_reason == Reason.INCOMPATIBLE_SCHEMA:
         return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(progress.table_message))}
+    if progress is not None and (progress.state, progress.reason) == ("BackingOff", Reason.INCOMPATIBLE_SCHEMA):
+        return {kind: Verdict("False", Reason.INCOMPATIBLE_SCHEMA, steady(progress.message))}
     if not isinstance(findings.table, TableState):
         return {kind: as_before(observed, kind) or _pending("waiting for the table")}
     if (droppable := _droppable(findings)) is not None:

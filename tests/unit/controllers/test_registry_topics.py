@@ -247,6 +247,40 @@ async def test_a_schema_that_is_too_large_leaves_the_earlier_one_in_force() -> N
     assert live.job() == before
 
 
+async def test_each_topic_with_a_registry_has_a_condition_about_its_schema() -> None:
+    live = world()
+    await create(live)
+    assert live.conditions()["SchemaCompatible"] == ("Unknown", "Pending")
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await live.settle()
+    assert live.conditions()["SchemaCompatible"] == ("True", "Compatible")
+    live.schemas.register(SUBJECT, text(("id", "string")))
+    await resynced(live)
+    assert live.conditions()["SchemaCompatible"] == ("False", "IncompatibleSchema")
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await resynced(live)
+    assert live.conditions()["SchemaCompatible"] == ("True", "Compatible")
+
+
+async def test_a_record_with_an_incompatible_schema_that_holds_the_topic_is_in_the_condition() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, text(("id", "long")))
+    await create(live)
+    problem = (
+        "field id cannot change from long to string; all records of the topic wait. Set spec.schema.evolution.incompatible: DeadLetter, or"
+        " create this IcebergTopic again with another topicName and table.name"
+    )
+    live.driver.report_fields["uid-demo-flights"] = {
+        "state": "BackingOff", "reason": "IncompatibleSchema", "message": problem,
+    }  # fmt: skip
+    await live.settle()
+    assert live.conditions()["SchemaCompatible"] == ("False", "IncompatibleSchema")
+    assert live.message("SchemaCompatible") == problem
+    del live.driver.report_fields["uid-demo-flights"]
+    await live.settle()
+    assert live.conditions()["SchemaCompatible"] == ("True", "Compatible")
+
+
 async def test_a_field_with_another_type_keeps_its_column_if_the_table_gets_another_one() -> None:
     live = world()
     live.schemas.register(SUBJECT, text(("id", "long")))
