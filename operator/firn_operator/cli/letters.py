@@ -3,6 +3,7 @@
 Both read the catalog, so they run in the operator's pod, as ``firn sql`` does.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,6 +14,7 @@ from firn.model.errors import InvalidSpecError
 from firn_operator.cli import query
 from firn_operator.cli.lake import Lake
 
+_MASK = "***"
 _COUNTS = """
 SELECT error_code AS code, count(*) AS letters, min(ingested_at) AS first, max(ingested_at) AS last,
   min(generation) AS "first generation", max(generation) AS "last generation"
@@ -42,7 +44,49 @@ def letters(lake: Lake, topic: Mapping[str, Any], codes: Sequence[str], limit: i
         return pa.table({"code": pa.array([], pa.string())})
     texts = ", ".join("'{}'".format(code.replace("'", "''")) for code in codes)
     where = f"WHERE error_code IN ({texts})" if codes else ""
-    return query.run(lake, _LETTERS.format(table=table, where=where, limit=limit, values=_VALUES if values else ""))
+    found = query.run(lake, _LETTERS.format(table=table, where=where, limit=limit, values=_VALUES if values else ""))
+    sources = _protected(topic)
+    if not values or not sources:
+        return found
+    rows = [_masked(row, sources) for row in found.to_pylist()]
+    return pa.Table.from_pylist(rows, found.schema)
+
+
+def _protected(topic: Mapping[str, Any]) -> list[str]:
+    """Return the sources of the columns that the spec masks or hashes."""
+    columns = ((topic.get("spec") or {}).get("schema") or {}).get("columns") or []
+    return [column["from"] for column in columns if column.get("with") and column.get("from")]
+
+
+def _masked(row: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
+    """Return a letter without what the sources have. Details of errors may quote it."""
+    masked = {**row, "detail": row["detail"] and _MASK, "value": _masked_value(row["value"], sources)}
+    if "key" in sources:
+        masked["key"] = row["key"] and _MASK.encode()
+    masked["headers"] = row["headers"] and [
+        {**header, "value": _MASK.encode()} if f"header:{header['key']}" in sources else header
+        for header in row["headers"]
+    ]
+    return masked
+
+
+def _masked_value(value: bytes | None, sources: Sequence[str]) -> bytes | None:
+    """Replace the fields of a JSON object; the whole value if it is none, or lacks one of the fields."""
+    paths = [source.split(".")[1:] for source in sources if source.startswith("$.")]
+    if value is None or not (paths or "value" in sources):
+        return value
+    try:
+        document = json.loads(value)
+        for *parents, last in paths:
+            inner = document
+            for name in parents:
+                inner = inner[name]
+            if last not in inner:
+                return _MASK.encode()
+            inner[last] = _MASK
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return _MASK.encode()
+    return _MASK.encode() if "value" in sources else json.dumps(document, ensure_ascii=False).encode()
 
 
 def _table(lake: Lake, topic: Mapping[str, Any]) -> str | None:

@@ -77,3 +77,27 @@ def test_a_topic_without_dead_letters_has_an_empty_list(lake: Lake) -> None:
 def test_a_topic_without_a_table_is_named(lake: Lake) -> None:
     with pytest.raises(InvalidSpecError, match="IcebergTopic shop/orders has no table yet"):
         letters.counts(lake, topic(""))
+
+
+@pytest.mark.parametrize(
+    ("value", "sources", "expected"),
+    [
+        (b'{"id": 1, "card": "4711"}', ["$.card"], b'{"id": 1, "card": "***"}'),
+        (b'{"a": {"b": "4711"}, "card": "4711"}', ["$.a.b", "$.card"], b'{"a": {"b": "***"}, "card": "***"}'),
+        (b'{"CARD": "4711"}', ["$.card"], b"***"),
+        (b'{"a": ["4711"]}', ["$.a.b"], b"***"),
+        (b'["card", "4711"]', ["$.card"], b"***"),
+        (b"\x00\x00\x00\x00\x074711", ["$.card"], b"***"),
+        (b"4711", ["value"], b"***"),
+        (b"4711", ["key"], b"4711"),
+    ],
+)
+def test_fields_that_the_spec_masks_are_masked(lake: Lake, value: bytes, sources: list[str], expected: bytes) -> None:
+    table = lake.catalog("lake").load_table(("demo", "orders__dlq"))
+    row = letter(7, "Masked", 3) | {"value": value, "key": b"k"}
+    table.append(pa.Table.from_pylist([row], DEAD_LETTER_SCHEMA))
+    columns = [{"name": f"c{number}", "from": each, "with": "Mask"} for number, each in enumerate(sources)]
+    masking = topic() | {"spec": {"schema": {"columns": columns}}}
+    (shown,) = letters.letters(lake, masking, ("Masked",), 1, values=True).to_pylist()
+    assert (shown["value"], shown["detail"]) == (expected, "***")
+    assert shown["key"] == (b"***" if "key" in sources else b"k")
