@@ -101,7 +101,7 @@ def _run(directory: str, folder: Path, options: list[str], file: str) -> bytes |
     if _DAMAGED.encode() in found:
         return _bad(
             "the text, or a text that it imports, is neither a .proto text nor the base64 of a serialized FileDescriptorProto;"
-            " register one of both"
+            " register one of these forms"
         )
     error = _first_error(found, folder)
     if error is None:

@@ -83,9 +83,9 @@ class UnusableSchemaError(InvalidSpecError):
 
 
 class MissingReferenceError(UnusableSchemaError):
-    """The registry has a schema, but not one that it refers to: it was deleted for ever, or a replica gets it later.
+    """The registry has a schema, but lacks one to which it refers. A client deleted that one permanently, or a replica gets it later.
 
-    A registry accepts no schema before those that it refers to. So callers ask again some seconds later, and then count the
+    A registry accepts no schema before those that it refers to. So callers ask again some seconds later, and then treat the
     schema as unusable.
     """
 

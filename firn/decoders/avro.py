@@ -7,7 +7,7 @@ This is the reference. `firn_spark.worker.formats.avro.rows` is faster, and may 
 - An int has 32 bits. Times of day are shorter than a day, and dates have years from 1 to 9999. Milliseconds become
   microseconds, and a time beyond 64 bits is out of range.
 - A decimal has one byte at least and no more digits than its type. A UUID has the form 8-4-4-4-12.
-- A field that no column reads is passed over. Its bytes need not be valid in all details.
+- The decoder passes over a field that no column reads. Its bytes need not be valid in all details.
 - A map has no key twice. The items of an array or map take memory in proportion to their bytes (`limits.most_items`).
 """
 
@@ -24,7 +24,7 @@ from firn.schemas import avro
 from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 
 MOST_EMPTY = 100_000
-"""Most values without bytes after each other. A record that always contains itself never ends."""
+"""Most values without bytes in a row. Without this limit, a record that always contains itself would never end."""
 _CONTEXT = Context(prec=60)
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)

@@ -184,7 +184,7 @@ class RecordSchema(Contract):
     nanoseconds: bool = Field(default=False, exclude_if=lambda keeps: not keeps)
     """True if columns keep the nanoseconds of times. Otherwise, such times are long in Avro, and have microseconds in Protobuf."""
     variants: bool = Field(default=False, exclude_if=lambda has: not has)
-    """True if values of a JSON schema without one type become variants. Otherwise, there are no columns for the schema."""
+    """True if values without a single type in a JSON schema become variants. Otherwise, `columns` refuses the schema."""
     text: str = Field(default="", exclude_if=lambda text: not text)
     references: tuple[str, ...] = Field(default=(), exclude_if=lambda references: not references)
     """Schemas whose types ``text`` uses."""

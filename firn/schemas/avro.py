@@ -2,8 +2,8 @@
 
 Source: Avro specification 1.12, "Schema Declaration", "Names", "Logical Types". `parse` refuses a schema that the
 specification allows only if it has no columns: recursive types, arrays whose elements take no bytes, types that are too
-large or too deep, and fields whose names differ only in case. In a field that no column reads, it allows all these except
-types that are too large, and arrays whose elements take no bytes. It ignores logical types that it does not know, as the
+large or too deep, and fields whose names differ only in case. In a field that no column reads, it refuses only types that
+are too large, and arrays whose elements take no bytes. It ignores logical types that it does not know, as the
 specification demands, and also those with invalid attributes.
 """
 
@@ -136,7 +136,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """A record inside itself. Only fields that no column reads have it. ``found`` gets the record after its fields are parsed."""
+    """A use of a record inside itself. Only fields that no column reads can have it. ``found`` gets the record after its fields are parsed."""
 
     name: str
     found: list[Record] = field(default_factory=list, compare=False, repr=False)
@@ -160,7 +160,7 @@ def parse(
 ) -> Record:
     """Parse the schema of record values or keys. Raises InvalidSpecError (BadSchema) with cause and place.
 
-    A value that `_is_single` is a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
+    A schema of one value (`_is_single`) becomes a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
     types the schema uses. ``nanoseconds``: times in nanoseconds are no longs. ``read`` are the names of the fields that have
     columns, if not all have them.
     """
@@ -172,8 +172,8 @@ def parse(
         parsed = Record("", (Field(WHOLE, parsed),))
     if not isinstance(parsed, Record):
         raise _bad_schema(
-            "the schema has to be a record or one value (a text, number, enum or fixed, or a union of it and null), because its parts become"
-            " columns; use raw, or key.columns: Binary, for bytes"
+            "the schema has to be a record or one value (a text, number, enum or fixed, or a union of null and one of these), because its parts"
+            " become columns; use raw, or key.columns: Binary, for bytes"
         )
     if read is not None:
         parser.judge(parsed, read)
@@ -185,7 +185,7 @@ def parse(
 def _is_single(node: Node) -> bool:
     """Return whether a schema is one value that becomes a column, such as a text.
 
-    Bytes are not: if they are the whole schema, serializers of Confluent write them without their length.
+    Bytes do not count: if they are the whole schema, serializers of Confluent write them without their length.
     """
     match node:
         case Scalar(kind):

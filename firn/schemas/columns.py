@@ -18,7 +18,7 @@ SMALL_TEXT = 8192
 def columns_of(schema: RecordSchema, place: str, *, keep: bool = True) -> tuple[Column, ...]:
     """Return the columns of a schema's text, and ``keep`` those of small Avro schemas in memory.
 
-    With a projection that drops other fields, only the fields that it reads are judged and have columns.
+    With a projection that drops other fields, only the fields that it reads have columns, and only they have to be valid.
     Raises InvalidSpecError (BadSchema) that names ``place``, cause and field.
     """
     try:

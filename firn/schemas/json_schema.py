@@ -39,7 +39,7 @@ _NUMBERS = {Primitive("long"), Primitive("double")}
 _ANY = (
     "the schema does not say what the value is; declare a type, the properties of an object, and the items of an array"
 )
-_VARIANT = "set spec.table.formatVersion: 3, which makes such a part of a value a variant"
+_VARIANT = "set spec.table.formatVersion: 3, which makes such a part of a value (not of a key) a variant"
 _Place = tuple[str, str]
 """A document and a place in it."""
 _Cause = Literal["Any", "Ignored", "Types", "Places", "Recursive"]
@@ -52,6 +52,7 @@ _OPEN: Mapping[_Cause, str] = {
     "Places": "an array",
     "Recursive": "a value that contains itself",
 }
+"""The words of messages for values that only a variant can hold, by cause."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,8 @@ class _Open(Primitive):
 
 
 _Way = Literal["All", "Any", "Detail"]
-"""How schemas combine. All: a value fits both. Any: it fits one of them. Detail: it fits the first one, and may fit the second one."""
+"""How two schemas combine. All: a value fits both. Any: a value fits one of them. Detail: a value fits the first one, and may fit the
+second one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +236,7 @@ class _Parser:
         return None
 
     def find_recursive(self) -> None:
-        """Find the places whose schemas contain themselves, before the types: a type must not depend on the order of members."""
+        """Find the places whose schemas contain themselves. This comes before the types, which must not depend on the order of members."""
         found: dict[_Place, set[_Place]] = {}
         waiting: list[_Place] = [("", "")]
         while waiting:
@@ -400,7 +402,7 @@ def _type_of(value: Any) -> str:
 
 
 def _choices(schema: Mapping[str, Any], path: str) -> list[list[Any]]:
-    """Return the groups of schemas of which a value fits one. True stands for none of the others."""
+    """Return groups of schemas. A value fits one schema of each group. True stands for a value that fits no other schema of the group."""
     choices = [_listed(schema, key, path) for key in ("oneOf", "anyOf")]
     if "if" in schema:
         choices.append([schema.get("then", True), schema.get("else", True)])
@@ -462,16 +464,16 @@ def _on_cycles(edges: Mapping[_Place, set[_Place]]) -> set[_Place]:
 
 
 def _has_members(found: _Found, schema: Mapping[str, Any], path: str) -> bool:
-    """Return whether some branches of a schema declare all members of its values, although other branches say nothing.
+    """Return whether the members of some branches are the type of a schema, although its other branches declare nothing.
 
-    Such a branch allows any value. A value that is an object in any case, as the record is, only gets no members from it.
+    A branch that declares nothing allows any value. But it adds no members if the values are objects in any case, as the record is.
     """
     names = _types(schema) or []
     return isinstance(found.type, Struct) and (not path or ("object" in names and set(names) <= {"object", "null"}))
 
 
 def _merged(found: list[_Found], way: _Way, path: str) -> _Found:
-    """Return a type for the values of all types. Objects get the members of all of them."""
+    """Return one type that holds the values of all types. Objects get the members of all of them."""
     kinds = [each for each in found if each.type is not None]
     if not kinds:
         return _NOTHING

@@ -157,7 +157,10 @@ def _type(column: ProjectedColumn, schema: RecordSchema) -> Type:
         _check_constant(column, wanted)
         return wanted
     if column.epoch is not None and not _has_epoch(word(kind), word(wanted or kind)):
-        raise _bad(column, "epoch is for integers that become timestamp or timestamptz, or the reverse; remove epoch")
+        raise _bad(
+            column,
+            "epoch is for integers that become timestamp or timestamptz, and for these times if they become long; remove epoch",
+        )
     if column.function is not None:
         return _result(column, kind, wanted)
     if wanted is None and is_bytes(column):
@@ -172,7 +175,7 @@ def _type(column: ProjectedColumn, schema: RecordSchema) -> Type:
 
 
 def _has_epoch(before: str, after: str) -> bool:
-    """Return whether a conversion counts a time from 1970."""
+    """Return whether a conversion needs the unit in which an integer counts from 1970."""
     return (before in ("int", "long") and after in _TIMES) or (before in _TIMES and after == "long")
 
 

@@ -59,9 +59,9 @@ def other_columns(schema: RecordSchema) -> tuple[Column, ...]:
 
 
 def read_fields(schema: RecordSchema) -> frozenset[str] | None:
-    """Return the names, earlier and later ones, of the fields that the table needs. None: each field is a column, or none is read.
+    """Return the earlier and later names of the fields that columns read. None if each field is a column, or if no column reads a field.
 
-    No other field is judged, and decoders pass over its values.
+    Other fields need not be able to become columns, and decoders pass over their values.
     """
     if schema.projection is None or schema.projection.keeps_others:
         return None

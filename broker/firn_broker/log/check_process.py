@@ -27,7 +27,7 @@ def answer(data: bytes) -> bytes:
 
 def serve(answer: Callable[[bytes], bytes], niceness: int = NICENESS) -> None:
     """Answer frames until standard input ends. ``niceness`` lowers the priority."""
-    # The broker ends this process. A terminal or systemd sends these signals to all processes, and the broker still answers then.
+    # The broker ends this process. A terminal or systemd sends these signals to all processes while the broker still answers requests.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.nice(niceness)

@@ -41,10 +41,10 @@ LOOKUPS = 4
 HOLD_SECONDS = 2.0
 """Most seconds for which a produce request waits for the registry. Later requests of its connection wait, too."""
 LATE_SECONDS = 0.5
-"""Seconds between two answers after which a subject does not have an id, or a schema lacks a reference. A registry may learn of
-them with a delay."""
+"""Seconds between two answers that a subject lacks an id, or that a schema lacks a reference. The broker believes only the second
+one, because a registry may learn of them with a delay."""
 AGAIN_SECONDS, RETRY_SECONDS = 10.0, 1.0
-"""Seconds for which the broker keeps that a subject does not have an id or a reference, and that a registry does not answer."""
+"""Seconds for which the broker remembers that an id or a reference is missing, and that a registry does not answer."""
 MOST_LOOKUPS = 16
 """Most ids that a batch asks the registry for. The client sends a batch with more of them again."""
 MOST_PENDING, MOST_ABSENT = 1_000, 10_000
@@ -78,7 +78,7 @@ class SchemaGate:
         self._schemas: OrderedDict[_Id, ValueSchema | None] = OrderedDict()
         """Schemas of known ids by which values are decoded. None for one that is too large."""
         self._absent: dict[_Id, tuple[float, str]] = {}
-        """Ids that subjects do not have, or that lack a reference: until when that is certain, and the reason."""
+        """Ids that subjects lack, or whose schemas lack a reference: the time of the loop until which that counts, and the reason."""
         self._unusable: dict[_Id, str] = {}
         """Ids whose values cannot be decoded, and why."""
         self._failures: dict[_Id | str, tuple[float, str]] = {}
@@ -281,7 +281,7 @@ class SchemaGate:
         return gate.subject in subjects
 
     async def _complete_schema_of(self, id: _Id, address: str) -> RecordSchema:
-        """Return `_schema_of`. Ask again if a reference is missing, because a registry may have it late."""
+        """Return the answer of `_schema_of`. Ask again if a reference is missing, because a registry may get it late."""
         try:
             return await self._schema_of(id, address)
         except MissingReferenceError:
@@ -315,7 +315,7 @@ class SchemaGate:
             framing="Registry",
             message=wanted.message if wanted is not None else "",
             nanoseconds=wanted is not None and wanted.nanoseconds,
-            # Without a contract, the table is not known, and may have variants.
+            # Without a contract, the broker does not know the table, which may have variants.
             variants=wanted is None or wanted.variants,
         )
         return base.of_writer(_number(value), found.schema)
@@ -336,7 +336,7 @@ class SchemaGate:
 
 
 def _without_schema(topic: str, why: str) -> str:
-    """Return why no value of a topic without a registry passes. A client may report it for each record alone."""
+    """Return why the gate rejects all values of a topic without a registry. A client may show this text for a single record."""
     return (
         f"the schema of topic {topic} cannot be used: {why}; ask the owner of its IcebergTopic to check the condition SpecValid and to correct"
         " spec.schema, from which the operator writes the schema"

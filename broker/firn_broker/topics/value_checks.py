@@ -326,7 +326,7 @@ class ValueChecks:
     def _ended(self) -> "_ProcessEndedError":
         return _ProcessEndedError(
             ErrorCode.kafka_storage_error,
-            "the broker stopped before it had checked the values of the batch: send the batch again"
+            "the broker stopped before it had checked the values of the batch; send the batch again"
             if self._stopped
             else "the process that decodes values ended: the next batch starts it again",
         )

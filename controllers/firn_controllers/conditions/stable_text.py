@@ -6,8 +6,8 @@ _CHANGING = re.compile(
     r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"  # uuid
     r"|\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(?:[.,]\d+)?(?:Z|[+-]\d{2}:?\d{2})?"  # time
     r"|0x[0-9a-f]+|@[0-9a-f]{6,}"  # address of an object
-    r"|(?<=stage )\d+(?:\.\d+)?|(?<=TID )\d+|(?<=task )\d+(?:\.\d+)?|(?<=executor )\d+"  # of a Spark job
-    r"|(?<=request id: )[^\s,;)]+"  # of an object store
+    r"|(?<=stage )\d+(?:\.\d+)?|(?<=TID )\d+|(?<=task )\d+(?:\.\d+)?|(?<=executor )\d+"  # numbers of a Spark job
+    r"|(?<=request id: )[^\s,;)]+"  # id of an object store
     r"|(?<=[Aa]ttempt )\d+|(?<=after )\d+(?:\.\d+)? ?m?s\b",
     re.IGNORECASE,
 )
@@ -15,8 +15,9 @@ LONGEST = 1024
 
 
 def steady(text: str) -> str:
-    """Return ``text`` on one line, cut to `LONGEST`, without ids, times and the numbers of attempts and tasks, which would
-    change status each time.
+    """Return ``text`` on one line, cut to `LONGEST`, without ids, times and the numbers of attempts and tasks.
+
+    They would change the status with each attempt.
     """
     line = " ".join(_CHANGING.sub("…", text).split())
     return line if len(line) <= LONGEST else line[: LONGEST - 1] + "…"

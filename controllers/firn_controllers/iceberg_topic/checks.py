@@ -149,7 +149,7 @@ def gate_served(observed: ObservedTopic) -> Failure | None:
 
 
 def _gate_reads(schema: RecordSchema) -> Failure | None:
-    """Check that brokers can decode all fields of a text. They do not know which fields the columns read."""
+    """Check that brokers can decode all fields of a schema in the spec. Brokers do not know which fields the columns read."""
     if not schema.text or rows.read_fields(schema) is None:
         return None
     try:
@@ -157,7 +157,7 @@ def _gate_reads(schema: RecordSchema) -> Failure | None:
     except InvalidSpecError as error:
         return Failure(
             Reason.BAD_SCHEMA,
-            f"spec.schema.gate: brokers decode all fields, also those that no column reads; remove gate: Decode, because of {error}",
+            f"spec.schema.gate: brokers decode all fields, also those that no column reads; remove gate: Decode, or correct the schema: {error}",
         )
     return None
 
@@ -393,7 +393,7 @@ def changes_of_layout(before: TableTarget, after: TableTarget) -> tuple[changes.
 
 def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]:
     try:
-        # Fields that no column read before were not judged.
+        # The operator has not judged fields that no column read before.
         earlier = protobuf.message_of(before.model_copy(update={"projection": after.projection}))
     except InvalidSpecError:
         return []  # The contract is damaged, and the new one replaces it.

@@ -1,4 +1,4 @@
-"""The lag of a topic in its status. The status is not written for each change of the lag, which metrics have."""
+"""The lag of a topic in its status. The operator does not write the status for each change of the lag. Metrics have live figures."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -12,7 +12,7 @@ Magnitude = tuple[int, int]
 
 
 def magnitude(progress: TopicProgress) -> Magnitude | None:
-    """Return the powers of two above the waiting records and above their seconds; None if the driver does not know the lag."""
+    """Return the numbers of bits of the waiting records and of their seconds; None if the driver does not know the lag."""
     if progress.lag_records is None:
         return None
     return _magnitude(progress.lag_records, _seconds(progress))
@@ -21,7 +21,7 @@ def magnitude(progress: TopicProgress) -> Magnitude | None:
 def section(progress: TopicProgress | None, previous: Mapping[str, Any], now: datetime, *, written: bool) -> Manifest:
     """Return ``status.ingestion.lag``; empty if no driver has measured the lag.
 
-    The section before stays while both figures are below the same powers of two. So a topic without traffic causes no
+    The ``previous`` section stays while both figures are below the same powers of two. So a topic without traffic causes no
     write, and the lag of a halted topic causes a write each time that it doubles. ``written``: another figure of
     ingestion has changed, so the status is written anyway.
     """

@@ -14,7 +14,7 @@ from firn_controllers.ports import Manifest
 
 MOST_VALUES = 1024
 _COUNTS = ("waitingRows", "waitingSince", "heldSnapshot")
-"""If a check failed, the message has the snapshot, too, and is written at once."""
+"""Fields whose change alone causes no write. If a check failed, the message has the snapshot, too, and its change causes a write."""
 
 
 def digest(progress: PublishProgress | None) -> tuple[object, ...]:
@@ -83,7 +83,7 @@ def _held(observed: ObservedTopic, report: PublishProgress, failed: list[CheckRe
     namespace, name = observed.entry.name
     command = f"kubectl -n {namespace} annotate --overwrite itopic {name} {names.PUBLISH}"
     if report.message:
-        # Rows go on landing, so the number of the snapshot would change this message with each attempt.
+        # Rows continue to land, so the number of the snapshot would change this message with each attempt.
         return (
             f"main stays, and rows land on branch {report.branch}, because the checks have no result: {steady(report.message)}; or publish the"
             f" rows without checks: {command}=SNAPSHOT, where SNAPSHOT is status.publish.heldSnapshot"

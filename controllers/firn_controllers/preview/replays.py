@@ -10,7 +10,7 @@ from firn_controllers.preview.effects import Effect, created, refused
 def preview(
     before: ReplayEntry | None, after: ReplayEntry, topic: TopicEntry | None, *, configured: bool
 ) -> tuple[Effect, ...]:
-    """Return the effects of applying a replay. ``topic`` None: the person sees no topic of this name.
+    """Return the effects of applying a replay. ``topic`` None: the cluster has no such topic, or the user may not read it.
 
     ``configured``: the configuration is known. Without it, a name of ``maintenance.sizes`` may be valid.
     """
@@ -22,7 +22,7 @@ def preview(
     if before is None:
         return (created("spec", _created(after, spec, topic)),)
     if before.resource is not None and before.resource.spec != spec:
-        # Without the right to a dry run, the API server does not say this.
+        # Without the right to a dry run, the user gets no answer of the API server about this rule.
         (rule,) = DeadLetterReplaySpec.rules
         return (refused("spec", rule.message, "Invalid"),)
     return ()
@@ -36,5 +36,5 @@ def _created(replay: ReplayEntry, spec: DeadLetterReplaySpec, topic: TopicEntry 
     return (
         text
         if topic is not None
-        else f"{text}; it waits while IcebergTopic {place}, which this plan does not see, does not exist"
+        else f"{text}; this plan does not see IcebergTopic {place}, and the replay waits until it exists"
     )

@@ -24,7 +24,7 @@ _IMMUTABLE = re.compile(
 )
 """Fields of a template that an IcebergTopic cannot change later."""
 _EXAMPLES = 20
-"""Most known topics that the template is tried with."""
+"""Most known topics with which the plan tries the template."""
 
 
 def preview(
@@ -37,7 +37,9 @@ def preview(
         return (refused("spec", str(error), str(error.reason)),)
     refusal = _refusal(ready, topics)
     if refusal is not None:
-        text = f"spec.template gives no valid IcebergTopic, as for Kafka topic {refusal.topic}: {refusal.message}"
+        text = (
+            f"spec.template gives no valid IcebergTopic, for example for Kafka topic {refusal.topic}: {refusal.message}"
+        )
         return (refused("spec.template", text, refusal.why),)
     if before is None:
         name = after.metadata.name
@@ -50,8 +52,8 @@ def preview(
 def _refusal(ready: ReadySet, topics: Collection[str]) -> Refusal | None:
     """Return why the template gives no valid IcebergTopic, or None.
 
-    Without a known topic that matches, each group has the value x. The values may be wrong, so only a refusal that another
-    value does not change counts.
+    Without a known topic that matches, the plan invents two values for the groups. An invented value may be wrong, so a refusal
+    counts only if both values have the same cause.
     """
     matched = ((topic, values) for topic in sorted(topics) if (values := ready.values(topic)) is not None)
     examples = [ready.render_one(topic, values) for topic, values in islice(matched, _EXAMPLES)]

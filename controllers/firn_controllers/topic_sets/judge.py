@@ -23,7 +23,7 @@ class Judge:
     def __init__(self, config: Config, *, configured: bool) -> None:
         """``configured``: check what the configuration allows, too."""
         self._config = config
-        # The number of partitions that a namespace has left is a fact of the moment.
+        # The number of partitions that a namespace may still use changes all the time.
         self._without: frozenset[Check] = frozenset({tenancy.partitions_allowed})
         if not configured:
             self._without |= checks.OF_CONFIGURATION
@@ -50,7 +50,7 @@ class Judge:
         resource = rendered.resource
         schema: RecordSchema | FirnError = schema_of(resource)
         if isinstance(schema, RecordSchema) and schema.has_found_columns:
-            schema = NotReadyError("only the operator asks schema registries, and compiles Protobuf")
+            schema = NotReadyError("checks of a template ask no schema registry, and compile no Protobuf")
         observed = ObservedTopic(
             config=self._config,
             entry=topic_entry(rendered.manifest, self._config),

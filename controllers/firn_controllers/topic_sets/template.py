@@ -82,7 +82,7 @@ class TopicTemplate:
     """The template of a TopicSet."""
 
     def __init__(self, topic_set: TopicSet, groups: frozenset[str], default_catalog: str) -> None:
-        """Raises InvalidSpecError for a placeholder that ``groups`` does not have, and for a field that the operator sets."""
+        """Raises InvalidSpecError for a placeholder without a group, for a group with the name topic, and for a field that the operator sets."""
         template = topic_set.spec.template
         if TOPIC in groups:
             raise InvalidSpecError(

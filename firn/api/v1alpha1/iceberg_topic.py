@@ -178,8 +178,8 @@ class ColumnSpec(ApiModel):
     )
     epoch: Epoch | None = Field(
         default=None,
-        description="Unit of integers that become timestamp or timestamptz, or the reverse, and count from 1970 in UTC: s, ms, us or ns."
-        " Default: ms.",
+        description="Unit of integers that become timestamp or timestamptz, and of these times if they become long. The integers count from"
+        " 1970 in UTC: s, ms, us or ns. Default: ms.",
     )
     required: bool = Field(
         default=False,
@@ -1386,7 +1386,7 @@ class IcebergTopic(ApiModel):
     def _decoded_schema(self, projection: Projection | None = None) -> RecordSchema:
         """Return the conversion of values to decoded columns. Raises InvalidSpecError (BadSchema) that names the field.
 
-        A schema in ``text`` is judged only as far as ``projection`` reads it.
+        With a ``projection``, only the fields that it reads have to be able to become columns.
         With a registry, and in Protobuf, the schema has no columns yet: `with_columns` adds them.
         """
         schema = self.spec.record_schema
@@ -1537,7 +1537,7 @@ def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
     found = columns.columns_of(schema, place)
     read, renames = rows.read_fields(schema), (*schema.renames, *columns.aliases(schema))
     if read is not None and projections.lacks(schema.model_copy(update={"fields": found, "renames": renames})):
-        # The message about the column that reads a missing field names similar fields.
+        # The message about a column that reads a missing field names similar fields of the whole schema.
         found = _all_columns(schema, place) or found
     if schema.subject is None:
         checked = [each for each in schema.renames if read is None or each.new.split(".")[0] in read]
@@ -1564,7 +1564,7 @@ def _all_columns(schema: RecordSchema, place: str) -> tuple[Column, ...]:
 def projected(schema: RecordSchema, projection: Projection | None) -> RecordSchema:
     """Return the schema with the columns of a spec in place of those that it has. Raises InvalidSpecError (BadSchema).
 
-    The schema of a contract has the fields that its own columns read. New columns may read others.
+    The schema of a contract has only the fields that its own columns read. New columns may read other fields.
     """
     whole = schema.model_copy(update={"projection": projection})
     if whole == schema or not schema.has_found_columns or not (schema.text and schema.fields):

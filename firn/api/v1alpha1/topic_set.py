@@ -21,12 +21,12 @@ MOST_PATTERN = 1024
 
 SET_BY_OPERATOR = {
     "profile": Rule(
-        "!has(self.profile)", "a template has no profile: remove it, the operator sets that of the TopicSet"
+        "!has(self.profile)", "a template has no profile; remove it, because the operator sets that of the TopicSet"
     ),
     "topicName": Rule(
-        "!has(self.topicName)", "a template has no topicName: remove it, the operator sets the matched topic"
+        "!has(self.topicName)", "a template has no topicName; remove it, because the operator sets the matched topic"
     ),
-    "route": Rule("!has(self.route)", "a template has no route: remove it, and set routes"),
+    "route": Rule("!has(self.route)", "a template has no route; remove it, and set routes"),
 }
 """Fields of an IcebergTopic's spec that the operator sets itself, with the rule that refuses each in a template."""
 
@@ -37,7 +37,7 @@ Why = Literal["NameConflict", "InvalidName", "TableConflict", "TopicTaken", "Mat
 
 def _template_spec() -> Schema:
     schema = unchecked(structural(IcebergTopicSpec.model_json_schema(by_alias=True)))
-    # Without these members, the API server would remove the fields, and only some clients would say so.
+    # Without these members, the API server would remove the fields, and only some clients would report that.
     refused = {
         name: {"type": schema["properties"][name]["type"], "description": "Not allowed in a template."}
         for name in SET_BY_OPERATOR

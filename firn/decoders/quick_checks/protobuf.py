@@ -128,7 +128,7 @@ def _of_timestamp(field: Field, message: Message) -> Iterator[tuple[int, Skip]]:
 
 
 def _field(field: Field) -> Iterator[tuple[int, Skip]]:
-    """Yield tags of a field, and the functions that skip what follows. Groups are rare, and so in doubt."""
+    """Yield tags of a field, and the functions that skip what follows. Groups are rare, so the quick check leaves them in doubt."""
     if field.group:
         return
     node = field.type

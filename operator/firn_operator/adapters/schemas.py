@@ -105,14 +105,14 @@ class RegistrySchemas:
     def _settled(self, place: tuple[str, str], answer: Registered | FirnError | None) -> Registered | FirnError | None:
         """Return an answer, or UnavailableError if the reference of a schema is missing for the first time.
 
-        A replica of a registry may get it late.
+        A replica of a registry may get the reference late.
         """
         if not isinstance(answer, MissingReferenceError):
             self._incomplete.discard(place)
         elif place not in self._incomplete:
             self._incomplete.add(place)
             return UnavailableError(
-                f"{answer}; the operator asks again, because the registry may get it late",
+                f"{answer}; the operator asks again, because the registry may get this version late",
                 reason=Reason.REGISTRY_UNREACHABLE,
             )
         return answer

@@ -59,7 +59,7 @@ def _protected(topic: Mapping[str, Any]) -> list[str]:
 
 
 def _masked(row: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
-    """Return a letter without what the sources have. Details of errors may quote it."""
+    """Return a letter with `_MASK` in place of the values of sources, and of details of errors, which may quote these values."""
     masked = {**row, "detail": row["detail"] and _MASK, "value": _masked_value(row["value"], sources)}
     if "key" in sources:
         masked["key"] = row["key"] and _MASK.encode()
@@ -71,7 +71,7 @@ def _masked(row: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
 
 
 def _masked_value(value: bytes | None, sources: Sequence[str]) -> bytes | None:
-    """Replace the fields of a JSON object; the whole value if it is none, or lacks one of the fields."""
+    """Mask the fields of a JSON object. Mask the whole value if it is no JSON object, or lacks one of the fields."""
     paths = [source.split(".")[1:] for source in sources if source.startswith("$.")]
     if value is None or not (paths or "value" in sources):
         return value

@@ -22,12 +22,12 @@ _RIGHTS = (("get", "pods"), ("create", "pods/exec"))
 _ENDED = re.compile(rb"command terminated with exit code (\d+)\s*")
 """Last line of the output of kubectl after a command that failed. Failures of kubectl itself have no such line."""
 _SIGNALLED = 128
-"""Exit codes of processes that a signal ended are this number and that of the signal."""
+"""The exit code of a process that a signal ended is this number plus the number of the signal."""
 _INTERRUPTED = _SIGNALLED + signal.SIGINT
 
 
 def run(api: Connection, release: str, arguments: Sequence[str], *, context: str | None = None) -> int:
-    """Run ``firn`` with these arguments in the pod of the operator, whose namespace is ``release``. Return its exit code.
+    """Run ``firn`` with these arguments in the operator's pod in the namespace ``release``. Return its exit code.
 
     Output goes to the streams of this process as it arrives. On a terminal, the command has one, too: its tables have the width
     of the terminal, and Ctrl-C reaches it.
@@ -95,7 +95,7 @@ def _runs(pod: Manifest) -> bool:
 
 
 def _execute(command: Sequence[str], *, terminal: bool) -> tuple[int, bool]:
-    """Run kubectl. Return its exit code, and whether that is the code of the command in the pod.
+    """Run kubectl. Return its exit code, and whether this is the code of the command in the pod.
 
     Without a terminal, standard input is closed: no command reads it, and a loop of a shell that calls ``firn`` needs its own.
     """

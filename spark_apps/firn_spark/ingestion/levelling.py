@@ -1,7 +1,7 @@
 """Brings the tables of a topic with routes to the same offsets, so that one read of the log serves all of them.
 
-After a failure or a restart, a table can be behind the others. It then reads up to the next table, which waits for it. From there
-on, both read together. Without that, each table would read to the end of a log that grows, past the others, and never meet them.
+After a failure or a restart, a table can be behind the others. It then reads up to the offsets of the next table, which waits for it.
+After that, both read together. Otherwise, each table would read to the end of a growing log, and would never meet the others.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from firn_spark.ingestion.rounds.planning import LARGE_BYTES
 from firn_spark.ingestion.topics.topic import Topic
 
 MOST_HELD = 5
-"""Rounds of other tables in a row for which a table waits. Otherwise, many tables at different offsets would make it late."""
+"""Most rounds of other tables in a row for which a table waits. Without this limit, many tables at different offsets would delay it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,8 @@ from firn_spark.schemas.registries import Registries, schema_of_contract, with_d
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
 MOST_OF_TOPIC = 64
-"""Schemas of a topic that the driver keeps in a preparation that no round needs. If a task needs another one, the driver adds it
-and repeats the round."""
+"""Schemas of a topic that the driver keeps when it prepares the topic, and no round waits for schemas. If a task needs another one,
+the driver adds it and repeats the round."""
 
 
 def learn(topic: Topic, registries: Registries) -> None:

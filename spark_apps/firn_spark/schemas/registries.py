@@ -74,8 +74,7 @@ class Registries:
         self._ids: OrderedDict[tuple[str, str], int] = OrderedDict()
         """The ids of GUIDs."""
         self._missing: OrderedDict[tuple[str, str], float] = OrderedDict()
-        """When a registry first answered that it does not have a schema, not under a subject, or not its references (monotonic
-        seconds)."""
+        """When a registry first answered that it lacks a schema, a schema under a subject, or a reference (monotonic seconds)."""
         self._failures: dict[str, tuple[float, FirnError]] = {}
         self._lock = threading.Lock()
         self._compiling = threading.Lock()
@@ -227,7 +226,7 @@ def missing_schema(registry: str, reference: Reference) -> Refusal:
 
 def refused_before(registry: str, reference: Reference) -> Refusal:
     """Return why records are bad records if their schema was refused when an earlier record named it."""
-    problem = f"schema registry {registry} did not have schema {reference}, or it could not be used, when an earlier record named it"
+    problem = f"schema registry {registry} did not have schema {reference} when an earlier record named it, or the schema could not be used"
     return Refusal(Code.UNKNOWN_SCHEMA, problem)
 
 

@@ -189,7 +189,7 @@ def optional(number: int, name: str, kind: iceberg.IcebergType, doc: str | None 
     return iceberg.NestedField(number, name, kind, required=False, doc=doc)
 
 
-def test_what_no_spec_can_name_is_left_out_of_a_table() -> None:
+def test_columns_that_no_spec_can_name_are_left_out_of_the_manifest() -> None:
     text, name = iceberg.StringType(), "n" * 128
     inside = iceberg.StructType(optional(11, "a-b", text), optional(12, "c", text), optional(13, "C", text))
     needed = iceberg.StructType(optional(21, "c", text), iceberg.NestedField(22, "a-b", text, required=True))

@@ -193,7 +193,9 @@ def test_the_pod_is_one_that_runs(kubectl: Kubectl) -> None:
         (Api(running(), lacks="get pods"), AccessDeniedError, r"you may not get pods in namespace firn-system; ask"),
     ],
 )
-def test_what_is_missing_has_a_name(api: Api, kind: type[FirnError], message: str, kubectl: Kubectl) -> None:
+def test_the_error_names_the_missing_pod_or_right(
+    api: Api, kind: type[FirnError], message: str, kubectl: Kubectl
+) -> None:
     with pytest.raises(kind, match=message):
         run("audit", "--", "shop/orders", api=api)
 
@@ -276,7 +278,7 @@ def test_a_given_configuration_that_does_not_exist_is_an_error(machine: Path) ->
 
 
 @pytest.mark.parametrize("topic", ["", "/orders", "shop/", "a/b/c"])
-def test_a_topic_has_a_name(topic: str, machine: Path) -> None:
+def test_a_text_that_names_no_topic_is_refused(topic: str, machine: Path) -> None:
     result = CliRunner().invoke(main.app, ["dlq", "list", topic])
     assert "is not an IcebergTopic: write NAME or NAMESPACE/NAME" in str(result.exception)
 

@@ -35,7 +35,7 @@ def test_a_new_replay_is_created_with_what_its_mode_does(mode: str, result: str)
 def test_a_replay_without_its_topic_says_that_it_waits() -> None:
     (effect,) = preview(None, replay(), None, configured=True)
     assert effect.kind is EffectKind.CREATED
-    assert "it waits while IcebergTopic demo/flights" in effect.text
+    assert "this plan does not see IcebergTopic demo/flights, and the replay waits until it exists" in effect.text
 
 
 def test_an_equal_replay_changes_nothing_and_another_spec_is_refused() -> None:

@@ -39,21 +39,21 @@ class Answers:
 
 
 class Kept:
-    """A record of missing schemas, and the drivers that use it."""
+    """The stored refused schemas of a topic, and the drivers that use them."""
 
     def __init__(self) -> None:
         self.schemas: frozenset[Reference] = frozenset()
         self.owner: object = None
         self.failure: Exception | None = None
         self.applied = False
-        """True if a change that fails happens nevertheless."""
+        """True if the catalog makes a change although it reports an error."""
 
     def driver(self) -> "Driver":
         return Driver(self)
 
 
 class Driver:
-    """The record as one driver has it."""
+    """The stored schemas as one driver uses them."""
 
     def __init__(self, kept: Kept) -> None:
         self.kept = kept
@@ -156,7 +156,7 @@ def test_the_next_driver_knows_what_was_missing_and_forgets_it_no_earlier_than_t
     assert kept.schemas == frozenset()
 
 
-def test_no_task_reads_with_an_answer_that_is_not_recorded() -> None:
+def test_no_task_reads_with_an_answer_that_is_not_stored() -> None:
     kept, schemas = Kept(), RouteSchemas()
     kept.failure = UnavailableError("the catalog is away")
     schemas.need([1, 2])
@@ -182,7 +182,7 @@ def test_a_driver_forgets_its_answers_when_another_driver_decides() -> None:
 
 
 @pytest.mark.parametrize("applied", [False, True])
-def test_a_driver_reads_the_record_again_if_its_change_has_no_answer(applied: bool) -> None:
+def test_a_driver_reads_the_property_again_if_its_change_has_no_answer(applied: bool) -> None:
     kept = Kept()
     schemas = learned(Answers(s1=MISSING), 1, kept=kept)
     late(schemas, Answers(s1=SCHEMA))
@@ -228,7 +228,7 @@ def test_a_missing_schema_stays_missing_until_all_tables_read_the_same_records()
     assert schemas.known() == {2: SCHEMA}
 
 
-def test_a_schema_that_stays_missing_changes_no_record() -> None:
+def test_a_schema_that_stays_missing_changes_no_property() -> None:
     kept = Kept()
     schemas = learned(Answers(s1=MISSING), 1, kept=kept)
     kept.failure = AssertionError("a change")
@@ -259,19 +259,19 @@ def test_a_missing_schema_stays_missing_while_its_record_is_a_dead_letter_of_the
     assert schemas.known() == {}
 
 
-def test_a_schema_that_can_never_be_used_is_not_recorded() -> None:
+def test_a_schema_that_can_never_be_used_is_not_stored() -> None:
     kept, other = Kept(), Refusal(Code.UNKNOWN_SCHEMA, "another type", final=True)
     schemas = learned(Answers(s1=other), 1, kept=kept)
     assert (schemas.known(), schemas.refuses, kept.schemas) == ({1: other}, False, frozenset())
 
 
-def test_a_schema_without_its_references_is_recorded_because_it_may_get_them() -> None:
+def test_a_schema_without_its_references_is_stored_because_it_may_get_them() -> None:
     kept = Kept()
     learned(Answers(s1=Refusal(Code.INCOMPATIBLE_SCHEMA, "a reference is missing")), 1, kept=kept)
     assert kept.schemas == {1}
 
 
-def test_another_table_of_the_topic_itself_has_another_record() -> None:
+def test_another_own_table_of_the_topic_has_its_own_refused_schemas() -> None:
     schemas = learned(Answers(s1=MISSING), 1)
     first = job("events").table
     for target, uuid, known in (

@@ -42,7 +42,7 @@ REGISTRY: Any = SimpleNamespace(find=lambda _, number: WriterSchema(text=json.du
 
 
 class NothingRefused:
-    """A record of refused schemas that stays empty."""
+    """Stored refused schemas that stay empty."""
 
     def take(self) -> frozenset[Reference]:
         return frozenset()

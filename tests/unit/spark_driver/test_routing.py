@@ -47,7 +47,7 @@ def routing(answer: Any, catalog: Any = NOTHING) -> Routing:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> set[object]:
-    """Keep the record of refused schemas in memory."""
+    """Keep refused schemas in memory in place of a table property."""
     kept: set[object] = set()
 
     def record(_: object, schemas: Any) -> None:

@@ -86,7 +86,10 @@ def test_a_known_topic_is_the_example() -> None:
     wanted = topic_set(template=templated(schema={"format": "Avro", "registry": {"name": "$team"}}))
     (effect,) = preview(None, wanted, gen.adopting(), configured=True, topics=["dev.shop.orders", "other"])
     assert effect.kind is EffectKind.REFUSED
-    assert "as for Kafka topic dev.shop.orders: template: spec.schema.registry.name: shop is not in" in effect.text
+    assert (
+        "for example for Kafka topic dev.shop.orders: template: spec.schema.registry.name: shop is not in"
+        in effect.text
+    )
 
 
 def test_an_invented_example_refuses_nothing_that_depends_on_its_value() -> None:

@@ -16,7 +16,8 @@ from firn.tables.types import ListOf, MapOf, Struct, Type
 from firn_operator.adapters.iceberg.evolution import layout, schema_fields, schema_steps
 
 _OTHER_VALUES = frozenset({("string", "binary"), ("binary", "string"), ("timestamp", "long"), ("timestamptz", "long")})
-"""Conversions that do not give the values of the sink: it reads a text as base64, and integers are milliseconds there."""
+"""Conversions, as (type in the schema, type in the table), that do not give the values of the sink. The sink converts between texts and
+bytes by base64. A conversion of a time gives milliseconds, and the sink may have written another unit."""
 
 
 @dataclass(frozen=True, slots=True)

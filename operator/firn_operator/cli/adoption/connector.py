@@ -19,8 +19,8 @@ _OF_A_REGISTRY = {
     f"{_APICURIO}ProtobufConverter": "Protobuf",
     f"{_APICURIO}ExtJsonConverter": "Json",
 }
-"""Converters of values whose schemas are in a schema registry, and the format of the values. Version 2.6 of Apicurio's converters
-has none for Protobuf, and its source has one since August 2026."""
+"""Converters of values whose schemas are in a schema registry, and the format of the values. Version 2.6.13 of Apicurio's converters
+has none for Protobuf. Apicurio added one to its source in August 2026."""
 _CATALOG = "iceberg.catalog."
 _CATALOG_TYPES = {
     "rest": "rest",
@@ -274,7 +274,7 @@ def _table_warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     unknown = sorted(key for key in own if key not in _KNOWN and not key.startswith(_KNOWN_GROUPS))
     if unknown:
         named = ", ".join(f"{_TABLES}{key}" for key in unknown)
-        yield f"{named}: not known in version 1.12 of the sink; ingestion does nothing of this kind"
+        yield f"{named}: not known in version 1.12 of the sink; ingestion ignores such properties"
 
 
 def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ _PRIMITIVES: dict[type[iceberg.IcebergType], str] = {
 def fields(table: str, schema: Schema) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
     """Return a field for each column, and the optional columns and members that no field can have.
 
-    Raises InvalidSpecError if this is a required column, or if no column has a field.
+    Raises InvalidSpecError if no field can have a required column, if no column has a field, or if there are too many columns.
     """
     found: dict[str, dict[str, Any]] = {}
     left_out: list[str] = []

@@ -69,7 +69,7 @@ def of_file(file: str) -> Latest:
 
 
 def of_registry(connector: Connector, subject: str) -> tuple[Latest | None, str]:
-    """Return the latest schema of a subject; or None, and why the registry of the connector gives none.
+    """Return the latest schema of a subject. Return None and the cause if the registry of the connector gives none.
 
     The command has no credentials of the registry. Raises InvalidSpecError for a schema that no process of Firn can use.
     """

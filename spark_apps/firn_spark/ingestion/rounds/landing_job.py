@@ -239,11 +239,11 @@ class LandingJobs:
 
 
 def let_routes_ask_again(planned: Plan) -> None:
-    """Let topics ask again for schemas that the registry refused, that decide about routes, and that the registry has by now.
+    """Let topics with routes by message ask again for refused schemas that the registry has by now.
 
-    All tables of such a topic are in the round, and so at the same offsets, and this driver has committed these offsets: no earlier
-    driver can move them any more. No record of the round is a dead letter of the topic already: with another answer, the record
-    would be a row, too.
+    All tables of such a topic are in the round, and so at the same offsets. This driver has committed these offsets, so no earlier
+    driver can change them any more. No record of the round is a dead letter of the topic already. Otherwise, another answer would
+    make the record a row, too.
     """
     for topic in planned:
         route = topic.job.route

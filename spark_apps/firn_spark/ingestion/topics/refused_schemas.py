@@ -1,12 +1,12 @@
-"""The schemas that a registry refused when routes needed them, as a property of the topic's own table.
+"""The refused schemas of a topic with routes by message, in a property of the topic's own table.
 
-The registry lacked such a schema, or it could not be used. Records that name it belong to the topic itself. All its tables have to
-agree on that, although they read the records at different times, and the registry may have the schema by then. So a driver records
-the refused schemas before its tasks use this answer, and the next driver reads them.
+The registry lacked such a schema, or it could not be used. Kafka records that name it belong to the topic itself. All tables of the
+topic have to agree on that. But they read the records at different times, and the registry may have the schema by then. So a driver
+stores the refused schemas before its tasks use this answer, and the next driver reads them.
 
-The record names its owner: the driver that took it last. Each change checks the owner, so two live drivers notice each other. A SQL
-catalog makes each change on exactly the record that was checked. A REST catalog only compares the table. There, a request of an
-earlier driver that was long under way may still replace the record.
+The property names its owner: the driver that took it last. Each change checks the owner, so two live drivers notice each other. A SQL
+catalog changes exactly the value that was checked. A REST catalog only compares the table, so a delayed request of an earlier driver
+may still replace the value.
 """
 
 import json
@@ -27,7 +27,7 @@ _OWNER, _SCHEMAS = "owner", "schemas"
 
 
 class RefusedSchemas:
-    """The record of the refused schemas of one topic, as one driver has it."""
+    """The stored refused schemas of one topic, as one driver uses them."""
 
     def __init__(self, committer: Committer, load: Callable[[], Any]) -> None:
         """``load`` returns the topic's own table. Raises FirnError."""
@@ -65,8 +65,8 @@ class _Change:
             return owner == self.owner
         if owner != self.owner:
             raise NotReadyError(
-                f"table {table.name()}: another driver has taken the record of refused schemas; this driver reads the record again;"
-                " if the message stays, make sure that only one installation of Firn serves this topic"
+                f"table {table.name()}: another driver has replaced the owner in the table property {PROPERTY}; this driver reads the property"
+                " again; if the message stays, make sure that only one installation of Firn serves this topic"
             )
         return self.schemas == self.wanted
 

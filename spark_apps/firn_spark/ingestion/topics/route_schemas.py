@@ -23,7 +23,7 @@ Answer = WriterSchema | Refusal | int
 
 
 class Record(Protocol):
-    """The record of refused schemas that outlives the driver (`firn_spark.ingestion.topics.refused_schemas`)."""
+    """The stored refused schemas, which outlive the driver (`firn_spark.ingestion.topics.refused_schemas`)."""
 
     def take(self) -> frozenset[Reference]:
         """Become the owner, and return the refused schemas. Raises FirnError."""
@@ -38,7 +38,7 @@ class RouteSchemas:
     """The answers of a registry. A refused schema stays refused until all tables of the topic have read the same records.
 
     Otherwise, a table that reads a record later could get another answer, and the record would be in two tables, or in none. So
-    the driver records a refused schema before it uses this answer. Answers that can never change need no record.
+    the driver stores a refused schema before it uses this answer. It does not store answers that can never change.
     """
 
     def __init__(self) -> None:
@@ -49,16 +49,16 @@ class RouteSchemas:
         """Refused schemas that the registry has by now."""
         self._needed: set[Reference] = set()
         self._record: Record | None = None
-        """The record of this driver, as soon as it needed one."""
+        """The stored refused schemas; None before this driver needs them."""
         self.own_table: TableTarget | None = None
-        """The topic's own table, which has the record."""
+        """The topic's own table, which stores the refused schemas."""
         self._own_uuid = ""
         self._lock = threading.Lock()
         self._learning = threading.Lock()
         self._searching = threading.Lock()
 
     def keep_in(self, own_table: TableTarget, uuid: str) -> None:
-        """Keep the record in the topic's own table. A table that replaced another one has another record."""
+        """Store refused schemas in the topic's own table. Forget them all if another table has replaced it."""
         with self._learning:
             if self.own_table is not None and (self.own_table.identifier, self._own_uuid) != (
                 own_table.identifier,
@@ -133,12 +133,12 @@ class RouteSchemas:
             self._refused_at |= dict.fromkeys(_refused(found), now)
 
     def _write(self, refused: set[Reference]) -> None:
-        """Record the refused schemas, and check that no other driver decides by now. Raises FirnError."""
+        """Store the refused schemas, and check that no other driver owns them by now. Raises FirnError."""
         assert self._record is not None
         try:
             self._record.record(refused)
         except FirnError:
-            # Another driver may have recorded other schemas, or the answer of the catalog is lost. The record is read again.
+            # Another driver may have stored other schemas, or the answer of the catalog is lost. The next `learn` reads them again.
             self._forget()
             raise
 
@@ -179,7 +179,7 @@ class RouteSchemas:
                     if reference in self._refused_at:
                         self._refused_at[reference] = now
         except FirnError as error:
-            log.info("cannot ask for refused schemas of routes", error=str(error))
+            log.info("cannot ask for refused schemas of routes; the driver tries again", error=str(error))
         finally:
             self._searching.release()
 
@@ -189,7 +189,7 @@ class RouteSchemas:
         All tables of the topic have to have landed the same offsets.
         """
         if not self._learning.acquire(blocking=False):
-            return  # a registry may be slow, and this round is not about it
+            return  # another worker waits for a registry, and this round does not need its answer
         try:
             late = self._found_late & self._refused_at.keys()
             if len(self._refused_at) > MOST_KEPT:
@@ -204,7 +204,7 @@ class RouteSchemas:
                     self._refused_at.pop(reference, None)
         except FirnError as error:
             log.warning(
-                "cannot record late schemas of routes; the driver tries again",
+                "cannot store that the registry has schemas of routes by now; the driver tries again",
                 table=self.own_table.identifier if self.own_table else "",
                 error=str(error),
             )

@@ -33,7 +33,7 @@ class Routing:
             topic.route_schemas = self._schemas.of(topic.job)
 
     def learn(self, topic: Topic) -> None:
-        """Request the schemas that the tasks of a topic need, once its table has been read. Raises as `RouteSchemas.learn`."""
+        """Request the schemas that the tasks of a topic need, after its table was read. Raises as `RouteSchemas.learn`."""
         route, schemas = topic.job.route, topic.route_schemas
         if route is None or route.by != MESSAGE:
             return
@@ -55,7 +55,7 @@ class Routing:
         assert topic.job.route is not None
         answer = self._registries.find(topic.job.route.values, reference)
         if isinstance(answer, Refusal) and not answer.final and topic.job.on_bad_record == "Halt":
-            # After the halt of one table, the others would have passed the record, and the schema could come for none of them.
+            # Otherwise, the topic's own table would halt at the record, and the other tables would pass it without the schema.
             raise NotReadyError(
                 f"topic {topic.job.topic}: {answer.detail}; all tables of the topic wait, because ingestion.onBadRecord is Halt;"
                 " register the schema, or set onBadRecord: DeadLetter"

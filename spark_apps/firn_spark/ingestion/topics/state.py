@@ -266,7 +266,7 @@ class Reading:
     def need(self, of_values: Set[Reference], of_keys: Set[Reference]) -> None:
         """Let the next preparation request the schemas that a round needs."""
         if not self.repeats:
-            # The repeated round may need all schemas that it gets from now on.
+            # Only before the first repeat: the repeated round needs all schemas that it gets from now on.
             self.writers.keep_newest(MOST_SCHEMAS)
             self.key_writers.keep_newest(MOST_SCHEMAS)
         self.writers.needed |= of_values

@@ -41,8 +41,10 @@ _Five = tuple[Numbers, Numbers, Numbers, Numbers, Numbers]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A field of a row: the type that was written, and the type of its column, None for no column. ``passed``: its bytes are
-    passed over, and need not be valid in all details."""
+    """A field of a row: the type that was written, and the type of its column, None for no column.
+
+    ``passed``: the reader passes over its bytes, which need not be valid in all details.
+    """
 
     node: Node
     type: pa.DataType | None
@@ -333,7 +335,7 @@ def fields_of(
 ) -> tuple[Rows, list[int | None]]:
     """Return a reader of a record's fields, and for each column the place of its values in the reader's answer.
 
-    The bytes of the fields ``passed`` are passed over.
+    The reader passes over the bytes of the fields ``passed``.
     """
     # A column may come from another schema, in which the field is more than null.
     wanted = [
