@@ -104,6 +104,10 @@ def _run(directory: str, folder: Path, options: list[str], file: str) -> bytes |
             " register one of these forms"
         )
     error = _first_error(found, folder)
+    if error is None and done.returncode == 1 and b"Traceback" not in found:
+        # protoc gives no place for some errors of descriptors. Without memory, a signal or an exception ends the process.
+        last = found.decode("utf-8", "replace").replace(f"{folder}/", "").strip().rpartition("\n")[2]
+        error = (last.rpartition("] ")[2] or "it gives no reason")[:_MOST_DETAIL]
     if error is None:
         raise NotReadyError(
             f"protoc ended with the code {done.returncode}; Firn tries again. Give it more memory, or make the text smaller"

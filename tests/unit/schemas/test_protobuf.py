@@ -257,6 +257,9 @@ def test_the_descriptors_of_a_text_in_base64_are_those_of_the_text(order: str, m
         (SERIALIZED_ORDER, (("shop/money.proto", "AAAA"),), "nor the base64 of a serialized FileDescriptorProto"),
         ("AAAA", (), "nor the base64 of a serialized FileDescriptorProto"),
         ("Q===", (), "schema.proto:1:1: Expected top-level statement"),
+        # A message with a line break in its name, and a last field that contains the name which Firn adds.
+        (base64.b64encode(b"\x22\x04\x0a\x02M\n").decode(), (), "protoc rejects the text: Invalid symbol name"),
+        (base64.b64encode(b"\xfa\x3f\x0e").decode(), (), "protoc rejects the text: Could not make proto path relative"),
     ],
 )
 def test_a_text_in_base64_with_a_mistake_is_refused(
