@@ -1,5 +1,6 @@
 """Judges the IcebergTopics of a template before they are made, with the checks of an IcebergTopic that need no I/O."""
 
+from collections import OrderedDict
 from dataclasses import replace
 
 from firn.model.config import Config
@@ -16,6 +17,9 @@ from firn_controllers.iceberg_topic.observed import ObservedTopic, schema_of, ta
 from firn_controllers.ingestion_group.health import GroupHealth
 from firn_controllers.topic_sets.template import Refusal, Rendered
 
+MOST_KNOWN = 1000
+"""Verdicts in memory. A template whose specs differ more than in names has one for each topic."""
+
 
 class Judge:
     """Refuses IcebergTopics that would have SpecValid False. It judges specs that differ only in names once."""
@@ -27,7 +31,7 @@ class Judge:
         self._without: frozenset[Check] = frozenset({tenancy.partitions_allowed})
         if not configured:
             self._without |= checks.OF_CONFIGURATION
-        self._known: dict[str, str] = {}
+        self._known: OrderedDict[str, str] = OrderedDict()
         """Digest of a spec without the names of topic and table -> the message of its failure; empty if it is valid."""
 
     def judged(self, rendered: Rendered) -> Rendered:
@@ -40,6 +44,8 @@ class Judge:
         message = self._known.get(key)
         if message is None:
             message = self._known[key] = self._failure(rendered)
+            if len(self._known) > MOST_KNOWN:
+                self._known.popitem(last=False)
         if not message:
             return rendered
         refusal = Refusal(rendered.topic, "InvalidSpec", steady(f"template: {message}"))
