@@ -23,8 +23,9 @@ from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.schemas import avro
 from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
 
-MOST_EMPTY = 100_000
-"""Most values without bytes in a row. Without this limit, a record that always contains itself would never end."""
+MOST_LEVELS = 10_000
+"""Most records, arrays and maps inside each other of which the decoder has to read more parts, in a field over which it passes. Only
+types that contain themselves can have more, because a schema has at most `firn.schemas.avro.MOST_TYPES` types."""
 _CONTEXT = Context(prec=60)
 _SIZES = {"null": 0, "boolean": 1, "float": 4, "double": 8}
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)
@@ -109,63 +110,158 @@ def _decoder(node: Node) -> Decode:
             raise AssertionError(f"a column reads {node.name}, which contains itself")
 
 
-def _passing(node: Node) -> Decode:
-    """Return the function that passes over values of a type, also of one that contains itself."""
+class _Fields:
+    """The fields of a record, over which the decoder passes one after the other."""
 
-    def decode(data: Bytes) -> None:
-        waiting, at, empty = [iter((node,))], data.at, 0
-        while waiting:
-            inner = next(waiting[-1], None)
-            if inner is None:
-                waiting.pop()
+    __slots__ = ("_fields", "_place", "ended")
+
+    def __init__(self, fields: Sequence[Node]) -> None:
+        self._fields = fields
+        self._place = 0
+        self.ended = False
+
+    def next(self, data: Bytes) -> Node:
+        """Return the type of the next field. ``ended`` is True after the last one."""
+        self._place += 1
+        self.ended = self._place == len(self._fields)
+        return self._fields[self._place - 1]
+
+
+class _Items:
+    """The items of an array or map, over which the decoder passes one after the other."""
+
+    __slots__ = ("_item", "_left", "_with_keys", "ended")
+
+    def __init__(self, item: Node, *, with_keys: bool) -> None:
+        self._item = item
+        self._with_keys = with_keys
+        self._left = 0
+        self.ended = False
+
+    def next(self, data: Bytes) -> Node | None:
+        """Return the type of the next item. After the last one, return None, and ``ended`` is True."""
+        while not self._left:
+            left = data.number()
+            if left == 0:
+                self.ended = True
+                return None
+            if left < 0:
+                data.counted()  # a block that names its bytes
                 continue
-            parts = _pass(data, inner)
-            if parts is not None:
-                waiting.append(parts)
-            empty = empty + 1 if data.at == at else 0
-            if empty > MOST_EMPTY:
-                raise data.bad(at, "the value contains itself without an end")
-            at = data.at
-
-    return decode
-
-
-def _pass(data: Bytes, node: Node) -> Iterator[Node] | None:
-    """Pass over a value without parts, else return the types of the parts that follow."""
-    match node:
-        case Again():
-            return iter((node.record,))
-        case Record(fields=fields):
-            return (each.type for each in fields)
-        case Union(branches):
-            begun, number = data.at, data.number()
-            if not 0 <= number < len(branches):
-                raise data.bad(begun, f"the union has no branch {number}, only {len(branches)}")
-            return iter((branches[number],))
-        case Array(item) | Map(item):
-            return _passed_items(data, item, with_keys=isinstance(node, Map))
-        case Scalar("int" | "long") | Enum():
-            data.number()
-        case Scalar("string" | "bytes") | DecimalBytes(size=0):
+            if left > len(data.data) - data.at:
+                raise BadRecordError(Code.INVALID_AVRO, Stage.DECODE, "the value ends too early")
+            self._left = left
+        self._left -= 1
+        if self._with_keys:
             data.counted()
-        case FixedBytes(size=size) | DecimalBytes(size=size):
-            data.take(size)
-        case Scalar(kind):
-            data.take(_SIZES[kind])
-    return None
+        return self._item
 
 
-def _passed_items(data: Bytes, item: Node, *, with_keys: bool) -> Iterator[Node]:
-    while left := data.number():
-        if left < 0:
-            data.counted()  # a block that names its bytes
-            continue
-        if left > len(data.data) - data.at:
-            raise BadRecordError(Code.INVALID_AVRO, Stage.DECODE, "the value ends too early")
-        for _ in range(left):
-            if with_keys:
+class _Passing:
+    """Passes over values, also of types that contain themselves, in time in proportion to their bytes.
+
+    It omits fields without bytes, and takes a record with one other field as this field. So each record has two bytes at least.
+    """
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        """Prepare the types ``nodes`` and those inside them."""
+        records = _records(nodes)
+        self._fields: dict[int, tuple[Node, ...]] = {}
+        for each in records:
+            fields = [self._short(field.type) for field in each.fields]
+            self._fields[id(each)] = tuple(field for field in fields if self._has_bytes(field))
+        self._finite: set[int] = set()
+        known = -1
+        while known < len(self._finite):
+            known = len(self._finite)
+            self._finite.update(id(each) for each in records if all(self._can_end(field.type) for field in each.fields))
+
+    def decoder(self, node: Node) -> Decode:
+        """Return the function that passes over values of a type."""
+
+        def decode(data: Bytes) -> None:
+            waiting: list[_Fields | _Items] = []
+            inner: Node | None = node
+            while inner is not None:
+                found = self._pass(data, inner)
+                if isinstance(found, (_Fields, _Items)):
+                    if len(waiting) == MOST_LEVELS:
+                        raise BadRecordError(Code.TOO_DEEP, Stage.DECODE, f"nested more than {MOST_LEVELS} levels deep")
+                    waiting.append(found)
+                    found = None
+                inner = found
+                while waiting and inner is None:
+                    inner = waiting[-1].next(data)
+                    # Without its last field, a record waits for nothing. So a long list in this field takes no memory.
+                    if waiting[-1].ended:
+                        waiting.pop()
+
+        return decode
+
+    def _pass(self, data: Bytes, node: Node) -> Node | _Fields | _Items | None:
+        """Pass over a value without parts. Else return its parts, or the type of its only part."""
+        match node:
+            case Again():
+                return node.record
+            case Record():
+                if id(node) not in self._finite:
+                    raise data.bad(data.at, "the value contains itself without an end")
+                fields = self._fields[id(node)]
+                return _Fields(fields) if len(fields) > 1 else next(iter(fields), None)
+            case Union(branches):
+                begun, number = data.at, data.number()
+                if not 0 <= number < len(branches):
+                    raise data.bad(begun, f"the union has no branch {number}, only {len(branches)}")
+                return branches[number]
+            case Array(item) | Map(item):
+                return _Items(item, with_keys=isinstance(node, Map))
+            case Scalar("int" | "long") | Enum():
+                data.number()
+            case Scalar("string" | "bytes") | DecimalBytes(size=0):
                 data.counted()
-            yield item
+            case FixedBytes(size=size) | DecimalBytes(size=size):
+                data.take(size)
+            case Scalar(kind):
+                data.take(_SIZES[kind])
+        return None
+
+    def _short(self, node: Node) -> Node:
+        fields = self._fields.get(id(node), ())
+        return fields[0] if len(fields) == 1 else node
+
+    def _has_bytes(self, node: Node) -> bool:
+        """Return whether values have bytes. A record that is not prepared yet contains itself, so it has some, or no end."""
+        return node != Scalar("null") and self._fields.get(id(node)) != ()
+
+    def _can_end(self, node: Node) -> bool:
+        """Return whether a value can have an end, as far as ``_finite`` is known."""
+        match node:
+            case Record():
+                return id(node) in self._finite
+            case Again():
+                return id(node.record) in self._finite
+            case Union(branches):
+                return any(map(self._can_end, branches))
+        return True
+
+
+def _records(nodes: Sequence[Node]) -> Sequence[Record]:
+    """Return the records in types, each after the records inside it if these do not contain it."""
+    found: list[Record] = []
+    seen: set[int] = set()
+    waiting = [(node, False) for node in nodes]
+    while waiting:
+        node, entered = waiting.pop()
+        if isinstance(node, Again):
+            node = node.record
+        if entered and isinstance(node, Record):
+            found.append(node)
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        waiting.append((node, True))
+        waiting.extend((part, False) for part in avro.parts(node))
+    return found
 
 
 def _scalar(node: Scalar) -> Decode:
@@ -320,7 +416,10 @@ def _union(node: Union) -> Decode:
 
 
 def _record(fields: Sequence[avro.Field], passed: Collection[str] = ()) -> Decode:
-    readers = [(each.name, _passing(each.type) if each.name in passed else decoder(each.type)) for each in fields]
+    passing = _Passing([each.type for each in fields if each.name in passed])
+    readers = [
+        (each.name, passing.decoder(each.type) if each.name in passed else decoder(each.type)) for each in fields
+    ]
 
     def decode(data: Bytes) -> dict[str, Any]:
         values = {}
