@@ -64,7 +64,8 @@ def test_schemas_of_the_topics_subject_are_used(replaying: Registries, number: i
     ],
 )
 def test_letters_of_other_schemas_stay_at_once(replaying: Registries, reference: Any, problem: str) -> None:
-    assert replaying.find(WANTED, reference) == Refusal(Code.UNKNOWN_SCHEMA, problem)
+    final = reference in (2**32 - 1, 8)
+    assert replaying.find(WANTED, reference) == Refusal(Code.UNKNOWN_SCHEMA, problem, final)
 
 
 class Letters:
