@@ -473,7 +473,7 @@ def _has_members(found: _Found, schema: Mapping[str, Any], path: str) -> bool:
 
 
 def _merged(found: list[_Found], way: _Way, path: str) -> _Found:
-    """Return one type that holds the values of all types. Objects get the members of all of them."""
+    """Return one type for the values that fit all types (All) or one of them. Objects get the members of all of them."""
     kinds = [each for each in found if each.type is not None]
     if not kinds:
         return _NOTHING
@@ -496,6 +496,8 @@ def _pair(one: _Found, other: _Found, way: _Way, path: str) -> _Found:
 def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
     if isinstance(one, _Open) or isinstance(other, _Open):
         return _of_both_open(one, other, way)
+    if way == "All" and (narrower := _narrower(one, other)):
+        return narrower
     if one in _NUMBERS and other in _NUMBERS:
         return one if one == other else Primitive("double")
     match one, other:
@@ -508,6 +510,19 @@ def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
     if one == other or way == "Detail":
         return one
     return _open(path, "Types", _shown(one), _shown(other))
+
+
+def _narrower(one: Type, other: Type) -> Type | None:
+    """Return the type of values that fit both types, if each value of one of the types also fits the other type."""
+    for narrow, wide in ((one, other), (other, one)):
+        match narrow, wide:
+            case Struct(), MapOf():
+                return narrow
+            case Primitive("long"), Primitive("double"):
+                return narrow
+            case Primitive(name), Primitive("string") if name in _FORMATS.values():
+                return narrow
+    return None
 
 
 def _of_both_open(one: Type, other: Type, way: _Way) -> Type:
