@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import httpx
-from confluent_kafka import Consumer, Producer, TopicCollection, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic, OffsetSpec
 from pyiceberg.io import PY_IO_IMPL
 
@@ -134,7 +134,19 @@ class World(AbstractContextManager["World"]):
         self.admin.delete_topics([name])[name].result(30)
 
     def topic_id(self, name: str) -> str:
-        return kafka_id(self.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id)
+        found: list[str] = []
+
+        def described() -> bool:
+            """Return whether the broker knows the topic. It learns of a new topic shortly after the answer to its creation."""
+            try:
+                found.append(kafka_id(self.admin.describe_topics(TopicCollection([name]))[name].result(30).topic_id))
+            except KafkaException as error:
+                if error.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    raise
+            return bool(found)
+
+        await_true(f"the broker knows topic {name}", described)
+        return found[0]
 
     def produce(self, topic: str, records: Iterable[Record | bytes | None], producer: Producer | None = None) -> None:
         """Produce records and wait until all are acknowledged."""
