@@ -53,9 +53,19 @@ def letters(lake: Lake, topic: Mapping[str, Any], codes: Sequence[str], limit: i
 
 
 def _protected(topic: Mapping[str, Any]) -> list[str]:
-    """Return the sources of the columns that the spec masks or hashes."""
-    columns = ((topic.get("spec") or {}).get("schema") or {}).get("columns") or []
-    return [column["from"] for column in columns if column.get("with") and column.get("from")]
+    """Return the sources of the columns that the spec masks or hashes, also for the tables of routes.
+
+    If a schema renames fields, an earlier name can hold the value too, so the whole value is a source.
+    """
+    spec = topic.get("spec") or {}
+    tables = (spec.get("routes") or {}).get("tables") or []
+    sources: list[str] = []
+    for schema in (each.get("schema") or {} for each in (spec, *tables)):
+        columns = schema.get("columns") or []
+        found = [column["from"] for column in columns if column.get("with") and column.get("from")]
+        renamed = schema.get("renames") and any(source.startswith("$") for source in found)
+        sources += [*found, *(["value"] if renamed else [])]
+    return sources
 
 
 def _masked(row: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
@@ -84,9 +94,11 @@ def _masked_value(value: bytes | None, sources: Sequence[str]) -> bytes | None:
             if last not in inner:
                 return _MASK.encode()
             inner[last] = _MASK
+        # Half of a surrogate pair has no UTF-8.
+        shown = json.dumps(document, ensure_ascii=False).encode()
     except (ValueError, LookupError, TypeError, RecursionError):
         return _MASK.encode()
-    return _MASK.encode() if "value" in sources else json.dumps(document, ensure_ascii=False).encode()
+    return _MASK.encode() if "value" in sources else shown
 
 
 def _table(lake: Lake, topic: Mapping[str, Any]) -> str | None:

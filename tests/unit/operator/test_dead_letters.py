@@ -85,6 +85,7 @@ def test_a_topic_without_a_table_is_named(lake: Lake) -> None:
         (b'{"id": 1, "card": "4711"}', ["$.card"], b'{"id": 1, "card": "***"}'),
         (b'{"a": {"b": "4711"}, "card": "4711"}', ["$.a.b", "$.card"], b'{"a": {"b": "***"}, "card": "***"}'),
         (b'{"CARD": "4711"}', ["$.card"], b"***"),
+        (b'{"card": "4711", "text": "\\ud800"}', ["$.card"], b"***"),
         (b'{"a": ["4711"]}', ["$.a.b"], b"***"),
         (b'["card", "4711"]', ["$.card"], b"***"),
         (b"\x00\x00\x00\x00\x074711", ["$.card"], b"***"),
@@ -93,11 +94,30 @@ def test_a_topic_without_a_table_is_named(lake: Lake) -> None:
     ],
 )
 def test_fields_that_the_spec_masks_are_masked(lake: Lake, value: bytes, sources: list[str], expected: bytes) -> None:
+    columns = [{"name": f"c{number}", "from": each, "with": "Mask"} for number, each in enumerate(sources)]
+    shown = masked(lake, value, {"schema": {"columns": columns}})
+    assert (shown["value"], shown["detail"]) == (expected, "***")
+    assert shown["key"] == (b"***" if "key" in sources else b"k")
+
+
+def test_fields_that_the_table_of_a_route_masks_are_masked(lake: Lake) -> None:
+    columns = [{"name": "card", "from": "$.card", "with": "Sha256"}]
+    spec = {"routes": {"tables": [{"name": "a"}, {"name": "b", "schema": {"columns": columns}}]}}
+    assert masked(lake, b'{"card": "4711"}', spec)["value"] == b'{"card": "***"}'
+
+
+def test_the_whole_value_is_masked_if_a_schema_renames_fields(lake: Lake) -> None:
+    schema = {
+        "columns": [{"name": "mail", "from": "$.mail", "with": "Mask"}],
+        "renames": [{"from": "email", "to": "mail"}],
+    }
+    assert masked(lake, b'{"email": "4711", "mail": "4711"}', {"schema": schema})["value"] == b"***"
+
+
+def masked(lake: Lake, value: bytes, spec: dict[str, Any]) -> dict[str, Any]:
+    """Return the shown letter of a record with this value."""
     table = lake.catalog("lake").load_table(("demo", "orders__dlq"))
     row = letter(7, "Masked", 3) | {"value": value, "key": b"k"}
     table.append(pa.Table.from_pylist([row], DEAD_LETTER_SCHEMA))
-    columns = [{"name": f"c{number}", "from": each, "with": "Mask"} for number, each in enumerate(sources)]
-    masking = topic() | {"spec": {"schema": {"columns": columns}}}
-    (shown,) = letters.letters(lake, masking, ("Masked",), 1, values=True).to_pylist()
-    assert (shown["value"], shown["detail"]) == (expected, "***")
-    assert shown["key"] == (b"***" if "key" in sources else b"k")
+    (shown,) = letters.letters(lake, topic() | {"spec": spec}, ("Masked",), 1, values=True).to_pylist()
+    return dict(shown)
