@@ -4,17 +4,22 @@ Both read the catalog, so they run in the operator's pod, as ``firn sql`` does.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
 from firn.model import names
 from firn.model.errors import InvalidSpecError
+from firn.tables import types
 from firn_operator.cli import query
 from firn_operator.cli.lake import Lake
 
 _MASK = "***"
+_ROOT = re.compile(r"\$(?:key\b)?")
+_STEP = re.compile(r"\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\]")
+"""A step of the place of an error: a name as the spec can have it, or a position in a list."""
 _COUNTS = """
 SELECT error_code AS code, count(*) AS letters, min(ingested_at) AS first, max(ingested_at) AS last,
   min(generation) AS "first generation", max(generation) AS "last generation"
@@ -38,7 +43,10 @@ def counts(lake: Lake, topic: Mapping[str, Any]) -> pa.Table:
 
 
 def letters(lake: Lake, topic: Mapping[str, Any], codes: Sequence[str], limit: int, *, values: bool) -> pa.Table:
-    """Return the newest dead letters. Keys, values, headers and details of errors, which may quote values, only with ``values``."""
+    """Return the newest dead letters. Keys, values, headers and details of errors, which may quote values, only with ``values``.
+
+    If the spec masks or hashes a column, `_MASK` is in place of its values, and of names that come from the record.
+    """
     table = _table(lake, topic)
     if table is None:
         return pa.table({"code": pa.array([], pa.string())})
@@ -46,9 +54,12 @@ def letters(lake: Lake, topic: Mapping[str, Any], codes: Sequence[str], limit: i
     where = f"WHERE error_code IN ({texts})" if codes else ""
     found = query.run(lake, _LETTERS.format(table=table, where=where, limit=limit, values=_VALUES if values else ""))
     sources = _protected(topic)
-    if not values or not sources:
+    if not sources:
         return found
-    rows = [_masked(row, sources) for row in found.to_pylist()]
+    known = set(_places((topic.get("spec") or {}).get("schema") or {}))
+    rows = [{**row, "path": row["path"] and _masked_path(row["path"], known)} for row in found.to_pylist()]
+    if values:
+        rows = [_masked(row, sources) for row in rows]
     return pa.Table.from_pylist(rows, found.schema)
 
 
@@ -66,6 +77,47 @@ def _protected(topic: Mapping[str, Any]) -> list[str]:
         renamed = schema.get("renames") and any(source.startswith("$") for source in found)
         sources += [*found, *(["value"] if renamed else [])]
     return sources
+
+
+def _places(schema: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the places of errors that the spec names, such as ``.items[].price``: of fields, columns and sources. None is in a map."""
+    for field in schema.get("fields") or []:
+        try:
+            kind = types.parse(field["type"])
+        except InvalidSpecError:
+            continue
+        yield from _inside(f".{field['name']}", kind)
+    for column in schema.get("columns") or []:
+        yield f".{column['name']}"
+        root, *steps = (column.get("from") or "").split(".")
+        if root == "$":
+            yield from ("." + ".".join(steps[:length]) for length in range(1, len(steps) + 1))
+
+
+def _inside(place: str, kind: types.Type) -> Iterator[str]:
+    yield place
+    match kind:
+        case types.Struct(fields):
+            for name, member in fields:
+                yield from _inside(f"{place}.{name}", member)
+        case types.ListOf(element):
+            yield from _inside(f"{place}[]", element)
+
+
+def _masked_path(path: str, known: Collection[str]) -> str:
+    """Return the place of an error with `_MASK` from the first name on that the spec does not have: the record's own name or key."""
+    root = _ROOT.match(path)
+    if root is None:
+        return _MASK
+    # The fields of keys are no fields of values, so no place in a key is known.
+    end, place = root.end(), root[0][1:]
+    while end < len(path):
+        step = _STEP.match(path, end)
+        place += "" if step is None else "[]" if step[0][0] == "[" else step[0]
+        if step is None or place not in known:
+            return f"{path[:end]}.{_MASK}"
+        end = step.end()
+    return path
 
 
 def _masked(row: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:

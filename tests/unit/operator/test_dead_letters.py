@@ -114,10 +114,52 @@ def test_the_whole_value_is_masked_if_a_schema_renames_fields(lake: Lake) -> Non
     assert masked(lake, b'{"email": "4711", "mail": "4711"}', {"schema": schema})["value"] == b"***"
 
 
-def masked(lake: Lake, value: bytes, spec: dict[str, Any]) -> dict[str, Any]:
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("$", "$"),
+        ("$.mails", "$.mails"),
+        ("$.mails.ann@shop", "$.mails.***"),
+        ("$.mails.id", "$.mails.***"),
+        ("$.mails['ann']", "$.mails.***"),
+        ("$.items[2].price", "$.items[2].price"),
+        ("$.items[2].ann", "$.items[2].***"),
+        ("$.ann", "$.***"),
+        ("$.[4711]", "$.***"),
+        ("$.idann", "$.***"),
+        ("$.customer.card", "$.customer.card"),
+        ("$.customer.ann", "$.customer.***"),
+        ("$.hidden", "$.hidden"),
+        ("$key", "$key"),
+        ("$key.id", "$key.***"),
+        ("ann", "***"),
+    ],
+)
+@pytest.mark.parametrize("values", [False, True])
+def test_places_of_errors_show_only_names_of_a_spec_that_masks(
+    lake: Lake, path: str, expected: str, values: bool
+) -> None:
+    fields = [
+        {"name": "id", "type": "long"},
+        {"name": "mails", "type": "map<string, long>"},
+        {"name": "items", "type": "list<struct<price: long>>"},
+        {"name": "wrong", "type": "nothing"},
+    ]
+    columns = [{"name": "hidden", "from": "$.customer.card", "with": "Mask"}, {"name": "source", "constant": "web"}]
+    spec = {"schema": {"fields": fields, "columns": columns}}
+    assert masked(lake, b"{}", spec, path=path, values=values)["path"] == expected
+
+
+def test_places_of_errors_are_whole_if_the_spec_masks_nothing(lake: Lake) -> None:
+    assert masked(lake, b"{}", {"schema": {"fields": []}}, path="$.ann")["path"] == "$.ann"
+
+
+def masked(
+    lake: Lake, value: bytes, spec: dict[str, Any], *, path: str = "$.id", values: bool = True
+) -> dict[str, Any]:
     """Return the shown letter of a record with this value."""
     table = lake.catalog("lake").load_table(("demo", "orders__dlq"))
-    row = letter(7, "Masked", 3) | {"value": value, "key": b"k"}
+    row = letter(7, "Masked", 3) | {"value": value, "key": b"k", "error_path": path}
     table.append(pa.Table.from_pylist([row], DEAD_LETTER_SCHEMA))
-    (shown,) = letters.letters(lake, topic() | {"spec": spec}, ("Masked",), 1, values=True).to_pylist()
+    (shown,) = letters.letters(lake, topic() | {"spec": spec}, ("Masked",), 1, values=values).to_pylist()
     return dict(shown)
