@@ -4,6 +4,7 @@ Only that pod has the configuration, and the credentials of catalogs and brokers
 person, also with plugins.
 """
 
+import os
 import re
 import shutil
 import signal
@@ -19,6 +20,8 @@ _CONTAINER = "operator"
 _SELECTOR = f"app.kubernetes.io/name=firn,app.kubernetes.io/component={_CONTAINER}"
 _RIGHTS = (("get", "pods"), ("create", "pods/exec"))
 """Rights that kubectl needs. Without this check, its own message would name no next step."""
+_MOST_BYTES = 4096
+"""Most bytes of all arguments. They are part of the URL of the request to exec, and proxies refuse long URLs (414, 431)."""
 _ENDED = re.compile(rb"command terminated with exit code (\d+)\s*")
 """Last line of the output of kubectl after a command that failed. Failures of kubectl itself have no such line."""
 _SIGNALLED = 128
@@ -32,10 +35,17 @@ def run(api: Connection, release: str, arguments: Sequence[str], *, context: str
     Output goes to the streams of this process as it arrives. On a terminal, the command has one, too: its tables have the width
     of the terminal, and Ctrl-C reaches it.
 
-    Raises InvalidSpecError without kubectl or the operator, AccessDeniedError that names a missing right, UnavailableError.
+    Raises InvalidSpecError for too long arguments, and without kubectl or the operator. Raises AccessDeniedError that names a missing
+    right, and UnavailableError.
     """
     kubectl = shutil.which("kubectl")
     command = "firn " + " ".join(arguments[: 2 if arguments[0] == "dlq" else 1])
+    size = sum(len(os.fsencode(each)) for each in arguments)
+    if size > _MOST_BYTES:
+        raise InvalidSpecError(
+            f"{command} has arguments of {size} bytes, and the request that runs it in the operator's pod has room for {_MOST_BYTES}; shorten"
+            " them, for example the statement, or run the command in a shell of the pod"
+        )
     if kubectl is None:
         raise InvalidSpecError(
             f"{command} runs in the operator's pod, and this machine has no program kubectl, which starts it there; install kubectl, and"

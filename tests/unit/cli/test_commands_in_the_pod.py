@@ -108,6 +108,16 @@ def test_kubectl_gets_the_arguments_as_they_are(kubectl: Kubectl) -> None:
     ]
 
 
+def test_arguments_that_proxies_refuse_are_an_error(kubectl: Kubectl) -> None:
+    words = ("sql", "--output=json", "--")
+    room = 4096 - len("".join(words))
+    assert run(*words, "é" * (room // 2) + "x" * (room % 2)) == 0
+    with pytest.raises(
+        InvalidSpecError, match=r"^firn sql has arguments of 4097 bytes, .* room for 4096; shorten them"
+    ):
+        run(*words, "é" * (room // 2) + "x" * (room % 2 + 1))
+
+
 def test_a_terminal_here_is_a_terminal_there(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
     for stream in ("stdin", "stdout", "stderr"):
         monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
