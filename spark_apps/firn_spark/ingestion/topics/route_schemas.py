@@ -55,7 +55,7 @@ class RouteSchemas:
         self._own_uuid = ""
         self._lock = threading.Lock()
         self._learning = threading.Lock()
-        self._searching = threading.Lock()
+        self._searching = False
 
     def keep_in(self, own_table: TableTarget, uuid: str) -> None:
         """Store refused schemas in the topic's own table. Forget them all if another table has replaced it."""
@@ -83,7 +83,7 @@ class RouteSchemas:
     ) -> None:
         """Request the needed schemas at ``now`` (monotonic seconds).
 
-        ``refused_before`` returns the answer for a recorded schema, and ``record`` a new record. ``again``: the last round of the
+        ``refused_before`` returns the answer for a stored refused schema, and ``record`` opens the stored ones. ``again``: the last round of the
         caller needed schemas, too, so the driver keeps all that it has. Raises as `Registries.schema` and `Record`.
         """
         with self._learning:
@@ -158,17 +158,18 @@ class RouteSchemas:
             return bool(self._refused_at)
 
     def search_due(self, now: float) -> bool:
-        """Return whether `search` should ask for refused schemas at ``now`` (monotonic seconds)."""
+        """Return whether the caller should `search` at ``now`` (monotonic seconds). Until this search ends, no other one is due."""
         with self._lock:
-            return any(now - since > REFUSED_SECONDS for since in self._refused_at.values())
+            if self._searching:
+                return False
+            self._searching = any(now - since > REFUSED_SECONDS for since in self._refused_at.values())
+            return self._searching
 
     def search(self, find: Callable[[Reference], Answer], now: float) -> None:
         """Ask the registry for schemas that it refused for some time before ``now`` (monotonic seconds). Never raises.
 
         Their answer stays until `ask_again`.
         """
-        if not self._searching.acquire(blocking=False):
-            return
         try:
             with self._lock:
                 old = [each for each, since in self._refused_at.items() if now - since > REFUSED_SECONDS]
@@ -181,7 +182,8 @@ class RouteSchemas:
         except FirnError as error:
             log.info("cannot ask for refused schemas of routes; the driver tries again", error=str(error))
         finally:
-            self._searching.release()
+            with self._lock:
+                self._searching = False
 
     def ask_again(self) -> None:
         """Let `learn` request the schemas that the registry has by now, or all if they are many. Never raises.
