@@ -46,6 +46,7 @@ from tests.servers.kafka import Kafka
 from tests.servers.process import await_true, free_port
 
 WAIT = 240.0
+ROOT = Path(__file__).parents[3]
 FIELDS = (
     Column(name="id", type="long", required=True),
     Column(name="name", type="string"),
@@ -226,7 +227,7 @@ class World(AbstractContextManager["World"]):
     def apply(self, *jobs: IngestJob) -> None:
         for job in jobs:
             draft = self.jobs_directory / f"{job.uid}.draft"
-            draft.write_text(job.model_dump_json())
+            draft.write_text(job.model_dump_json(exclude_none=True))
             os.replace(draft, self.jobs_directory / f"{job.uid}.json")
 
     def remove(self, job: IngestJob) -> None:
@@ -234,9 +235,9 @@ class World(AbstractContextManager["World"]):
 
     # Drivers
 
-    def spawn(self, failpoints: str = "") -> "Process":
-        """Start a driver as a process, as the image does."""
-        return Process(self, failpoints)
+    def spawn(self, failpoints: str = "", code: Path = ROOT) -> "Process":
+        """Start a driver as a process, as the image does. ``code`` is a tree of this repository."""
+        return Process(self, failpoints, code)
 
     def run_until_killed(self, failpoints: str) -> None:
         """Start a driver as a process, and wait until a failpoint kills it."""
@@ -338,20 +339,20 @@ class World(AbstractContextManager["World"]):
 class Process(AbstractContextManager["Process"]):
     """The process of a driver. The end of the with block kills it if it still runs."""
 
-    def __init__(self, world: World, failpoints: str) -> None:
+    def __init__(self, world: World, failpoints: str, code: Path) -> None:
         file = world.directory / "group.json"
         self.port = free_port()
         file.write_text(world.settings.model_copy(update={"listen": f"127.0.0.1:{self.port}"}).model_dump_json())
-        root = Path(__file__).parents[3]
         environment = {
             **os.environ,
-            "PYTHONPATH": f"{root}{os.pathsep}{root / 'spark_apps'}",
+            "PYTHONPATH": f"{code}{os.pathsep}{code / 'spark_apps'}",
             "FIRN_FAILPOINTS": failpoints,
             "SPARK_LOCAL_DIRS": str(world.directory),
         }
         with (world.directory / "driver.log").open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(root / "spark_apps" / "ingest.py"), str(file)],
+                [sys.executable, str(code / "spark_apps" / "ingest.py"), str(file)],
+                cwd=code,  # The workers of Spark look for packages there first.
                 env=environment,
                 stdout=output,
                 stderr=output,
