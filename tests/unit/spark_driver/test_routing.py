@@ -68,7 +68,16 @@ def test_the_own_table_is_made_although_tables_need_schemas() -> None:
     assert catalog.made == ["events", "events"]
 
 
-@pytest.mark.parametrize(("uuid", "message"), [(None, "has not read yet"), ("a", "no longer exists")])
+@pytest.mark.parametrize(
+    ("uuid", "message"),
+    [
+        (None, r"Kafka topic events: routes by message need .* has not read yet; if the IcebergTopic with spec.routes"),
+        (
+            "a",
+            r"table lake\.\S+events: the routes by message of Kafka topic events need it, and it no longer exists; wait",
+        ),
+    ],
+)
 def test_schemas_wait_for_the_own_table(uuid: str | None, message: str) -> None:
     made, schemas = own(), routing(SCHEMA, Catalog())
     schemas.share(made)

@@ -9,7 +9,7 @@ from firn.model.errors import NotReadyError
 from firn.model.jobs import WriterSchema
 from firn.schemas.routes import MESSAGE
 from firn_spark.ingestion.topics.refused_schemas import RefusedSchemas
-from firn_spark.ingestion.topics.route_schemas import RouteSchemas, SharedRouteSchemas
+from firn_spark.ingestion.topics.route_schemas import SharedRouteSchemas
 from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.schemas.registries import Registries, refused_before
 from firn_spark.tables.commits import Committer
@@ -45,7 +45,7 @@ class Routing:
         schemas.learn(
             functools.partial(self._answer, topic),
             functools.partial(refused_before, route.values.subject.registry),
-            lambda: RefusedSchemas(self._committer, functools.partial(self._own_table, schemas)),
+            lambda: RefusedSchemas(self._committer, functools.partial(self._own_table, topic)),
             time.monotonic(),
             again=topic.reading.repeats > 1,
         )
@@ -69,18 +69,18 @@ class Routing:
             find = functools.partial(self._registries.find, route.values)
             self._searches.submit(topic.route_schemas.search, find, now)
 
-    def _own_table(self, schemas: RouteSchemas) -> Any:
-        """Return the own table of a topic with routes. Raises FirnError."""
-        target = schemas.own_table
+    def _own_table(self, topic: Topic) -> Any:
+        """Return the own table of a Kafka topic with routes, also for a contract of a route. Raises FirnError."""
+        target = topic.route_schemas.own_table
         if target is None:
             raise NotReadyError(
-                "routes by message need the topic's own table, which the driver has not read yet; if its IcebergTopic is not"
-                " Ready, follow its conditions"
+                f"Kafka topic {topic.job.topic}: routes by message need the topic's own table, which the driver has not read yet; if the"
+                " IcebergTopic with spec.routes is not Ready, follow its conditions"
             )
         table = self._tables.load(target.catalog, target.namespace, target.name)
         if table is None:
             raise NotReadyError(
-                f"table {target.identifier}: routes by message need it, and it no longer exists; wait until the operator has"
-                " created it again, or resume its IcebergTopic"
+                f"table {target.identifier}: the routes by message of Kafka topic {topic.job.topic} need it, and it no longer exists; wait"
+                " until the operator has created it again, or resume its IcebergTopic"
             )
         return table
