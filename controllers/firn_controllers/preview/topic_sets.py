@@ -37,9 +37,12 @@ def preview(
         return (refused("spec", str(error), str(error.reason)),)
     refusal = _refusal(ready, topics)
     if refusal is not None:
-        text = (
-            f"spec.template gives no valid IcebergTopic, for example for Kafka topic {refusal.topic}: {refusal.message}"
+        example = (
+            f", for example for Kafka topic {refusal.topic}"
+            if refusal.topic in topics
+            else f'. The plan knows no Kafka topic that matches, and tried the template with the example name "{refusal.topic}"'
         )
+        text = f"spec.template gives no valid IcebergTopic{example}: {refusal.message}"
         return (refused("spec.template", text, refusal.why),)
     if before is None:
         name = after.metadata.name

@@ -80,6 +80,10 @@ def test_a_template_without_a_valid_iceberg_topic_is_refused(template: Any, word
     (effect,) = preview(topic_set() if live else None, wanted, gen.adopting(), configured=True)
     assert (effect.kind, effect.field) == (EffectKind.REFUSED, "spec.template")
     assert words in effect.text
+    assert (
+        'gives no valid IcebergTopic. The plan knows no Kafka topic that matches, and tried the template with the example name "x": '
+        in effect.text
+    )
 
 
 def test_a_known_topic_is_the_example() -> None:
