@@ -286,7 +286,10 @@ def dlq_show(  # noqa: PLR0913
     limit: Annotated[int, typer.Option(min=1, max=10_000, help="Largest number of letters.")] = 20,
     values: Annotated[
         bool,
-        typer.Option("--values", help="Show keys, values, headers, and details of errors, which may quote values."),
+        typer.Option(
+            "--values",
+            help="Show keys, values, headers, and details of errors, which may quote values. *** stands for what the spec masks or hashes.",
+        ),
     ] = False,
     namespace: Namespace = None,
     context: Context = None,
@@ -298,6 +301,9 @@ def dlq_show(  # noqa: PLR0913
 
     Without --values, the command shows places and causes only. Bytes are shown as text, or in hexadecimal digits after 0x if they are
     not UTF-8. The command reads the dead-letter table, so it runs in the operator's pod.
+
+    If the spec masks or hashes a field, a header or the key, the command shows *** in its place. It also shows *** for all details
+    of errors, and for the whole value if it does not find the field. Places of errors then have *** for names that the spec lacks.
     """
     asked = _Asked(context, namespace)
     place = asked.place(topic)

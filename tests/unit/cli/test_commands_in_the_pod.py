@@ -287,6 +287,13 @@ def test_a_given_configuration_that_does_not_exist_is_an_error(machine: Path) ->
     assert "configuration /nonexistent: No such file; correct the path in --config" in str(result.exception)
 
 
+def test_the_help_of_values_says_that_fields_are_masked() -> None:
+    output = CliRunner().invoke(main.app, ["dlq", "show", "--help"]).output
+    shown = " ".join(output.replace("│", " ").split())
+    assert "*** stands for what the spec masks or hashes" in shown
+    assert "If the spec masks or hashes a field, a header or the key, the command shows *** in its place" in shown
+
+
 @pytest.mark.parametrize("topic", ["", "/orders", "shop/", "a/b/c"])
 def test_a_text_that_names_no_topic_is_refused(topic: str, machine: Path) -> None:
     result = CliRunner().invoke(main.app, ["dlq", "list", topic])
