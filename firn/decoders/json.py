@@ -12,7 +12,8 @@ string                a JSON string
 date                  ``YYYY-MM-DD``, years 0001 to 9999, as everywhere below
 time                  ``hh:mm``, ``hh:mm:ss`` or ``hh:mm:ss.f``; digits below the microsecond have to be zeros, as below
 timestamp             date, ``T`` or a space, time; a zone is refused; or an integer since 1970 in the unit of the field's ``epoch``
-timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or such an integer
+timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or such an integer; in UTC, a text
+                      has a year from 1 to 9999, too
 timestamp_ns          as timestamp, with nine digits below the second, from 1677-09-21T00:12:43.145224193 to
                       2262-04-11T23:47:16.854775807; timestamptz_ns likewise
 decimal(P, S)         a JSON number, or a string holding one, whose value needs no more than S places and P digits
@@ -46,6 +47,8 @@ from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
 from firn.decoders.json_limits import (
     EPOCHS,
     EPOCHS_OF_NANOSECONDS,
+    FIRST_MICROSECOND,
+    LAST_MICROSECOND,
     MAX_DEPTH,
     MAX_MICROSECONDS,
     MAX_ZONE_MINUTES,
@@ -224,7 +227,10 @@ def _digits(kind: types.Type) -> int:
 
 
 def _bounded(kind: types.Type, value: str, moment: int) -> int:
-    if abs(moment) > MAX_MICROSECONDS:
+    if _digits(kind) == 6:
+        if not FIRST_MICROSECOND <= moment <= LAST_MICROSECOND:
+            raise _bad(Code.OUT_OF_RANGE, kind, value, "in UTC, this time is not in the years 1 to 9999")
+    elif abs(moment) > MAX_MICROSECONDS:
         raise _bad(Code.OUT_OF_RANGE, kind, value, "nanoseconds from 1970 exceed 64 bits")
     return moment
 

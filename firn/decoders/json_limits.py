@@ -12,6 +12,9 @@ EPOCHS_OF_NANOSECONDS = {"s": (1_000_000_000, 1), "ms": (1_000_000, 1), "us": (1
 MAX_MICROSECONDS = 2**63 - 1
 """The latest time in microseconds since 1970. The earliest is its negative."""
 
+FIRST_MICROSECOND, LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""Microseconds since 1970 of the first and the last time in the years 1 to 9999. Readers in Python have no other times."""
+
 MAX_ZONE_MINUTES = 18 * 60
 """Largest offset of a zone from UTC, as in Java's ZoneOffset."""
 

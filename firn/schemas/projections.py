@@ -7,8 +7,9 @@ workers compute the values (`firn_spark.worker.projections`).
 import difflib
 import re
 from collections.abc import Callable
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
+from typing import cast
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -34,6 +35,8 @@ FORMS = {
     "uuid": r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
 }
 """Form of a text that becomes a value of the type, as a regular expression of Python and of RE2."""
+FAR_ZONE = "[+-](?:19|[2-9][0-9]|18:?(?:0[1-9]|[1-9][0-9])|[0-9]{2}:?[6-9][0-9])"
+"""Zone at the end of a text that does not exist: it is more than 18 hours from UTC, or has more than 59 minutes."""
 _TEXTS = frozenset({"string", "binary", *FORMS})
 _INTEGERS = frozenset({"int", "long", "float", "double", "decimal", "string", "timestamp", "timestamptz"})
 _TIMES = ("timestamp", "timestamptz")
@@ -221,11 +224,14 @@ def _check_constant(column: ProjectedColumn, kind: Type) -> None:
 
 
 def _is_time(name: str, text: str) -> bool:
+    """Return whether a text with the form of a date or time exists, and has a year from 1 to 9999 in UTC."""
     try:
-        _READ[name](text)
-    except ValueError:
+        moment = _READ[name](text)
+        if name == "timestamptz":
+            cast(datetime, moment).astimezone(UTC)
+    except (ValueError, OverflowError):
         return False
-    return True
+    return name != "timestamptz" or re.search(f"(?:{FAR_ZONE})$", text) is None
 
 
 def _is_exact(text: str, kind: types.Decimal) -> bool:

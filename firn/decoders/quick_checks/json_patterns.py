@@ -23,6 +23,8 @@ _FLOATING = r"-?(?:0|[1-9][0-9]{0,19})(?:\.[0-9]+)?(?:[eE][+-]?[0-9]%s)?"
 _DAY = "(?:(?:0[1-9]|1[0-2])-(?:0[1-9]|1[0-9]|2[0-8])|(?:0[13-9]|1[0-2])-(?:29|30)|(?:0[13578]|1[02])-31)"
 _DATE, _NARROW_DATE = f"[1-9][0-9]{{3}}-{_DAY}", f"(?:1[7-9][0-9]{{2}}|2[01][0-9]{{2}})-{_DAY}"
 """The second one has only years that times in nanoseconds have."""
+_EARLY_DATE = f"[1-8][0-9]{{3}}-{_DAY}"
+"""A date that has no year above 9999 in any zone."""
 _TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,%d})?)?"
 _ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?)"
 _GROUP = "[A-Za-z0-9+/]"
@@ -112,9 +114,11 @@ def or_null(expression: str) -> str:
 
 
 def _timestamp(kind: types.Primitive, epoch: Epoch) -> str:
-    nanoseconds, zone = kind.name.endswith("_ns"), _ZONE if kind.name.startswith("timestamptz") else ""
-    date, time = (_NARROW_DATE, _TIME % 9) if nanoseconds else (_DATE, _TIME % 6)
-    text = f'"{date}[T ]{time}{zone}"'
+    nanoseconds, zoned = kind.name.endswith("_ns"), kind.name.startswith("timestamptz")
+    date, time = (_NARROW_DATE, _TIME % 9) if nanoseconds else (_EARLY_DATE if zoned else _DATE, _TIME % 6)
+    text = f'"{date}[T ]{time}{_ZONE if zoned else ""}"'
+    if zoned and not nanoseconds:
+        text = f'(?:{text}|"9[0-9]{{3}}-{_DAY}[T ]{time}Z")'
     factor, divisor = epochs(kind)[epoch]
     if divisor > 1:
         return text

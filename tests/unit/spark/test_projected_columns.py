@@ -197,17 +197,23 @@ CASTS: list[tuple[str, str, dict[str, Any], list[tuple[Any, Any]]]] = [
     ("days", "date", {}, [(0, date(1970, 1, 1)), (-719_162, date(1, 1, 1)), (2_932_896, date(9999, 12, 31)), (2_932_897, "<OutOfRange>"),
                           (-719_163, "<OutOfRange>"), (None, None)]),
     ("note", "time", {}, [("10:05", time(10, 5)), ("24:00", "<OutOfRange>"), ("10", "<InvalidFormat>")]),
-    ("at", "date", {}, [("1969-12-31T23:00:00Z", date(1969, 12, 31))]),
+    ("at", "date", {}, [("1969-12-31T23:00:00Z", date(1969, 12, 31)), (253_402_300_799_999, date(9999, 12, 31)),
+                        (253_402_300_800_000, "<OutOfRange>"), (-62_135_596_800_001, "<OutOfRange>")]),
     ("note", "int", {}, [("12", 12), ("-0012", -12), ("1.0", "<InvalidFormat>"), ("0x1f", "<InvalidFormat>"), ("", "<InvalidFormat>"),
                          ("99999999999", "<OutOfRange>"), ("1\n", "<InvalidFormat>")]),
     ("note", "double", {}, [("1e3", 1000.0), ("nan", "<InvalidFormat>"), ("1e999", "<OutOfRange>")]),
     ("note", "float", {}, [("0.5", 0.5), ("1e300", "<OutOfRange>")]),
     ("note", "boolean", {}, [("true", True), ("TRUE", "<InvalidFormat>"), ("1", "<InvalidFormat>")]),
     ("note", "decimal(5,2)", {}, [("1e2", Decimal(100)), ("1.005", "<OutOfRange>"), ("1000", "<OutOfRange>")]),
-    ("note", "date", {}, [("2020-02-29", date(2020, 2, 29)), ("2020-02-30", "<OutOfRange>"), ("2020-2-3", "<InvalidFormat>")]),
-    ("note", "timestamp", {}, [("2020-01-01T10:00:00.5", datetime(2020, 1, 1, 10, 0, 0, 500_000)), ("2020-01-01T10:00Z", "<InvalidFormat>")]),
+    ("note", "date", {}, [("2020-02-29", date(2020, 2, 29)), ("2020-02-30", "<OutOfRange>"), ("2020-2-3", "<InvalidFormat>"),
+                          ("0000-12-31", "<OutOfRange>"), ("0001-01-01", date(1, 1, 1)), ("9999-12-31", date(9999, 12, 31))]),
+    ("note", "timestamp", {}, [("2020-01-01T10:00:00.5", datetime(2020, 1, 1, 10, 0, 0, 500_000)), ("2020-01-01T10:00Z", "<InvalidFormat>"),
+                               ("0000-12-31T23:59", "<OutOfRange>"), ("0001-01-01 00:00", datetime(1, 1, 1))]),
     ("note", "timestamptz", {}, [("2020-01-01 10:00+02:00", utc("2020-01-01T08:00:00")), ("2020-01-01T10:00", "<InvalidFormat>"),
-                                 ("2020-01-01T25:00Z", "<OutOfRange>")]),
+                                 ("2020-01-01T25:00Z", "<OutOfRange>"), ("0001-01-01T00:00+01:00", "<OutOfRange>"),
+                                 ("0001-01-01T00:00-18", utc("0001-01-01T18:00:00")), ("9999-12-31T23:59-00:01", "<OutOfRange>"),
+                                 ("9999-12-31T23:59+0001", utc("9999-12-31T23:58:00")), ("2020-01-01T00:00+18:01", "<OutOfRange>"),
+                                 ("2020-01-19T00:00Z", utc("2020-01-19T00:00:00")), ("2020-01-01T00:00-01:60", "<OutOfRange>")]),
     ("note", "uuid", {}, [(REF, bytes.fromhex(REF.replace("-", ""))), ("ff", "<InvalidFormat>")]),
     ("note", "binary", {}, [("ä", "ä".encode())]),
 ]  # fmt: skip
@@ -231,6 +237,15 @@ def test_a_dead_letter_names_the_column_its_source_and_the_value() -> None:
     assert (first["error_code"], first["error_path"]) == ("InvalidFormat", "$.customer.address.city")
     assert first["error_detail"] == (f"column n: $.customer.address.city cannot become int, found {'x' * 47}…")
     assert second["error_code"] == "InvalidJson"
+
+
+def test_a_dead_letter_shows_a_time_that_python_does_not_have() -> None:
+    found = decoded([{"name": "day", "from": "$.at", "type": "date"}], of("at", 253_402_300_800_000))
+    assert found.dead is not None
+    (letter,) = found.dead.to_pylist()
+    assert letter["error_detail"] == (
+        "column day: $.at cannot become date, found 253402300800000000 microseconds since 1970"
+    )
 
 
 def test_a_required_column_without_a_value_makes_a_dead_letter() -> None:

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firn.decoders.bad_records import Code
-from firn.decoders.json_limits import EPOCHS, MAX_MICROSECONDS
+from firn.decoders.json_limits import EPOCHS, FIRST_MICROSECOND, LAST_MICROSECOND, MAX_MICROSECONDS
 from firn.model.jobs import Epoch
-from firn.schemas.projections import FORMS, word
+from firn.schemas.projections import FAR_ZONE, FORMS, word
 from firn.tables.types import Primitive, Type
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Numbers
@@ -61,7 +61,11 @@ class Cast:
             array = pc.call_function("binary_join_element_wise", [pa.scalar("1970-01-01T"), array, pa.scalar("")])
             converted, beyond = _converted(array, _times_of_day, kind, Code.OUT_OF_RANGE)
         else:
+            if name == "timestamptz":
+                far = pc.call_function("match_substring_regex", [array], pc.MatchSubstringOptions(rf"(?:{FAR_ZONE})\z"))
+                array = _without(array, far, Code.OUT_OF_RANGE, bad)
             converted, beyond = _converted(array, lambda part: part.cast(kind), kind, Code.OUT_OF_RANGE)
+            converted = _without_other_years(converted, beyond)
         bad |= beyond
         if name in ("float", "double"):
             converted = _without(converted, pc.call_function("is_inf", [converted]), Code.OUT_OF_RANGE, bad)
@@ -85,7 +89,10 @@ class Cast:
             # Arrow divides two doubles, which is not always the nearest one.
             return array.cast(pa.string()).cast(kind), {}
         inexact = before in ("float", "double", "decimal")
-        return _converted(array, lambda part: part.cast(kind), kind, Code.INEXACT if inexact else Code.OUT_OF_RANGE)
+        converted, bad = _converted(
+            array, lambda part: part.cast(kind), kind, Code.INEXACT if inexact else Code.OUT_OF_RANGE
+        )
+        return _without_other_years(converted, bad) if after == "date" else converted, bad
 
 
 def _converted(
@@ -119,6 +126,20 @@ def _without(array: pa.Array, wrong: pa.Array, code: Code, bad: Bad) -> pa.Array
     return pc.call_function("if_else", [wrong, pa.scalar(None, array.type), array])
 
 
+def _without_other_years(array: pa.Array, bad: Bad) -> pa.Array:
+    """Return dates or timestamps of the years 1 to 9999 (in UTC), with null for others. Return arrays of other types as they are."""
+    if pa.types.is_date32(array.type):
+        kind, first, last = pa.int32(), FIRST_DAY, LAST_DAY
+    elif pa.types.is_timestamp(array.type):
+        kind, first, last = pa.int64(), FIRST_MICROSECOND, LAST_MICROSECOND
+    else:
+        return array
+    numbers = array.cast(kind)
+    early = pc.call_function("less", [numbers, pa.scalar(first, kind)])
+    late = pc.call_function("greater", [numbers, pa.scalar(last, kind)])
+    return _without(array, pc.call_function("or", [early, late]), Code.OUT_OF_RANGE, bad)
+
+
 def _uuids(array: pa.Array) -> pa.Array:
     values = (None if text is None else bytes.fromhex(text.replace("-", "")) for text in array.to_pylist())
     return pa.array(values, pa.binary(16), size=len(array))
@@ -149,14 +170,7 @@ def _counts(array: pa.Array, epoch: Epoch) -> tuple[pa.Array, Bad]:
 def _dates(array: pa.Array) -> tuple[pa.Array, Bad]:
     """Return numbers of days since 1970 as dates of the years 1 to 9999."""
     bad: Bad = {}
-    beyond = pc.call_function(
-        "or",
-        [
-            pc.call_function("less", [array, pa.scalar(FIRST_DAY, pa.int32())]),
-            pc.call_function("greater", [array, pa.scalar(LAST_DAY, pa.int32())]),
-        ],
-    )
-    return _without(array, beyond, Code.OUT_OF_RANGE, bad).cast(pa.date32()), bad
+    return _without_other_years(array.cast(pa.date32()), bad), bad
 
 
 def _times(array: pa.Array, kind: pa.DataType, epoch: Epoch) -> tuple[pa.Array, Bad]:

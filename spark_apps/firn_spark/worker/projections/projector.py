@@ -65,6 +65,13 @@ class Projector:
             error.detail = error.detail.partition(", found ")[0]
 
 
+def _value(found: pa.Scalar) -> object:
+    try:
+        return found.as_py()
+    except OverflowError:  # Python has only times of the years 1 to 9999.
+        return f"{found.cast(pa.int64())} microseconds since 1970"
+
+
 @dataclass(frozen=True, slots=True)
 class _Column:
     """A projected column: ``place`` and ``members`` lead to the decoded values, unless it reads Kafka's bytes."""
@@ -93,7 +100,7 @@ class _Column:
         values = self._values(records, decoded)
         array, bad = self.cast.apply(values)
         for index, code in bad.items():
-            errors.setdefault(index, self._error(code, values[index].as_py()))
+            errors.setdefault(index, self._error(code, _value(values[index])))
         if self.column.function == "Mask":
             array = masked(array)
         elif self.column.function == "Sha256":

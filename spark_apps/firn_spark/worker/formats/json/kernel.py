@@ -69,6 +69,7 @@ MEMBER_BYTES = 5
 """Fewest bytes of a member of an object: an empty name and a digit, with the brackets or commas around them."""
 DAY_MICROS = 86_400_000_000
 MAX_MICROSECONDS = limits.MAX_MICROSECONDS
+FIRST_MICROSECOND, LAST_MICROSECOND = limits.FIRST_MICROSECOND, limits.LAST_MICROSECOND
 MOST_DAYS_OF_NANOSECONDS = 106_749
 """Days from 1970 whose nanoseconds fit 64 bits in each zone."""
 MAX_ZONE_MINUTES = limits.MAX_ZONE_MINUTES
@@ -183,7 +184,10 @@ def _moment(data, at, end, zoned, most):
         at, east = _zone(data, at, end)
         if at < 0:
             return DOUBT, 0
-    return at, days * DAY_MICROS * (1000 if most == 9 else 1) + moment - east * 60 * np.int64(words.POWERS[most])
+    moment += days * DAY_MICROS * (1000 if most == 9 else 1) - east * 60 * np.int64(words.POWERS[most])
+    if most == 6 and (moment < FIRST_MICROSECOND or moment > LAST_MICROSECOND):
+        return DOUBT, 0
+    return at, moment
 
 
 @njit
