@@ -12,6 +12,7 @@ import pytest
 from hack import quickstart
 from hack.quickstart import Manifest, kubectl
 from tests.e2e import registry, secure_kafka
+from tests.e2e.commands import COMMANDS
 from tests.e2e.topics import VALUES, Produce, topic_manifest
 from tests.servers.apicurio import Apicurio
 
@@ -48,6 +49,7 @@ def release() -> Iterator[None]:
     quickstart.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": RESIDENT}})
     quickstart.apply(topic_manifest("resident", RESIDENT))
     yield
+    COMMANDS.close()
     kubectl("-n", RESIDENT, "delete", "icebergtopics", "--all", "--timeout=60s", check=False)
     kubectl("delete", "namespace", RESIDENT, "--wait=false")
 

@@ -6,6 +6,7 @@ import sys
 
 from hack import quickstart
 from hack.quickstart import apply, await_until, get
+from tests.e2e.commands import firn
 from tests.e2e.topics import Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 LARGE = 2**40
@@ -29,7 +30,7 @@ def test_dead_letters_become_rows_after_the_schema_is_corrected(namespace: str, 
     table, name = topic["status"]["table"]["identifier"], f"{namespace}/mended"
     await_rows(table, 10)
     await_rows(f"{table}__dlq", 6)
-    quickstart.firn("audit", name)
+    firn("audit", name)
 
     apply(topic_manifest("mended", namespace, partitions=1))
     await_ready("mended", namespace)
@@ -63,4 +64,4 @@ def test_dead_letters_become_rows_after_the_schema_is_corrected(namespace: str, 
     assert rows(f'select max(id) as top, count(distinct _kafka."offset") as places from {table}') == [
         {"top": LARGE + 4, "places": 15}
     ]
-    quickstart.firn("audit", name)
+    firn("audit", name)

@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from hack import quickstart
 from hack.quickstart import SYSTEM, Manifest, apply, get, kubectl, say
 from tests.e2e.brokers import PATIENCE, Consuming, Producing, await_rolled, await_until, kill, uids
+from tests.e2e.commands import firn
 from tests.e2e.topics import (
     LONG,
     VALUES,
@@ -56,7 +57,7 @@ def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Consuming
     await_rows(table, count, timeout=PATIENCE)
     expected = [{"n": count, "low": 0, "high": count - 1}]
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == expected
-    quickstart.firn("audit", f"{meta['namespace']}/{meta['name']}")
+    firn("audit", f"{meta['namespace']}/{meta['name']}")
     await_ready(meta["name"], meta["namespace"], timeout=PATIENCE)
 
 
@@ -94,7 +95,7 @@ def test_flights_on_diskless_brokers_become_rows_and_pass_the_audit(release: Non
     before = rows(f"select count(*) as n from {table}")[0]["n"]
     produced = quickstart.produce_flights("departures", topic["status"]["bootstrapServers"], limit=20_000)
     await_rows(table, before + produced.count, timeout=PATIENCE)
-    quickstart.firn("audit", "demo/departures")
+    firn("audit", "demo/departures")
 
 
 def test_kafka_and_diskless_profiles_run_side_by_side(namespace: str, produce: Produce) -> None:

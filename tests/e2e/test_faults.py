@@ -4,8 +4,8 @@ import os
 import random
 import threading
 
-from hack import quickstart
 from hack.quickstart import SYSTEM, apply, await_until, get, kubectl, say
+from tests.e2e.commands import firn
 from tests.e2e.topics import LONG, Produce, await_ready, await_rows, numbered, rows, topic_manifest
 
 BATCH = 200
@@ -62,5 +62,5 @@ def test_killed_processes_lose_and_duplicate_no_record(namespace: str, produce: 
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == [
         {"n": total, "low": 0, "high": total - 1}
     ]
-    quickstart.firn("audit", f"{namespace}/numbered")
+    firn("audit", f"{namespace}/numbered")
     await_ready("numbered", namespace)

@@ -3,8 +3,8 @@
 import json
 from typing import Any
 
-from hack import quickstart
 from hack.quickstart import apply
+from tests.e2e.commands import firn
 from tests.e2e.topics import Produce, await_condition, await_ready, await_rows, numbered, rows, topic_manifest
 
 EVENT = {
@@ -33,7 +33,7 @@ def test_routes_land_each_kind_in_its_table(namespace: str, produce: Produce) ->
     await_condition("events", namespace, "RecordsAccepted", "False")
     await_rows(f"{topic['status']['table']['identifier']}__dlq", 100)
     assert rows(f"select distinct type from {base}.orders") == [{"type": "order"}]
-    quickstart.firn("audit", f"{namespace}/events")
+    firn("audit", f"{namespace}/events")
 
 
 def test_two_topics_share_a_table(namespace: str, produce: Produce) -> None:
@@ -49,7 +49,7 @@ def test_two_topics_share_a_table(namespace: str, produce: Produce) -> None:
     counts = rows(f"select _kafka.topic as topic, count(*) as n from {identifier} group by 1 order by 1")
     assert [row["n"] for row in counts] == [100, 101]
     for name in names:
-        quickstart.firn("audit", f"{namespace}/{name}")
+        firn("audit", f"{namespace}/{name}")
 
 
 def test_main_gets_rows_after_their_checks(namespace: str, produce: Produce) -> None:
@@ -63,4 +63,4 @@ def test_main_gets_rows_after_their_checks(namespace: str, produce: Produce) -> 
     produce(topic, numbered(20, 40))
     await_condition("checked", namespace, "Published", "True")
     await_rows(table, 60)
-    quickstart.firn("audit", f"{namespace}/checked")
+    firn("audit", f"{namespace}/checked")

@@ -16,6 +16,7 @@ import yaml
 from hack import quickstart
 from hack.quickstart import SYSTEM, Manifest, apply, conditions, get, kubectl, say
 from tests.e2e.brokers import PATIENCE, Partitions, Pods, Producing, await_rolled, await_until, events, metric, uids
+from tests.e2e.commands import firn
 from tests.e2e.topics import VALUES, await_ready, await_rows, rows, topic_manifest
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1200)]
@@ -94,7 +95,7 @@ def traffic(topic: Manifest, client: str) -> Iterator[tuple[Producing, Partition
     await_rows(table, count, timeout=PATIENCE)
     expected = [{"n": count, "low": 0, "high": count - 1}]
     assert rows(f"select count(distinct id) as n, min(id) as low, max(id) as high from {table}") == expected
-    quickstart.firn("audit", f"{meta['namespace']}/{meta['name']}")
+    firn("audit", f"{meta['namespace']}/{meta['name']}")
     await_ready(meta["name"], meta["namespace"], timeout=PATIENCE)
     assert uids("firn.dev/group=default") == driver, "ingestion continued in the same pod"
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from hack import quickstart
 from hack.quickstart import Manifest, await_until, conditions, get
+from tests.e2e.commands import firn
 
 VALUES = Path(__file__).with_name("values.yaml")
 Produce = Callable[..., None]
@@ -81,13 +82,13 @@ def numbered(start: int, count: int) -> list[dict[str, Any]]:
 
 def rows(sql: str) -> list[dict[str, Any]]:
     """Return the rows of a query by ``firn sql``."""
-    return list(json.loads(quickstart.firn("sql", "--output", "json", sql)))
+    return list(json.loads(firn("sql", "--output", "json", sql)))
 
 
 def landing(table: str) -> bool:
     """Return True while the driver still lands records into the table or its dead letters, or does not answer.
 
-    This question costs little. ``firn sql`` loads a query engine each time."""
+    This question costs less than a query."""
     for topic in json.loads(quickstart.read("/apis/firn.dev/v1alpha1/icebergtopics")[1])["items"]:
         status = topic.get("status") or {}
         if (status.get("table") or {}).get("identifier") == table.removesuffix("__dlq"):
