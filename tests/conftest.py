@@ -55,7 +55,12 @@ LONGEST_FIRST = (
     "clients of the broker",
     "a cluster of its own",
     "a second release",
+    "tests/unit/spark/test_compiled_code.py",
+    "tests/unit/controllers/test_any_policy_history.py",
+    "tests/unit/broker/test_many_elements.py",
 )
+"""Groups, and modules of tests that share nothing, whose tests take long. A process that starts one of them last keeps
+the others waiting."""
 
 
 def group(nodeid: str) -> str:

@@ -1,6 +1,7 @@
 """From commits to measured debt to a run, and the log retention of a policy on a real broker."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,11 +22,18 @@ SCHEMA = {"format": "Json", "fields": [{"name": "carrier", "type": "string"}]}
 PLURALS = {"CompactionPolicy": "compactionpolicies", "RetentionPolicy": "retentionpolicies"}
 MIB = 1024 * 1024
 Manifest = dict[str, Any]
+OFTEN = """
+from firn_controllers.reconcilers import context
+context.REFRESH = 1.0
+"""
+"""Write a status in which only figures differ each second, and not each minute as the operator does by itself."""
 
 
 @pytest.fixture(scope="module")
 def operator(world: "World") -> Iterator["Running"]:
-    with world.operator(maintenance={"debtInterval": "1s"}) as running:
+    option, program, *arguments = world.program
+    often = replace(world, program=(option, OFTEN + program, *arguments))
+    with often.operator(maintenance={"debtInterval": "1s"}) as running:
         yield running
 
 
