@@ -133,6 +133,10 @@ class NodeStore(Protocol):
         """Release a named lease. Does nothing when the caller does not hold it."""
         ...
 
+    async def held(self, lease: NodeLease) -> Sequence[str]:
+        """Return the names of the leases that the node holds."""
+        ...
+
     async def allocate_producer_ids(self, count: int) -> int:
         """Allocate ``count`` consecutive producer ids that no other caller gets, and return the first."""
         ...

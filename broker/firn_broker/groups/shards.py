@@ -7,7 +7,8 @@ shards: another broker may have changed the groups since.
 
 When another broker becomes the owner of a shard, this broker releases the lease and answers members with
 NOT_COORDINATOR. They find the new owner, which loads their generation and assignments. A release without a reply is
-repeated until it is confirmed.
+repeated until it is confirmed. A failover may take a confirmed release back, so this broker also asks the coordinator
+which shards it holds, and releases those that it does not serve.
 """
 
 import asyncio
@@ -33,6 +34,10 @@ log = structlog.get_logger()
 
 CHECK_SECONDS = 1.0
 """Seconds between two comparisons of shards with their owners."""
+HELD_SECONDS = 10.0
+"""Seconds between two requests for the leases that this broker holds in the coordinator."""
+LEASES = "groups/"
+"""The prefix of the leases of shards."""
 
 
 @dataclass(slots=True)
@@ -156,7 +161,7 @@ class Shards:
     async def _acquire_lease(self, number: int, node: NodeLease) -> Lease:
         repeated = number in self._unreleased
         self._unreleased[number] = node
-        name = f"groups/{number}"
+        name = f"{LEASES}{number}"
         held = await self._nodes.acquire(name, node)
         if held is not None and repeated:
             # Writes under the earlier lease may still be under way. A new epoch keeps them from changing what is loaded
@@ -258,9 +263,13 @@ class Shards:
 
     async def keep_releasing(self) -> None:
         """Release the leases of shards that another broker owns now. Runs until cancelled."""
+        clock, membership = asyncio.get_running_loop().time, self._membership
+        asked = clock()
         while True:
             await asyncio.sleep(CHECK_SECONDS)
-            membership = self._membership
+            if clock() - asked >= HELD_SECONDS:
+                asked = clock()
+                await self._find_unserved()
             for number, node in list(self._unreleased.items()):
                 try:
                     if node != membership.lease:
@@ -271,6 +280,31 @@ class Shards:
                 except Exception:
                     log.exception("cannot release a shard of groups", shard=number)
 
+    async def _find_unserved(self) -> None:
+        """Find the shards whose lease this node holds without serving them.
+
+        The coordinator may have lost a confirmed release in a failover. Without this, no other broker could acquire the
+        shard while this broker lives.
+        """
+        node = self._membership.lease
+        try:
+            names = await self._nodes.held(node)
+        except UnavailableError as error:
+            log.warning("cannot read the leases of this broker", error=str(error))
+            return
+        except Exception:
+            log.exception("cannot read the leases of this broker")
+            return
+        for name in names:
+            if not name.startswith(LEASES):
+                continue
+            number = int(name.removeprefix(LEASES))
+            if number not in self._owned and number not in self._unreleased:
+                log.warning(
+                    "the coordinator has a lease of this broker for groups that it does not serve", shard=number
+                )
+                self._unreleased[number] = node
+
     async def _release(self, number: int, node: NodeLease) -> None:
         """Release the lease of a shard that is not served here. A failure is repeated by the next check."""
         async with self._loading.setdefault(number, asyncio.Lock()):
@@ -278,12 +312,12 @@ class Shards:
                 return
             try:
                 # Acquiring returns the lease that this node holds already, or None when another node holds it.
-                held = await self._nodes.acquire(f"groups/{number}", node)
+                held = await self._nodes.acquire(f"{LEASES}{number}", node)
                 if held is not None:
                     await self._nodes.release(held, node)
             except UnavailableError as error:
                 log.warning("cannot release groups", shard=number, error=str(error))
                 return
             except FencedError:
-                pass
+                await self._find_unserved()
             self._unreleased.pop(number, None)

@@ -99,6 +99,17 @@ class NodeContract(StoreContract):
         assert taken is not None
         assert taken.epoch > held.epoch
 
+    async def test_a_node_finds_the_leases_that_it_holds(self, store: MetadataStore) -> None:
+        first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
+        held = await store.nodes.acquire("groups/1", first)
+        assert held is not None
+        await store.nodes.acquire("upkeep", first)
+        await store.nodes.acquire("groups/2", second)
+        assert await store.nodes.held(first) == ["groups/1", "upkeep"]
+        await store.nodes.release(held, first)
+        assert await store.nodes.held(first) == ["upkeep"]
+        assert await store.nodes.held(await store.nodes.join(ADDRESS, TTL, first.node)) == []
+
     async def test_a_released_lease_is_free_and_its_epoch_over(self, store: MetadataStore) -> None:
         first, second = await store.nodes.join(ADDRESS, TTL), await store.nodes.join(ADDRESS, TTL)
         held = await store.nodes.acquire("groups/1", first)

@@ -15,7 +15,7 @@ from firn.model.errors import UnavailableError
 from firn_broker.groups.expiry import TICK_SECONDS
 from firn_broker.groups.group import Group
 from firn_broker.groups.lag import SECONDS
-from firn_broker.groups.shards import Shard
+from firn_broker.groups.shards import CHECK_SECONDS, HELD_SECONDS, Shard
 from firn_broker.log_types import NodeAddress
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import raw
@@ -389,6 +389,37 @@ def test_a_group_moves_although_a_lease_reply_was_lost(lost: str) -> None:
                 ]
                 assert moved
                 await asyncio.sleep(2)
+                for name in moved:
+                    assert (await join(second, name, "n")).error_code is NONE
+
+    run(story())
+
+
+def test_a_group_moves_although_the_coordinator_lost_the_release() -> None:
+    """As in a failover to a standby that lacks the newest changes."""
+
+    async def story() -> None:
+        shared = Shared()
+        async with broker(shared) as first:
+            await create(first, "t")
+            shards = first.broker.groups.shards
+            names = [f"g{number}" for number in range(20)]
+            for name in names:
+                assert (await join(first, name, "m")).error_code is NONE
+            async with broker(shared, seed=2) as second:
+                await asyncio.sleep(3)
+                moved = [
+                    name for name in names if second.broker.membership.shard_coordinator(shards.number_of(name)).id == 1
+                ]
+                assert moved
+                for number in {shards.number_of(name) for name in moved}:
+                    shared.store.database.connection.execute(
+                        "UPDATE lease SET node=?, node_epoch=? WHERE name=?",
+                        (first.broker.membership.lease.node, first.broker.membership.lease.epoch, f"groups/{number}"),
+                    )
+                second.broker.groups.shards.drop_all()
+                assert (await join(second, moved[0], "n")).error_code is ErrorCode.coordinator_load_in_progress
+                await asyncio.sleep(HELD_SECONDS + 2 * CHECK_SECONDS)
                 for name in moved:
                     assert (await join(second, name, "n")).error_code is NONE
 

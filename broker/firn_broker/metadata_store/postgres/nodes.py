@@ -111,6 +111,13 @@ class PostgresNodes:
             lane=self._database.lanes.groups,
         )  # fmt: skip
 
+    async def held(self, lease: NodeLease) -> Sequence[str]:
+        rows = await self._database.rows(
+            "SELECT name FROM lease WHERE node = $1 AND node_epoch = $2 ORDER BY name", lease.node, lease.epoch,
+            lane=self._database.lanes.groups,
+        )  # fmt: skip
+        return [row[0] for row in rows]
+
     async def allocate_producer_ids(self, count: int) -> int:
         return int(await self._database.value("SELECT raise_counter($1, $2)", PRODUCERS, count))
 

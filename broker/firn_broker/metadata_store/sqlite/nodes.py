@@ -110,6 +110,17 @@ class SqliteNodes:
 
         await database.run(work)
 
+    async def held(self, lease: NodeLease) -> Sequence[str]:
+        database = self._database
+
+        def work() -> Sequence[str]:
+            rows = database.connection.execute(
+                "SELECT name FROM lease WHERE node=? AND node_epoch=? ORDER BY name", (lease.node, lease.epoch)
+            )
+            return [row[0] for row in rows]
+
+        return await database.run(work, write=False)
+
     async def allocate_producer_ids(self, count: int) -> int:
         return await self._database.run(lambda: self._database.raise_counter(PRODUCERS, count))
 
