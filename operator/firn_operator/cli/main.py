@@ -180,6 +180,13 @@ SchemaFile = Annotated[
         " without credentials.",
     ),
 ]
+IgnoreTransforms = Annotated[
+    bool,
+    typer.Option(
+        "--ignore-transforms",
+        help="Write the manifest although transforms of the connector change records. You then list the columns in spec.schema.",
+    ),
+]
 adopt = typer.Typer(no_args_is_help=True, help="Continue a table that another program has written.")
 app.add_typer(adopt, name="adopt")
 
@@ -221,6 +228,7 @@ def adopt_connect(  # noqa: PLR0913
         ),
     ] = "",
     schema: SchemaFile = "",
+    ignore_transforms: IgnoreTransforms = False,
     context: Context = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Change nothing: the table does not consent to its adoption.")
@@ -243,7 +251,7 @@ def adopt_connect(  # noqa: PLR0913
     from firn_operator.cli.resources import connection
 
     place = namespace or connection.log_in(context).namespace
-    choices = manifest.Choices(place, topic, catalog, profile, registry, message, schema)
+    choices = manifest.Choices(place, topic, catalog, profile, registry, message, schema, ignore_transforms)
     text, report = connect.run(config, choices, dry_run=dry_run)
     print(report, file=sys.stderr)
     print(text, end="")

@@ -67,7 +67,7 @@ def commit(lake: dict[str, Any], **summary: str) -> None:
 
 @pytest.fixture
 def run(lake: dict[str, Any], tmp_path: Path) -> Callable[..., tuple[str, str]]:
-    def run(*, dry_run: bool = False, **choices: str) -> tuple[str, str]:
+    def run(*, dry_run: bool = False, **choices: Any) -> tuple[str, str]:
         file = tmp_path / "connector.json"
         file.write_text(json.dumps(lake))
         return connect.run(str(file), Choices("shop", **choices), dry_run=dry_run)
@@ -261,3 +261,47 @@ def test_avro_needs_the_name_of_the_registry() -> None:
     assert made.manifest["spec"]["table"] == {"namespace": "shop", "name": "orders", "formatVersion": 3}
     assert made.manifest["metadata"]["name"] == "orders-eu"
     assert made.added == ("_kafka",)
+
+
+UNWRAP = {
+    "transforms": "unwrap",
+    "transforms_unwrap_type": "org.apache.iceberg.connect.transforms.DebeziumTransform",
+}
+
+
+def test_transforms_that_change_rows_are_refused() -> None:
+    with pytest.raises(
+        InvalidSpecError, match=r"transform unwrap .* change events .* run the command with --ignore-transforms"
+    ):
+        adopting(read(**UNWRAP), SCHEMA, 2, Choices("shop"))
+
+
+def test_without_the_transforms_a_topic_halts_at_the_first_record_of_another_shape() -> None:
+    made = adopting(read(**UNWRAP), SCHEMA, 2, Choices("shop", ignore_transforms=True))
+    assert made.manifest["spec"]["schema"]["unknownFields"] == "DeadLetter"
+    assert made.manifest["spec"]["ingestion"]["onBadRecord"] == "Halt"
+    avro = {**UNWRAP, "value_converter": "io.confluent.connect.avro.AvroConverter"}
+    made = adopting(read(**avro), SCHEMA, 2, Choices("shop", registry="main", ignore_transforms=True))
+    assert made.manifest["spec"]["schema"] == {"format": "Avro", "registry": {"name": "main"}}
+    assert made.manifest["spec"]["ingestion"]["onBadRecord"] == "Halt"
+
+
+def test_the_report_names_ignored_transforms(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    lake |= {key.replace("_", "."): value for key, value in UNWRAP.items()}
+    with pytest.raises(InvalidSpecError, match="--ignore-transforms"):
+        run()
+    assert names.TABLE_ADOPT not in table(lake).properties
+    _, report = run(ignore_transforms=True)
+    assert "Warning: transform unwrap" in report
+    assert "halts at the first bad record" in report
+
+
+def test_a_sink_that_ignores_case_makes_unknown_fields_of_json_halt_the_topic() -> None:
+    case = {"iceberg_tables_schema__case__insensitive": "true"}
+    made = adopting(read(**case), SCHEMA, 2, Choices("shop"))
+    assert made.manifest["spec"]["schema"]["unknownFields"] == "DeadLetter"
+    assert made.manifest["spec"]["ingestion"]["onBadRecord"] == "Halt"
+    avro = {**case, "value_converter": "io.confluent.connect.avro.AvroConverter"}
+    made = adopting(read(**avro), SCHEMA, 2, Choices("shop", registry="main"))
+    assert "onBadRecord" not in made.manifest["spec"]["ingestion"]

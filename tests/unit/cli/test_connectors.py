@@ -28,6 +28,7 @@ APICURIO = {
     "value_converter_apicurio_registry_as__confluent": "true",
     "value_converter_apicurio_registry_use__id": "contentId",
 }
+TRANSFORMS = "org.apache.iceberg.connect.transforms."
 
 
 def read(name: str | None = "orders-sink", **changes: Any) -> Connector:
@@ -156,7 +157,10 @@ def test_a_file_without_a_connector_is_refused(text: str) -> None:
             {"iceberg_tables_order__by": "id", "iceberg_tables_write__order": "id"},
             "iceberg.tables.order-by, iceberg.tables.write-order: not known in version 1.12 of the sink",
         ),
-        ({"transforms": "flat,mask"}, "transforms flat,mask: ingestion lands records as they are"),
+        (
+            {"transforms": "kafka", "transforms_kafka_type": f"{TRANSFORMS}KafkaMetadataTransform"},
+            "its columns get null, and column _kafka has partition",
+        ),
         ({"iceberg_tables_evolve__schema__enabled": "true"}, "after you have added its field"),
         ({"errors_tolerance": "all", "errors_deadletterqueue_topic_name": "bad"}, "bad records in topic bad"),
         ({"consumer_override_auto_offset_reset": "latest"}, "from the start of its log"),
@@ -177,3 +181,48 @@ def test_a_file_without_a_connector_is_refused(text: str) -> None:
 def test_differences_from_the_connector_are_warnings(changes: dict[str, Any], warning: str) -> None:
     (found,) = read(**changes).warnings
     assert warning in found
+
+
+OF_KAFKA = "org.apache.kafka.connect.transforms."
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"transforms_a_type": f"{OF_KAFKA}InsertHeader"},
+        {"transforms_a_type": f"{OF_KAFKA}ValueToKey"},
+        {"transforms_a_type": f"{OF_KAFKA}ExtractField$Key"},
+        {"transforms_a_type": f"{OF_KAFKA}HeaderFrom$Value", "transforms_a_operation": "copy"},
+    ],
+)
+def test_transforms_of_keys_and_headers_change_no_row(changes: dict[str, str]) -> None:
+    assert read(transforms="a", **changes) == read()
+
+
+@pytest.mark.parametrize(
+    ("kind", "step"),
+    [
+        (f"{TRANSFORMS}DebeziumTransform", "{name: id, from: $.after.id}"),
+        ("io.debezium.transforms.ExtractNewRecordState", "Keep the connector for this topic"),
+        (f"{OF_KAFKA}ReplaceField$Value", "{name: NEW, from: $.OLD}"),
+        (f"{OF_KAFKA}Flatten$Value", "{name: customer_id, from: $.customer.id}"),
+        (f"{OF_KAFKA}HoistField$Value", "list its members as columns of the table"),
+        (f"{OF_KAFKA}ExtractField$Value", "{name: id, from: $.FIELD.id}"),
+        (f"{OF_KAFKA}MaskField$Value", "which would land as they are"),
+        (f"{OF_KAFKA}HeaderFrom$Value", "moves fields to headers"),
+        (f"{OF_KAFKA}Filter", "spec.schema.filter"),
+        (f"{OF_KAFKA}RegexRouter", "spec.ingestion.adopt.offsets"),
+        ("shop.transforms.Mine", "find out which columns it fills"),
+    ],
+)
+def test_transforms_that_change_rows_have_a_next_step(kind: str, step: str) -> None:
+    (found,) = read(
+        transforms="keys, a", transforms_keys_type=f"{OF_KAFKA}ValueToKey", transforms_a_type=kind
+    ).transforms
+    assert found.startswith(f"transform a ({kind}) ")
+    assert step in found
+
+
+def test_a_transform_without_a_type_may_change_rows() -> None:
+    (found,) = read(transforms="a").transforms
+    assert "transform a (without a type) may change records" in found

@@ -7,6 +7,7 @@ from typing import Any
 
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import CatalogConnection, SinkCommits
+from firn_operator.cli.adoption import transforms
 
 CLASS = "org.apache.iceberg.connect.IcebergSinkConnector"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -76,6 +77,10 @@ class Connector:
     connection: CatalogConnection
     registry: str = ""
     """URL of the converter's schema registry with Confluent's API, without credentials. Empty if the file names none."""
+    ignores_case: bool = False
+    """True if a field fills the column whose name differs only in case."""
+    transforms: tuple[str, ...] = ()
+    """The transforms that change rows, each with the next step."""
     warnings: tuple[str, ...] = field(default=())
 
 
@@ -102,6 +107,8 @@ def read(text: str) -> Connector:
         catalog=values.get("iceberg.catalog") or "iceberg",
         connection=_connection(values),
         registry=_registry(values, converter),
+        ignores_case=_is_true(values, "iceberg.tables.schema-case-insensitive"),
+        transforms=tuple(transforms.changes(values)),
         warnings=tuple(_warnings(values, f"{namespace}.{table}")),
     )
 
@@ -279,11 +286,7 @@ def _table_warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
 
 def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     yield from _table_warnings(values, table)
-    transforms = values.get("transforms")
-    if transforms:
-        yield (
-            f"transforms {transforms}: ingestion lands records as they are in the topic; columns that only a transform fills get null"
-        )
+    yield from transforms.warnings(values)
     if _is_true(values, "iceberg.tables.evolve-schema-enabled"):
         yield (
             "evolve-schema-enabled: the topic adds a column after the registry has a schema with its field"
@@ -291,7 +294,12 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
             else "evolve-schema-enabled: the topic adds a column after you have added its field to spec.schema.fields"
         )
     if _is_true(values, "iceberg.tables.schema-case-insensitive"):
-        yield "schema-case-insensitive: members of records fill the column of exactly the same name"
+        yield (
+            "schema-case-insensitive: members of records fill the column of exactly the same name"
+            if values.get("value.converter") in _OF_A_REGISTRY
+            else "schema-case-insensitive: members of records fill the column of exactly the same name. The manifest halts the topic at the first"
+            " record with another member (unknownFields, onBadRecord); remove both settings if all names are those of the columns"
+        )
     if values.get("errors.tolerance") == "all":
         letters = values.get("errors.deadletterqueue.topic.name")
         where = f" in topic {letters}" if letters else ""

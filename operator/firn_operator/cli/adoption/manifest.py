@@ -36,6 +36,8 @@ class Choices:
     """Full name of the record of the values, if the subjects have it in their names."""
     schema: str = ""
     """File with the latest schema of the values. Empty: the registry of the connector has it."""
+    ignore_transforms: bool = False
+    """Write the manifest although transforms of the connector change records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,12 @@ class Adopting:
 
 def adopting(connector: Connector, schema: Schema, format_version: int, choices: Choices) -> Adopting:
     """Return the manifest that continues a table with this schema. Raises InvalidSpecError if none is valid."""
+    if connector.transforms and not choices.ignore_transforms:
+        raise InvalidSpecError(
+            f"connector {connector.name} changes records before it writes them, and ingestion lands them as they are in the topic:"
+            f" {'; '.join(connector.transforms)}. To write the manifest without its transforms, run the command with --ignore-transforms, and"
+            " edit spec.schema before you apply it"
+        )
     left_out: tuple[str, ...] = ()
     spec: dict[str, Any] = {"topicName": connector.topic}
     if choices.profile:
@@ -73,6 +81,9 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     else:
         listed, left_out = fields.fields(f"{connector.namespace}.{connector.table}", schema)
         spec["schema"] = {"format": "Json", "fields": listed}
+        if connector.transforms or connector.ignores_case:
+            # Without this, a record without a member of these names would become a row of nulls.
+            spec["schema"]["unknownFields"] = "DeadLetter"
     spec["table"] = {
         **({"catalog": choices.catalog} if choices.catalog else {}),
         "namespace": connector.namespace,
@@ -81,6 +92,8 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     }
     sink = connector.sink
     spec["ingestion"] = {"adopt": {"connect": {"group": sink.group, "controlTopic": sink.control_topic}}}
+    if connector.transforms or (not connector.has_registry and connector.ignores_case):
+        spec["ingestion"]["onBadRecord"] = "Halt"
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": "IcebergTopic",
