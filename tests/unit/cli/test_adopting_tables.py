@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -305,3 +306,37 @@ def test_a_sink_that_ignores_case_makes_unknown_fields_of_json_halt_the_topic() 
     avro = {**case, "value_converter": "io.confluent.connect.avro.AvroConverter"}
     made = adopting(read(**avro), SCHEMA, 2, Choices("shop", registry="main"))
     assert "onBadRecord" not in made.manifest["spec"]["ingestion"]
+
+
+def database(tmp_path: Path) -> list[str]:
+    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+        return [sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")]
+
+
+def test_a_catalog_of_version_v0_does_not_change(lake: dict[str, Any], run: Any, tmp_path: Path) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    with sqlite3.connect(tmp_path / "catalog.db") as connection:
+        connection.execute("UPDATE iceberg_tables SET catalog_name = 'lake'")
+        connection.execute("ALTER TABLE iceberg_tables DROP COLUMN iceberg_type")
+    before = database(tmp_path)
+    assert "iceberg_type" not in " ".join(before)
+    for dry_run in (True, False):
+        _, report = run(dry_run=dry_run)
+        assert "  the catalog's table iceberg_tables gets the column iceberg_type (Iceberg's version V1)" in report
+    assert database(tmp_path) == before
+    assert table(lake).properties[names.TABLE_ADOPT] == "shop/orders"
+    assert "iceberg_type" not in run()[1]
+
+
+def test_a_database_without_a_catalog_does_not_change(lake: dict[str, Any], run: Any, tmp_path: Path) -> None:
+    file = tmp_path / "typo.db"
+    lake["iceberg.catalog.uri"] = f"jdbc:sqlite:{file}"
+    with pytest.raises(InvalidSpecError, match=r"typo\.db of iceberg\.catalog\.uri does not exist"):
+        run(dry_run=True)
+    assert not file.exists()
+    file.touch()
+    with pytest.raises(
+        InvalidSpecError, match="has no table iceberg_tables, so it is not the catalog of the connector"
+    ):
+        run()
+    assert file.read_bytes() == b""

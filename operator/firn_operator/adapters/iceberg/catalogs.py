@@ -152,16 +152,20 @@ def sql_url(uri: str, properties: Mapping[str, str]) -> URL:
     return url
 
 
-def open_catalog(name: str, connection: CatalogConnection, *, snapshots: Literal["refs", "all"] = "refs") -> Catalog:
+def open_catalog(
+    name: str, connection: CatalogConnection, *, snapshots: Literal["refs", "all"] = "refs", prepare: bool = True
+) -> Catalog:
     """Open the PyIceberg catalog at ``connection``. Raises NotReadyError if a secret's file is missing.
 
     ``snapshots``: those that a REST catalog returns of a table. ``refs`` are the ones that a branch or a tag names.
+    ``prepare``: create the tables of a SQL catalog if they do not exist, and migrate them from version V0 to V1.
     """
     properties = secret_files.merged(connection.properties, connection.secret_properties, f"catalog {name}")
     properties = {"warehouse": connection.warehouse, PY_IO_IMPL: file_io.IMPLEMENTATION, **properties}
     if connection.type == "sql":
         url = sql_url(connection.uri, properties).render_as_string(hide_password=False)
-        return LeanSqlCatalog(name, **{**properties, "uri": url, "schema_version": "v1"})
+        version = {"schema_version": "v1" if prepare else "v0", "init_catalog_tables": str(prepare).lower()}
+        return LeanSqlCatalog(name, **{**properties, "uri": url, **version})
     return TimedRestCatalog(name, **{**properties, "uri": connection.uri, "snapshot-loading-mode": snapshots})
 
 

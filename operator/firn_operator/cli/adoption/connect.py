@@ -12,9 +12,8 @@ from firn.model import names
 from firn.model.errors import ConflictError, FirnError, InvalidSpecError, UnavailableError
 from firn.tables.ownership import Ownership
 from firn_operator.adapters.iceberg.catalog_errors import translated
-from firn_operator.adapters.iceberg.catalogs import open_catalog
 from firn_operator.cli.adoption import connector as connectors
-from firn_operator.cli.adoption import latest, report
+from firn_operator.cli.adoption import latest, opening, report
 from firn_operator.cli.adoption.connector import Connector
 from firn_operator.cli.adoption.manifest import Adopting, Choices, adopting, with_latest
 
@@ -27,10 +26,11 @@ def run(file: str, choices: Choices, *, dry_run: bool) -> tuple[str, str]:
     connector = connectors.read(_read(file))
     place = f"table {connector.namespace}.{connector.table} in the catalog of connector {connector.name}"
     try:
-        catalog = open_catalog(connector.catalog, connector.connection, snapshots="all")
+        catalog = opening.opened(connector)
         table = catalog.load_table((connector.namespace, connector.table))
         last = _last_commit(connector, table)
         made, more = _compared(connector, table, choices)
+        made = replace(made, changed=(*made.changed, *opening.migrations(catalog)))
         _check_owner(place, table, made)
         if not dry_run and table.properties.get(names.TABLE_ADOPT) != made.consent:
             with table.transaction() as transaction:

@@ -48,7 +48,7 @@ class Adopting:
     left_out: tuple[str, ...]
     added: tuple[str, ...]
     changed: tuple[str, ...] = ()
-    """Changes of present columns."""
+    """Changes of present columns, and of the catalog."""
     conversions: tuple[Conversion, ...] = ()
     """Fields whose columns have other types in the table."""
 
