@@ -226,3 +226,95 @@ def test_transforms_that_change_rows_have_a_next_step(kind: str, step: str) -> N
 def test_a_transform_without_a_type_may_change_rows() -> None:
     (found,) = read(transforms="a").transforms
     assert "transform a (without a type) may change records" in found
+
+
+def jdbc(uri: str, **changes: str) -> Connector:
+    return read(iceberg_catalog_type="jdbc", iceberg_catalog_uri=uri, **changes)
+
+
+@pytest.mark.parametrize(
+    ("uri", "found", "properties"),
+    [
+        (
+            "jdbc:postgresql://db/ice?user=sink&password=a%26b",
+            "postgresql://db/ice",
+            {"user": "sink", "password": "a&b"},
+        ),
+        ("jdbc:postgresql://db/ice?ssl=true", "postgresql://db/ice?sslmode=verify-full", {}),
+        ("jdbc:postgresql://db/ice?ssl=true&sslmode=require", "postgresql://db/ice?sslmode=require", {}),
+        ("jdbc:postgresql://db/ice?ssl=false&currentSchema=public&socketTimeout=9", "postgresql://db/ice", {}),
+        ("jdbc:postgresql:ice", "postgresql://localhost/ice", {}),
+        ("jdbc:sqlite:/tmp/ice.db", "sqlite:////tmp/ice.db", {}),
+    ],
+)
+def test_addresses_of_jdbc_become_those_of_firn(uri: str, found: str, properties: dict[str, str]) -> None:
+    connection = jdbc(uri).connection
+    assert (connection.uri, connection.properties) == (found, properties)
+    assert jdbc(uri).warnings == ()
+
+
+def test_properties_of_the_jdbc_driver_are_parameters_too() -> None:
+    found = jdbc(
+        "jdbc:postgresql://db/ice", iceberg_catalog_jdbc_ssl="true", **{"iceberg_catalog_jdbc_schema__version": "V1"}
+    )
+    assert found.connection.uri == "postgresql://db/ice?sslmode=verify-full"
+    (warning,) = jdbc("jdbc:postgresql://db/ice?targetServerType=primary").warnings
+    assert "parameter targetServerType of the JDBC driver: the command connects without it" in warning
+
+
+@pytest.mark.parametrize(
+    ("uri", "step"),
+    [
+        (
+            "jdbc:mysql://db/ice",
+            "JDBC catalog in mysql, .* serve the same catalog, and write it with iceberg.catalog.type rest",
+        ),
+        ("jdbc:postgresql://a:5432,b:5432/ice", r"several hosts \(a:5432,b:5432\).* leave the primary in the file"),
+        ("jdbc:postgresql://db/ice?currentSchema=ice", "SET search_path = ice, and remove the parameter"),
+    ],
+)
+def test_addresses_of_jdbc_that_firn_cannot_use_are_refused(uri: str, step: str) -> None:
+    with pytest.raises(InvalidSpecError, match=step):
+        jdbc(uri)
+
+
+@pytest.mark.parametrize(
+    ("changes", "step"),
+    [
+        (
+            {
+                "iceberg_catalog_type": "nessie",
+                "iceberg_catalog_uri": "http://nessie:19120/api/v2",
+                "iceberg_catalog_ref": "dev",
+            },
+            "iceberg.catalog.type rest, iceberg.catalog.uri http://nessie:19120/iceberg/dev and the warehouse",
+        ),
+        ({"iceberg_catalog_type": "hive"}, "if the metastore serves Iceberg's REST API"),
+        (
+            {"iceberg_catalog_type": "glue"},
+            "the REST API of Glue needs requests signed with SigV4, .* register the table",
+        ),
+        (
+            {"iceberg_catalog_type": None, "iceberg_catalog_catalog__impl": "org.apache.iceberg.aws.glue.GlueCatalog"},
+            "the REST API of Glue",
+        ),
+        ({"iceberg_catalog_rest_sigv4__enabled": "true"}, "signs the requests to its catalog with SigV4"),
+        ({"iceberg_catalog_rest_auth_type": "sigv4"}, "signs the requests to its catalog with SigV4"),
+        ({"iceberg_catalog_type": "hadoop"}, r"rest and sql \(jdbc\); register the table in a catalog"),
+    ],
+)
+def test_other_catalogs_are_refused_with_the_way_to_one_of_firn(changes: dict[str, Any], step: str) -> None:
+    with pytest.raises(InvalidSpecError, match=step):
+        read(**changes)
+
+
+def test_the_type_of_a_catalog_has_any_case() -> None:
+    assert read(iceberg_catalog_type="REST") == read()
+
+
+@pytest.mark.parametrize("name", ["shop.my-orders", "shop-eu.orders", "shop.orders__dlq"])
+def test_tables_with_names_that_no_spec_can_have_are_refused(name: str) -> None:
+    with pytest.raises(
+        InvalidSpecError, match=f"writes table {name}, .* rename the table, write the new name into iceberg.tables"
+    ):
+        read(iceberg_tables=name)

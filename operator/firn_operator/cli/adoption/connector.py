@@ -1,13 +1,14 @@
 """The configuration of a connector of the Apache Iceberg sink (IcebergSinkConfig of version 1.12). No I/O."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import CatalogConnection, SinkCommits
-from firn_operator.cli.adoption import transforms
+from firn_operator.cli.adoption import connections, transforms
 
 CLASS = "org.apache.iceberg.connect.IcebergSinkConnector"
 _JSON = "org.apache.kafka.connect.json.JsonConverter"
@@ -22,13 +23,8 @@ _OF_A_REGISTRY = {
 }
 """Converters of values whose schemas are in a schema registry, and the format of the values. Version 2.6.13 of Apicurio's converters
 has none for Protobuf. Apicurio added one to its source in August 2026."""
-_CATALOG = "iceberg.catalog."
-_CATALOG_TYPES = {
-    "rest": "rest",
-    "jdbc": "sql",
-    "org.apache.iceberg.rest.RESTCatalog": "rest",
-    "org.apache.iceberg.jdbc.JdbcCatalog": "sql",
-}
+_NAME = re.compile(r"[A-Za-z0-9_]{1,128}")
+"""Names of tables and of their namespaces in a spec."""
 _CONFLUENT = "io.confluent.kafka.serializers.subject."
 _STRATEGIES = {
     f"{_CONFLUENT}TopicNameStrategy": "",
@@ -51,9 +47,6 @@ _KNOWN = frozenset(
 )  # fmt: skip
 """Properties under `_TABLES`, beside those of `_KNOWN_GROUPS`."""
 _KNOWN_GROUPS = ("auto-create-props.", "write-props.")
-_NOT_OF_CATALOGS = frozenset(
-    {"type", "catalog-impl", "uri", "warehouse", "jdbc.user", "jdbc.password", "jdbc.schema-version"}
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +88,7 @@ def read(text: str) -> Connector:
     _check_branch(values, f"{namespace}.{table}")
     converter = _converter(values)
     group = values.get("iceberg.connect.group-id") or f"connect-{values['name']}"
+    connection, unused = connections.of_values(values)
     return Connector(
         name=values["name"],
         topic=topic,
@@ -105,11 +99,17 @@ def read(text: str) -> Connector:
         has_registry=converter in _OF_A_REGISTRY,
         strategy=_STRATEGIES.get(values.get(_STRATEGY, ""), ""),
         catalog=values.get("iceberg.catalog") or "iceberg",
-        connection=_connection(values),
+        connection=connection,
         registry=_registry(values, converter),
         ignores_case=_is_true(values, "iceberg.tables.schema-case-insensitive"),
         transforms=tuple(transforms.changes(values)),
-        warnings=tuple(_warnings(values, f"{namespace}.{table}")),
+        warnings=(
+            *(
+                f"parameter {each} of the JDBC driver: the command connects without it; check whether Firn's catalog needs it"
+                for each in unused
+            ),
+            *_warnings(values, f"{namespace}.{table}"),
+        ),
     )
 
 
@@ -192,6 +192,12 @@ def _table(values: Mapping[str, str]) -> tuple[str, str]:
             f"connector {values['name']} writes table {tables[0]}, and IcebergTopics have tables with a namespace of one level, such as"
             " shop.orders; rename the table first"
         )
+    if not all(_NAME.fullmatch(part) for part in parts) or parts[1].endswith("__dlq"):
+        raise InvalidSpecError(
+            f"connector {values['name']} writes table {tables[0]}, and names of tables and namespaces of IcebergTopics have only letters, digits"
+            " and _, and do not end in __dlq; stop the connector, rename the table, write the new name into iceberg.tables, and let the connector"
+            " commit before you run the command again"
+        )
     return parts[0], parts[1]
 
 
@@ -238,38 +244,6 @@ def _registry(values: Mapping[str, str], converter: str) -> str:
     )
 
 
-def _connection(values: Mapping[str, str]) -> CatalogConnection:
-    own = {key.removeprefix(_CATALOG): value for key, value in values.items() if key.startswith(_CATALOG)}
-    for key, value in own.items():
-        if "${" in value:
-            raise InvalidSpecError(
-                f"property {_CATALOG}{key} of connector {values['name']} refers to {value}, which only Connect can resolve; write its value"
-                " into the file"
-            )
-    kind = own.get("type") or own.get("catalog-impl") or ""
-    if kind not in _CATALOG_TYPES:
-        raise InvalidSpecError(
-            f"connector {values['name']} has a catalog of type {kind or '(none)'}, and Firn has catalogs of type rest and sql (jdbc); move"
-            " the table to such a catalog first"
-        )
-    properties = {key: value for key, value in own.items() if key not in _NOT_OF_CATALOGS}
-    for key, name in (("jdbc.user", "user"), ("jdbc.password", "password")):
-        if key in own:
-            properties[name] = own[key]
-    if "client.region" in properties:
-        properties.setdefault("s3.region", properties["client.region"])
-    uri = own.get("uri", "").removeprefix("jdbc:")
-    if not uri:
-        raise InvalidSpecError(
-            f"connector {values['name']} has no {_CATALOG}uri, which a catalog of type {kind} needs; add the address of the catalog to the file"
-        )
-    if uri.startswith("sqlite:") and not uri.startswith("sqlite:///"):
-        uri = f"sqlite:///{uri.removeprefix('sqlite:')}"
-    return CatalogConnection.model_validate(
-        {"type": _CATALOG_TYPES[kind], "uri": uri, "warehouse": own.get("warehouse", ""), "properties": properties}
-    )
-
-
 def _table_warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
     ids = values.get(f"iceberg.table.{table}.id-columns") or values.get("iceberg.tables.default-id-columns")
     if ids:
@@ -295,7 +269,8 @@ def _warnings(values: Mapping[str, str], table: str) -> Iterator[str]:
         )
     if _is_true(values, "iceberg.tables.schema-case-insensitive"):
         yield (
-            "schema-case-insensitive: members of records fill the column of exactly the same name"
+            "schema-case-insensitive: spec.schema.columns names the columns whose names differ in case from their fields; members of structs"
+            " fill the member of exactly the same name"
             if values.get("value.converter") in _OF_A_REGISTRY
             else "schema-case-insensitive: members of records fill the column of exactly the same name. The manifest halts the topic at the first"
             " record with another member (unknownFields, onBadRecord); remove both settings if all names are those of the columns"
