@@ -33,7 +33,7 @@ def compared(converter: str, text: Any, *columns: iceberg.NestedField) -> Adopti
     made = adopting(read(value_converter=converter), schema, 2, choices)
     assert made.subject == "orders-value"
     whole = text if isinstance(text, str) else json.dumps(text)
-    return with_latest(made, schema, Latest("schema 7", WriterSchema(text=whole)), choices)
+    return with_latest(made, schema, Latest("schema 7", WriterSchema(text=whole)))
 
 
 def record(kind: Any, name: str = "a") -> dict[str, Any]:
@@ -210,3 +210,23 @@ def test_the_registry_of_the_connector_is_asked(
     assert "gives no usable answer" in run(registry="main", dry_run=True)[1]
     lake |= {f"value.converter.{kind}.registry.url": "${file:/registry:url}" for kind in ("schema", "apicurio")}
     assert "names no address of a registry with Confluent's API" in run(registry="main", dry_run=True)[1]
+
+
+def test_fields_of_a_sink_that_ignores_case_land_in_columns_of_other_case() -> None:
+    choices = Choices("shop", registry="main")
+    schema = Schema(column(LONG, "ID"), column(STRING, "Ref", 2), column(LONG, "b", 3))
+    fields = {"id": "long", "b": "long", "ref": logical("string", "uuid")}
+    text = {**record("long"), "fields": [{"name": name, "type": kind} for name, kind in fields.items()]}
+    latest = Latest("schema 7", WriterSchema(text=json.dumps(text)))
+    made = adopting(read(value_converter=AVRO), schema, 2, choices)
+    with pytest.raises(
+        InvalidSpecError, match="column ID differs only in case from field id, .* rename the column to id"
+    ):
+        with_latest(made, schema, latest)
+    folding = read(value_converter=AVRO, iceberg_tables_schema__case__insensitive="true")
+    made = with_latest(adopting(folding, schema, 2, choices), schema, latest)
+    assert made.manifest["spec"]["schema"]["columns"] == [
+        {"name": "ID", "from": "$.id"},
+        {"name": "Ref", "from": "$.ref", "type": "string"},
+    ]
+    assert (made.added, made.left_out) == (("_kafka",), ())

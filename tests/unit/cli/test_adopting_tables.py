@@ -340,3 +340,39 @@ def test_a_database_without_a_catalog_does_not_change(lake: dict[str, Any], run:
     ):
         run()
     assert file.read_bytes() == b""
+
+
+def test_a_jdbc_catalog_has_the_same_name_in_firn(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    text, report = run(dry_run=True)
+    assert yaml.safe_load(text)["spec"]["table"]["catalog"] == "lake"
+    assert "The catalog needs the name lake in the operator's configuration, which is iceberg.catalog" in report
+    with pytest.raises(InvalidSpecError, match=r"tables of the catalog lake \(iceberg.catalog\), .* without --catalog"):
+        run(catalog="main", dry_run=True)
+
+
+def test_a_jdbc_catalog_needs_a_name_that_firn_can_use() -> None:
+    sink = read(iceberg_catalog="Lake_1", iceberg_catalog_type="jdbc", iceberg_catalog_uri="jdbc:postgresql://db/ice")
+    with pytest.raises(
+        InvalidSpecError, match="Lake_1 .* which is no name of a catalog of Firn .* change catalog_name"
+    ):
+        adopting(sink, SCHEMA, 2, Choices("shop"))
+
+
+def test_changes_of_columns_are_reported_for_json(lake: dict[str, Any], run: Any) -> None:
+    struct = iceberg.StructType(iceberg.NestedField(4, "a", iceberg.StringType(), required=True))
+    made = adopting(read(), Schema(optional(3, "s", struct)), 2, Choices("shop"))
+    assert made.changed == ("column s.a made optional",)
+    clash = iceberg.StructType(optional(5, "offset", iceberg.StringType()))
+    with pytest.raises(InvalidSpecError, match=r"column '_kafka\.offset' is string in the table and long"):
+        adopting(
+            read(), Schema(optional(1, "id", iceberg.LongType()), optional(4, "_kafka", clash)), 2, Choices("shop")
+        )
+
+
+def test_files_of_another_format_are_a_warning(lake: dict[str, Any], run: Any) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    assert "write.format.default" not in run(dry_run=True)[1]
+    with table(lake).transaction() as transaction:
+        transaction.set_properties({"write.format.default": "ORC"})
+    assert "Warning: property write.format.default is orc, and ingestion writes Parquet" in run(dry_run=True)[1]

@@ -22,14 +22,19 @@ bytes by base64. A conversion of a time gives milliseconds, and the sink may hav
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """A field whose column in the table has another type. ``column`` takes its values."""
+    """A field whose column in the table has another type or name. ``column`` takes its values."""
 
     field: str
     column: str
     problems: tuple[str, ...]
-    """Each part of the column with its type in the table and in the schema."""
+    """Each part of the column with its type in the table and in the schema. Empty if only the name differs."""
     kind: str = ""
-    """The type of the column, if values can become it. Otherwise ``column`` is new."""
+    """The type of the column, if values can become it."""
+
+    @property
+    def is_new(self) -> bool:
+        """Return whether the table gets the column."""
+        return bool(self.problems) and not self.kind
 
     @property
     def entry(self) -> dict[str, str]:
@@ -41,19 +46,26 @@ class Conversion:
         }
 
 
-def conversions(table: Schema, found: RecordSchema) -> tuple[Conversion, ...]:
-    """Return the fields of a schema whose values the columns of the same names cannot hold as they are."""
+def conversions(table: Schema, found: RecordSchema, *, ignores_case: bool = False) -> tuple[Conversion, ...]:
+    """Return the fields of a schema whose values the columns of the same names cannot hold as they are.
+
+    With ``ignores_case``, also the fields whose columns have names that differ only in case.
+    """
     present = _types(table)
+    names = {name.lower(): name for name in present} if ignores_case else {}
     taken = {name.lower() for name in (*present, *(field.name for field in found.fields))}
     made = []
     for field in found.fields:
-        kind, wanted = present.get(field.name), types.parse(field.type)
+        column = field.name if field.name in present else names.get(field.name.lower(), field.name)
+        kind, wanted = present.get(column), types.parse(field.type)
         if kind is None or evolution.merged(kind, wanted) is not None:
+            if kind is not None and column != field.name:
+                made.append(Conversion(field.name, column, ()))
             continue
-        problems = tuple(_problems(field.name, kind, wanted))
+        problems = tuple(_problems(column, kind, wanted))
         pair = (projections.word(wanted), projections.word(kind))
         if projections.can_convert(wanted, kind) and pair not in _OTHER_VALUES:
-            made.append(Conversion(field.name, field.name, problems, str(kind)))
+            made.append(Conversion(field.name, column, problems, str(kind)))
         else:
             number = next(n for n in range(2, len(taken) + 3) if f"{field.name}_v{n}".lower() not in taken)
             taken.add(f"{field.name}_v{number}".lower())

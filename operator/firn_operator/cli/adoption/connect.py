@@ -62,7 +62,7 @@ def _compared(connector: Connector, table: Table, choices: Choices) -> tuple[Ado
         latest.of_registry(connector, made.subject) if not choices.schema else (latest.of_file(choices.schema), "")
     )
     if found is not None:
-        return with_latest(made, table.schema(), found, choices), ()
+        return with_latest(made, table.schema(), found), ()
     return made, (
         f"the columns were not compared with the schema of subject {made.subject}, because {problem}. If a type differs, the topic waits after"
         f" step 3; save REGISTRY_URL/subjects/{made.subject}/versions/latest in a file, and name it with --schema",

@@ -9,13 +9,15 @@ from pyiceberg.schema import Schema
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model import names
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import RecordSchema
+from firn.model.jobs import RecordSchema, TableTarget
 from firn.schemas import projections
 from firn.tables import rows
 from firn_operator.cli.adoption import comparison, fields
 from firn_operator.cli.adoption.comparison import Conversion
 from firn_operator.cli.adoption.connector import Connector
 from firn_operator.cli.adoption.latest import Latest
+
+_CATALOG_NAME = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +52,20 @@ class Adopting:
     changed: tuple[str, ...] = ()
     """Changes of present columns, and of the catalog."""
     conversions: tuple[Conversion, ...] = ()
-    """Fields whose columns have other types in the table."""
+    """Fields whose columns have other types or names in the table."""
+    ignores_case: bool = False
+    """True if the connector fills the column whose name differs only in case."""
 
     @property
     def consent(self) -> str:
         """Value of the table property that lets this topic adopt the table."""
         return f"{self.manifest['metadata']['namespace']}/{self.manifest['metadata']['name']}"
+
+    @property
+    def target(self) -> TableTarget:
+        """Table of the topic. Its catalog is ``default`` if the manifest names none."""
+        topic = IcebergTopic.parse(self.manifest)
+        return topic.table_target(self.manifest["spec"]["table"].get("catalog") or "default")
 
     @property
     def subject(self) -> str:
@@ -84,8 +94,9 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
         if connector.transforms or connector.ignores_case:
             # Without this, a record without a member of these names would become a row of nulls.
             spec["schema"]["unknownFields"] = "DeadLetter"
+    catalog = _catalog(connector, choices)
     spec["table"] = {
-        **({"catalog": choices.catalog} if choices.catalog else {}),
+        **({"catalog": catalog} if catalog else {}),
         "namespace": connector.namespace,
         "name": connector.table,
         **({"formatVersion": format_version} if format_version > 2 else {}),
@@ -100,7 +111,33 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
         "metadata": {"name": choices.name or _name(connector.topic), "namespace": choices.namespace},
         "spec": spec,
     }
-    return _with_added(Adopting(manifest, left_out, ()), schema, choices)
+    made = Adopting(manifest, left_out, (), ignores_case=connector.ignores_case)
+    if not connector.has_registry:
+        found = IcebergTopic.parse(manifest).record_schema()
+        made = replace(made, changed=comparison.changes(schema, made.target, found))
+    return _with_added(made, schema)
+
+
+def _catalog(connector: Connector, choices: Choices) -> str:
+    """Return the catalog of the manifest; empty: the default one. Raises InvalidSpecError if Firn's catalog has another name.
+
+    The database of a JDBC catalog has the name of the catalog in each row, so each client finds the tables of its own name only.
+    """
+    if connector.connection.type != "sql":
+        return choices.catalog
+    if choices.catalog not in ("", connector.catalog):
+        raise InvalidSpecError(
+            f"connector {connector.name}: the database of its catalog has tables of the catalog {connector.catalog} (iceberg.catalog), so a catalog"
+            f" of the name {choices.catalog} does not find them; run the command without --catalog, and give the operator's configuration a catalog"
+            f" {connector.catalog}"
+        )
+    if not re.fullmatch(_CATALOG_NAME, connector.catalog):
+        raise InvalidSpecError(
+            f"connector {connector.name}: the database of its catalog has tables of the catalog {connector.catalog} (iceberg.catalog), which is no"
+            " name of a catalog of Firn (lower-case letters, digits and -); while all writers are stopped, change catalog_name in its tables"
+            " iceberg_tables and iceberg_namespace_properties, and iceberg.catalog of the connector"
+        )
+    return connector.catalog
 
 
 def _name(topic: str) -> str:
@@ -108,16 +145,18 @@ def _name(topic: str) -> str:
     return re.sub(r"[^a-z0-9.-]+", "-", topic.lower()).strip("-.")[: names.LONGEST_NAME].rstrip("-.")
 
 
-def with_latest(made: Adopting, schema: Schema, latest: Latest, choices: Choices) -> Adopting:
+def with_latest(made: Adopting, schema: Schema, latest: Latest) -> Adopting:
     """Return the manifest whose columns hold the values of the latest schema in a registry. Raises InvalidSpecError if none do."""
     found = latest.columns(IcebergTopic.parse(made.manifest).record_schema())
-    converted = comparison.conversions(schema, found)
+    converted = comparison.conversions(schema, found, ignores_case=made.ignores_case)
     for each in converted:
-        if each.column != each.field and schema.find_field(each.field).required:
+        if each.is_new and schema.find_field(each.field, case_sensitive=not made.ignores_case).required:
             raise InvalidSpecError(
                 f"table {_place(made)}: column {', '.join(each.problems)}, and no conversion gives the values of the connector; make column"
                 f" {each.field} optional first, so that the field can land in a new column"
             )
+    if not made.ignores_case:
+        _check_case(made, schema, found)
     if converted:
         made.manifest["spec"]["schema"] |= {"columns": [each.entry for each in converted], "otherFields": "Keep"}
     topic = IcebergTopic.parse(made.manifest)
@@ -128,9 +167,21 @@ def with_latest(made: Adopting, schema: Schema, latest: Latest, choices: Choices
         for field in schema.fields
         if field.name not in filled and not field.name.startswith(rows.METADATA_COLUMN)
     ]
-    changed = comparison.changes(schema, topic.table_target(choices.catalog or "default"), whole)
+    changed = comparison.changes(schema, made.target, whole)
     made = replace(made, left_out=tuple(left_out), changed=changed, conversions=converted)
-    return _with_added(made, schema, choices, whole)
+    return _with_added(made, schema, whole)
+
+
+def _check_case(made: Adopting, schema: Schema, found: RecordSchema) -> None:
+    """Raise InvalidSpecError if a field would become a column whose name differs only in case from a present one."""
+    present = {field.name for field in schema.fields}
+    folded = {name.lower(): name for name in present}
+    for field in found.fields:
+        if field.name not in present and field.name.lower() in folded:
+            raise InvalidSpecError(
+                f"table {_place(made)}: column {folded[field.name.lower()]} differs only in case from field {field.name}, and the connector does"
+                f" not fill it; rename the column to {field.name}, so that the field lands in it"
+            )
 
 
 def _place(made: Adopting) -> str:
@@ -138,12 +189,11 @@ def _place(made: Adopting) -> str:
     return f"{table['namespace']}.{table['name']}"
 
 
-def _with_added(made: Adopting, schema: Schema, choices: Choices, found: RecordSchema | None = None) -> Adopting:
+def _with_added(made: Adopting, schema: Schema, found: RecordSchema | None = None) -> Adopting:
     """Return the manifest with the columns that the table gets. ``found`` is the schema of the values, if its columns are known."""
     topic = IcebergTopic.parse(made.manifest)
-    target = topic.table_target(choices.catalog or "default")
     present = {field.name for field in schema.fields}
-    columns = rows.table_columns(found or topic.record_schema(), target.metadata_columns)
+    columns = rows.table_columns(found or topic.record_schema(), made.target.metadata_columns)
     return replace(made, added=tuple(column.name for column in columns if column.name not in present))
 
 

@@ -11,6 +11,7 @@ from firn_operator.cli.adoption.comparison import Conversion
 from firn_operator.cli.adoption.connector import Connector
 from firn_operator.cli.adoption.manifest import Adopting
 
+_FORMAT = "write.format.default"
 _JSON_VALUES = (
     "the sink converts some JSON values to the type of the column, such as a number for a string column. Ingestion makes these"
     ' records dead letters; compare your values with the table "JSON values that the sink converts" of the guide "Take a table over from'
@@ -61,6 +62,11 @@ def lines(connector: Connector, table: Table, made: Adopting, last: dict[str, st
     yield ""
     yield "Next steps:"
     yield f"  1. Check the manifest: firn plan -f FILE. Catalog and profile have to be those of the connector: {_address(connector)}"
+    if connector.connection.type == "sql":
+        yield (
+            f"     The catalog needs the name {connector.catalog} in the operator's configuration, which is iceberg.catalog of the connector: its"
+            " database has this name in each row"
+        )
     yield f"  2. Stop the connector, and keep it for a way back: curl -X PUT CONNECT_URL/connectors/{connector.name}/stop"
     yield "  3. Apply the manifest: kubectl apply -f FILE. The driver waits until the connector has stopped"
     yield f"  4. Watch it: firn status {made.consent}"
@@ -78,7 +84,17 @@ def _warnings(connector: Connector, table: Table, made: Adopting) -> Iterator[st
     for column in made.left_out:
         yield f"column {column} has no field in the {'schema' if made.subject else 'manifest'}, and gets null"
     for each in made.conversions:
-        yield f"column {', '.join(each.problems)}; {_step(each)}"
+        yield (
+            f"column {', '.join(each.problems)}; {_step(each)}"
+            if each.problems
+            else f"column {each.column} differs only in case from field {each.field}; spec.schema.columns of the manifest lands the field in it"
+        )
+    written = table.properties.get(_FORMAT, "parquet").lower()
+    if written != "parquet":
+        yield (
+            f"property {_FORMAT} is {written}, and ingestion writes Parquet, so the table gets files of both formats; check that your readers"
+            " can read both"
+        )
     yield from connector.transforms
     if connector.transforms:
         yield _HALTS
@@ -89,7 +105,7 @@ def _warnings(connector: Connector, table: Table, made: Adopting) -> Iterator[st
 
 def _step(conversion: Conversion) -> str:
     field, column, kind = conversion.field, conversion.column, conversion.kind
-    if kind:
+    if not conversion.is_new:
         return f"spec.schema.columns of the manifest converts the values to {kind}, and a value that cannot become one is a dead letter"
     return (
         f"no conversion gives the values of the connector, so spec.schema.columns of the manifest lands field {field} in the new column {column},"
