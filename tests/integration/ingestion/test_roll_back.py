@@ -18,7 +18,7 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import ExitCode
-from firn.model.jobs import IngestJob, QualityRule, RecordSchema, SchemaFormat
+from firn.model.jobs import Column, IngestJob, KeySchema, QualityRule, RecordSchema, SchemaFormat
 from firn.model.maintenance import (
     CompactionWork,
     MaintenanceRun,
@@ -28,8 +28,10 @@ from firn.model.maintenance import (
     unpack,
 )
 from firn.model.progress import is_complete
+from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.earlier import COMMIT_0_2_0, code_of, report
 from tests.integration.ingestion.world import (
+    FIELDS,
     Process,
     Record,
     World,
@@ -93,7 +95,8 @@ class Topic:
 
     def check(self) -> None:
         """Compare rows and dead letters with the records, one by one, and audit them as the command does."""
-        rows, dead = self.world.rows(self.job), self.world.dead(self.job)
+        letters = self.job.table.dead_letters.removeprefix(self.job.table.name)
+        rows, dead = self.world.rows(self.job), self.world.rows(self.job, letters)
         assert places([*rows, *dead]) == exactly(self.ends), self.job.topic
         if self.job.record_schema.format is SchemaFormat.JSON:
             assert all(row["id"] == row["_kafka"]["offset"] for row in rows)
@@ -197,12 +200,12 @@ def test_tables_survive_an_upgrade_a_roll_back_and_an_upgrade(world: World) -> N
         topic.check()
 
 
-def await_error(driver: Process, topic: Topic) -> None:
-    """Wait until the driver of 0.2.0 reports that it cannot read the offsets of the table."""
+def await_error(driver: Process, topic: Topic, message: str = "invalid ingestion offsets") -> None:
+    """Wait until the driver of 0.2.0 reports that it stops at the table."""
 
     def stopped() -> bool:
         found = report(driver, topic.job.uid)
-        return found is not None and found["state"] == "BackingOff" and "invalid ingestion offsets" in found["message"]
+        return found is not None and found["state"] == "BackingOff" and message in found["message"]
 
     await_true(f"0.2.0 stops at {topic.job.topic}", stopped, WAIT)
 
@@ -250,6 +253,59 @@ def refusals(world: World) -> list[str]:
     """Return the contracts that a driver could not read, by its log."""
     lines = [json.loads(line) for line in (world.directory / "driver.log").read_text().splitlines() if line[:1] == "{"]
     return [Path(line["origin"]).stem for line in lines if line["event"] == "job contract cannot be read"]
+
+
+def of_0_2_0(job: IngestJob) -> IngestJob:
+    """Return the contract that the operator of 0.2.0 writes for the same resource: without the fields that it does not know."""
+    table = job.table.model_copy(update={"shared_by": ""})
+    schema = RecordSchema(format=job.record_schema.format, fields=job.record_schema.fields)
+    return job.model_copy(update={"version": 1, "table": table, "record_schema": schema, "filter": ""})
+
+
+def alter(topic: Topic, change: str) -> None:
+    """Change the table as another engine does."""
+    table = topic.job.table
+    topic.world.spark.sql(f"ALTER TABLE {quoted(table.catalog, table.namespace, table.name)} {change}")
+
+
+@pytest.mark.long
+def test_tables_survive_the_contracts_of_the_operator_of_0_2_0(world: World) -> None:
+    """0.2.0 stops at shared tables and unknown types. Elsewhere it ignores what it does not know, as the documentation says."""
+    key = RecordSchema(format=SchemaFormat.JSON, fields=FIELDS, key=KeySchema(columns="Binary"))
+    variant = RecordSchema(format=SchemaFormat.JSON, fields=(*FIELDS, Column(name="v", type="variant")))
+    shared = Topic(world, "shared", 1, version=2, table={"shared_by": "shared"})
+    typed = Topic(world, "typed", 1, table={"format_version": 3}, record_schema=variant)
+    filtered = Topic(world, "filtered", 1, version=2, filter="id < 3")
+    keyed = Topic(world, "keyed", 1, version=2, record_schema=key)
+    partitioned = Topic(world, "partitioned", 1, table={"format_version": 3})
+    stopped, continued = [shared, typed], [filtered, keyed, partitioned]
+    topics = [*stopped, *continued]
+    for topic in topics:
+        topic.produce()
+    with present(world):
+        await_landed(topics)
+    alter(partitioned, "ADD PARTITION FIELD bucket(2, id)")
+    alter(shared, f"SET TBLPROPERTIES ('{names.TABLE_OWNER}' = '{shared.job.uid}')")  # The operator of 0.2.0 does it.
+    before = {topic: newest_snapshot(topic) for topic in stopped}
+    for topic in topics:
+        topic.produce()
+    world.apply(*(of_0_2_0(topic.job) for topic in topics))
+    with earlier(world) as driver:
+        await_landed(continued, driver)
+        await_error(driver, shared)
+        await_error(driver, typed, "'variant' is not a type")
+    assert {topic: newest_snapshot(topic) for topic in stopped} == before
+    assert world.table(partitioned.job).spec().isUnpartitioned()
+    alter(shared, f"SET TBLPROPERTIES ('{names.TABLE_OWNER}' = '{names.SHARED}')")
+    world.apply(*(topic.job for topic in topics))
+    for topic in topics:
+        topic.produce()
+    with present(world):
+        await_landed(topics)
+    for topic in (*stopped, keyed, partitioned):
+        topic.check()
+    assert [row["id"] for row in world.rows(filtered.job)] == [0, 1, 2, 5, 6, 7, 8]
+    assert audit_of(world, filtered.job, letters=True).exact
 
 
 @pytest.mark.long
