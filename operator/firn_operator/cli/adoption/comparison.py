@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from pyiceberg.schema import Schema
 
 from firn.model.conditions import Reason
+from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.schemas import projections
-from firn.tables import evolution, types
+from firn.tables import evolution, rows, types
 from firn.tables.types import ListOf, MapOf, Struct, Type
 from firn_operator.adapters.iceberg.evolution import layout, schema_fields, schema_steps
 
@@ -76,7 +77,19 @@ def conversions(table: Schema, found: RecordSchema, *, ignores_case: bool = Fals
 def changes(table: Schema, target: TableTarget, found: RecordSchema) -> tuple[str, ...]:
     """Return the changes of present columns. Raises InvalidSpecError that names the column if one is not allowed."""
     present = _types(table)
-    steps = (step.text for step in schema_steps(table, layout(target, found), Reason.BAD_SCHEMA))
+    wanted = layout(target, found)
+    for column in wanted.columns:
+        kind = present.get(column.name)
+        if (
+            column.name.startswith(rows.METADATA_COLUMN)
+            and kind is not None
+            and evolution.merged(kind, types.parse(column.type)) is None
+        ):
+            raise InvalidSpecError(
+                f"table {target.identifier}: column {column.name} is {kind}, and ingestion writes {column.type} to a column of this name; rename"
+                " the table's column first"
+            )
+    steps = (step.text for step in schema_steps(table, wanted, Reason.BAD_SCHEMA))
     return tuple(text for text in steps if not _adds(text, present))
 
 
