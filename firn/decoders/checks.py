@@ -32,6 +32,7 @@ _OF_CHECK = {
     "text",
     "framing",
     "message",
+    "found_message",
     "renames",
     "nanoseconds",
     "variants",
@@ -127,7 +128,7 @@ def message_with_columns(schema: RecordSchema) -> Message:
 
 def expected_indexes(schema: RecordSchema) -> Sequence[int]:
     """Return the message indexes that follow the id of a schema; none if they may be any."""
-    return protobuf.indexes_of(schema) if schema.schema_id is not None else () if schema.message else (0,)
+    return () if schema.message and schema.schema_id is None else protobuf.indexes_of(schema)
 
 
 def _is_framed(value: bytes) -> bool:

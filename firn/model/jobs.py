@@ -193,7 +193,10 @@ class RecordSchema(Contract):
     framing: Literal["None", "Registry"] = Field(default="None", exclude_if=lambda framing: framing == "None")
     """Bytes before a value. JSON values may have them without ``Registry``."""
     message: str = Field(default="", exclude_if=lambda name: not name)
-    """Full name of the Protobuf message. Without it, values are the first message of ``text``."""
+    """Full name of the Protobuf message. Without it, values are ``found_message``."""
+    found_message: str = Field(default="", exclude_if=lambda name: not name)
+    """Full name of the Protobuf message if the spec names none: the first one of the topic's first text. Later texts keep it. Empty:
+    the first one of ``text``."""
     descriptors: str = Field(default="", exclude_if=lambda content: not content)
     """A ``FileDescriptorSet`` with the Protobuf messages of ``text``, in base64."""
     subject: Subject | None = Field(default=None, exclude_if=lambda subject: subject is None)

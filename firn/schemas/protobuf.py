@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Rename
+from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
 from firn.schemas import descriptors
 from firn.schemas.descriptors import Declarations, EnumDeclaration, FieldDeclaration, MessageDeclaration
 from firn.tables import rows, types
@@ -129,15 +129,17 @@ TIMESTAMP = Message(
 TIMESTAMP_NS = replace(TIMESTAMP, nanoseconds=True)
 
 
-def parse(data: bytes, message: str = "", *, nanoseconds: bool = False, read: Collection[str] | None = None) -> Message:
-    """Return a message of serialized descriptors: ``message``, or the first one of the schema's own text.
+def parse(
+    data: bytes, message: str = "", *, found: str = "", nanoseconds: bool = False, read: Collection[str] | None = None
+) -> Message:
+    """Return a message of serialized descriptors: ``message``, else ``found`` as in `message_name`.
 
     ``nanoseconds``: the columns of times keep them. ``read`` are the names of the fields that have columns, if not all have them. The
     message lacks other fields that cannot become columns, and decoders skip them as they skip unknown fields.
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     declared = descriptors.read(data)
-    name = message.removeprefix(".") or declared.first
+    name = _name(declared, message, found)
     if not name:
         raise _bad_schema("the text has no message; declare one")
     if name not in declared.messages or declared.messages[name].map_entry:
@@ -151,12 +153,53 @@ def parse(data: bytes, message: str = "", *, nanoseconds: bool = False, read: Co
 def message_of(schema: RecordSchema, *, whole: bool = False) -> Message:
     """Return the message of a contract's schema, with the fields that columns read, or with all. Raises InvalidSpecError (BadSchema)."""
     read = rows.read_fields(schema)
-    message = parse(_content(schema), schema.message, nanoseconds=schema.nanoseconds, read=read)
+    message = parse(
+        _content(schema), schema.message, found=schema.found_message, nanoseconds=schema.nanoseconds, read=read
+    )
     for rename in schema.renames:
         message = _renamed(message, rename.old.split("."), rename.name)
     if read is None or whole:
         return message
     return replace(message, fields=tuple(each for each in message.fields if each.name in read))
+
+
+def message_name(schema: RecordSchema) -> str:
+    """Return the full name of the message of values; empty if the text has none. Raises InvalidSpecError (BadSchema).
+
+    Without ``message``, it is ``found_message``. A text whose only message has another name has renamed it.
+    """
+    return _name(descriptors.read(_content(schema)), schema.message, schema.found_message)
+
+
+def with_found_message(schema: RecordSchema, before: RecordSchema | None = None) -> RecordSchema:
+    """Return a schema that names the message of its values, so that a text with another first message does not change it.
+
+    It is the message of ``before``, the schema of an earlier text, if there is one. Raises InvalidSpecError (BadSchema).
+    """
+    if schema.format is not SchemaFormat.PROTOBUF or schema.message:
+        return schema
+    found = schema.found_message
+    if before is not None and before.format is SchemaFormat.PROTOBUF:
+        found = before.found_message or message_name(before)
+    known = schema.model_copy(update={"found_message": found})
+    return known.model_copy(update={"found_message": message_name(known)})
+
+
+def _name(declared: Declarations, message: str, found: str) -> str:
+    if message or not found or declared.indexes.get(found):
+        return message.removeprefix(".") or found or declared.first
+    if len(declared.own) != 1 or not _is_renamed(declared, found):
+        raise _bad_schema(
+            f"the text has no message {found}, of which the table has columns; restore the message, or set schema.message (for keys"
+            f" schema.key.message) to {_choices(declared, found)}"
+        )
+    return declared.first
+
+
+def _is_renamed(declared: Declarations, found: str) -> bool:
+    """Return whether the only message of a text can be ``found`` under another name: neither is inside the other."""
+    inside = {name.rpartition(".")[2] for name in declared.indexes if name != declared.first}
+    return found.rpartition(".")[2] not in inside and not found.startswith(f"{declared.first}.")
 
 
 def _content(schema: RecordSchema) -> bytes:
@@ -172,7 +215,7 @@ def indexes_of(schema: RecordSchema) -> tuple[int, ...]:
     Source: "Wire format" of Confluent Schema Registry.
     """
     declared = descriptors.read(_content(schema))
-    name = schema.message or declared.first
+    name = _name(declared, schema.message, schema.found_message)
     if not declared.indexes.get(name):
         raise _bad_schema(f"the text has no message {name}; set schema.message to {_choices(declared, name)}")
     return declared.indexes[name]

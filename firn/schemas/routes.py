@@ -67,7 +67,7 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
         )
     if schema.format in _BINARY:
         field = next(Column(name=field.name, type=field.type) for field in own if field.name == path[0])
-        parts = ("format", "text", "references", "names", "framing", "message", "descriptors")
+        parts = ("format", "text", "references", "names", "framing", "message", "found_message", "descriptors")
         known = {name: getattr(schema, name) for name in parts}
         return RecordSchema(**known, fields=(field,), projection=projection)
     # JSON values name their fields, so they may have fields that the table does not have. Other members of a struct do not decide.
@@ -148,7 +148,13 @@ def _encoding(schema: RecordSchema) -> tuple[object, ...]:
     """Return what decides about the bytes of a value. In Protobuf, `protobuf.changes` compares the rest."""
     avro = schema.format is SchemaFormat.AVRO
     layout = [_without_notes(json.loads(text)) for text in (*schema.references, schema.text)] if avro else []
-    return schema.format, schema.framing, schema.message, layout
+    return schema.format, schema.framing, schema.message, layout, _indexes(schema)
+
+
+def _indexes(schema: RecordSchema) -> tuple[int, ...]:
+    """Return the message indexes that a value must have before it; none if it may have any."""
+    framed = schema.format is SchemaFormat.PROTOBUF and schema.framing == "Registry"
+    return protobuf.indexes_of(schema) if framed and not schema.message else ()
 
 
 def _without_notes(value: Any) -> Any:

@@ -314,6 +314,7 @@ class SchemaGate:
             format=kinds[found.kind],
             framing="Registry",
             message=wanted.message if wanted is not None else "",
+            found_message=wanted.found_message if wanted is not None else "",
             nanoseconds=wanted is not None and wanted.nanoseconds,
             # Without a contract, the broker does not know the table, which may have variants.
             variants=wanted is None or wanted.variants,

@@ -127,6 +127,12 @@ class ObservedTopic:
     """The policies of the oldest resource that shares the table, and the replays of all. None if no other resource shares it."""
 
     @property
+    def topic_configs(self) -> dict[str, str]:
+        """Return the topic configs of the spec. Brokers check the Protobuf message that the contract has columns of."""
+        known = self.schema if isinstance(self.schema, RecordSchema) else self.job and self.job.job.record_schema
+        return self.resource.topic_configs_of(known.found_message if known else "")
+
+    @property
     def profile_dependency(self) -> str:
         """Name of the brokers, as a dependency that may fail the topic."""
         return f"profile {self.entry.profile}"

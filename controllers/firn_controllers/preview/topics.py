@@ -89,7 +89,7 @@ def _topic(
     profile = after.config.profiles.get(after.entry.profile)
     default = profile.default_partitions if profile is not None else 1
     live = _live(before)
-    configs = after.log_retention.over(after.resource.topic_configs)
+    configs = after.log_retention.over(after.topic_configs)
     owned = before.owned_config | frozenset(before.resource.topic_configs) if before is not None else frozenset()
     steps = plan.topic(live, spec.partitions, default, configs, owned | after.owned_config)
     for step in steps:

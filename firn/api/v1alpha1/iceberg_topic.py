@@ -433,7 +433,8 @@ class SchemaSpec(ApiModel):
     )
     message: MessageName | None = Field(
         default=None,
-        description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of the .proto text."
+        description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of"
+        " the first .proto text. Later texts keep it."
         " With registry, records with other messages are bad records. With registry.subjectStrategy, also the full name of an Avro record,"
         " or the title of a JSON schema.",
     )
@@ -1303,6 +1304,10 @@ class IcebergTopic(ApiModel):
     @property
     def topic_configs(self) -> dict[str, str]:
         """Return the topic configs of the spec, with those that its gate needs."""
+        return self.topic_configs_of("")
+
+    def topic_configs_of(self, message: str) -> dict[str, str]:
+        """Return `topic_configs`. Brokers check the Protobuf ``message`` if the spec names none; without it, the first of a text."""
         schema = self.spec.record_schema
         if schema is None or schema.gate == "None":
             return self.spec.config
@@ -1311,14 +1316,17 @@ class IcebergTopic(ApiModel):
             configs[names.SCHEMA_REGISTRY] = schema.registry.name
             configs[names.SCHEMA_SUBJECT] = schema.registry.named(self.topic_name, "value", schema.message or "").name
         if schema.gate == "Decode":
-            configs[names.SCHEMA_CONTRACT] = self.gate_contract
+            configs[names.SCHEMA_CONTRACT] = self._gate_contract(message)
         return configs
 
     @property
     def gate_contract(self) -> str:
         """Return the schema by which brokers decode values, as a topic config; empty if the schema is not valid."""
+        return self._gate_contract("")
+
+    def _gate_contract(self, message: str) -> str:
         try:
-            return checks.packed(self._decoded_schema())
+            return checks.packed(self._decoded_schema().model_copy(update={"found_message": message}))
         except InvalidSpecError:
             return ""
 

@@ -183,7 +183,7 @@ def adapted(
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    schema = kept_schema(schema, table.followed)
+    schema = kept_schema(_with_message(schema), table.followed)
     known = {number: each for number, each in topic.reading.writers.schemas.items() if only is None or number in only}
     renaming = _renaming(schema, known, table)
     named = _named(renaming)
@@ -205,9 +205,9 @@ def adapted(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
+            found = columns.columns_of(of_writer, place)
             if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
                 protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
-            found = columns.columns_of(of_writer, place)
             if schema.incompatible == "NewColumn":
                 names = {column.name: column.type for column in fields}
                 made = versions.of_schema(number, found, {**own, **names}, taken)
@@ -224,6 +224,11 @@ def adapted(
     return _projected(
         schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen}), present
     ), left_out
+
+
+def _with_message(schema: RecordSchema) -> RecordSchema:
+    """Return the schema of a contract with the name of its message, which contracts of earlier releases lack."""
+    return schema if schema.found_message or not schema.descriptors else protobuf.with_found_message(schema)
 
 
 def _field_names(schema: RecordSchema, known: WriterSchemas) -> set[str]:
@@ -248,6 +253,7 @@ def with_keys(
     if key is None or key.decoding is None or key.decoding.subject is None:
         return schema, {}
     of_values, decoding = rows.schema_columns(schema), key.decoding
+    decoding = _with_message(decoding)
     own = rows.fields_of_key(key, present, of_values)
     fields = _widened(key.fields, own)
     left_out = _unusable(schema, topic.reading.key_writers.schemas)
@@ -266,7 +272,8 @@ def with_keys(
             fields = more
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error, own_column=False)
-    return schema.model_copy(update={"key": key.model_copy(update={"fields": fields})}), left_out
+    whole = key.model_copy(update={"fields": fields, "decoding": decoding})
+    return schema.model_copy(update={"key": whole}), left_out
 
 
 def _check_apart(of_values: Sequence[Column], of_keys: Sequence[Column], place: str) -> None:

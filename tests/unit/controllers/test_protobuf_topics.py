@@ -56,6 +56,55 @@ async def test_the_message_chooses_the_columns() -> None:
     assert live.job().record_schema.message == "shop.Other"
 
 
+ABOVE = 'syntax = "proto3"; package shop; message Item { int64 sku = 1; string title = 2; } '
+"""The begin of a text whose first message is not that of the topic."""
+
+
+async def test_a_message_above_that_of_the_topic_changes_no_column() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1; string note = 2;"))
+    assert live.job().record_schema.found_message == "shop.Order"
+    later = ABOVE + "message Order { int64 id = 1; string note = 2; Item item = 3; }"
+    await change(live, schema={"format": "Protobuf", "text": later})
+    assert live.conditions()["Ready"] == ("True", "AllReady")
+    found = [("id", "long"), ("note", "string"), ("item", "struct<sku: long, title: string>")]
+    assert columns(live) == found
+    assert protobuf.message_of(live.job().record_schema).name == "shop.Order"
+    # The name stays if the spec names the message for a while.
+    await change(live, schema={"format": "Protobuf", "text": later, "message": "shop.Order"})
+    await change(live, schema={"format": "Protobuf", "text": later})
+    assert columns(live) == found
+
+
+async def test_a_contract_without_the_name_of_its_message_gets_that_of_its_own_text() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;"))
+    schema = live.job().record_schema
+    bare = live.job().model_copy(update={"record_schema": schema.model_copy(update={"found_message": ""})})
+    live.cluster.contracts()["uid-demo-flights"]["data"]["job.json"] = bare.model_dump_json()
+    live.start()
+    await change(live, schema={"format": "Protobuf", "text": ABOVE + "message Order { int64 id = 1; }"})
+    assert live.job().record_schema.found_message == "shop.Order"
+    assert columns(live) == [("id", "long")]
+
+
+async def test_only_a_text_with_one_message_can_rename_it() -> None:
+    live = World()
+    await create(live, schema_of("int64 id = 1;"))
+    renamed = ABOVE + "message Purchase { int64 id = 1; }"
+    await change(live, schema={"format": "Protobuf", "text": renamed})
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert live.message("SpecValid").startswith(
+        "spec.schema.text: the text has no message shop.Order, of which the table has columns; restore the message, or set"
+    )
+    await change(live, schema={"format": "Protobuf", "text": renamed, "message": "shop.Purchase"})
+    assert (live.conditions()["SpecValid"], columns(live)) == (("True", "Valid"), [("id", "long")])
+    only = 'syntax = "proto3"; package shop; message Sale { int64 id = 1; }'
+    await change(live, schema={"format": "Protobuf", "text": only})
+    assert (live.conditions()["SpecValid"], columns(live)) == (("True", "Valid"), [("id", "long")])
+    assert live.job().record_schema.found_message == "shop.Sale"
+
+
 async def test_an_unchanged_text_is_not_compiled_again() -> None:
     live = World()
     await create(live, schema_of("int64 id = 1;"))

@@ -10,6 +10,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.model.jobs import Column
 from firn.schema_registry import UnusableSchemaError
+from firn.schemas import protobuf
 from firn.tables import rows
 from tests import gen
 from tests.fakes.world import World
@@ -106,6 +107,29 @@ async def test_a_protobuf_text_that_does_not_fit_leaves_the_earlier_one_in_force
     assert live.conditions()["SpecValid"] == ("False", reason)
     assert words in live.message("SpecValid")
     assert live.job() == before
+
+
+async def test_a_message_above_that_of_the_table_changes_no_column() -> None:
+    live = world()
+    live.schemas.register(SUBJECT, PROTO, kind="PROTOBUF", **{"money.proto": MONEY})
+    await create(live, schema={"format": "Protobuf"})
+    assert live.job().record_schema.found_message == "shop.Order"
+    later = PROTO.replace("message Order", "message Buyer { string email = 1; } message Order")
+    live.schemas.register(SUBJECT, later, kind="PROTOBUF", **{"money.proto": MONEY})
+    await resynced(live)
+    schema = live.job().record_schema
+    assert [(field.name, field.type) for field in schema.fields] == [("id", "long"), ("price", "struct<cents: long>")]
+    assert protobuf.indexes_of(schema) == (1,)
+    live.schemas.register(SUBJECT, later.replace("Order", "Sale"), kind="PROTOBUF", **{"money.proto": MONEY})
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert f"subject {SUBJECT} of schema registry main: the text has no message shop.Order" in live.message("SpecValid")
+    # Another subject has the message of the table, too.
+    live.schemas.register("other", later, kind="PROTOBUF", **{"money.proto": MONEY})
+    other = {"format": "Protobuf", "registry": {"name": "main", "subject": "other"}}
+    live.cluster.edit("flights", lambda manifest: manifest["spec"].update(schema=other))
+    await live.settle()
+    assert live.job().record_schema.found_message == "shop.Order"
 
 
 async def test_a_json_schema_has_the_columns_of_its_members() -> None:
@@ -476,6 +500,42 @@ async def test_keys_in_protobuf_beside_json_values() -> None:
     assert found.decoding is not None
     assert found.decoding.descriptors
     assert [column.type for column in rows.key_columns(found)] == ["struct<carrier: string>"]
+
+
+async def test_a_message_above_that_of_the_keys_changes_no_column() -> None:
+    proto = 'syntax = "proto3"; message K { int64 id = 1; }'
+    above = proto.replace("message K", "message J { int64 sku = 1; } message K")
+    live = world()
+    live.schemas.register(SUBJECT, text(("v", "long")))
+    live.schemas.register(KEY_SUBJECT, proto, kind="PROTOBUF")
+    given = {"format": "Protobuf", "columns": "Flat"}
+
+    def fields_of_key() -> list[str]:
+        key = live.job().record_schema.key
+        assert key is not None
+        assert key.decoding is not None
+        assert key.decoding.found_message == "K"
+        return [field.name for field in key.fields]
+
+    await create(live, schema={"key": {**given, "registry": {"name": "main"}}})
+    assert fields_of_key() == ["id"]
+    live.schemas.register(KEY_SUBJECT, above, kind="PROTOBUF")
+    await resynced(live)
+    assert fields_of_key() == ["id"]
+    for later in (proto, above):
+        key = {**given, "text": later}
+        live.cluster.edit("flights", lambda one: one["spec"]["schema"].update(key=key))  # noqa: B023
+        await live.settle()
+        found = live.job().record_schema.key
+        assert found is not None
+        assert found.record_schema.text == later
+        assert fields_of_key() == ["id"]
+    live.cluster.edit(
+        "flights", lambda one: one["spec"]["schema"]["key"].update(text=above.replace("message K", "message L"))
+    )
+    await live.settle()
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert "spec.schema.key.text: the text has no message K" in live.message("SpecValid")
 
 
 @pytest.mark.parametrize(

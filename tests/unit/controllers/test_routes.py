@@ -147,6 +147,20 @@ async def test_a_table_with_a_schema_of_its_own_has_no_layout_and_rules_of_the_t
     assert job(world, "flights-united-air").quality_rules
 
 
+async def test_a_later_table_reads_the_protobuf_message_of_the_topic(world: World) -> None:
+    text = 'syntax = "proto3"; message Order { int64 id = 1; }'
+    await applied(world, schema={"format": "Protobuf", "text": text}, routes=routes(TABLES[0], by="header:kind"))
+    later = text.replace("message Order", "message Item { int64 sku = 1; } message Order")
+    more = {"schema": {"format": "Protobuf", "text": later}, "routes": routes(by="header:kind")}
+    world.cluster.edit("flights", lambda manifest: manifest["spec"].update(more, table={}))
+    world.cluster.edit(
+        "flights", lambda manifest: manifest["spec"]["routes"]["tables"][1].update(partitionBy=["bucket(2, id)"])
+    )
+    await world.settle()
+    for name in ("flights", "flights-american", "flights-united-air"):
+        assert [field.name for field in job(world, name).record_schema.fields] == ["id"]
+
+
 async def test_a_quiet_pass_changes_no_resource(world: World) -> None:
     await applied(world)
     before = len(world.faults.log)

@@ -113,6 +113,15 @@ async def test_brokers_get_the_format_of_a_topic_with_a_registry() -> None:
     assert unpacked(contract) == RecordSchema(format="Avro", framing="Registry")
 
 
+async def test_brokers_decode_the_message_of_the_table() -> None:
+    text = 'syntax = "proto3"; message Order { int64 id = 1; }'
+    schema = {"format": "Protobuf", "text": text, "gate": "Decode"}
+    live = await created(profile="waves", schema=schema)
+    later = text.replace("message Order", "message Item { string sku = 1; } message Order")
+    await change(live, {"profile": "waves", "schema": {**schema, "text": later}})
+    assert unpacked(configs(live)["firn.schema.contract"]).found_message == "Order"
+
+
 OTHER = {"format": "Json", "fields": [{"name": "order", "type": "uuid", "required": True}]}
 OTHER_SCHEMA = "spec.schema.gate: brokers check all records of the topic by spec.schema, and spec.routes.tables[0] has values of another"
 

@@ -82,6 +82,7 @@ NEW: dict[str, dict[str, Any]] = {
             "gone": ["note"],
             "versions": [{"schema_id": 8, "field": "total", "column": "total_v2"}],
             "message": "shop.v1.Order",
+            "found_message": "shop.v1.Order",
             "key": {
                 "columns": "Struct",
                 "fields": [{"name": "at", "type": "date", "required": True, "doc": "d", "epoch": "s", "default": "2"}],
@@ -324,6 +325,7 @@ FORMATS = frozenset(
         "names",
         "framing",
         "message",
+        "found_message",
         "descriptors",
         "schema_id",
         "versions",

@@ -101,6 +101,13 @@ def test_only_values_with_the_message_of_the_table_are_rows(
     assert error.detail.startswith(f"byte 5: the message indexes are {wrong[0]}, and the table has columns for {name};")
 
 
+def test_the_message_of_the_table_may_have_another_place_in_each_text() -> None:
+    table = schema(("id", "long")).model_copy(update={"found_message": "shop.Order"})
+    columns = decoded(table, value(1, b"\0", integer(1, 5)), value(2, b"\x02\x02", integer(1, 6)))
+    assert (columns.arrays[0].to_pylist(), columns.errors) == ([5, 6], {})
+    assert list(decoded(table, value(2, b"\0", integer(1, 5))).errors) == [0]
+
+
 def test_one_byte_names_the_first_message() -> None:
     table = schema(("id", "long"))
     columns = decoded(table, value(2, b"\0", integer(1, 5)), value(2, b"\x02\0", integer(1, 6)))

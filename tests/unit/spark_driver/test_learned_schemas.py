@@ -14,6 +14,7 @@ from firn.model.errors import ConflictError, FirnError, InvalidSpecError, NotRea
 from firn.model.jobs import (
     Column,
     Evolution,
+    KeySchema,
     ProjectedColumn,
     Projection,
     RecordSchema,
@@ -28,7 +29,7 @@ from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.topics import state
 from firn_spark.ingestion.topics.state import REFUSED_SECONDS, Writers
 from firn_spark.ingestion.topics.topic import Topic
-from firn_spark.ingestion.writer_schemas import TableColumns, adapted, allowed, learn
+from firn_spark.ingestion.writer_schemas import NO_TABLE, TableColumns, adapted, allowed, learn
 from firn_spark.schemas import registries as registries_module
 from firn_spark.schemas.registries import Registries
 from firn_spark.worker.formats.writer_schemas import Refusal
@@ -278,6 +279,45 @@ def test_values_of_a_text_without_the_message_are_bad_records(answers: Answers) 
     assert fields(found) == {"id": "long"}
     refusal = Refusal(Code.UNKNOWN_SCHEMA, "schema 7 of schema registry main has no message shop.Order")
     assert left_out == {7: refusal}
+
+
+def of_message(name: str, body: str, **changes: Any) -> Topic:
+    """Return a topic of a Protobuf message, whose contract does not say the name of it."""
+    text = f'syntax = "proto3"; package shop; message {name} {{ {body} }}'
+    content = base64.b64encode(protoc.descriptors(text, ())).decode()
+    schema = PROTOBUF.model_copy(update={"text": text, "descriptors": content, **changes})
+    schema = schema.model_copy(update={"fields": columns_of(schema, "the contract")})
+    return Topic(job().model_copy(update={"record_schema": schema}))
+
+
+def test_a_message_above_that_of_the_table_adds_no_column(answers: Answers) -> None:
+    orders = of_message("Order", "int64 id = 1;")
+    above = "message Buyer { string email = 1; } message Order { int64 id = 1; Buyer buyer = 2; }"
+    answers.schemas = {7: proto(above), 8: proto("message Sale { int64 id = 1; string note = 2; }")}
+    orders.reading.writers.needed = {7, 8}
+    learn(orders, registries())
+    found, left_out = adapted(orders, {"id": "long"})
+    assert fields(found) == {"id": "long", "buyer": "struct<email: string>", "note": "string"}
+    assert (found.found_message, left_out) == ("shop.Order", {})
+    answers.schemas[9] = proto(above.replace("Order", "Sale"))
+    orders.reading.writers.needed = {9}
+    learn(orders, registries())
+    with pytest.raises(ConflictError, match=r"schema 9 .* the text has no message shop\.Order, of which the table has"):
+        adapted(orders, {"id": "long"})
+
+
+def test_a_message_above_that_of_the_keys_adds_no_column(answers: Answers) -> None:
+    subject = Subject(registry="main", name="orders-value")
+    own = of_message("K", "int64 id = 1;").job.record_schema
+    key = KeySchema(columns="Flat", fields=own.fields, decoding=own.model_copy(update={"fields": ()}))
+    orders = topic(("v", "long"), key=key, subject=subject)
+    answers.schemas[7] = proto("message J { string sku = 1; } message K { int64 id = 1; }")
+    orders.reading.key_writers.needed = {7}
+    learn(orders, registries())
+    schema, *_ = allowed(orders, {"v": "long", "key_id": "long"}, NO_TABLE)
+    assert schema.key is not None
+    assert schema.key.decoding is not None
+    assert ([field.name for field in schema.key.fields], schema.key.decoding.found_message) == (["id"], "shop.K")
 
 
 def test_a_text_that_exchanges_the_names_of_fields_does_not_fit_the_table(answers: Answers) -> None:

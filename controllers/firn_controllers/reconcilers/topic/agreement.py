@@ -158,7 +158,7 @@ class TopicAgreement:
             live,
             spec.partitions,
             default,
-            observed.log_retention.over(observed.resource.topic_configs),
+            observed.log_retention.over(observed.topic_configs),
             observed.owned_config,
         )
         if live is None and names.LABEL_TOPIC_SET in observed.resource.metadata.labels:

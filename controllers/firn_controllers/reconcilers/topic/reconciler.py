@@ -142,7 +142,10 @@ class TopicReconciler:
         ending = (
             resource.metadata.deletion_timestamp is not None or resource.metadata.annotations.get(names.PAUSE) == "true"
         )
-        schema = schema_of(resource) if ending else await self._schemas.find(entry.uid, resource, job)
+        parent = context.topics.get(entry.parent) if entry.parent is not None else None
+        of_parent = self._schema_of_parent(parent)
+        of_routes = of_parent if isinstance(of_parent, RecordSchema) else None
+        schema = schema_of(resource) if ending else await self._schemas.find(entry.uid, resource, job, of_routes)
         if isinstance(schema, RecordSchema):
             if schema.fields and schema.has_found_columns:
                 board.schemas[entry.uid] = schema
@@ -164,8 +167,8 @@ class TopicReconciler:
             job=job,
             now=context.ports.clock.now(),
             other_partitions=self._other_partitions(entry),
-            parent=(parent := context.topics.get(entry.parent) if entry.parent is not None else None),
-            parent_schema=self._schema_of_parent(parent),
+            parent=parent,
+            parent_schema=of_parent,
             maintenance=self._maintenance(entry),
             table_maintenance=self._table_maintenance(entry),
         )

@@ -31,9 +31,12 @@ class TopicSchemas:
         self._found.pop(uid, None)
         self._found.pop(f"{uid}/key", None)
 
-    async def find(self, uid: str, resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnError:
+    async def find(
+        self, uid: str, resource: IcebergTopic, job: LiveJob | None, parent: RecordSchema | None = None
+    ) -> RecordSchema | FirnError:
         """Return the schema of a topic with its columns, or the error of the spec, the text or the registry.
 
+        ``parent``: the schema of the topic of which the table is a route. Without a contract, the route reads the same message.
         A topic keeps the schema of its contract while the registry does not answer, or if the subject has no schema any more. If
         the registry is not configured, the schema has no columns.
         """
@@ -41,7 +44,8 @@ class TopicSchemas:
         if not isinstance(schema, RecordSchema):
             return schema
         in_force = job.job.record_schema if job is not None else None
-        found = await self._find(uid, schema, in_force, _TEXT)
+        first = in_force or (parent if parent is not None and _is_alike(parent, schema) else None)
+        found = await self._find(uid, schema, in_force, _TEXT, first)
         if not isinstance(found, RecordSchema):
             return found
         try:
@@ -50,7 +54,8 @@ class TopicSchemas:
             if schema.key is None or schema.key.decoding is None or not schema.key.decoding.has_found_columns:
                 return found.model_copy(update={"key": schema.key})
             before = in_force.key.record_schema if in_force is not None and in_force.key is not None else None
-            of_key = await self._find(f"{uid}/key", schema.key.decoding, before, KEY_TEXT)
+            first = before or (first.key.record_schema if first is not None and first.key is not None else None)
+            of_key = await self._find(f"{uid}/key", schema.key.decoding, before, KEY_TEXT, first)
             if not isinstance(of_key, RecordSchema):
                 return of_key
             # A column of the table stays, and is null in rows of later keys.
@@ -62,13 +67,16 @@ class TopicSchemas:
             return error
 
     async def _find(
-        self, uid: str, schema: RecordSchema, in_force: RecordSchema | None, place: str
+        self, uid: str, schema: RecordSchema, in_force: RecordSchema | None, place: str, first: RecordSchema | None
     ) -> RecordSchema | FirnError:
-        """Return a schema of values or keys. ``place`` is the field of the spec with its text."""
+        """Return a schema of values or keys. ``place`` is the field of the spec with its text.
+
+        ``first`` has the Protobuf message of all texts, also those of another subject.
+        """
         if not schema.has_found_columns:
             return schema
         if schema.subject is None:
-            return await self._compiled(uid, schema, in_force, place)
+            return await self._compiled(uid, schema, in_force, place, first)
         if schema.subject.registry not in self._context.config.registries:
             return schema
         if in_force is not None and (in_force.subject is None or in_force.subject.place != schema.subject.place):
@@ -80,11 +88,12 @@ class TopicSchemas:
             latest = await self._context.ports.schemas.latest(schema.subject.registry, schema.subject.name)
             if latest is None:
                 return in_force or _missing(schema.subject, _SUBJECTS[place])
-            source = (schema, latest, in_force)
+            source = (schema, latest, in_force, first)
             known = self._found.get(uid)
             if known is None or known[0] != source:
                 described = await self._described(schema, latest, in_force)
-                known = self._found[uid] = source, _with_columns(described, in_force)
+                whole = _with_message(described, first, _place(schema))
+                known = self._found[uid] = source, _with_columns(whole, in_force)
             return known[1]
         except InvalidSpecError as error:
             return error
@@ -92,7 +101,7 @@ class TopicSchemas:
             return in_force or error
 
     async def _compiled(
-        self, uid: str, schema: RecordSchema, in_force: RecordSchema | None, place: str
+        self, uid: str, schema: RecordSchema, in_force: RecordSchema | None, place: str, first: RecordSchema | None
     ) -> RecordSchema | FirnError:
         """Return the schema with descriptors of its text. The contract in force has them, unless the text is new."""
         try:
@@ -100,10 +109,11 @@ class TopicSchemas:
                 descriptors = in_force.descriptors
             else:
                 descriptors = await self._descriptors(schema.text, {}, place)
-            source = (schema, descriptors, in_force)
+            source = (schema, descriptors, in_force, first)
             known = self._found.get(uid)
             if known is None or known[0] != source:
-                whole = with_columns(schema.model_copy(update={"descriptors": descriptors}), place)
+                whole = schema.model_copy(update={"descriptors": descriptors})
+                whole = with_columns(_with_message(whole, first, place), place)
                 known = self._found[uid] = source, _with_numbers(whole, in_force, place)
             return known[1]
         except FirnError as error:
@@ -136,6 +146,21 @@ class TopicSchemas:
             return base64.b64encode(await self._context.ports.schemas.descriptors(text, imports)).decode()
         except InvalidSpecError as error:
             raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+
+
+def _is_alike(one: RecordSchema, other: RecordSchema) -> bool:
+    """Return whether two schemas have the same text, or the same subject."""
+    return (one.format, one.subject) == (other.format, other.subject) and (
+        one.subject is not None or one.text == other.text
+    )
+
+
+def _with_message(schema: RecordSchema, first: RecordSchema | None, place: str) -> RecordSchema:
+    """Return the schema with the Protobuf message of ``first``. Raises InvalidSpecError that names ``place``."""
+    try:
+        return protobuf.with_found_message(schema, first if first is not None and _is_readable(first) else None)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
 
 
 def _with_numbers(schema: RecordSchema, in_force: RecordSchema | None, place: str) -> RecordSchema:

@@ -17,6 +17,7 @@ from firn.model.conditions import Reason
 from firn.model.config import Config
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, NotReadyError
 from firn.model.jobs import IngestJob, RecordSchema, TableTarget
+from firn.schemas import protobuf
 from firn_controllers.cache.policies import KINDS, Kind, PolicyCache, policy_entry
 from firn_controllers.cache.topics import TopicCache, TopicEntry, topic_entry
 from firn_controllers.conditions.health import DependencyHealth
@@ -235,7 +236,10 @@ def _schema(resource: IcebergTopic, job: LiveJob | None) -> RecordSchema | FirnE
         if in_force is None or in_force.text != schema.text or not in_force.descriptors:
             return NotReadyError("the Protobuf text was not compiled")
         try:
-            found = with_columns(schema.model_copy(update={"descriptors": in_force.descriptors}), "spec.schema.text")
+            whole = protobuf.with_found_message(
+                schema.model_copy(update={"descriptors": in_force.descriptors}), in_force
+            )
+            found = with_columns(whole, "spec.schema.text")
             return projected(found, schema.projection)
         except InvalidSpecError as error:
             return error

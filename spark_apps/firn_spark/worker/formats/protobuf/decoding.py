@@ -88,11 +88,9 @@ class ProtobufFormat:
 def _expected_indexes(schema: RecordSchema) -> tuple[int, ...]:
     """Return the message indexes that values must have; none if any indexes are right.
 
-    The indexes in the schema of the writer are known. Without a registry, the text may be another one with the same message.
+    The indexes in the schema of the writer are known. Without a registry, the text may be another one with the message of the spec.
     """
-    if schema.schema_id is not None:
-        return protobuf.indexes_of(schema)
-    return () if schema.message else (0,)
+    return () if schema.message and schema.schema_id is None else protobuf.indexes_of(schema)
 
 
 def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:
