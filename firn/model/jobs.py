@@ -56,6 +56,12 @@ class Rename(Contract):
         return self.old.rpartition(".")[2]
 
 
+class WriterRename(Rename):
+    """A field of the schema with ``schema_id`` whose name belongs to another field in the text of the contract."""
+
+    schema_id: int
+
+
 class ColumnVersion(Contract):
     """A column for the values of a field that the column with its name cannot hold, in records of one schema."""
 
@@ -208,6 +214,8 @@ class RecordSchema(Contract):
     """Treatment of records whose writer has a schema that the table cannot hold."""
     versions: tuple[ColumnVersion, ...] = Field(default=(), exclude_if=lambda versions: not versions)
     """Other columns for fields of some schemas. The driver finds them, so contracts have none."""
+    writer_renames: tuple[WriterRename, ...] = Field(default=(), exclude_if=lambda renames: not renames)
+    """Renames in the Protobuf messages of some schemas, after ``renames``. The driver finds them, so contracts have none."""
     renames: tuple[Rename, ...] = Field(default=(), exclude_if=lambda renames: not renames)
     """Fields and columns that have a later name in ``fields``, in the order of the changes."""
     evolution: Evolution = Field(default=Evolution(), exclude_if=lambda evolution: evolution == Evolution())
@@ -220,10 +228,12 @@ class RecordSchema(Contract):
 
     def of_writer(self, number: int, writer: WriterSchema) -> "RecordSchema":
         """Return the schema of the writer with the id ``number``, with the same columns."""
+        moved = tuple(each for each in self.writer_renames if each.schema_id == number)
         renamed = tuple(Rename(old=each.field, new=each.column) for each in self.versions if each.schema_id == number)
         update = {
-            "renames": (*self.renames, *renamed),
+            "renames": (*self.renames, *moved, *renamed),
             "versions": (),
+            "writer_renames": (),
             "text": writer.text,
             "references": writer.references,
             "names": writer.names,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
+from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat, WriterRename
 from firn.schemas import descriptors
 from firn.schemas.descriptors import Declarations, EnumDeclaration, FieldDeclaration, MessageDeclaration
 from firn.tables import rows, types
@@ -354,36 +354,92 @@ def _renames(old: Node, new: Node, path: str) -> Iterator[Rename]:
                 yield from _renames(earlier.type, each.type, f"{path}{each.name}.")
 
 
-def check_names(old: Message, new: Message, place: str) -> None:
-    """Check that no field of ``new`` has the name of another field of ``old`` that ``new`` also has.
+def check_names(old: Message, new: Message, place: str, read: Collection[str] | None = None) -> None:
+    """Check that no field of ``new`` has the number of one field of ``old``, and the name of another.
 
-    Columns belong to fields by their names, so the values of both fields would be in the wrong columns. ``place`` names ``new``
-    in the error. Raises InvalidSpecError (BadSchema).
+    Columns belong to fields by their names, so its values would be in the wrong column. ``place`` names ``new`` in the error.
+    ``read`` are the names of the fields that have columns, if not all have them. Raises InvalidSpecError (BadSchema).
     """
-    if old.name == new.name and (found := next(_exchanged(old, new, ""), None)) is not None:
-        raise _bad_schema(
-            f"{place}: field {found} has the number of another field, whose name was different; give both fields new names, or new"
-            " numbers"
-        )
+    if old.name == new.name and (found := next(_exchanged(old, new, "", read), None)) is not None:
+        raise _exchange(place, found)
 
 
-def _exchanged(old: Node, new: Node, path: str) -> Iterator[str]:
-    """Yield the fields that have the name of another field of the message."""
+def moved(contract: RecordSchema, of_writer: RecordSchema, place: str) -> tuple[RecordSchema, tuple[WriterRename, ...]]:
+    """Return a schema of a writer with the renames that bring its fields to the columns of their numbers, and these renames.
+
+    They are about fields whose name belongs to another number in the text of the contract. The names are those after the renames
+    of both schemas. Raises InvalidSpecError (BadSchema) that names ``place`` if fields have exchanged their names.
+    """
+    if contract.format is not SchemaFormat.PROTOBUF or not contract.descriptors or of_writer.schema_id is None:
+        return of_writer, ()
+    try:
+        old, new = message_of(contract, whole=True), message_of(of_writer, whole=True)
+    except InvalidSpecError as error:
+        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+    if old.name != new.name:
+        return of_writer, ()
+    found = _moves(old, new, "", place, rows.read_fields(contract))
+    moves = tuple(WriterRename(old=each, new=later, schema_id=of_writer.schema_id) for each, later in found)
+    return of_writer.model_copy(update={"renames": (*of_writer.renames, *moves)}), moves
+
+
+def _exchange(place: str, field: str) -> InvalidSpecError:
+    return _bad_schema(
+        f"{place}: field {field} has the number of another field, whose name was different; give it a name that no field had, or a new"
+        " number"
+    )
+
+
+def _exchanged(old: Node, new: Node, path: str, read: Collection[str] | None = None) -> Iterator[str]:
+    """Yield the fields that have the number of one field, and the name of another."""
     match old, new:
         case Repeated(before), Repeated(after):
             yield from _exchanged(before, after, f"{path}element.")
         case Map(), Map():
             yield from _exchanged(old.value, new.value, f"{path}value.")
-        case Message(fields=before), Message(fields=after):
-            names, numbers = {each.name: each for each in before}, {each.number: each for each in before}
-            kept = {each.number for each in after}
+        case Message(), Message(fields=after):
+            yield from (path + name for name in _other_names(old, new, read))
+            numbers = {each.number: each for each in old.fields}
             for each in after:
-                earlier, other = numbers.get(each.number), names.get(each.name)
-                if earlier is None:
-                    continue
-                if other is not None and other.number != each.number and other.number in kept:
-                    yield path + each.name
-                yield from _exchanged(earlier.type, each.type, f"{path}{each.name}.")
+                if each.number in numbers:
+                    yield from _exchanged(numbers[each.number].type, each.type, f"{path}{each.name}.")
+
+
+def _other_names(old: Message, new: Message, read: Collection[str] | None) -> dict[str, str]:
+    """Return the fields of ``new`` with the name of another field of ``old``, and the names of their numbers in ``old``."""
+    names, numbers = {each.name: each for each in old.fields}, {each.number: each for each in old.fields}
+    found = {}
+    for each in new.fields:
+        earlier, other = numbers.get(each.number), names.get(each.name)
+        if earlier is None or other is None or other is earlier:
+            continue
+        if read is None or not {each.name, earlier.name}.isdisjoint(read):
+            found[each.name] = earlier.name
+    return found
+
+
+def _moves(
+    old: Node, new: Node, path: str, place: str, read: Collection[str] | None = None
+) -> Iterator[tuple[str, str]]:
+    """Yield the paths of `moved`."""
+    match old, new:
+        case Repeated(before), Repeated(after):
+            yield from _moves(before, after, f"{path}element.", place)
+        case Map(), Map():
+            yield from _moves(old.value, new.value, f"{path}value.", place)
+        case Message(), Message(fields=after):
+            waiting, later = _other_names(old, new, read), {each.name: each.name for each in after}
+            while waiting:
+                # A field gets its name after the field that has it now.
+                name = next((name for name, wanted in waiting.items() if wanted not in later.values()), None)
+                if name is None:
+                    raise _exchange(place, path + next(iter(waiting)))
+                later[name] = waiting.pop(name)
+                yield path + name, path + later[name]
+            numbers = {each.number: each for each in old.fields}
+            for each in after:
+                if each.number in numbers:
+                    yield from _moves(numbers[each.number].type, each.type, f"{path}{later[each.name]}.", place)
 
 
 def _joined_fields(old: Message, new: Message, path: str) -> Iterator[str]:
@@ -463,8 +519,9 @@ class _Parser:
         if name in self.messages:
             known = self.messages[name]
             if known is None:
-                problem = f"type {name} contains itself, and a table has no recursive columns; use schema.raw: Binary"
-                raise _bad(path, problem)
+                problem = f"type {name} contains itself, and a table has no recursive columns"
+                step = f"list the columns without field {path.split('.')[1]} in schema.columns, with otherFields: Drop, or use schema.raw: Binary"
+                raise _bad(path, f"{problem}; {step}")
             return known
         if declared.edition > descriptors.EDITION_2024:
             raise _bad(path, f'type {name} is declared with an edition after 2024; use edition = "2024"')

@@ -16,6 +16,7 @@ from firn.model.jobs import (
     RecordSchema,
     Rename,
     SchemaFormat,
+    WriterRename,
     WriterSchema,
 )
 from firn.model.progress import Proposal
@@ -197,6 +198,7 @@ def adapted(
     taken = {name.lower() for name in (*own, *(column.name for column in fields))}
     taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
     chosen: tuple[ColumnVersion, ...] = ()
+    moved: tuple[WriterRename, ...] = ()
     for number, writer in _of_writers(known):
         place = f"schema {number} of schema registry {subject.registry}"
         of_writer = named_schema.of_writer(number, writer)
@@ -205,9 +207,9 @@ def adapted(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
+            of_writer, moves = protobuf.moved(named_schema, of_writer, place)
+            moved += moves
             found = columns.columns_of(of_writer, place)
-            if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
-                protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
             if schema.incompatible == "NewColumn":
                 names = {column.name: column.type for column in fields}
                 made = versions.of_schema(number, found, {**own, **names}, taken)
@@ -222,7 +224,8 @@ def adapted(
             left_out[number] = _left_out(schema, error)
     kept = without(fields, table.fields, table.dropped)
     return _projected(
-        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen}), present
+        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen, "writer_renames": moved}),
+        present,
     ), left_out
 
 
@@ -257,6 +260,7 @@ def with_keys(
     own = rows.fields_of_key(key, present, of_values)
     fields = _widened(key.fields, own)
     left_out = _unusable(schema, topic.reading.key_writers.schemas)
+    moved: tuple[WriterRename, ...] = ()
     for number, writer in _of_writers(topic.reading.key_writers.schemas):
         if only is not None and number not in only:
             continue
@@ -267,11 +271,14 @@ def with_keys(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
+            of_writer, moves = protobuf.moved(decoding, of_writer, place)
+            moved += moves
             more = _with_schema(fields, own, place, columns.columns_of(of_writer, place))
             _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
             fields = more
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error, own_column=False)
+    decoding = decoding.model_copy(update={"writer_renames": moved})
     whole = key.model_copy(update={"fields": fields, "decoding": decoding})
     return schema.model_copy(update={"key": whole}), left_out
 

@@ -1,13 +1,17 @@
 """A replay decodes only letters whose schema ingestion would accept."""
 
+import base64
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
+from firn import protoc
 from firn.decoders.bad_records import Code
-from firn.model.jobs import RecordSchema, RegistryConnection, Route, SchemaFormat, Subject, WriterSchema
+from firn.model.jobs import Column, RecordSchema, RegistryConnection, Route, SchemaFormat, Subject, WriterSchema
 from firn.schema_registry import MOST_ID, Registered
 from firn.schemas.other_clients import Followed
 from firn.schemas.routes import message_schema
@@ -22,6 +26,7 @@ from tests.unit.spark.records import batch, job
 
 WANTED = RecordSchema(format="Avro", framing="Registry", subject=Subject(registry="main", name="orders-value"))
 WRITER = WriterSchema(text='"string"')
+STRINGS = (Column(name="b", type="string"), Column(name="a", type="string"))
 
 
 class Answers:
@@ -109,3 +114,32 @@ def test_a_letter_stays_if_its_schema_now_names_the_message_of_a_route(
     spark = Letters(*(b"\0" + number.to_bytes(4) for number in (1, 2, 9)))
     result = Decoding(spark, catalog, table, made, 1).run(spark, 3, table, found)
     assert (result.rows, dict(result.codes)) == (1, {"UnknownSchema": 1, "OtherTable": 1})
+
+
+def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def writer(body: str) -> WriterSchema:
+        text = f'syntax = "proto3"; message R {{ {body} }}'
+        return WriterSchema(text=text, descriptors=base64.b64encode(protoc.descriptors(text, ())).decode())
+
+    monkeypatch.setattr(decoding, "texts", dict)
+    own = WANTED.model_copy(update={"format": SchemaFormat.PROTOBUF, "schema_id": 3, "fields": STRINGS})
+    made = job().model_copy(
+        update={"record_schema": own.model_copy(update=dict(writer("string b = 1; string a = 2;"))), "route": None}
+    )
+    columns = {each.name: each.type for each in rows.columns_of_table(made.record_schema, made.table)}
+    catalog: Any = SimpleNamespace(
+        followed=lambda *_: Followed(), columns=lambda _: columns, spec=lambda _: tables.table_of(made, tmp_path)
+    )
+    deleted: list[str] = []
+    io = SimpleNamespace(deleteFile=deleted.append)
+    table: Any = SimpleNamespace(properties=dict, name=lambda: "lake.n.t", io=lambda: io)
+    schemas = {1: writer("string a = 1;"), 2: writer("string a = 1; string b = 2;")}
+    found: Any = SimpleNamespace(find=lambda _, number: schemas[number])
+    spark = Letters(*(b"\0" + number.to_bytes(4) + b"\0\x0a\x01x" for number in (1, 2)))
+    result = Decoding(spark, catalog, table, made, 1).run(spark, 2, table, found)
+    assert result.codes == {Code.INCOMPATIBLE_SCHEMA: 1}
+    (file,) = result.files
+    landed = pq.read_table(json.loads(file)["file-path"].removeprefix("file://"))
+    assert landed.select(["b", "a"]).to_pylist() == [{"b": "x", "a": None}]

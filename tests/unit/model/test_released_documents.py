@@ -81,6 +81,7 @@ NEW: dict[str, dict[str, Any]] = {
             "incompatible": "DeadLetter",
             "gone": ["note"],
             "versions": [{"schema_id": 8, "field": "total", "column": "total_v2"}],
+            "writer_renames": [{"schema_id": 8, "old": "a", "new": "b", "by_schema": True}],
             "message": "shop.v1.Order",
             "found_message": "shop.v1.Order",
             "key": {
@@ -329,6 +330,7 @@ FORMATS = frozenset(
         "descriptors",
         "schema_id",
         "versions",
+        "writer_renames",
         "nanoseconds",
         "variants",
     }

@@ -184,7 +184,7 @@ WIDE = f"message A {{ B a = 1; B b = 2; B c = 3; }} message B {{ C a = 1; C b = 
     ("body", "problem"),
     [
         ("message A { repeated B b = 1; } message B { A a = 1; }", "field b.a: type A contains itself, and a table has no recursive"),
-        ("message A { google.protobuf.Struct s = 1; }", "type google.protobuf.Struct contains itself"),
+        ("message A { google.protobuf.Struct s = 1; }", "list the columns without field s in schema.columns, with otherFields: Drop"),
         ("message A { int32 total = 1; int32 Total = 2; }", "message A has the fields total and Total; query engines ignore case"),
         ("enum E { X = 0; }", "the text has no message; declare one"),
         ("message A {}", "message A has no field that can become a column; add a field"),
@@ -500,5 +500,8 @@ def test_fields_cannot_exchange_their_names() -> None:
 
 def test_fields_may_take_the_names_of_removed_fields() -> None:
     before = parsed(f"{HEAD} message Order {{ int32 a = 1; int32 b = 2; }}")
-    for body in ("int32 b = 1;", "int32 a = 3; int32 b = 2;", "int32 b = 2; int32 a = 1; int32 c = 3;"):
+    for body in ("int32 c = 1;", "int32 a = 3; int32 b = 2;", "int32 b = 2; int32 a = 1; int32 c = 3;", "int32 b = 3;"):
         protobuf.check_names(before, parsed(f"{HEAD} message Order {{ {body} }}"), "latest")
+    with pytest.raises(InvalidSpecError, match="latest: field b has the number of another field"):
+        protobuf.check_names(before, parsed(f"{HEAD} message Order {{ int32 b = 1; }}"), "latest")
+    protobuf.check_names(before, parsed(f"{HEAD} message Order {{ int32 b = 1; }}"), "latest", read={"c"})

@@ -8,7 +8,7 @@ import pytest
 from firn import protoc
 from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Subject, WriterSchema
+from firn.model.jobs import Column, RecordSchema, Subject, WriterRename, WriterSchema
 from firn_spark.worker.formats.format import Columns
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import WriterSchemas
@@ -106,6 +106,18 @@ def test_the_message_of_the_table_may_have_another_place_in_each_text() -> None:
     columns = decoded(table, value(1, b"\0", integer(1, 5)), value(2, b"\x02\x02", integer(1, 6)))
     assert (columns.arrays[0].to_pylist(), columns.errors) == ([5, 6], {})
     assert list(decoded(table, value(2, b"\0", integer(1, 5))).errors) == [0]
+
+
+def test_a_field_reaches_the_column_of_its_number() -> None:
+    moved = WriterRename(schema_id=1, old="a", new="b")
+    table = schema(("b", "string"), ("a", "string")).model_copy(update={"writer_renames": (moved,)})
+    known: WriterSchemas = {
+        1: writer("message Order { string a = 1; }"),
+        2: writer("message Order { string b = 1; string a = 2; }"),
+    }
+    values = [value(1, b"\0", text(1, b"one")), value(2, b"\0", text(1, b"one"), text(2, b"two"))]
+    columns = open_format(table, known).decode(fetched(values))
+    assert [array.to_pylist() for array in columns.arrays] == [["one", "one"], [None, "two"]]
 
 
 def test_one_byte_names_the_first_message() -> None:

@@ -23,6 +23,7 @@ from firn.model.jobs import (
     WriterSchema,
 )
 from firn.schema_registry import MissingReferenceError, Registered, RegistryAwayError, UnusableSchemaError
+from firn.schemas import protobuf
 from firn.schemas.columns import columns_of
 from firn.tables import rows
 from firn_spark.ingestion import writer_schemas
@@ -333,6 +334,68 @@ def test_a_text_that_exchanges_the_names_of_fields_does_not_fit_the_table(answer
         ConflictError, match="schema 7 of schema registry main: field buyer has the number of another field"
     ):
         adapted(orders, {"buyer": "string", "seller": "string"})
+
+
+@pytest.mark.parametrize(
+    ("latest", "earlier", "renames"),
+    [
+        ("string b = 1; string a = 2;", "string a = 1;", [("a", "b")]),
+        ("string b = 1; string a = 2; string c = 3;", "string c = 2; string a = 1;", [("a", "b"), ("c", "a")]),
+        (
+            "I i = 3; message I { string b = 1; string a = 2; }",
+            "I i = 3; message I { string a = 1; }",
+            [("i.a", "i.b")],
+        ),
+        (
+            "repeated I i = 3; string l = 4; message I { string b = 1; string a = 2; }",
+            "repeated I l = 3; message I { string a = 1; }",
+            [("l", "i"), ("i.element.a", "i.element.b")],
+        ),
+        (
+            "map<string, I> i = 3; message I { string b = 1; string a = 2; }",
+            "map<string, I> i = 3; message I { string a = 1; }",
+            [("i.value.a", "i.value.b")],
+        ),
+    ],
+)
+def test_a_field_whose_name_another_number_has_reaches_the_column_of_its_number(
+    answers: Answers, latest: str, earlier: str, renames: list[tuple[str, str]]
+) -> None:
+    orders = of_message("Order", latest)
+    known = fields(orders.job.record_schema)
+    answers.schemas[7] = proto(f"message Order {{ {earlier} }}")
+    orders.reading.writers.needed = {7}
+    learn(orders, registries())
+    found, left_out = adapted(orders, known)
+    assert (fields(found), left_out) == (known, {})
+    assert [(each.schema_id, each.old, each.new) for each in found.writer_renames] == [(7, *each) for each in renames]
+    # Keys have the same rule.
+    own = of_message("Order", latest).job.record_schema
+    key = KeySchema(columns="Struct", fields=own.fields, decoding=own.model_copy(update={"fields": ()}))
+    keyed = topic(("v", "long"), key=key)
+    keyed.reading.key_writers.schemas = orders.reading.writers.schemas
+    of_keys = allowed(keyed, {"v": "long"}, NO_TABLE)[0].key
+    assert of_keys is not None
+    assert of_keys.decoding is not None
+    assert of_keys.decoding.writer_renames == found.writer_renames
+
+
+def test_a_computed_column_reads_the_field_with_its_number(answers: Answers) -> None:
+    for source, renames in (("$.a", 1), ("$.b", 1), ("$.c", 0)):
+        column = ProjectedColumn(name="x", type="string", source=source)
+        orders = of_message(
+            "Order", "string b = 1; string a = 2; string c = 3;", projection=Projection(columns=(column,))
+        )
+        answers.schemas[7] = proto("message Order { string a = 1; }")
+        orders.reading.writers.needed = {7}
+        learn(orders, registries())
+        found, _ = adapted(orders, {"x": "string"})
+        assert len(found.writer_renames) == renames
+        writer = orders.reading.writers.schemas[7]
+        assert isinstance(writer, WriterSchema)
+        names = [each.name for each in protobuf.message_of(found.of_writer(7, writer)).fields]
+        # No column reads b for $.a.
+        assert names == ([] if source == "$.c" else ["b"])
 
 
 def test_json_schemas_add_columns(answers: Answers) -> None:

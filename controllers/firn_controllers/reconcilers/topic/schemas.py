@@ -114,6 +114,8 @@ class TopicSchemas:
             if known is None or known[0] != source:
                 whole = schema.model_copy(update={"descriptors": descriptors})
                 whole = with_columns(_with_message(whole, first, place), place)
+                if place == KEY_TEXT and in_force is not None and _is_readable(in_force):
+                    _check_names(in_force, whole, place)  # `checks.schema_evolves` compares texts of values.
                 known = self._found[uid] = source, _with_numbers(whole, in_force, place)
             return known[1]
         except FirnError as error:
@@ -204,7 +206,7 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     if in_force is None:
         return found
     if found.format is SchemaFormat.PROTOBUF and _is_readable(in_force):
-        protobuf.check_names(protobuf.message_of(in_force), protobuf.message_of(found), _place(schema))
+        _check_names(in_force, found, _place(schema))
     found = _with_numbers(found, in_force, _place(schema))
     before = renames.renamed_columns(in_force.fields, found.renames)
     fields = evolution.merged_columns(before, found.fields)
@@ -216,6 +218,11 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> Record
     read = projections.reads(schema)
     kept = (f for f in before if f.name not in names and (f.name in read or types.unreadable(types.parse(f.type))))
     return found.model_copy(update={"fields": (*fields, *kept)})
+
+
+def _check_names(in_force: RecordSchema, found: RecordSchema, place: str) -> None:
+    before, after = (protobuf.message_of(each, whole=True) for each in (in_force, found))
+    protobuf.check_names(before, after, place, rows.read_fields(found))
 
 
 def _with_gone(schema: RecordSchema, in_force: RecordSchema) -> RecordSchema:
