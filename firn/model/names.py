@@ -107,6 +107,8 @@ SCHEMA_CONTRACT = "firn.schema.contract"
 DEAD_LETTER_SUFFIX = "__dlq"
 
 CONFIG_PATH = "/etc/firn/config.yaml"
+CLI_ENDS_WITH_INPUT = "FIRN_ENDS_WITH_INPUT"
+"""Variable of a command that another ``firn`` has started in the operator's pod. It ends with its standard input."""
 GROUP_PATH = "/etc/firn/group/group.json"
 RUN_PATH = "/etc/firn/run/run.json"
 """Path of a maintenance run's contract."""

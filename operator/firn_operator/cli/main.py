@@ -6,8 +6,10 @@ run in the operator's pod, through ``kubectl exec``.
 """
 
 import json
+import os
 import signal
 import sys
+import threading
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -444,7 +446,7 @@ def audit(
         table = Table(*audits.COLUMNS)
         for partition in result.partitions:
             table.add_row(*(f"{getattr(partition, name):,}" for name in audits.COLUMNS.values()))
-        _console().print(table)
+        console().print(table)
         for note in result.notes:
             print(note)
         total = sum(partition.rows + partition.dead_letters for partition in result.partitions)
@@ -498,7 +500,7 @@ def _print_result(result: Any, output: Output) -> None:
             table = Table(*result.column_names)
             for row in result.to_pylist():
                 table.add_row(*("" if value is None else readable(value) for value in row.values()))
-            _console().print(table)
+            console().print(table)
             print(f"{result.num_rows} row{'s' if result.num_rows != 1 else ''}")
 
 
@@ -587,9 +589,11 @@ class _Asked:
             return api.read(Collection(plural, namespace), name)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """Return a console on the standard output."""
     # Programs and logs read piped output, so lines are not wrapped at 80 columns.
-    return Console(width=None if sys.stdout.isatty() else 200)
+    has_terminal = sys.stdout.isatty() or (names.CLI_ENDS_WITH_INPUT in os.environ and "COLUMNS" in os.environ)
+    return Console(width=None if has_terminal else 200)
 
 
 def _plain(value: object) -> object:
@@ -608,8 +612,18 @@ def readable(value: object) -> str:
         return f"0x{value.hex()}"
 
 
+def _end_with_input() -> None:
+    """End this process at the end of its standard input: `pod.run` or its kubectl has ended."""
+    while os.read(0, 4096):
+        pass
+    # Such commands only read, so they can end anywhere. A thread cannot interrupt a query of DuckDB.
+    os._exit(128 + signal.SIGINT)
+
+
 def main() -> int:
     """Run ``firn`` and return the exit code."""
+    if names.CLI_ENDS_WITH_INPUT in os.environ:
+        threading.Thread(target=_end_with_input, name="input", daemon=True).start()
     try:
         app()
     except FirnError as error:

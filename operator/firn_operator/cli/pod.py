@@ -2,6 +2,10 @@
 
 Only that pod has the configuration, and the credentials of catalogs and brokers. kubectl logs in as it always does for this
 person, also with plugins.
+
+kubectl says nothing to the command in the pod when it ends early, for example for Ctrl-C or behind ``| head``, and the pod reads output
+that has no reader. Only the input of the command then ends. So `run` keeps this input open while it needs the command, and the command
+ends with it. A terminal in the pod would not end for a killed kubectl, so the command gets no terminal.
 """
 
 import os
@@ -13,6 +17,7 @@ import sys
 from collections.abc import Sequence
 from typing import IO
 
+from firn.model import names
 from firn.model.errors import AccessDeniedError, ExitCode, InvalidSpecError, UnavailableError
 from firn_operator.cli.resources.connection import Collection, Connection, Manifest
 
@@ -32,8 +37,8 @@ _INTERRUPTED = _SIGNALLED + signal.SIGINT
 def run(api: Connection, release: str, arguments: Sequence[str], *, context: str | None = None) -> int:
     """Run ``firn`` with these arguments in the operator's pod in the namespace ``release``. Return its exit code.
 
-    Output goes to the streams of this process as it arrives. On a terminal, the command has one, too: its tables have the width
-    of the terminal, and Ctrl-C reaches it.
+    Output goes to the streams of this process as it arrives. For a terminal, tables have its width. If this process or kubectl ends,
+    the command ends, too.
 
     Raises InvalidSpecError for too long arguments, and without kubectl or the operator. Raises AccessDeniedError that names a missing
     right, and UnavailableError.
@@ -58,27 +63,35 @@ def run(api: Connection, release: str, arguments: Sequence[str], *, context: str
                 f"{command} runs in the operator's pod, and you may not {verb} {resource} in namespace {release}; ask an administrator of"
                 " Firn for this right, or to run the command"
             )
-    terminal = all(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr))
     code, ended = _execute(
         [
             kubectl,
             *([f"--context={context}"] if context is not None else []),
             f"--namespace={release}",
             "exec",
-            *(["--stdin", "--tty"] if terminal else []),
+            "--stdin",
             f"--container={_CONTAINER}",
             pod,
             "--",
+            "env",
+            f"{names.CLI_ENDS_WITH_INPUT}=1",
+            *_terminal(),
             "firn",
             *arguments,
-        ],
-        terminal=terminal,
+        ]
     )
     if code > 0 and not ended:
         raise UnavailableError(
             f"kubectl could not run {command} in pod {release}/{pod}, or lost the connection to it: kubectl's message is above; try again"
         )
     return code if code >= 0 else _SIGNALLED - code
+
+
+def _terminal() -> list[str]:
+    """Return the variables by which the command writes for the terminal of this process."""
+    if not sys.stdout.isatty():
+        return []
+    return [f"COLUMNS={shutil.get_terminal_size().columns}", "FORCE_COLOR=1"]
 
 
 def _pod(api: Connection, release: str) -> str:
@@ -104,22 +117,20 @@ def _runs(pod: Manifest) -> bool:
     )
 
 
-def _execute(command: Sequence[str], *, terminal: bool) -> tuple[int, bool]:
+def _execute(command: Sequence[str]) -> tuple[int, bool]:
     """Run kubectl. Return its exit code, and whether this is the code of the command in the pod.
 
-    Without a terminal, standard input is closed: no command reads it, and a loop of a shell that calls ``firn`` needs its own.
+    Its input is empty and ends with this process. It is not that of this process, which a loop of a shell needs.
     """
-    with subprocess.Popen(
-        command,
-        stdin=None if terminal else subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-    ) as process:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None
         assert process.stderr is not None
         try:
             last = _relay(process.stderr)
             code = process.wait()
         except KeyboardInterrupt:
-            # The terminal has interrupted kubectl, too.
+            # The terminal has interrupted kubectl, too. Another sender of the signal may have not.
+            process.stdin.close()
             process.wait()
             return _INTERRUPTED, True
     match = _ENDED.fullmatch(last)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,14 +16,40 @@ from firn.model import names
 from firn.model.errors import AccessDeniedError, FirnError, InvalidSpecError, UnavailableError
 from firn_operator.cli import main, pod
 from firn_operator.cli.resources.connection import Collection, Connection, Manifest
+from tests.servers.process import await_true
 
 KUBECTL = """#!{python}
 import json, os, sys
 with open({calls!r}, "w") as file:
-    json.dump([sys.argv[1:], os.read(0, 100).decode() if {reads} else ""], file)
+    json.dump(sys.argv[1:], file)
 os.write(1, {out!r})
 os.write(2, {err!r})
 sys.exit({code})
+"""
+POD = """#!{python}
+import json, os, subprocess, sys
+variables = [word for word in sys.argv if word.startswith("FIRN_")]
+command = subprocess.Popen(
+    [{python!r}, "-c", {command!r}],
+    stdin=subprocess.PIPE,
+    env=dict(word.split("=") for word in variables) | {{"FIRN_CONFIG": {configuration!r}}},
+    start_new_session=True,
+)
+with open({started!r} + "-", "w") as file:
+    json.dump(dict(kubectl=os.getpid(), command=command.pid), file)
+os.rename({started!r} + "-", {started!r})
+while os.read(0, 100):
+    pass
+command.stdin.close()
+command.wait()
+"""
+"""A program kubectl that starts a command as in a pod: only the input of the command ends with kubectl."""
+LOCAL = """
+import sys
+sys.path[:0] = {path!r}
+from firn_operator.cli import pod
+from tests.unit.cli.test_commands_in_the_pod import Api, running
+pod.run(Api(running()), "firn-system", ("check",))
 """
 
 
@@ -50,26 +77,24 @@ class Api:
 
 
 class Kubectl:
-    """A program kubectl that records its arguments and its input, and ends as given."""
+    """A program kubectl that records its arguments, and ends as given."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._calls = folder / "calls.json"
         self.ends()
 
-    def ends(self, code: int = 0, out: bytes = b"", err: bytes = b"", *, reads: bool = False) -> None:
-        script = KUBECTL.format(python=sys.executable, calls=str(self._calls), out=out, err=err, code=code, reads=reads)
+    def ends(self, code: int = 0, out: bytes = b"", err: bytes = b"") -> None:
+        self.runs(KUBECTL.format(python=sys.executable, calls=str(self._calls), out=out, err=err, code=code))
+
+    def runs(self, script: str) -> None:
         path = self._folder / "kubectl"
         path.write_text(script)
         path.chmod(0o755)
 
     @property
     def arguments(self) -> list[str]:
-        return list(json.loads(self._calls.read_text())[0])
-
-    @property
-    def input(self) -> str:
-        return str(json.loads(self._calls.read_text())[1])
+        return list(json.loads(self._calls.read_text()))
 
 
 @pytest.fixture
@@ -97,9 +122,12 @@ def test_kubectl_gets_the_arguments_as_they_are(kubectl: Kubectl) -> None:
         "--context=prod",
         "--namespace=firn-system",
         "exec",
+        "--stdin",
         "--container=operator",
         "firn-operator-1",
         "--",
+        "env",
+        "FIRN_ENDS_WITH_INPUT=1",
         "firn",
         "sql",
         "--output=json",
@@ -118,15 +146,47 @@ def test_arguments_that_proxies_refuse_are_an_error(kubectl: Kubectl) -> None:
         run(*words, "é" * (room // 2) + "x" * (room % 2 + 1))
 
 
-def test_a_terminal_here_is_a_terminal_there(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
-    for stream in ("stdin", "stdout", "stderr"):
-        monkeypatch.setattr(getattr(sys, stream), "isatty", lambda: True, raising=False)
+def test_a_command_for_a_terminal_has_its_width(kubectl: Kubectl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "57")
     run()
-    assert kubectl.arguments[1:4] == ["exec", "--stdin", "--tty"]
+    assert kubectl.arguments[-9:-5] == ["env", "FIRN_ENDS_WITH_INPUT=1", "COLUMNS=57", "FORCE_COLOR=1"]
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: False)
+    monkeypatch.setenv("FIRN_ENDS_WITH_INPUT", "1")
+    assert main.console().width == 57
+    monkeypatch.delenv("COLUMNS")
+    assert main.console().width == 200
+
+
+@pytest.mark.parametrize("ended", ["firn", "kubectl"])
+def test_the_command_in_the_pod_ends_with_firn_and_with_kubectl(ended: str, kubectl: Kubectl, tmp_path: Path) -> None:
+    configuration, started = tmp_path / "config.yaml", tmp_path / "started"
+    os.mkfifo(configuration)  # reading it never ends
+    command = f"import sys; sys.path[:0] = {sys.path!r}; from firn_operator.cli.main import main; sys.argv[:] = ['firn', 'check']; main()"
+    kubectl.runs(
+        POD.format(python=sys.executable, command=command, configuration=str(configuration), started=str(started))
+    )
+    local = subprocess.Popen([sys.executable, "-c", LOCAL.format(path=sys.path)])
+    try:
+        await_true("the command has not started", started.exists)
+        processes = json.loads(started.read_text())
+        os.kill(local.pid if ended == "firn" else processes["kubectl"], signal.SIGKILL)
+        await_true("the command has not ended", lambda: not works(processes["command"]))
+    finally:
+        local.kill()
+        local.wait()
+
+
+def works(process: int) -> bool:
+    """Return whether a process exists and has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
 
 
 def test_output_keeps_its_bytes_and_the_input_stays_unread(kubectl: Kubectl, capfdbinary: Any) -> None:
-    kubectl.ends(out=b"\xff\x00\r\n", err=b"a note\nno newline", reads=True)
+    kubectl.ends(out=b"\xff\x00\r\n", err=b"a note\nno newline")
     read, write = os.pipe()
     os.write(write, b"next line of a loop")
     os.close(write)
@@ -137,7 +197,6 @@ def test_output_keeps_its_bytes_and_the_input_stays_unread(kubectl: Kubectl, cap
         assert os.read(0, 100) == b"next line of a loop"
     finally:
         os.dup2(before, 0)
-    assert kubectl.input == ""
     assert capfdbinary.readouterr() == (b"\xff\x00\r\n", b"a note\nno newline")
 
 
