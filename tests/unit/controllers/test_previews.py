@@ -493,6 +493,18 @@ def test_every_pair_of_specs_has_a_preview() -> None:
         assert all(effect.field and (effect.text or effect.before or effect.after) for effect in effects), effects
 
 
+def test_no_documented_spec_is_refused() -> None:
+    """A column of a schema that only the operator reads or compiles is unknown here."""
+    config = gen.config(registries={"main": {"url": "http://registry"}})
+    specs = documented()
+    assert len(specs) > 30
+    for spec in specs:
+        topic = gen.observed(gen.topic("sample", **{"schema": None, **spec}), config)
+        found = spec.get("schema", {}).get("registry") or spec.get("schema", {}).get("format") == "Protobuf"
+        reasons = [effect.reason for effect in preview(None, topic, without=checks.OF_CONFIGURATION) if effect.reason]
+        assert not reasons or (found and reasons == ["UnknownColumn"]), (spec, reasons)
+
+
 async def test_the_preview_agrees_with_the_reconciler() -> None:
     """The operator does what the preview says, and nothing after it."""
     world = World()
