@@ -186,7 +186,7 @@ class _Parser:
         known = [each for each in always if each is not None]
         found = _merged(known, "All", path) if known else None
         for choice in _choices(schema, path):
-            branches = [self._find(part, document, path, level + 1) for part in choice]
+            branches = [self._branch(part, schema, document, path, level + 1) for part in choice]
             known = [each for each in branches if each is not None]
             chosen = _merged(known, "Any", path) if known else None
             if found is not None and chosen is not None:
@@ -220,6 +220,16 @@ class _Parser:
             path,
             f"the schema {reference} is not known; declare it in $defs, or as a reference in the schema registry",
         )
+
+    def _branch(self, part: Any, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
+        """Return the type of a choice of a schema. The error of a part that a condition decides about names the part."""
+        try:
+            return self._find(part, document, path, level)
+        except InvalidSpecError as error:
+            key = next((each for each in ("then", "else") if part is schema.get(each)), None)
+            if key is None:
+                raise
+            raise InvalidSpecError(f'in "{key}": {error}', reason=error.reason) from error
 
     def _target(self, reference: str, document: str) -> _Place | None:
         """Return the place that a reference of a document names; None if it is not known."""

@@ -334,6 +334,19 @@ def test_other_bytes_are_no_schema() -> None:
             json_schema.columns(text, {})
 
 
+@pytest.mark.parametrize("key", ["then", "else"])
+def test_the_error_of_a_conditional_part_names_its_keyword(key: str) -> None:
+    wrong = {"properties": {"b": {"$ref": "#/nowhere"}}}
+    for schema, begin in (
+        ({"if": {}, key: wrong}, f'in "{key}": field b: the schema'),
+        ({"properties": {"a": {"if": {}, key: wrong}}}, f'in "{key}": field a.b: the schema'),
+        ({"oneOf": [wrong]}, "field b: the schema"),
+    ):
+        with pytest.raises(InvalidSpecError) as error:
+            columns({"type": "object", **schema})
+        assert str(error.value).startswith(begin)
+
+
 def test_large_and_deep_schemas_are_refused_in_time() -> None:
     deep: Any = TEXT
     for _ in range(17):
