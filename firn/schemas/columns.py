@@ -78,7 +78,9 @@ def _is_small(schema: RecordSchema) -> bool:
 
 def aliases(schema: RecordSchema) -> tuple[Rename, ...]:
     """Return the renames that the aliases of an Avro text name, after those of the schema. Raises InvalidSpecError (BadSchema)."""
-    if schema.format is not SchemaFormat.AVRO or '"aliases"' not in schema.text:
+    if schema.format is not SchemaFormat.AVRO or all(
+        '"aliases"' not in text for text in (schema.text, *schema.references)
+    ):
         return ()
     return avro.aliases(_record(schema))
 

@@ -812,6 +812,25 @@ def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
         allowed(waiting, {"id": "int"}, TABLE)
 
 
+def test_aliases_in_a_referenced_schema_rename_members() -> None:
+    order = {"type": "record", "name": "R", "fields": [{"name": "price", "type": "shop.Money"}]}
+
+    def writer(**money: Any) -> WriterSchema:
+        field = {"type": "long", **money}
+        referenced = {"type": "record", "name": "Money", "namespace": "shop", "fields": [field]}
+        return WriterSchema(text=json.dumps(order), references=(json.dumps(referenced),), names=("shop.Money",))
+
+    orders = topic(("price", "struct<cents: long>"))
+    orders.reading.writers.schemas = {1: writer(name="cents"), 2: writer(name="minor", aliases=["cents"])}
+    member = {"id": 2, "name": "cents", "required": False, "type": "long"}
+    table = TableColumns(
+        [{"id": 1, "name": "price", "required": False, "type": {"type": "struct", "fields": [member]}}]
+    )
+    schema, *_ = allowed(orders, {"price": "struct<cents: long>"}, table)
+    assert fields(schema) == {"price": "struct<minor: long>"}
+    assert [(each.old, each.new) for each in schema.renames] == [("price.cents", "price.minor")]
+
+
 def test_a_new_field_with_the_earlier_name_of_a_column_waits() -> None:
     table = [{"id": 1, "name": "number", "required": False, "type": "int"}]
     orders = topic(("number", "int"))
