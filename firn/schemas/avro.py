@@ -28,7 +28,8 @@ MOST_NAME, MOST_DOC = 128, 1024
 MOST_LEVELS = 64
 """Most levels of a schema's JSON, in objects and lists of types."""
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_NAME = re.compile(r"[^\W\d]\w*")
+"""A name of a field, type or symbol. Letters of all languages count, as in Avro's Java library up to version 1.12."""
 _COLUMNS: Mapping[str, str] = {
     "boolean": "boolean",
     "int": "int",
@@ -172,8 +173,8 @@ def parse(
         parsed = Record("", (Field(WHOLE, parsed),))
     if not isinstance(parsed, Record):
         raise _bad_schema(
-            "the schema has to be a record or one value (a text, number, enum or fixed, or a union of null and one of these), because its parts"
-            " become columns; use raw, or key.columns: Binary, for bytes"
+            "the schema is null or bytes, or a union with bytes, and serializers write such bytes without their length; use raw, or key.columns:"
+            " Binary"
         )
     if read is not None:
         parser.judge(parsed, read)
@@ -183,7 +184,7 @@ def parse(
 
 
 def _is_single(node: Node) -> bool:
-    """Return whether a schema is one value that becomes a column, such as a text.
+    """Return whether a schema that is no record becomes one column, such as a text or a union of records.
 
     Bytes do not count: if they are the whole schema, serializers of Confluent write them without their length.
     """
@@ -192,22 +193,31 @@ def _is_single(node: Node) -> bool:
             return kind not in ("null", "bytes")
         case DecimalBytes(size=size):
             return size > 0
-        case FixedBytes() | Enum():
-            return True
         case Union(branches):
             others = [branch for branch in branches if branch != Scalar("null")]
-            return len(others) == 1 and _is_single(others[0])
+            return bool(others) and all(isinstance(branch, Record) or _is_single(branch) for branch in others)
+        case FixedBytes() | Enum() | Array() | Map():
+            return True
     return False
 
 
-def full_name(text: str) -> str:
-    """Return the full name of the record of a schema; empty for another type, and for a text that is no schema."""
+def full_names(text: str) -> dict[tuple[int, ...], str]:
+    """Return the full name of the record of a schema, or those of the branches of its union by their numbers.
+
+    A name is empty for another type. A text that is no schema has no names.
+    """
     try:
         value, level = _document(text), 0
     except InvalidSpecError:
-        return ""
-    while isinstance(value, dict) and isinstance(value.get("type"), dict) and level < MOST_LEVELS:
+        return {}
+    while isinstance(value, dict) and isinstance(value.get("type"), (dict, list)) and level < MOST_LEVELS:
         value, level = value["type"], level + 1
+    if isinstance(value, list):
+        return {(number,): _full_name(branch) for number, branch in enumerate(value)}
+    return {(): _full_name(value)}
+
+
+def _full_name(value: Any) -> str:
     if isinstance(value, str):  # the type of a reference
         return "" if value in PRIMITIVES else value
     if not isinstance(value, dict) or value.get("type") not in ("record", "error"):
@@ -402,7 +412,8 @@ class _Parser:
         judged.add(id(node))
         if isinstance(node, Again):
             raise _bad(
-                path, f"type {node.name} contains itself, and a table has no recursive columns; use schema.raw: Binary"
+                path,
+                f"type {node.name} contains itself, and a table has no recursive columns; let no column read it, or use schema.raw: Binary",
             )
         if isinstance(node, Record):
             self._check_names(node.name, node.fields, path)
@@ -474,7 +485,8 @@ class _Parser:
                 if known is None:
                     raise _bad(
                         path,
-                        f"type {each} contains itself, and a table has no recursive columns; use schema.raw: Binary",
+                        f"type {each} contains itself, and a table has no recursive columns; let schema.columns read the other fields,"
+                        " or use schema.raw: Binary",
                     )
                 return known
         raise _bad(
@@ -592,11 +604,12 @@ class _Parser:
         """Return the full name of a new type, and the namespace of the names inside it."""
         name, own = value.get("name"), value.get("namespace")
         parts = name.split(".") if isinstance(name, str) else []
-        if not parts or not all(map(_NAME.fullmatch, parts)) or len(parts[-1]) > MOST_NAME:
+        if not all(parts) or not parts or not _NAME.fullmatch(parts[-1]) or len(parts[-1]) > MOST_NAME:
             raise _bad(path, f"a {value['type']} needs a name of letters, digits and _, not {_shown(name)}")
         if len(parts) == 1:
             own = space if own is None else own
-            if not isinstance(own, str) or not all(map(_NAME.fullmatch, own.split(".") if own else ())):
+            # Only dots count. Java's library also writes namespaces such as com.my-company, and com.x.Outer$ for nested classes.
+            if not isinstance(own, str) or not all(own.split(".") if own else ()):
                 raise _bad(path, f"the namespace of {name} has names with dots between them, not {_shown(own)}")
             name = f"{own}.{name}" if own else name
         if name in PRIMITIVES:

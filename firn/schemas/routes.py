@@ -91,9 +91,10 @@ def message_schema(form: SchemaFormat, registry: str, id_in: Literal["Payload", 
 
 
 def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int, ...], str]:
-    """Return the full names of the messages of a schema, by their message indexes. Avro and JSON have one name, without indexes.
+    """Return the full names of the messages of a schema by their message indexes, and in an Avro union by their branches.
 
-    A schema without a name, or with a text that is no schema, has none. An id never gets another schema, so its names stay.
+    Other schemas of Avro and JSON have one name, at (). A name is empty for a type without a name, as for a text that is no
+    schema. An id never gets another schema, so its names stay.
     """
     match form:
         case SchemaFormat.PROTOBUF:
@@ -103,10 +104,8 @@ def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int
                 return {}
             return {indexes: name for name, indexes in declared.indexes.items() if indexes}
         case SchemaFormat.AVRO:
-            name = avro.full_name(writer.text)
-        case _:
-            name = json_schema.title(writer.text)
-    return {(): name} if name else {}
+            return avro.full_names(writer.text)
+    return {(): json_schema.title(writer.text) or ""}
 
 
 def _projection(by: str) -> Projection:

@@ -331,7 +331,7 @@ class KeySpec(ApiModel):
     text: Annotated[str, Field(min_length=1, max_length=MOST_KEY_TEXT)] | None = Field(
         default=None,
         description="The schema with which producers write keys: an Avro schema as JSON, or a .proto text. An Avro schema is a"
-        " record or one value, such as a text, a number, an enum or a fixed.",
+        " record, or a value other than bytes, which has one column.",
     )
     message: MessageName | None = Field(
         default=None, description="Full name of the record of the keys, with the rules of spec.schema.message."
@@ -428,7 +428,7 @@ class SchemaSpec(ApiModel):
     text: Annotated[str, Field(min_length=1, max_length=MOST_SCHEMA_TEXT)] | None = Field(
         default=None,
         description="The schema with which producers write record values: an Avro schema as JSON, or a .proto text. An Avro"
-        " schema is a record or one value, such as a text, a number, an enum or a fixed."
+        " schema is a record, or a value other than bytes, which has the column value."
         " The fields of the record or message become the columns. Values are in the binary encoding of the format.",
     )
     message: MessageName | None = Field(

@@ -80,6 +80,19 @@ def test_a_type_becomes_a_column(declared: Any, column: str) -> None:
     assert columns(field("f", declared), field("g", "null")) == {"f": column}
 
 
+@pytest.mark.parametrize("namespace", ["com.my-company", "com.3m.x", "com.x.Outer$"])
+def test_a_namespace_of_java_is_no_mistake(namespace: str) -> None:
+    inner = record(field("x", "int"), name="Inner", namespace=namespace)
+    outer = record(field("a", inner), field("b", "Inner"), field("c", f"{namespace}.Inner"), namespace=namespace)
+    kinds = [column.type for column in avro.columns(avro.parse(json.dumps(outer)))]
+    assert kinds == ["struct<x: int>"] * 3
+
+
+def test_names_and_symbols_have_letters_of_all_languages() -> None:
+    enum = {"type": "enum", "name": "Maß", "symbols": ["Ä", "日本"]}
+    assert columns(field("größe", enum), field("名前", "string")) == {"größe": "string", "名前": "string"}
+
+
 def test_named_types_are_found_in_their_namespace() -> None:
     inner = record(field("x", "int"), name="Inner", namespace="other")
     declared = record(
@@ -126,6 +139,13 @@ def test_a_thousand_fields_are_a_thousand_columns() -> None:
         ),
         (["null", "string"], "string"),
         ([{"type": "enum", "name": "E", "symbols": ["A"]}, "null"], "string"),
+        (["null", record(field("a", "int"))], "struct<a: int>"),
+        (
+            [record(field("a", "int"), name="x.Sale"), record(field("b", "string"), name="x.Refund"), "null", "long"],
+            "struct<Sale: struct<a: int>, Refund: struct<b: string>, long: long>",
+        ),
+        ({"type": "array", "items": "int"}, "list<int>"),
+        ({"type": "map", "values": ["null", "string"]}, "map<string, string>"),
     ],
 )
 def test_one_value_has_one_column(declared: Any, kind: str) -> None:
@@ -137,16 +157,17 @@ def test_one_value_has_one_column(declared: Any, kind: str) -> None:
     ("declared", "problem"),
     [
         ("{", "the schema is not JSON"),
-        ('"bytes"', "the schema has to be a record or one value"),
+        ('"bytes"', "the schema is null or bytes"),
         (
             {"type": "bytes", "logicalType": "decimal", "precision": 9},
-            "the schema has to be a record or one value",
+            "the schema is null or bytes",
         ),
-        ('"null"', "the schema has to be a record or one value"),
-        (["null", "bytes"], "the schema has to be a record or one value"),
-        (["string", "int"], "the schema has to be a record or one value"),
-        (["null", record(field("a", "int"))], "the schema has to be a record or one value"),
-        ({"type": "array", "items": "int"}, "the schema has to be a record or one value"),
+        ('"null"', "the schema is null or bytes"),
+        (["null", "bytes"], "the schema is null or bytes"),
+        (["string", "bytes"], "the schema is null or bytes"),
+        (["null"], "the schema is null or bytes"),
+        ({"type": "array", "items": "null"}, "the elements of the array take no bytes"),
+        ({"type": "map", "values": "null"}, "the record has no field that can become a column"),
         ("3", "a type is a name, an object or a list, not 3"),
         ("[]", "a union has at least one branch"),
         (record(), "the record has no field that can become a column"),
@@ -190,6 +211,8 @@ def test_one_value_has_one_column(declared: Any, kind: str) -> None:
             'field a: a symbol of enum E has letters, digits and _, not "\\ud800"',
         ),
         (record(field("a", "int"), name="x.1"), "a record needs a name"),
+        (record(field("a", "int"), name="x..R"), "a record needs a name"),
+        (record(field("a", "int"), namespace="x..y"), "the namespace of R"),
         (record(field("a", {"type": "fixed", "name": "F", "namespace": 3, "size": 1})), "field a: the namespace of F"),
         (record(field("a", {})), 'field a: the type is an object without "type"'),
     ],

@@ -190,6 +190,37 @@ def test_a_block_with_too_much_text_for_arrow_is_refused(
         AvroFormat(schema).decode(fetched([content] * 6))
 
 
+SALE = {"type": "record", "name": "Sale", "fields": [{"name": "id", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    ("declared", "values", "expected"),
+    [
+        (
+            [SALE, "null", {"type": "record", "name": "x.Refund", "fields": [{"name": "note", "type": "string"}]}],
+            [{"id": 3}, ("x.Refund", {"note": "a"}), None],
+            [{"Sale": {"id": 3}, "Refund": None}, {"Sale": None, "Refund": {"note": "a"}}, None],
+        ),
+        (["null", SALE], [None, {"id": 3}], [None, {"id": 3}]),
+        ({"type": "array", "items": SALE}, [[], [{"id": 3}, {"id": -1}]], [[], [{"id": 3}, {"id": -1}]]),
+        ({"type": "map", "values": "long"}, [{}, {"a": 7}], [[], [("a", 7)]]),
+    ],
+)
+def test_a_schema_that_is_no_record_has_one_column(declared: Any, values: list[Any], expected: list[Any]) -> None:
+    record, schema = schema_of(declared)
+    contents = []
+    for value in values:
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, declared, value)
+        contents.append(out.getvalue())
+    decoded = AvroFormat(schema).decode(fetched(contents))
+    assert not decoded.errors
+    assert decoded.arrays[0].to_pylist() == expected
+    type_ = arrow_types.arrow_schema(schema.fields).field("value").type
+    reader = RecordReader(record)
+    assert pa.array([reader.read(each)["value"] for each in contents], type_).to_pylist() == expected
+
+
 def test_a_column_of_a_wider_type_takes_narrower_values() -> None:
     schema = schema_of({"type": "record", "name": "R", "fields": [
         {"name": "a", "type": "int"}, {"name": "b", "type": ["null", "float"]}, {"name": "gone", "type": "string"},

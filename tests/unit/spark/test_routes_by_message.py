@@ -85,6 +85,24 @@ def test_the_name_of_an_avro_record_decides_whatever_version_and_subject_its_sch
     assert found == {"shop.Order": ([0, 2, 3], {}), "shop.R.*": ([1], {}), REST: ([], {4: "NoRoute"})}
 
 
+def test_the_branch_of_a_union_decides() -> None:
+    refund = {"type": "record", "name": "Refund", "namespace": "shop", "fields": []}
+    known: WriterSchemas = {
+        1: WriterSchema(text=json.dumps(["null", "shop.Order", refund, "string"])),
+        2: avro(name="Refund", namespace="shop"),
+        3: WriterSchema(text='{"type": ["shop.Order"]}'),
+    }
+    values = [
+        *(framed(1, branch) for branch in (b"\2\2", b"\4", b"\0", b"\6\0", b"\x08", b"\1", b"")),
+        *(framed(2), framed(3, b"\0\2"), framed(3, b"\2\2"), None),
+    ]
+    found = divided(contracts(SchemaFormat.AVRO, "shop.Order", "shop.Refund"), known, values)
+    wrong = dict.fromkeys((4, 5, 6, 9), "InvalidAvro")
+    assert found["shop.Order"] == ([0, 8], {})
+    assert found["shop.Refund"] == ([1, 7], {})
+    assert found[REST] == ([], {**dict.fromkeys((2, 3, 10), "NoRoute"), **wrong})
+
+
 def test_the_message_indexes_choose_the_message_of_a_protobuf_schema() -> None:
     values = [framed(1, b"\0"), framed(1, b"\2\2"), framed(2, b"\0"), framed(1, b"\4\0\0"), framed(1, b"\2\0")]
     made = contracts(SchemaFormat.PROTOBUF, "shop.Order", "shop.Refund", "shop.Order.Line", otherwise="Table")
@@ -193,11 +211,12 @@ def test_random_values_are_divided_exactly_once(form: SchemaFormat) -> None:
         ('{"type": "record", "name": 5}', None),
         ('{"type": "enum", "name": "E", "symbols": []}', None),
         ('["null"]', None),
+        ('["A"]', None),
         ("{", None),
     ],
 )
 def test_the_full_name_of_an_avro_record(text: str, name: str | None) -> None:
-    assert message_names(SchemaFormat.AVRO, WriterSchema(text=text)).get(()) == name
+    assert message_names(SchemaFormat.AVRO, WriterSchema(text=text)).get((), "") == (name or "")
 
 
 def test_a_message_needs_ids_of_a_registry() -> None:

@@ -1,6 +1,7 @@
 """Finds the name of each record's message by the id of its schema, without decoding the value.
 
-Source: "Wire format" of Confluent Schema Registry. Each id of a block is looked up once, and in Protobuf each list of message indexes.
+Source: "Wire format" of Confluent Schema Registry. Each id of a block is looked up once, and in Protobuf each list of message
+indexes. Of a value of an Avro union, only the number of its branch is read.
 """
 
 import functools
@@ -14,7 +15,8 @@ from firn.decoders.protobuf import Bytes, read_indexes
 from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
 from firn.schemas.routes import message_names
 from firn_spark.worker.fetched import Fetched, Numbers, Places
-from firn_spark.worker.formats import header_ids
+from firn_spark.worker.formats import arrays, header_ids
+from firn_spark.worker.formats.avro import kernel
 from firn_spark.worker.formats.framing import BYTES, unframed
 from firn_spark.worker.formats.registry import index_ends
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, SchemasNeededError, WriterSchemas
@@ -51,8 +53,15 @@ class Messages:
                     bad[index] = BadRecordError(refusal.code, Stage.DECODE, refusal.detail)
         if self._format is SchemaFormat.PROTOBUF:
             return self._of_indexes(values, numbers, places, bad), bad
-        names = pa.array([self._names_of(number).get(()) for number in numbers], pa.string())
-        return names.take(pa.array(places)), bad
+        names = [self._names_of(number) for number in numbers]
+        found = pa.array([each.get(()) or None for each in names], pa.string()).take(pa.array(places))
+        for place, each in enumerate(names):
+            if each and () not in each:
+                chosen = np.flatnonzero(places == place)
+                (found,) = arrays.replaced(
+                    [found], chosen, [_of_branches(values, each, places == place, bad).take(chosen)]
+                )
+        return found, bad
 
     def missing(self, records: Fetched) -> list[Reference]:
         """Return the schemas that `of` would need."""
@@ -95,6 +104,23 @@ class Messages:
                 for index in np.flatnonzero(at == which).tolist():
                     bad.setdefault(index, BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, problem))
         return pa.array(names, pa.string()).take(pa.array(at))
+
+
+def _of_branches(
+    values: Places, names: Mapping[tuple[int, ...], str], chosen: Numbers, bad: dict[int, BadRecordError]
+) -> pa.Array:
+    """Return the names of the branches of an Avro union, and add ``chosen`` values without a branch to ``bad``."""
+    behind, framed = unframed(values)
+    count = len(values)
+    branches, firsts, sure = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count, bool)
+    readable = chosen & framed & values.present
+    kernel.find_branches(behind.data, behind.firsts, behind.ends, readable, len(names), branches, firsts, sure)
+    for index in np.flatnonzero(~sure).tolist():
+        problem = f"the value does not begin with the number of one of the {len(names)} branches of its union"
+        bad.setdefault(index, BadRecordError(Code.INVALID_AVRO, Stage.DECODE, problem))
+    return pa.array([*(names[number,] or None for number in range(len(names))), None], pa.string()).take(
+        pa.array(branches % (len(names) + 1))
+    )
 
 
 def _wrong(value: bytes) -> BadRecordError:
