@@ -5,7 +5,6 @@ A schema id never gets another schema. So `Registries` keeps schemas on disk, an
 
 import base64
 import hashlib
-import os
 import threading
 import time
 from collections import OrderedDict
@@ -13,8 +12,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
-
-import structlog
 
 from firn import protoc
 from firn.decoders.bad_records import Code
@@ -30,15 +27,15 @@ from firn.schema_registry import (
     of_others,
 )
 from firn_spark.credentials import read_secret
+from firn_spark.schemas.files import SchemaFiles
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 
-log = structlog.get_logger()
 T = TypeVar("T")
 
 MOST_MISSING = 10_000
 """Ids that a registry does not have, in memory."""
 MOST_KEPT = 1000
-"""Schemas in memory, and files of a registry on disk."""
+"""Schemas in memory."""
 MISSING_SECONDS = 5.0
 """Seconds between two answers after which a schema counts as missing. A registry may learn of a new schema with a delay."""
 QUIET_SECONDS = 5.0
@@ -68,7 +65,9 @@ class Registries:
         """
         self._missing_seconds = missing_seconds
         self._connections = connections
-        self._directory = Path(directory) if directory is not None else None
+        # A name may refer to another registry after a change of the settings.
+        folders = {name: hashlib.sha256(each.url.encode()).hexdigest()[:16] for name, each in connections.items()}
+        self._files = {name: SchemaFiles(Path(directory) / each) for name, each in folders.items()} if directory else {}
         self._clients = {name: SchemaRegistry(name, each, read_secret) for name, each in connections.items()}
         self._known: OrderedDict[tuple[str, int], _Kept] = OrderedDict()
         self._ids: OrderedDict[tuple[str, str], int] = OrderedDict()
@@ -108,6 +107,7 @@ class Registries:
                 return Refusal(Code.UNKNOWN_SCHEMA, foreign)
         if isinstance(found, _Kept) and subject and subject not in found.subjects:
             found = found.model_copy(update={"subjects": found.subjects | {subject}})
+            self._write(registry, str(number), found.model_dump_json())
             self._keep(registry, number, found)
         return found.writer if isinstance(found, _Kept) else found
 
@@ -118,7 +118,11 @@ class Registries:
                 self._known.move_to_end(key)
                 return self._known[key]
         self._check_configured(registry)
-        found = _kept_of(_read(self._file(registry, str(number)))) or self._ask(registry, number)
+        found: _Kept | Refusal | None = _kept_of(self._read(registry, str(number)))
+        if found is None:
+            found = self._ask(registry, number)
+            if isinstance(found, _Kept):
+                self._write(registry, str(number), found.model_dump_json())
         if isinstance(found, _Kept):
             self._keep(registry, number, found)
         return found
@@ -131,12 +135,13 @@ class Registries:
         if found is not None:
             return found
         self._check_configured(registry)
-        kept = _read(self._file(registry, guid))
+        kept = self._read(registry, guid)
         number = int(kept) if kept.isdecimal() else self._request(registry, lambda client: client.id_of(guid))
         if number is None:
             self._check_again(registry, f"schema {guid}")
             return missing_schema(registry, guid)
-        _write(self._file(registry, guid), str(number))
+        if not kept:
+            self._write(registry, guid, str(number))
         with self._lock:
             self._ids[registry, guid] = number
             while len(self._ids) > MOST_KEPT:
@@ -151,7 +156,6 @@ class Registries:
             )
 
     def _keep(self, registry: str, number: int, schema: _Kept) -> None:
-        _write(self._file(registry, str(number)), schema.model_dump_json())
         with self._lock:
             self._known[registry, number] = schema
             while len(self._known) > MOST_KEPT:
@@ -206,12 +210,12 @@ class Registries:
                 " schema may be new"
             )
 
-    def _file(self, registry: str, name: str) -> Path | None:
-        if self._directory is None:
-            return None
-        # A name may refer to another registry after a change of the settings.
-        url = hashlib.sha256(self._connections[registry].url.encode()).hexdigest()[:16]
-        return self._directory / url / f"{name}.json"
+    def _read(self, registry: str, name: str) -> str:
+        return self._files[registry].read(name) if registry in self._files else ""
+
+    def _write(self, registry: str, name: str, content: str) -> None:
+        if registry in self._files:
+            self._files[registry].write(name, content)
 
 
 def missing_schema(registry: str, reference: Reference) -> Refusal:
@@ -251,28 +255,3 @@ def _kept_of(text: str) -> _Kept | None:
         return _Kept.model_validate_json(text)
     except ValueError:
         return None
-
-
-def _read(file: Path | None) -> str:
-    """Return the content of a file; empty if it cannot be read."""
-    if file is None:
-        return ""
-    try:
-        return file.read_text()
-    except (OSError, ValueError):
-        return ""
-
-
-def _write(file: Path | None, content: str) -> None:
-    """Keep a schema on disk if there is room. The driver can request it again, so it only logs a failure."""
-    if file is None:
-        return
-    unfinished = file.with_name(f".{file.name}.{threading.get_ident()}")
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        if not file.exists() and len(os.listdir(file.parent)) >= MOST_KEPT:
-            return
-        unfinished.write_text(content)
-        unfinished.replace(file)
-    except OSError as error:
-        log.warning("a schema cannot be kept on disk", file=str(file), error=str(error))
