@@ -25,6 +25,19 @@ def _start(value: str, observed: ObservedTopic) -> str:
     )
 
 
+def _adoption(value: str, observed: ObservedTopic) -> str:
+    if value:
+        return "ingestion continues a table with records of the topic that adopt names"
+    if "table" in observed.entry.status:
+        return "no effect on records that landed"
+    return f"ingestion does not continue where records of table {table_name(observed)} end: it waits if a connector wrote them"
+
+
+def connector_start(observed: ObservedTopic) -> str:
+    """Return where ingestion begins if the topic names a connector."""
+    return f"ingestion continues table {table_name(observed)} where the connector ended, after it has stopped"
+
+
 def _bad_records(value: str, observed: ObservedTopic) -> str:
     return {
         "DeadLetter": f"later records that do not fit go to table {table_name(observed)}{names.DEAD_LETTER_SUFFIX}",
@@ -106,9 +119,9 @@ _WORDS: Mapping[str, Words] = {
     "spec.ingestion.freshness": lambda value, _: f"records reach the table within {value}",
     "spec.ingestion.startFrom": _start,
     "spec.ingestion.onBadRecord": _bad_records,
-    "spec.ingestion.adopt": lambda _, __: "ingestion continues a table with records of the topic that adopt names",
-    "spec.ingestion.adopt.connect": lambda _, observed: (
-        f"ingestion continues table {table_name(observed)} where the connector ended, after it has stopped"
+    "spec.ingestion.adopt": _adoption,
+    "spec.ingestion.adopt.connect": lambda value, observed: (
+        connector_start(observed) if value else _adoption("", observed)
     ),
     "spec.schema.filter": lambda value, _: f"later records land only if {value}" if value else "all later records land",
     "spec.suspend": _suspend,

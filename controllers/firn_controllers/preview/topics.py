@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from firn.api.v1alpha1 import RetentionPolicy
+from firn.api.v1alpha1.iceberg_topic import ConnectSinkSpec
 from firn.model.conditions import Reason
 from firn.model.jobs import RecordSchema, TableTarget
 from firn.model.names import OWN_CONFIG, SCHEMA_CONTRACT
@@ -97,6 +98,9 @@ def _topic(
             case plan.CreateTopic(partitions, _):
                 count = f"{partitions} partitions" if known or spec.partitions else "the profile's number of partitions"
                 text = f"Kafka topic {name} in profile {after.entry.profile} with {count}"
+                if _connector(after) is not None:
+                    yield changed("spec.topicName", _adopted_topic(after))
+                    continue
                 # The schema for the brokers is compressed, and says nothing to a reader.
                 shown = {key: value for key, value in configs.items() if key != SCHEMA_CONTRACT}
                 given = ", ".join(f"{key}={value}" for key, value in sorted(shown.items()))
@@ -115,6 +119,20 @@ def _topic(
     for difference in found:
         if difference.path.startswith(_STEPS[:2]) and difference.path not in done:
             yield changed(difference.path, f"no effect: Kafka topic {name} has this already", *difference.texts)
+
+
+def _connector(observed: ObservedTopic) -> ConnectSinkSpec | None:
+    adopt = observed.resource.spec.ingestion.adopt
+    return adopt.connect if adopt is not None else None
+
+
+def _adopted_topic(observed: ObservedTopic) -> str:
+    """Return what happens to the Kafka topic of a connector."""
+    text = f"Kafka topic {observed.resource.topic_name} of the connector is adopted, and its partitions stay"
+    profile = observed.config.profiles.get(observed.entry.profile)
+    if profile is None or profile.tenancy.adopt == "Any":
+        return text
+    return f"{text}. Profile {observed.entry.profile} may refuse this: in the operator's configuration, set its tenancy.adopt to Any"
 
 
 def _fields(step: plan.TopicStep) -> Iterator[str]:
@@ -151,7 +169,10 @@ def _live(before: ObservedTopic | None) -> TopicState | None:
 def _table(before: ObservedTopic | None, after: ObservedTopic, found: Sequence[Difference]) -> Iterator[Effect]:
     table = table_name(after)
     if before is None or not before.entry.status.get("table"):
-        yield created("spec.table", f"table {table}{_columns(after)}")
+        if _connector(after) is not None:
+            yield changed("spec.table", f"table {table} of the connector is adopted{_columns(after)}")
+        else:
+            yield created("spec.table", f"table {table}{_columns(after)}")
         yield from _differing_table(after, found)
         return
     old = before.job.job.record_schema if before.job is not None else before.schema
@@ -228,6 +249,9 @@ def _new(after: ObservedTopic) -> Iterator[Effect]:
     spec = after.resource.spec
     start = "" if spec.suspend else f", from {shown(_spec(after)['ingestion']['startFrom'])}"
     state = "suspended ingestion" if spec.suspend else "ingestion"
+    connector = _connector(after)
+    if connector is not None:
+        start = f"; it continues where the connector with group {connector.group} ended, after it has stopped"
     text = f"{state} in group {after.entry.group} within {spec.ingestion.freshness}{start}"
     yield created("spec.ingestion", text)
     rules = _spec(after).get("quality")

@@ -25,6 +25,7 @@ from firn_spark.kafka.sink_events import data_written
 from firn_spark.tables.commits import INGEST, Landed, OtherWriter, history, newest_summary, wrote_last
 
 _WAITING = Reason.WAITING_FOR_CONNECTOR
+_KEYS = "kafka.connect.offsets."
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,9 +150,30 @@ def _check_doubled(job: IngestJob, table: Any, key: str, landed: Offsets, ended:
         )
 
 
+def check_named(job: IngestJob, table: Any) -> None:
+    """Raise NotReadyError if a connector wrote the table last, and the contract names neither it nor a start.
+
+    Call it for a table without landed offsets. The default start would land the records of the connector again.
+    """
+    if job.adopt is not None or job.start_from.kind != "Earliest":
+        return
+    for snapshot in history(table):
+        summary = texts(snapshot.summary())
+        if summary.get(names.SUMMARY_KIND) == INGEST:
+            return  # another topic of a shared table
+        key = next((key for key in summary if key.startswith(_KEYS)), None)
+        if key is not None:
+            raise NotReadyError(
+                f"table {job.table.identifier}: a snapshot has the key {key} of the Iceberg sink, so records of topic {job.topic} may be in the"
+                " table already; set spec.ingestion.adopt.connect to continue where the connector ended, or set spec.ingestion.startFrom to a"
+                " timestamp or Latest",
+                reason=_WAITING,
+            )
+
+
 def _key(sink: SinkCommits) -> str:
     """Return the key of the sink's state in the summaries of its snapshots (Coordinator)."""
-    return f"kafka.connect.offsets.{sink.control_topic}.{sink.group}"
+    return f"{_KEYS}{sink.control_topic}.{sink.group}"
 
 
 def _coordinator(sink: SinkCommits) -> str:

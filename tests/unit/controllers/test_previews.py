@@ -320,6 +320,44 @@ def test_a_new_topic_lists_topic_table_and_ingestion() -> None:
     ]
 
 
+CONNECT = {"adopt": {"connect": {"group": "connect-x", "controlTopic": "control"}}}
+
+
+def test_a_topic_that_continues_a_connector_adopts_its_topic_and_table() -> None:
+    manifest = gen.topic("orders", partitions=3, schema=json_schema(), ingestion=CONNECT)
+    found = {effect.field: f"{effect.kind} {effect.text}" for effect in preview(None, gen.observed(manifest))}
+    assert found["spec.topicName"].startswith("changed Kafka topic orders of the connector is adopted")
+    assert found["spec.table"].startswith(
+        "changed table lake.demo.orders of the connector is adopted with columns id int"
+    )
+    ends = "; it continues where the connector with group connect-x ended, after it has stopped"
+    assert found["spec.ingestion"].endswith(ends)
+    assert "Earliest" not in found["spec.ingestion"]
+    assert found["spec.topicName"].endswith("set its tenancy.adopt to Any")
+    config = gen.config()
+    profile = config.profiles["classic"]
+    everything = profile.model_copy(update={"tenancy": profile.tenancy.model_copy(update={"adopt": "Any"})})
+    wide = config.model_copy(update={"profiles": {**config.profiles, "classic": everything}})
+    (effect,) = (each for each in preview(None, gen.observed(manifest, wide)) if each.field == "spec.topicName")
+    assert "tenancy.adopt" not in effect.text
+
+
+def test_a_connector_that_is_no_longer_named_is_not_continued() -> None:
+    status = {key: value for key, value in STATUS.items() if key not in ("table", "ingestion")}
+    before = gen.observed(
+        gen.topic("orders", gen.with_status(status), partitions=3, schema=json_schema(), ingestion=CONNECT)
+    )
+    after = gen.observed(
+        gen.topic("orders", gen.with_status(status), gen.generation(2), partitions=3, schema=json_schema())
+    )
+    texts = [effect.text for effect in preview(before, after) if effect.field.startswith("spec.ingestion.adopt")]
+    waits = (
+        "ingestion does not continue where records of table lake.demo.orders end: it waits if a connector wrote them"
+    )
+    assert texts
+    assert set(texts) == {waits}
+
+
 def test_a_topic_whose_first_spec_was_refused_is_created_by_the_next_one() -> None:
     before = gen.observed(gen.topic("orders", schema=json_schema(), ingestion={"group": "nowhere"}))
     after = gen.observed(gen.topic("orders", gen.generation(2), schema=json_schema()))

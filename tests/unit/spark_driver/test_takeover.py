@@ -10,7 +10,7 @@ import pytest
 
 from firn.model.conditions import Reason
 from firn.model.errors import CorruptDataError, NotReadyError
-from firn.model.jobs import Adoption, SinkCommits
+from firn.model.jobs import Adoption, SinkCommits, StartFrom
 from firn.model.progress import Offsets
 from firn_spark.ingestion import takeover
 from firn_spark.ingestion.takeover import Takeover
@@ -247,6 +247,17 @@ def test_records_that_landed_before_the_connector_continued_do_not_land_again() 
 
 def test_offsets_that_landed_of_an_earlier_topic_say_nothing_about_the_topic() -> None:
     assert find(Brokers(), landed=Landed("id-0", 3, {0: 40, 1: 5})).offsets == {0: 30, 1: 20}
+
+
+def test_a_table_of_a_connector_waits_until_the_contract_names_a_start() -> None:
+    with pytest.raises(NotReadyError, match=f"has the key {KEY} .* set spec.ingestion.adopt.connect") as raised:
+        takeover.check_named(job(), table_of({}, OF_SINK, OF_RUN))
+    assert raised.value.reason == Reason.WAITING_FOR_CONNECTOR
+    for kind in ("Latest", "Timestamp"):
+        takeover.check_named(job(start_from=StartFrom(kind=kind, timestamp_ms=0)), table_of(OF_SINK))
+    takeover.check_named(job(adopt=Adoption(connect=SINK)), table_of(OF_SINK))
+    takeover.check_named(job(), table_of(OF_SINK, OF_FIRN))
+    takeover.check_named(job(), table_of({}, OF_RUN))
 
 
 def test_a_record_that_is_no_event_names_the_control_topic() -> None:

@@ -439,8 +439,10 @@ class _Comparison:
         self._layout = layout
         self._reason = reason
         self._former = former
+        self._identifiers: frozenset[int] = frozenset()
 
     def schema(self, current: Schema) -> Iterator[SchemaStep]:
+        self._identifiers = frozenset(current.identifier_field_ids)
         present = {field.name: field for field in current.fields}
         folded = {field.name.lower(): field.name for field in current.fields}
         names = {column.name for column in self._layout.columns}
@@ -469,7 +471,7 @@ class _Comparison:
             if column.required and not field_found.required:
                 raise self._refused(path, "is optional in the table and cannot become required; set required to false")
             if field_found.required and not column.required:
-                yield self._optional(path)
+                yield self._optional(path, field_found.field_id)
             if column.doc is not None and column.doc != field_found.doc:
                 yield _documentation(path, column.doc)
 
@@ -522,7 +524,7 @@ class _Comparison:
                 continue
             yield from self._type((*path, name), member.field_type, kind)
             if member.required:
-                yield self._optional((*path, name))
+                yield self._optional((*path, name), member.field_id)
 
     def _check_name(self, path: tuple[str, ...], siblings: Iterable[iceberg.NestedField]) -> None:
         """Refuse a new column with the earlier name of another one, because records with this name could belong to either."""
@@ -544,8 +546,13 @@ class _Comparison:
             lambda update: update.add_column(place, iceberg_type(kind, count(1)), doc=doc),
         )
 
-    @staticmethod
-    def _optional(path: tuple[str, ...]) -> SchemaStep:
+    def _optional(self, path: tuple[str, ...], field_id: int) -> SchemaStep:
+        if field_id in self._identifiers:
+            raise self._refused(
+                path,
+                "is an identifier field of the table, so it cannot become optional; set required to true, or remove it from the identifier"
+                " fields with the engine that set them, such as ALTER TABLE ... DROP IDENTIFIER FIELDS in Spark",
+            )
         return SchemaStep(f"column {'.'.join(path)} made optional", lambda update: update.make_column_optional(path))
 
     def _refused(self, path: tuple[str, ...], problem: str) -> InvalidSpecError:

@@ -111,6 +111,8 @@ class Preparation:
         topic.table.landed = landed
         adoption.check_resource(topic.job, table, landed)
         connector = self._last_writer(topic, table, landed)
+        if connector is None and landed is None and not topic.replaced_table:
+            takeover.check_named(topic.job, table)
         if connector is not None:
             self._take_over(topic, connector, live)
         elif landed is None and topic.job.start_from.kind != "Earliest":
