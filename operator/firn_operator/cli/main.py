@@ -560,9 +560,12 @@ class _Asked:
         """Return NAMESPACE/NAME of a topic. Raises InvalidSpecError."""
         from firn_operator.cli.resources.connection import log_in
 
-        namespace, separator, name = topic.partition("/")
-        if not separator:
-            namespace, name = self.namespace or log_in(self.context).namespace, topic
+        if self.namespace and topic.count("/") == 1:
+            namespace, name = log_in(self.context, self.namespace).place(topic)
+        else:
+            namespace, separator, name = topic.partition("/")
+            if not separator:
+                namespace, name = self.namespace or log_in(self.context).namespace, topic
         if not namespace or not name or "/" in name:
             raise InvalidSpecError(f"{topic!r} is not an IcebergTopic: write NAME or NAMESPACE/NAME")
         return f"{namespace}/{name}"

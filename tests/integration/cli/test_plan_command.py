@@ -102,6 +102,14 @@ def test_a_group_of_another_namespace_is_refused(configured: Cluster) -> None:
     assert f"namespace {configured.namespace} may not use ingestion group big" in effect["effect"]
 
 
+def test_a_manifest_of_another_namespace_than_the_chosen_one_is_refused(configured: Cluster) -> None:
+    person, text = configured.administrator, yaml.safe_dump(orders(configured))
+    document = person.document("plan", "-f", "-", "--namespace", "other", text=text, code=3)
+    (effect,) = document["documents"][0]["effects"]
+    assert effect["field"] == "metadata.namespace"
+    assert effect["effect"].startswith(f"the manifest has namespace {configured.namespace}, and --namespace is other")
+
+
 def test_the_rules_of_the_api_server_refuse_first(configured: Cluster) -> None:
     ready(configured)
     wanted = orders(configured, partitions=2, topicName="other")

@@ -297,7 +297,8 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     [
         ("dlq list orders", "dlq list --output=table -- shop/orders"),
         ("dlq list orders -n fair -o json", "dlq list --output=json -- fair/orders"),
-        ("dlq list -n shop fair/orders", "dlq list --output=table -- fair/orders"),
+        ("dlq list fair/orders", "dlq list --output=table -- fair/orders"),
+        ("dlq list -n fair fair/orders", "dlq list --output=table -- fair/orders"),
         (
             "dlq show orders --code WrongKind --code InvalidJson --values --limit 5 --output csv",
             "dlq show --code=WrongKind --code=InvalidJson --limit=5 --values --output=csv -- shop/orders",
@@ -324,6 +325,12 @@ def test_the_same_command_runs_in_the_pod(
     words = [*typed.split()[: 2 if "dlq" in typed else 1], "--context=prod", "--release-namespace=data"]
     CliRunner().invoke(main.app, [*words, *typed.split()[len(words) - 2 :]])
     assert seen == ["data", expected, "prod"]
+
+
+def test_a_topic_of_another_namespace_than_the_chosen_one_is_refused(machine: Path) -> None:
+    refused = CliRunner().invoke(main.app, ["dlq", "list", "-n", "shop", "fair/orders"]).exception
+    assert isinstance(refused, InvalidSpecError)
+    assert str(refused) == "fair/orders is in namespace fair, and --namespace is shop; leave out one of them"
 
 
 @pytest.mark.parametrize("given", ["option", "environment", "place of the pod"])

@@ -8,7 +8,7 @@ import pytest
 
 from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_operator.cli.resources import replay as replays
-from firn_operator.cli.resources.connection import Collection, Connection, Manifest, RefusedError
+from firn_operator.cli.resources.connection import Collection, Connection, Login, Manifest, RefusedError
 from firn_operator.cli.resources.replay import Order, ReplayCode
 
 NOW = datetime(2026, 3, 3, 12, 0, tzinfo=UTC)
@@ -26,6 +26,7 @@ class Api:
     """The API server with a topic, and with an operator that answers with these statuses, one for each poll."""
 
     namespace = "shop"
+    login = Login(cast(Any, None), "shop", "context test")
 
     def __init__(self, *statuses: Manifest | None, refusal: str = "") -> None:
         self.created: list[Manifest] = []
@@ -123,3 +124,18 @@ def test_a_wrong_since_is_named(since: str) -> None:
 def test_the_name_of_a_replay_fits_a_label() -> None:
     name = Order("o").manifest("shop", "a" * 80, NOW)["metadata"]["name"]
     assert name == "a" * 36 + "-20260303-120000"
+
+
+def test_a_cause_that_does_not_exist_creates_no_replay() -> None:
+    api = Api({})
+    with pytest.raises(InvalidSpecError, match="--code WrongKnd is no cause of dead letters; did you mean WrongKind"):
+        follow(api, codes=("WrongKnd",))
+    assert not api.created
+
+
+def test_a_topic_of_another_namespace_than_the_chosen_one_is_refused() -> None:
+    api = Api({})
+    api.login = Login(cast(Any, None), "shop", "context test", chosen=True)
+    with pytest.raises(InvalidSpecError, match="demo/orders is in namespace demo, and --namespace is shop"):
+        follow(api, "demo/orders")
+    assert not api.created

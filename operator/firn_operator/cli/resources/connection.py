@@ -103,6 +103,17 @@ class Login:
     settings: client.Configuration
     namespace: str
     name: str
+    chosen: bool = False
+    """True if a person chose the namespace with --namespace."""
+
+    def place(self, named: str) -> tuple[str, str]:
+        """Return namespace and name of NAME or NAMESPACE/NAME. Raises InvalidSpecError if a person chose another namespace."""
+        namespace, _, name = named.rpartition("/")
+        if self.chosen and namespace not in ("", self.namespace):
+            raise InvalidSpecError(
+                f"{named} is in namespace {namespace}, and --namespace is {self.namespace}; leave out one of them"
+            )
+        return namespace or self.namespace, name
 
 
 def log_in(context: str | None = None, namespace: str | None = None) -> Login:
@@ -115,7 +126,7 @@ def log_in(context: str | None = None, namespace: str | None = None) -> Login:
     try:
         if context is None and not has_file and "KUBERNETES_SERVICE_HOST" in os.environ:
             config.load_incluster_config(client_configuration=settings)
-            return Login(settings, namespace or _pod_namespace(), "the pod's ServiceAccount")
+            return Login(settings, namespace or _pod_namespace(), "the pod's ServiceAccount", chosen=bool(namespace))
         if not has_file:
             raise InvalidSpecError(
                 f"there is no kubeconfig: {_KUBECONFIG} does not exist, and KUBECONFIG is not set; set KUBECONFIG to the file for your cluster"
@@ -128,9 +139,8 @@ def log_in(context: str | None = None, namespace: str | None = None) -> Login:
             f"kubeconfig {given or _KUBECONFIG} cannot be used: {' '.join(str(error).split())}; correct the file, or set KUBECONFIG to"
             " another one"
         ) from error
-    return Login(
-        settings, namespace or (chosen.get("context") or {}).get("namespace") or "default", f"context {chosen['name']}"
-    )
+    place = namespace or (chosen.get("context") or {}).get("namespace") or "default"
+    return Login(settings, place, f"context {chosen['name']}", chosen=bool(namespace))
 
 
 def _chosen(contexts: list[Manifest], active: Manifest, context: str | None) -> Manifest:

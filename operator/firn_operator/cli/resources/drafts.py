@@ -74,6 +74,11 @@ class Drafts:
             text = f"{names.GROUP} has no kind {draft.kind} of version {version}; write one of {', '.join(PLURALS)} of {names.API_VERSION}"
             draft.effects.append(refused("kind", text, "NotFound"))
             return draft
+        login = self._connection.login
+        if login.chosen and draft.namespace != login.namespace:
+            text = f"the manifest has namespace {draft.namespace}, and --namespace is {login.namespace}; change one of them"
+            draft.effects.append(refused("metadata.namespace", text, "Invalid"))
+            return draft
         if not draft.name:
             draft.effects.append(refused("metadata.name", "a plan needs metadata.name; set it", "Invalid"))
             return draft

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Any
 
+from firn.decoders.bad_records import Code
 from firn.model import durations, names
 from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
 from firn_operator.cli.resources.connection import Connection, Manifest, RefusedError, near, replays, topics
@@ -46,8 +47,13 @@ class Order:
     limit: int | None = None
 
     def manifest(self, namespace: str, topic: str, now: datetime) -> Manifest:
-        """Return the resource. Raises InvalidSpecError for a wrong ``since``."""
+        """Return the resource. Raises InvalidSpecError for a wrong ``since``, and for a code that does not exist."""
         where: Manifest = {}
+        unknown = next((code for code in self.codes if code not in set(Code)), None)
+        if unknown is not None:
+            raise InvalidSpecError(
+                f"--code {unknown} is no cause of dead letters; {near(unknown, sorted(Code), 'causes')}"
+            )
         if self.codes:
             where["codes"] = list(self.codes)
         if self.since:
@@ -75,16 +81,15 @@ def run(
     sleep: Callable[[float], None] = time.sleep,
 ) -> ReplayCode:
     """Create the replay, follow it, and print its result. Raises FirnError if it cannot be created or followed."""
-    namespace, separator, name = order.topic.rpartition("/")
-    collection = topics(namespace if separator else connection.namespace)
+    namespace, name = connection.login.place(order.topic)
+    collection = topics(namespace)
     if connection.read(collection, name) is None:
         known = [each["metadata"]["name"] for each in connection.list(collection)]
         hint = near(name, known, f"IcebergTopics {collection.place}")
         raise InvalidSpecError(f"IcebergTopic {collection.namespace}/{name} does not exist; {hint}")
-    assert collection.namespace is not None
-    place = replays(collection.namespace)
+    place, manifest = replays(namespace), order.manifest(namespace, name, datetime.now(UTC))
     try:
-        made = connection.create(place, order.manifest(collection.namespace, name, datetime.now(UTC)))
+        made = connection.create(place, manifest)
     except RefusedError as error:
         raise InvalidSpecError(f"the API server refuses the replay: {error}") from error
     replay = f"DeadLetterReplay {collection.namespace}/{made['metadata']['name']}"

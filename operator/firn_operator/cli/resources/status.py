@@ -46,9 +46,9 @@ def one_set(connection: Connection, topic_set: str, *, as_json: bool) -> StatusC
 
 
 def _read(connection: Connection, kind_of: Callable[[str | None], Collection], kind: str, place: str) -> Manifest:
-    """Return a resource, NAME or NAMESPACE/NAME. Raises InvalidSpecError if it does not exist."""
-    namespace, separator, name = place.rpartition("/")
-    collection = kind_of(namespace if separator else connection.namespace)
+    """Return a resource, NAME or NAMESPACE/NAME. Raises InvalidSpecError if it does not exist, or for a contradiction."""
+    namespace, name = connection.login.place(place)
+    collection = kind_of(namespace)
     manifest = connection.read(collection, name)
     if manifest is None:
         hint = _names(connection, collection, kind, name)
