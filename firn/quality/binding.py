@@ -32,6 +32,10 @@ from firn.tables.types import Fixed, ListOf, MapOf, Primitive, Struct, Type
 
 BOOLEAN, LONG, DOUBLE, STRING = (Primitive(name) for name in ("boolean", "long", "double", "string"))
 UUID_TYPE, DATE, TIMESTAMP, TIMESTAMPTZ = (Primitive(name) for name in ("uuid", "date", "timestamp", "timestamptz"))
+_OF_NANOSECONDS: Mapping[Type, Type] = {Primitive("timestamp_ns"): TIMESTAMP, Primitive("timestamptz_ns"): TIMESTAMPTZ}
+"""Types with nanoseconds, and those of the literals with which they are compared."""
+_NANOSECOND_YEARS = range(1678, 2262)
+"""Years whose times all have a number of nanoseconds since 1970."""
 _NUMBERS = frozenset({"int", "long", "float", "double"})
 _LONGEST_CHOICE = 12
 """Most columns that a message lists."""
@@ -181,7 +185,7 @@ class _Binder:
         """Return an expression that can be compared with ``wanted``. ``ordered``: by size, not only for equality."""
         bound, kind = self.bind(expression)
         for nested in (kind, wanted):
-            if isinstance(nested, Struct | ListOf | MapOf):
+            if isinstance(nested, Struct | ListOf | MapOf) or nested == Primitive("variant"):
                 problem = f"a value of type {nested} cannot be compared; use is null, length or a member"
                 raise self.error(expression, problem)
         if wanted == UUID_TYPE and isinstance(bound, Constant) and isinstance(bound.value, str):
@@ -189,6 +193,13 @@ class _Binder:
                 bound, kind = replace(bound, value=UUID(bound.value)), UUID_TYPE
             except ValueError:
                 raise self.error(expression, f"{bound.value!r} is not a UUID; correct it") from None
+        if isinstance(bound, Constant) and isinstance(bound.value, datetime) and _OF_NANOSECONDS.get(wanted) == kind:
+            if bound.value.year not in _NANOSECOND_YEARS:
+                raise self.error(
+                    expression,
+                    f"type {wanted} has no time of the year {bound.value.year}; write a year from 1678 to 2261",
+                )
+            kind = wanted
         if not (kind == wanted or (is_number(kind) and is_number(wanted))):
             raise self.error(
                 expression,
@@ -231,18 +242,25 @@ def decimal_type(value: Decimal) -> types.Decimal:
 
 def _advice(kind: Type, wanted: Type) -> str:
     match kind, wanted:
-        case Primitive("timestamp"), Primitive("timestamptz"):
+        case Primitive("timestamp"), Primitive("timestamptz" | "timestamptz_ns"):
             return "write the zone of the time, such as timestamp '2026-01-31 12:00:00Z'"
-        case Primitive("timestamptz"), Primitive("timestamp"):
+        case Primitive("timestamptz"), Primitive("timestamp" | "timestamp_ns"):
             return "write the time without a zone"
         case _, Primitive("date"):
             return "write date '2026-01-31'"
-        case _, Primitive("timestamp"):
+        case _, Primitive("timestamp" | "timestamp_ns"):
             return "write timestamp '2026-01-31 12:00:00'"
-        case _, Primitive("timestamptz"):
+        case _, Primitive("timestamptz" | "timestamptz_ns"):
             return "write timestamp '2026-01-31 12:00:00Z'"
         case _, Primitive("string"):
             return "write the text in single quotes"
         case _, Primitive("boolean"):
             return "write true or false"
-    return "write a number" if is_number(wanted) else f"compare it with a value of type {wanted}"
+    if is_number(wanted):
+        return "write a number"
+    has_literals = wanted == UUID_TYPE
+    return (
+        f"compare it with a value of type {wanted}"
+        if has_literals
+        else f"use is null, or another column of type {wanted}"
+    )

@@ -1,4 +1,4 @@
-"""What registries answered, on disk: the answers that were used last.
+"""Answers of schema registries on disk: those that were used last.
 
 A driver can request each answer again. So a disk that fails costs a request, and no error is raised.
 """

@@ -14,6 +14,7 @@ COLUMNS = tuple(
     for name, kind in {
         "i": "int", "l": "long", "f": "float", "x": "double", "m": "decimal(10,2)", "s": "string", "b": "boolean", "d": "date",
         "t": "time", "at": "timestamp", "atz": "timestamptz", "u": "uuid", "raw": "binary", "id": "fixed[4]", "tags": "list<string>",
+        "v": "variant", "ns": "timestamp_ns", "nsz": "timestamptz_ns",
         "labels": "map<string, int>", "place": "struct<lat: double, city: struct<name: string>>",
     }.items()
 )  # fmt: skip
@@ -27,6 +28,7 @@ COLUMNS = tuple(
         "place.lat between -90 and 90 and place.city.name like 'Z%'",
         "length(s) < 3 and length(raw) < 3 and length(id) = 4 and length(tags) < 3 and length(labels) < 3",
         "d >= date '2026-01-01' and at >= timestamp '2026-01-01' and atz >= timestamp '2026-01-01 00:00Z'",
+        "ns < timestamp '2026-01-01' and nsz between timestamp '1678-01-01 00:00Z' and timestamp '2261-12-31 00:00Z' and ns = ns",
         "u in ('00000000-0000-0000-0000-000000000001', '00000000-0000-0000-0000-000000000002')",
         "'00000000-0000-0000-0000-000000000001' != u",
         "lower(s) in ('a') and i in (1, 2.5) and b in (true)",
@@ -61,6 +63,18 @@ def test_a_check_that_fits_the_columns_passes(text: str) -> None:
         ("at > timestamp '2026-01-01 00:00Z'", 6, "BadRule", "write the time without a zone"),
         ("atz > timestamp '2026-01-01'", 7, "BadRule", "write the zone of the time"),
         ("at > atz", 6, "BadRule", "write the time without a zone"),
+        ("nsz > timestamp '2026-01-01'", 7, "BadRule", "write the zone of the time"),
+        ("ns > timestamp '2026-01-01 00:00Z'", 6, "BadRule", "write the time without a zone"),
+        ("nsz > '2026-01-01'", 7, "BadRule", "write timestamp '2026-01-31 12:00:00Z'"),
+        (
+            "ns > timestamp '1677-12-31'",
+            6,
+            "BadRule",
+            "type timestamp_ns has no time of the year 1677; write a year from 1678 to",
+        ),
+        ("nsz > atz", 7, "BadRule", "a value of type timestamptz cannot be compared with one of type timestamptz_ns"),
+        ("t > '10:00'", 5, "BadRule", "of type time; use is null, or another column of type time"),
+        ("v = v", 5, "BadRule", "a value of type variant cannot be compared; use is null"),
         ("b > false", 5, "BadRule", "values of type boolean have no order"),
         ("b = 1", 5, "BadRule", "write true or false"),
         ("u > '00000000-0000-0000-0000-000000000001'", 5, "BadRule", "values of type uuid have no order"),
