@@ -2,6 +2,8 @@
 
 from enum import StrEnum
 
+from firn import member_paths
+
 DETAIL_LIMIT = 200
 
 
@@ -69,7 +71,7 @@ class Code(StrEnum):
 
 
 class BadRecordError(ValueError):
-    """A record that cannot become a row. ``path`` is like ``$.a.b[3]``; ``detail`` has at most `DETAIL_LIMIT`
+    """A record that cannot become a row. ``path`` is like ``$.a['b-c'][3]``; ``detail`` has at most `DETAIL_LIMIT`
     characters. ``schema_path`` is ``path`` with ``*`` for each name that comes from the record and not from the schema."""
 
     def __init__(self, code: Code, stage: Stage, detail: str) -> None:
@@ -91,12 +93,17 @@ class BadRecordError(ValueError):
     @property
     def field(self) -> str:
         """The field of the record with the error; empty if the error is the record's own."""
-        return self._segments[-1].removeprefix(".") if self._segments else ""
+        return member_paths.step_name(self._segments[-1]) if self._segments else ""
 
     @property
     def path(self) -> str:
         """The place of the error in the record."""
         return _bounded("$" + "".join(reversed(self._segments)), DETAIL_LIMIT)
+
+    @property
+    def schema_steps(self) -> tuple[str, ...]:
+        """The parts of `schema_path`, all of them."""
+        return tuple(reversed(self._named))
 
     @property
     def schema_path(self) -> str:

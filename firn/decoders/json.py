@@ -57,6 +57,7 @@ from firn.decoders.json_variants import Fraction as _Fraction
 from firn.decoders.json_variants import Integer as _Integer
 from firn.decoders.json_variants import Object as _Object
 from firn.decoders.json_variants import encoded
+from firn.member_paths import step
 from firn.model.jobs import Column, Epoch
 from firn.tables import renames, types
 from firn.tables.renames import Former
@@ -520,7 +521,7 @@ def _members(
                 others.append((name, item))
                 continue
             if place in seen:
-                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field occurs twice").within(f".{name}")
+                raise BadRecordError(Code.DUPLICATE_KEY, Stage.SCHEMA, "the field occurs twice").within(step(name))
             seen.add(place)
             values[place] = item
         if strict and others:
@@ -533,13 +534,13 @@ def _members(
                 try:
                     values[place] = convert(item)
                 except BadRecordError as error:
-                    raise error.within(f".{name}") from None
+                    raise error.within(step(name)) from None
             elif place in given and place not in seen:
                 values[place] = given[place]
             elif required:
                 state = "is null" if place in seen else "is missing"
                 raise BadRecordError(Code.MISSING_REQUIRED, Stage.SCHEMA, f"a required field {state}").within(
-                    f".{name}"
+                    step(name)
                 )
         if keep:
             values.append(encoded(others) if others else None)

@@ -4,11 +4,14 @@
 reaches its surroundings: a mounted file.
 """
 
+import functools
 from enum import StrEnum
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from firn import member_paths
+from firn.member_paths import Path
 from firn.model import config, names
 
 Epoch = Literal["s", "ms", "us", "ns"]
@@ -37,6 +40,11 @@ class Column(Contract):
     """Value of the column in records without the field, as text (`firn.decoders.defaults`)."""
 
 
+@functools.lru_cache(4096)
+def _names(path: str) -> Path:
+    return tuple(path.split("."))
+
+
 class Rename(Contract):
     """A column that gets another name. Both are paths with dots, in the same struct."""
 
@@ -46,14 +54,24 @@ class Rename(Contract):
     """True if the schema of producers itself says it: by an alias in Avro, or by a field number in Protobuf."""
 
     @property
+    def old_path(self) -> Path:
+        """Return the names on the way to the column, with its earlier one."""
+        return _names(self.old)
+
+    @property
+    def new_path(self) -> Path:
+        """Return the names on the way to the column, with its later one."""
+        return _names(self.new)
+
+    @property
     def name(self) -> str:
         """Return the later name without the path."""
-        return self.new.rpartition(".")[2]
+        return self.new_path[-1]
 
     @property
     def old_name(self) -> str:
         """Return the earlier name without the path."""
-        return self.old.rpartition(".")[2]
+        return self.old_path[-1]
 
 
 class WriterRename(Rename):
@@ -132,7 +150,7 @@ class ProjectedColumn(Contract):
     type: str = ""
     """Type of the column. Empty until the fields of the record are known (`firn.schemas.projections`)."""
     source: str = Field(default="", exclude_if=lambda source: not source)
-    """``$.FIELD.MEMBER``, ``key``, ``value`` or ``header:NAME``. Empty for a constant."""
+    """``$.FIELD['MEMBER']`` (`firn.member_paths`), ``key``, ``value`` or ``header:NAME``. Empty for a constant."""
     constant: str | None = Field(default=None, exclude_if=lambda text: text is None)
     """The value of every row, as text."""
     function: Literal["Mask", "Sha256"] | None = Field(default=None, exclude_if=lambda name: name is None)
@@ -146,9 +164,14 @@ class ProjectedColumn(Contract):
     """Name of the salt of a digest. Contracts have no salts themselves."""
 
     @property
+    def path(self) -> Path:
+        """Return the path in the record that the column reads; empty if it reads none."""
+        return member_paths.parse(self.source) if self.source.startswith("$") else ()
+
+    @property
     def field(self) -> str:
         """Return the field of the record that the column reads; empty if it reads none."""
-        return self.source.split(".")[1] if self.source.startswith("$.") else ""
+        return self.path[0] if self.path else ""
 
 
 class Projection(Contract):
@@ -286,7 +309,7 @@ class Route(Contract):
 
     @property
     def by(self) -> str:
-        """Return the source of the value: ``$.FIELD.MEMBER``, ``key`` or ``header:NAME``."""
+        """Return the source of the value: ``$.FIELD['MEMBER']``, ``key`` or ``header:NAME``."""
         return self.values.projection.columns[0].source if self.values.projection is not None else ""
 
 

@@ -240,7 +240,7 @@ def _document(text: str) -> Any:
 def renamed(record: Record, renames: Sequence[Rename]) -> Record:
     """Return a record whose fields have their later names. A field keeps its name if another one has the later name."""
     for rename in renames:
-        node = _renamed(record, rename.old.split("."), rename.name)
+        node = _renamed(record, rename.old_path, rename.name)
         assert isinstance(node, Record)
         record = node
     return record

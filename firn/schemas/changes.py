@@ -73,7 +73,7 @@ def between(before: RecordSchema, after: RecordSchema) -> tuple[Change, ...]:
     moved = [
         Change(ChangeKind.RENAME, f"rename column {each.old} to {each.name}")
         for each in named
-        if renames.has_path(earlier, each.old) and not renames.has_path(earlier, each.new)
+        if renames.has_path(earlier, each.old_path) and not renames.has_path(earlier, each.new_path)
     ]
     known = renames.renamed_columns(earlier, named)
     wanted = {column.name for column in later}

@@ -15,14 +15,20 @@ SMALL_TEXT = 8192
 """Most characters of a schema that is kept, so that a process keeps some megabytes at most."""
 
 
-def columns_of(schema: RecordSchema, place: str, *, keep: bool = True) -> tuple[Column, ...]:
+def columns_of(
+    schema: RecordSchema, place: str, *, keep: bool = True, of_key: bool = False, any_names: bool = False
+) -> tuple[Column, ...]:
     """Return the columns of a schema's text, and ``keep`` those of small Avro schemas in memory.
 
+    ``of_key``: the schema is that of keys. ``any_names``: members of JSON can have names that no column can have.
     With a projection that drops other fields, only the fields that it reads have columns, and only they have to be valid.
     Raises InvalidSpecError (BadSchema) that names ``place``, cause and field.
     """
     try:
-        found = _found(schema, keep=keep)
+        if schema.format is SchemaFormat.JSON:
+            found = _of_json(schema, of_key=of_key, any_names=any_names)
+        else:
+            found = _found(schema, keep=keep)
         every = schema.projection is None or schema.projection.keeps_others
         for column in found if every else ():
             if column.name.startswith("_kafka"):
@@ -42,13 +48,21 @@ def columns_of(schema: RecordSchema, place: str, *, keep: bool = True) -> tuple[
 def _found(schema: RecordSchema, *, keep: bool) -> tuple[Column, ...]:
     if schema.format is SchemaFormat.PROTOBUF:
         return protobuf.columns(protobuf.message_of(schema))
-    if schema.format is SchemaFormat.JSON:
-        references = dict(zip(schema.names, schema.references, strict=True))
-        found = json_schema.columns(schema.text, references, rows.read_fields(schema), variants=schema.variants)
-        return renamed_columns(found, schema.renames)
     if not keep or not _is_small(schema):
         return avro.columns(_record(schema, keep=keep), rows.read_fields(schema))
     return _kept_columns(schema.text, schema.references, schema.nanoseconds, schema.renames, rows.read_fields(schema))
+
+
+def _of_json(schema: RecordSchema, *, of_key: bool, any_names: bool) -> tuple[Column, ...]:
+    references = dict(zip(schema.names, schema.references, strict=True))
+    wanted = json_schema.Wanted(
+        read=rows.read_fields(schema),
+        paths=rows.read_paths(schema),
+        variants=schema.variants,
+        any_names=any_names,
+        of_key=of_key,
+    )
+    return renamed_columns(json_schema.columns(schema.text, references, wanted), schema.renames)
 
 
 @functools.lru_cache(MOST_KEPT)

@@ -9,10 +9,12 @@ refuses the schema.
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Never
 from urllib.parse import unquote, urljoin
 
+from firn import member_paths
+from firn.member_paths import Path
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
@@ -27,7 +29,6 @@ MOST_NAME, MOST_DOC = 128, 1024
 """Longest name of a member and longest comment of a column, in characters."""
 MOST_LEVELS = 64
 """Most levels of schemas inside each other."""
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
 _COLUMNS: Mapping[str, str] = {"boolean": "boolean", "integer": "long", "number": "double", "string": "string"}
 _FORMATS: Mapping[str, str] = {"date-time": "timestamptz", "date": "date"}
 """Formats of strings with a column of another type."""
@@ -39,7 +40,8 @@ _NUMBERS = {Primitive("long"), Primitive("double")}
 _ANY = (
     "the schema does not say what the value is; declare a type, the properties of an object, and the items of an array"
 )
-_VARIANT = "set spec.table.formatVersion: 3, which makes such a part of a value (not of a key) a variant"
+_OF_VALUE = "set spec.table.formatVersion: 3, which makes such a part of a value a variant, or use schema.raw: Binary"
+_OF_KEY = "set spec.schema.key.columns: Binary, which lands the bytes of the key"
 _Place = tuple[str, str]
 """A document and a place in it."""
 _Cause = Literal["Any", "Ignored", "Types", "Places", "Recursive"]
@@ -62,6 +64,8 @@ class _Open(Primitive):
     path: str
     cause: _Cause
     names: tuple[str, ...]
+    choices: tuple[Type, ...] = ()
+    """The types that the values have, if the cause is Types."""
 
     @property
     def is_weak(self) -> bool:
@@ -86,24 +90,55 @@ class _Found:
 _NOTHING = _Found(None)
 
 
-def columns(
-    text: str, references: Mapping[str, str], read: Collection[str] | None = None, *, variants: bool = False
-) -> tuple[Column, ...]:
-    """Return the columns of a schema's members. ``references`` are further schemas by name. ``variants``: the table can have variants.
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The members of records that become columns, and how."""
 
-    ``read`` are the names of the members that have columns, if not all have them.
+    read: Collection[str] | None = None
+    """The names of the members of a record that have columns; None if all have them."""
+    paths: Collection[Path] = ()
+    """The paths of members that columns read. Names in them can be any."""
+    variants: bool = False
+    """True if the table can have variants."""
+    any_names: bool = False
+    """True if the members only have to be decoded, so that all names can be any."""
+    of_key: bool = False
+    """True if the schema is that of keys."""
+
+    @property
+    def places(self) -> frozenset[str]:
+        """The places on the way to members that columns read, with these members."""
+        return frozenset(_place(path[:end]) for path in self.paths for end in range(1, len(path) + 1))
+
+    @property
+    def opened(self) -> frozenset[str]:
+        """The places of objects of which columns read some members, and none reads the whole object."""
+        whole = set(self.paths)
+        starts = {path[:end] for path in self.paths for end in range(1, len(path))}
+        return frozenset(
+            _place(each) for each in starts if all(each[:end] not in whole for end in range(1, len(each) + 1))
+        )
+
+
+def _place(path: Path) -> str:
+    return "".join(map(member_paths.step, path))
+
+
+def columns(text: str, references: Mapping[str, str], wanted: Wanted = Wanted()) -> tuple[Column, ...]:
+    """Return the columns of a schema's members. ``references`` are further schemas by name.
+
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     documents = {name: _document(content) for name, content in references.items()} | {"": _document(text)}
-    parser = _Parser(documents, read)
+    parser = _Parser(documents, wanted, wanted.places, wanted.opened)
     parser.find_recursive()
     found = parser.root()
-    if found is None and read is not None:
+    if found is None and wanted.read is not None:
         return ()
     if not isinstance(found, Struct):
         raise _bad("", f"a record has to be an object with properties, and the schema declares {_shown(found)}")
-    if not variants and (opened := _first_open(found)):
-        _refuse(opened)
+    if not wanted.variants and (opened := _first_open(found)):
+        _refuse(opened, _OF_KEY if wanted.of_key else _OF_VALUE)
     docs = parser.descriptions()
     return tuple(Column(name=name, type=str(kind), doc=docs.get(name)) for name, kind in found.fields)
 
@@ -132,10 +167,12 @@ class _Parser:
     """Finds types. The document with the name "" is the schema, and the others are its references."""
 
     documents: Mapping[str, Any]
-    read: Collection[str] | None = None
-    """The names of the members of a record that have columns; None if all have them."""
-    made: dict[tuple[str, str, bool], _Found | None] = field(default_factory=dict)
-    """Types by document, place, and whether the value is the record. A type may be used many times, and so may the types in it."""
+    wanted: Wanted
+    places: frozenset[str]
+    opened: frozenset[str]
+    made: dict[tuple[str, str, str | None], _Found | None] = field(default_factory=dict)
+    """Types by document and place. A type may be used many times, and so may the types in it. The path of the value counts too if it
+    is the record, or if columns read some of its members."""
     open: list[_Place] = field(default_factory=list)
     """The places whose types are being found."""
     recursive: set[_Place] = field(default_factory=set)
@@ -163,7 +200,7 @@ class _Parser:
         # The record itself is no column, so it may have a schema that contains itself.
         if key in self.open or (path and key in self.recursive):
             return _opened(path, "Recursive", f"{document}#{place}")
-        made = (*key, not path)
+        made = (*key, path if not path or path in self.places else None)
         if made not in self.made:
             self.open.append(key)
             self.made[made] = self._find(_at(self.documents[document], document, place, path), document, path, level)
@@ -346,15 +383,13 @@ class _Parser:
         inside: list[_Found] = []
         seen: dict[str, str] = {}
         for name, part in declared.items():
-            if not path and self.read is not None and name not in self.read:
+            if not path and self.wanted.read is not None and name not in self.wanted.read:
                 continue
-            place = f"{path}.{name}"
-            if not _NAME.fullmatch(name) or len(name) > MOST_NAME:
-                raise _bad(
-                    path,
-                    f"{_excerpt(name)} cannot be the name of a column: it has at most {MOST_NAME} letters, digits and _,"
-                    " and does not begin with a digit; use schema.raw: Binary",
-                )
+            place = path + member_paths.step(name)
+            if not self._is_usable(name, place):
+                if path in self.opened:
+                    continue
+                self._refuse_name(name, path, place)
             found = self._find(part, document, place, level + 1) or _opened(place, "Any")
             if found.type is None:
                 continue
@@ -364,6 +399,26 @@ class _Parser:
             members.append((name, found.type))
             inside.append(found)
         return _inside(Struct(tuple(members)), inside, path) if members else _NOTHING
+
+    def _is_usable(self, name: str, place: str) -> bool:
+        """Return whether the member at a place can have its name."""
+        if self.wanted.any_names or place in self.places:
+            return True
+        return len(name) <= MOST_NAME and member_paths.NAME.fullmatch(name) is not None
+
+    def _refuse_name(self, name: str, path: str, place: str) -> Never:
+        if self.wanted.of_key:
+            raise _bad(
+                path,
+                f"{_excerpt(name)} cannot be the name of a column: it has at most {MOST_NAME} letters, digits and _,"
+                f" and does not begin with a digit; {_OF_KEY}",
+            )
+        raise _bad(
+            path,
+            f"{_excerpt(name)} cannot be the name of a column: it has at most {MOST_NAME} letters, digits and _,"
+            f" and does not begin with a digit; read it with a column of spec.schema.columns that has from: ${place}, or use"
+            " schema.raw: Binary",
+        )
 
     def _map(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
         """Return the type of an object without properties: a map, if all its members are of one type."""
@@ -505,7 +560,7 @@ def _pair(one: _Found, other: _Found, way: _Way, path: str) -> _Found:
 
 def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
     if isinstance(one, _Open) or isinstance(other, _Open):
-        return _of_both_open(one, other, way)
+        return _of_both_open(one, other, way, path)
     if way == "All" and (narrower := _narrower(one, other)):
         return narrower
     if one in _NUMBERS and other in _NUMBERS:
@@ -519,7 +574,7 @@ def _of_both(one: Type, other: Type, way: _Way, path: str) -> Type:
             return MapOf(key, _of_both(first, second, way, f"{path}{{}}"))
     if one == other or way == "Detail":
         return one
-    return _open(path, "Types", _shown(one), _shown(other))
+    return _Open(types.VARIANT, path, "Types", (_shown(one), _shown(other)), (one, other))
 
 
 def _narrower(one: Type, other: Type) -> Type | None:
@@ -535,22 +590,36 @@ def _narrower(one: Type, other: Type) -> Type | None:
     return None
 
 
-def _of_both_open(one: Type, other: Type, way: _Way) -> Type:
+def _of_both_open(one: Type, other: Type, way: _Way, path: str) -> Type:
     opened, rest = (one, other) if isinstance(one, _Open) else (other, one)
     assert isinstance(opened, _Open)
     match way:
         case "All":
-            return rest if opened.is_weak else opened
+            return rest if opened.is_weak else _chosen(opened, rest, path) or opened
         case "Any":
-            return opened
+            # With a choice that may be any value, another schema does not say which choice it is.
+            more = rest.choices if isinstance(rest, _Open) else (rest,)
+            return replace(opened, choices=(*opened.choices, *more) if opened.choices and more else ())
     # No member of an object may be lost, and a single value has the type of the first schema in any case.
     return other if isinstance(other, _Open) and not other.is_weak and not isinstance(one, Primitive) else one
+
+
+def _chosen(opened: _Open, kind: Type, path: str) -> Type | None:
+    """Return the type of values that fit ``kind`` and one of the choices of ``opened``; None if that is not exactly one type."""
+    if isinstance(kind, _Open):
+        return None
+    if kind in opened.choices:
+        return kind
+    fitting = [each for each in opened.choices if type(each) is type(kind) and not isinstance(each, Primitive)]
+    found = [_of_both(kind, each, "All", path) for each in fitting]
+    found += [narrow for each in opened.choices if (narrow := _narrower(kind, each))]
+    return found[0] if len(found) == 1 else None
 
 
 def _of_both_structs(one: Struct, other: Struct, way: _Way, path: str) -> Type:
     members = dict(one.fields)
     for name, kind in other.fields:
-        members[name] = _of_both(members[name], kind, way, f"{path}.{name}") if name in members else kind
+        members[name] = _of_both(members[name], kind, way, path + member_paths.step(name)) if name in members else kind
     seen: dict[str, str] = {}
     for name in members:
         if (first := seen.setdefault(name.lower(), name)) != name:
@@ -578,27 +647,27 @@ def _first_open(kind: Type) -> _Open | None:
     return None
 
 
-def _refuse(opened: _Open) -> Never:
+def _refuse(opened: _Open, way_out: str) -> Never:
     path, names = opened.path, opened.names
     match opened.cause:
         case "Any":
-            raise _bad(path, f"{_ANY}, or {_VARIANT}")
+            raise _bad(path, f"{_ANY}, or {way_out}")
         case "Ignored":
             raise _bad(
                 path,
                 f"$ref names a schema that does not say what the value is, and up to draft 7, {_excerpt(names[0])} beside $ref does"
-                f" not count; put both into allOf, declare a later draft in $schema, or {_VARIANT}",
+                f" not count; put both into allOf, declare a later draft in $schema, or {way_out}",
             )
         case "Types":
             raise _bad(
                 path,
-                f"the value is {names[0]} or {names[1]}, and a column has one type; declare one type, or {_VARIANT}",
+                f"the value is {names[0]} or {names[1]}, and a column has one type; declare one type, or {way_out}",
             )
         case "Places":
-            raise _bad(path, f"the items of the array have a type for each place; use an object instead, or {_VARIANT}")
+            raise _bad(path, f"the items of the array have a type for each place; use an object instead, or {way_out}")
     raise _bad(
         path,
-        f"the schema {names[0]} contains itself, and a table has no recursive columns; {_VARIANT}, or use schema.raw: Binary",
+        f"the schema {names[0]} contains itself, and a table has no recursive columns; {way_out}",
     )
 
 

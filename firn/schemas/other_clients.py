@@ -8,6 +8,7 @@ import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from firn.member_paths import Path
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, KeySchema, RecordSchema, Rename
 from firn.tables import renames, rows, types
@@ -208,9 +209,9 @@ def _without(kind: Type, around: Mapping[str, object], dropped: Dropped) -> Type
     return kind
 
 
-def is_dropped(path: str, fields: Fields, dropped: Dropped) -> bool:
+def is_dropped(path: Path, fields: Fields, dropped: Dropped) -> bool:
     """Return whether the path names a dropped column of a table with these fields."""
-    number, (*steps, last) = 0, path.split(".")
+    number, (*steps, last) = 0, path
     for step in steps:
         found = next((each for each in fields if each["name"] == step), None)
         if found is None:
@@ -234,7 +235,7 @@ def kept_schema(schema: RecordSchema, known: Followed) -> RecordSchema:
         update["unknown_column"] = ""
     if schema.projection is not None:
         computed = schema.projection.columns
-        later = {each.old: each.new for each in known.following if "." not in each.old}
+        later = {each.old: each.new for each in known.following if len(each.old_path) == 1}
         named = tuple(column.model_copy(update={"name": later.get(column.name, column.name)}) for column in computed)
         named = tuple(column for column in named if column.name not in gone)
         if named != computed:

@@ -11,9 +11,11 @@ from datetime import UTC, date, datetime, time
 from decimal import Decimal, InvalidOperation
 from typing import cast
 
+from firn import member_paths
+from firn.member_paths import Path
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import ProjectedColumn, Projection, RecordSchema
+from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema
 from firn.tables import renames, rows, types
 from firn.tables.types import Primitive, Struct, Type
 
@@ -80,10 +82,27 @@ def resolved(schema: RecordSchema) -> RecordSchema:
     if projection is None or (schema.has_found_columns and not schema.fields):
         return schema
     _check_names(projection)
-    columns = tuple(column.model_copy(update={"type": str(_type(column, schema))}) for column in projection.columns)
+    columns = tuple(
+        column.model_copy(update={"type": str(_column_type(column, schema))}) for column in projection.columns
+    )
     whole = schema.model_copy(update={"projection": projection.model_copy(update={"columns": columns})})
     _check_others(whole)
     return whole
+
+
+def quoted_name(field: Column) -> str:
+    """Return why a field cannot become a column if the cause is its name, or that of a member. Empty: the names can be those of columns."""
+    if not member_paths.NAME.fullmatch(field.name):
+        return (
+            f"field {field.name} cannot become a column, because a column has letters, digits and _, and does not begin with a digit; read"
+            f" it with an entry of {PLACE} that has from: {member_paths.shown((field.name,))}"
+        )
+    if name := types.quoted_member(types.parse(field.type)):
+        return (
+            f"field {field.name} cannot become a column, because its member {name} has a name that no column can have; read its members with"
+            f" entries of {PLACE}"
+        )
+    return ""
 
 
 def lacks(schema: RecordSchema) -> bool:
@@ -101,18 +120,17 @@ def applied(schema: RecordSchema, projection: Projection | None) -> RecordSchema
 def reads(schema: RecordSchema) -> frozenset[str]:
     """Return the fields of the record that the projection reads."""
     columns = schema.projection.columns if schema.projection is not None else ()
-    paths = (source_path(column, schema) for column in columns if column.field)
+    paths = (source_path(column, schema) for column in columns if column.path)
     return frozenset(path[0] for path in paths)
 
 
-def source_path(column: ProjectedColumn, schema: RecordSchema) -> list[str]:
+def source_path(column: ProjectedColumn, schema: RecordSchema) -> Path:
     """Return the field that a column reads, and the members of structs on the way to the value.
 
     A schema of producers may have renamed a field, so a source may have the earlier name.
     """
-    path = column.source.removeprefix("$.")
-    present = renames.has_path(schema.fields, path)
-    return (path if present else renames.destination(path, schema.renames)).split(".")
+    present = renames.has_path(schema.fields, column.path)
+    return column.path if present else renames.moved(column.path, schema.renames)
 
 
 def word(kind: Type) -> str:
@@ -135,13 +153,13 @@ def source_type(column: ProjectedColumn, schema: RecordSchema) -> Type:
     members = {field.name: types.parse(field.type) for field in schema.fields}
     kind: Type | None = None
     for depth, name in enumerate(path):
-        before = ".".join(("$", *path[:depth]))
+        before = member_paths.shown(path[:depth])
         if kind is not None:
             if not isinstance(kind, Struct):
                 raise _bad(column, f"{before} has the type {kind}; only members of a struct can become columns")
             members = dict(kind.fields)
         if name not in members:
-            raise _bad(column, f"{before} has no field {name}; {_choice(name, list(members))}")
+            raise _bad(column, f"{before} has no field {_label(name)}; {_choice(name, list(members))}")
         kind = members[name]
     assert kind is not None
     return kind
@@ -150,6 +168,17 @@ def source_type(column: ProjectedColumn, schema: RecordSchema) -> Type:
 def is_bytes(column: ProjectedColumn) -> bool:
     """Return whether a column reads bytes of Kafka that are text, unless the column is binary."""
     return column.source in BYTES or column.source.startswith(HEADER)
+
+
+def _column_type(column: ProjectedColumn, schema: RecordSchema) -> Type:
+    kind = _type(column, schema)
+    if name := types.quoted_member(kind):
+        raise _bad(
+            column,
+            f"{column.source} has the member {_label(name)}, and no column can have this name; list columns that read the members of"
+            f" {column.source}",
+        )
+    return kind
 
 
 def _type(column: ProjectedColumn, schema: RecordSchema) -> Type:
@@ -265,6 +294,9 @@ def _check_others(schema: RecordSchema) -> None:
     assert schema.projection is not None
     others = rows.other_columns(schema)
     folded = {field.name.lower(): field.name for field in others}
+    for field in others:
+        if problem := quoted_name(field):
+            raise InvalidSpecError(f"{PLACE}: with otherFields: Keep, {problem}", reason=Reason.BAD_SCHEMA)
     for column in schema.projection.columns:
         other = folded.get(column.name.lower())
         if other is not None:
@@ -283,11 +315,16 @@ def _check_others(schema: RecordSchema) -> None:
 def _choice(name: str, names: list[str]) -> str:
     similar = difflib.get_close_matches(name, names, n=1)
     if similar:
-        return f"did you mean {similar[0]}?"
+        return f"did you mean {_label(similar[0])}?"
     if not names:
         return "the record has no fields; read key, value or header:NAME"
     more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
-    return f"choose one of {', '.join(names[:_MOST_NAMES])}{more}"
+    return f"choose one of {', '.join(map(_label, names[:_MOST_NAMES]))}{more}"
+
+
+def _label(name: str) -> str:
+    """Return a name as a source has it behind the path before."""
+    return member_paths.step(name).removeprefix(".")
 
 
 def _bad(column: ProjectedColumn, problem: str) -> InvalidSpecError:

@@ -157,7 +157,7 @@ def message_of(schema: RecordSchema, *, whole: bool = False) -> Message:
         _content(schema), schema.message, found=schema.found_message, nanoseconds=schema.nanoseconds, read=read
     )
     for rename in schema.renames:
-        message = _renamed(message, rename.old.split("."), rename.name)
+        message = _renamed(message, rename.old_path, rename.name)
     if read is None or whole:
         return message
     return replace(message, fields=tuple(each for each in message.fields if each.name in read))

@@ -8,6 +8,8 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from firn import member_paths
+from firn.member_paths import Path
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import (
@@ -21,7 +23,7 @@ from firn.model.jobs import (
 )
 from firn.schemas import avro, columns, descriptors, json_schema, protobuf
 from firn.tables import types
-from firn.tables.types import Type
+from firn.tables.types import Primitive, Struct, Type
 
 PLACE = "spec.routes.by"
 MESSAGE = "message"
@@ -42,10 +44,10 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
         if schema.subject is None:
             raise InvalidSpecError(f"{PLACE}: message needs a schema with registry", reason=Reason.BAD_ROUTE)
         return message_schema(schema.format, schema.subject.registry, schema.subject.id_in)
-    projection = _projection(by)
-    if not by.startswith("$."):
+    path = _path(by)
+    projection = _projection(by if not path else member_paths.shown(path))
+    if not path:
         return RecordSchema(format=SchemaFormat.RAW, projection=projection)
-    path = by.removeprefix("$.").split(".")
     if schema.format in _BINARY and schema.subject is not None:
         raise InvalidSpecError(
             f"{PLACE}: with spec.schema.registry, a route cannot read fields of {schema.format} values; set by: message, header:NAME or key",
@@ -71,7 +73,7 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
         known = {name: getattr(schema, name) for name in parts}
         return RecordSchema(**known, fields=(field,), projection=projection)
     # JSON values name their fields, so they may have fields that the table does not have. Other members of a struct do not decide.
-    field = Column(name=path[0], type=_nested(path[1:], str(kind or "string")))
+    field = Column(name=path[0], type=str(_nested(path[1:], kind or Primitive("string"))))
     return RecordSchema(format=SchemaFormat.JSON, fields=(field,), projection=projection)
 
 
@@ -128,8 +130,7 @@ def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
         )
     if SchemaFormat.JSON in (before.format, after.format):
         if before.fields != after.fields:
-            path = by.removeprefix("$.").split(".")
-            old, new = _kind(before.fields, path), _kind(after.fields, path)
+            old, new = _kind(before.fields, _path(by)), _kind(after.fields, _path(by))
             raise InvalidSpecError(
                 f"{PLACE}: the routes read {by} as {old}, so that field cannot become {new}: a record could go to two tables, or to none; give the"
                 f" field the type {old}, or create the IcebergTopic again with other table names",
@@ -169,12 +170,20 @@ def _changes(before: RecordSchema, after: RecordSchema) -> list[str]:
     return protobuf.changes(protobuf.message_of(before), protobuf.message_of(after))
 
 
-def _kind(fields: tuple[Column, ...], path: list[str]) -> Type | None:
+def _path(by: str) -> Path:
+    """Return the path of a field; an empty one if the value is no field. Raises InvalidSpecError (BadRoute)."""
+    try:
+        return member_paths.parse(by) if by.startswith("$") else ()
+    except member_paths.BadPathError as error:
+        raise InvalidSpecError(f"{PLACE}: {error}", reason=Reason.BAD_ROUTE) from None
+
+
+def _kind(fields: tuple[Column, ...], path: Path) -> Type | None:
     """Return the type at a path; None if the schema does not name it."""
     return types.at({field.name: types.parse(field.type) for field in fields}, path)
 
 
-def _nested(members: list[str], kind: str) -> str:
+def _nested(members: Path, kind: Type) -> Type:
     for name in reversed(members):
-        kind = f"struct<{name}: {kind}>"
+        kind = Struct(((name, kind),))
     return kind

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from firn.member_paths import Path
 from firn.model.jobs import Column, RecordSchema, Rename, TableTarget
 from firn.tables import transforms, types
 from firn.tables.transforms import PartitionTerm
@@ -48,7 +49,7 @@ def renamed_columns(columns: Sequence[Column], renames: Sequence[Rename]) -> tup
         return tuple(columns)
     whole: Type = Struct(tuple((column.name, types.parse(column.type)) for column in columns))
     for rename in renames:
-        whole = _renamed(whole, rename.old.split("."), rename.name)
+        whole = _renamed(whole, rename.old_path, rename.name)
     assert isinstance(whole, Struct)
     return tuple(
         column.model_copy(update={"name": name, "type": str(kind)})
@@ -107,9 +108,9 @@ def named_target(target: TableTarget, following: Sequence[Rename]) -> TableTarge
     )
 
 
-def has_path(columns: Sequence[Column], path: str) -> bool:
+def has_path(columns: Sequence[Column], path: Path) -> bool:
     """Return whether the columns have a column or a member of a struct at this path."""
-    first, *rest = path.split(".")
+    first, *rest = path
     found = next((types.parse(column.type) for column in columns if column.name == first), None)
     for step in rest:
         match found:
@@ -125,11 +126,30 @@ def has_path(columns: Sequence[Column], path: str) -> bool:
 
 
 def destination(path: str, renames: Sequence[Rename]) -> str:
-    """Return the path that a column has after the renames."""
+    """Return the path, with dots, that a column of a table has after the renames."""
+    return ".".join(moved(tuple(path.split(".")), renames))
+
+
+def moved(path: Path, renames: Sequence[Rename]) -> Path:
+    """Return the path that a field has after the renames."""
     for rename in renames:
-        if path == rename.old or path.startswith(f"{rename.old}."):
-            path = rename.new + path[len(rename.old) :]
+        path = _replaced(path, rename.old_path, rename.new_path) or path
     return path
+
+
+def origins(path: Path, renames: Sequence[Rename]) -> tuple[Path, ...]:
+    """Return a path, and the paths that the field may have had before the renames."""
+    paths = {path: None}
+    for rename in reversed(renames):
+        for known in list(paths):
+            if earlier := _replaced(known, rename.new_path, rename.old_path):
+                paths[earlier] = None
+    return tuple(paths)
+
+
+def _replaced(path: Path, start: Path, other: Path) -> Path:
+    """Return a path with another start; an empty one if it does not have this start."""
+    return other + path[len(start) :] if path[: len(start)] == start else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,14 +175,14 @@ def former_names(columns: Sequence[Column], renames: Sequence[Rename]) -> Former
     """Return the names that the columns had before the renames, unless another field of the struct has the name now."""
     if not renames:
         return NONE
-    return _former(Struct(tuple((column.name, types.parse(column.type)) for column in columns)), "", renames)
+    return _former(Struct(tuple((column.name, types.parse(column.type)) for column in columns)), (), renames)
 
 
-def _former(kind: Type, path: str, renames: Sequence[Rename]) -> Former:
+def _former(kind: Type, path: Path, renames: Sequence[Rename]) -> Former:
     match kind:
         case Struct(fields):
             present = {name for name, _ in fields}
-            names = {name: _earlier(path + name, renames, present) for name, _ in fields}
+            names = {name: _earlier((*path, name), renames, present) for name, _ in fields}
             parts = fields
         case ListOf(element):
             names, parts = {}, (("element", element),)
@@ -170,20 +190,15 @@ def _former(kind: Type, path: str, renames: Sequence[Rename]) -> Former:
             names, parts = {}, (("value", value),)
         case _:
             return NONE
-    inside = {name: _former(part, f"{path}{name}.", renames) for name, part in parts}
+    inside = {name: _former(part, (*path, name), renames) for name, part in parts}
     return Former(
         {name: found for name, found in names.items() if found},
         {name: found for name, found in inside.items() if found != NONE},
     )
 
 
-def _earlier(path: str, renames: Sequence[Rename], present: set[str]) -> tuple[str, ...]:
-    paths = {path: None}
-    for rename in reversed(renames):
-        for known in list(paths):
-            if known == rename.new or known.startswith(f"{rename.new}."):
-                paths[rename.old + known[len(rename.new) :]] = None
-    found = dict.fromkeys(known.rpartition(".")[2] for known in paths)
+def _earlier(path: Path, renames: Sequence[Rename], present: set[str]) -> tuple[str, ...]:
+    found = dict.fromkeys(known[-1] for known in origins(path, renames))
     return tuple(name for name in found if name not in present)
 
 
@@ -237,7 +252,7 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
     earlier = dict(former)
     collisions, followed = [], []
     for number, rename in enumerate((*aliases, *renames)):
-        siblings, found = _find(after, rename.old)
+        siblings, found = _find(after, rename.old_path)
         others = [each for each in siblings if each is not found]
         if found is not None and any(_has(each, rename.name, earlier) for each in others):
             collisions.append(rename)
@@ -253,7 +268,7 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
             _learn(siblings, rename, earlier)
     missing = None
     for number, rename in enumerate(renames):
-        if missing is None and not _reaches(after, destination(rename.new, renames[number + 1 :]), earlier):
+        if missing is None and not _reaches(after, moved(rename.new_path, renames[number + 1 :]), earlier):
             missing = rename
     steps = tuple(
         (paths[each["id"]][0], each["name"]) for _, each in _all(after, "") if paths[each["id"]][1] != each["name"]
@@ -298,16 +313,16 @@ def ids(field: Mapping[str, Any]) -> set[int]:
     return {each["id"] for _, each in _all([dict(field)], "")}
 
 
-def _find(fields: Fields, path: str) -> tuple[Fields, dict[str, Any] | None]:
+def _find(fields: Fields, path: Path) -> tuple[Fields, dict[str, Any] | None]:
     """Return the fields of the struct at a path, and the field at its end."""
-    first, _, rest = path.partition(".")
+    first, rest = path[0], path[1:]
     found = next((each for each in fields if each["name"] == first), None)
     return (fields, found) if found is None or not rest else _find(parts(found["type"]), rest)
 
 
-def _reaches(fields: Fields, path: str, earlier: FormerNames) -> bool:
+def _reaches(fields: Fields, path: Path, earlier: FormerNames) -> bool:
     """Return whether a path leads to a field. Each step may be an earlier name, which another client has changed."""
-    first, _, rest = path.partition(".")
+    first, rest = path[0], path[1:]
     found = next((each for each in fields if each["name"] == first), None)
     found = found or next((each for each in fields if first in earlier.get(each["id"], ())), None)
     return found is not None and (not rest or _reaches(parts(found["type"]), rest, earlier))

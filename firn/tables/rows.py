@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
+from firn.member_paths import Path
 from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat, TableTarget
 from firn.tables import renames, types
 from firn.tables.types import ListOf, Primitive, Struct
@@ -54,7 +55,7 @@ def other_columns(schema: RecordSchema) -> tuple[Column, ...]:
         return ()
     raw = schema.format is SchemaFormat.RAW
     read = {column.source if raw else column.field for column in projection.columns}
-    read |= {renames.destination(name, schema.renames) for name in read}
+    read |= {renames.moved((name,), schema.renames)[0] for name in read}
     return tuple(column for column in decoded_columns(schema) if column.name not in read)
 
 
@@ -65,13 +66,15 @@ def read_fields(schema: RecordSchema) -> frozenset[str] | None:
     """
     if schema.projection is None or schema.projection.keeps_others:
         return None
-    paths = [column.source.removeprefix("$.") for column in schema.projection.columns if column.field]
-    found = {path.split(".")[0] for path in paths}
-    found |= {renames.destination(path, schema.renames).split(".")[0] for path in paths}
-    for rename in reversed(schema.renames):
-        if rename.new.split(".")[0] in found:
-            found.add(rename.old.split(".")[0])
-    return frozenset(found) or None
+    return frozenset(path[0] for path in read_paths(schema)) or None
+
+
+def read_paths(schema: RecordSchema) -> frozenset[Path]:
+    """Return the earlier and later paths of the fields, and of their members, that columns read."""
+    columns = schema.projection.columns if schema.projection is not None else ()
+    paths = {column.path for column in columns if column.path}
+    paths |= {renames.moved(path, schema.renames) for path in paths}
+    return frozenset(earlier for path in paths for earlier in renames.origins(path, schema.renames))
 
 
 def column_renames(schema: RecordSchema, wanted: Sequence[Rename]) -> tuple[Rename, ...]:
@@ -79,7 +82,7 @@ def column_renames(schema: RecordSchema, wanted: Sequence[Rename]) -> tuple[Rena
     if schema.projection is None:
         return tuple(wanted)
     names = {column.name for column in other_columns(schema)}
-    return tuple(each for each in wanted if not names.isdisjoint((each.old.split(".")[0], each.new.split(".")[0])))
+    return tuple(each for each in wanted if not names.isdisjoint((each.old_path[0], each.new_path[0])))
 
 
 def schema_columns(schema: RecordSchema) -> tuple[Column, ...]:

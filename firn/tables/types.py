@@ -1,6 +1,7 @@
 """Iceberg's types in the form of ``spec.schema.fields[].type`` (Iceberg specification, "Schemas and Data Types").
 
-Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``struct<name: T, ...>``, nested up to `MAX_DEPTH`.
+Primitive names, ``decimal(P,S)``, ``fixed[L]``, ``list<T>``, ``map<K,V>``, ``struct<name: T, ...>``, nested up to `MAX_DEPTH`. A member of a record
+may have a name that no column can have: ``struct<'order-id': T>``.
 """
 
 import difflib
@@ -10,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from firn import member_paths
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 
@@ -87,7 +89,7 @@ class Struct:
     fields: tuple[tuple[str, "Type"], ...]
 
     def __str__(self) -> str:
-        return "struct<" + ", ".join(f"{name}: {kind}" for name, kind in self.fields) + ">"
+        return "struct<" + ", ".join(f"{member_paths.written(name)}: {kind}" for name, kind in self.fields) + ">"
 
 
 Type = Primitive | Decimal | Fixed | ListOf | MapOf | Struct
@@ -98,8 +100,8 @@ _FOREIGN = {
     "bytes": "binary", "bytea": "binary", "array": "list", "row": "struct", "record": "struct",
 }  # fmt: skip
 """Names of types in SQL, Spark and Avro, and Iceberg's names."""
-_MEMBER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|[0-9]+|[<>(),:\[\]])")
+_MEMBER = member_paths.NAME
+_TOKEN = re.compile(rf"\s*({_MEMBER.pattern}|{member_paths.QUOTED}|[0-9]+|[<>(),:\[\]])")
 
 
 @functools.lru_cache(maxsize=1024)
@@ -169,8 +171,12 @@ class _Reader:
         seen: set[str] = set()
         while True:
             name = self.next_token()
-            if not _MEMBER.fullmatch(name):
-                raise self.error(f"expected a member name, found {name!r}")
+            if name.startswith("'"):
+                name = member_paths.unquoted(name)
+            elif not _MEMBER.fullmatch(name):
+                raise self.error(
+                    f"expected a member name, found {name!r}; put a name with other characters in single quotes"
+                )
             if name.lower() in seen:
                 raise self.error(f"has the member {name!r} twice; query engines ignore case, so rename one")
             seen.add(name.lower())
@@ -186,9 +192,10 @@ class _Reader:
         match = _TOKEN.match(self.text, self.position)
         self.start = match.start(1) if match else self._next_character()
         if match is None:
-            raise self.error(
-                "ends too early" if not self.text[self.position :].strip() else "has an unexpected character"
-            )
+            rest = self.text[self.position :].strip()
+            if rest.startswith("'"):
+                raise self.error(r"a name in single quotes is not empty, and has \' for ' and \\ for \; correct it")
+            raise self.error("has an unexpected character" if rest else "ends too early")
         self.position = match.end()
         return match[1]
 
@@ -272,6 +279,19 @@ def has(kind: Type, *names: str) -> str:
             return has(element, *names)
         case MapOf(key, value):
             return has(key, *names) or has(value, *names)
+    return ""
+
+
+def quoted_member(kind: Type) -> str:
+    """Return the first name of a member inside ``kind`` that no column can have; an empty text if there is none."""
+    match kind:
+        case Struct(fields):
+            own = next((name for name, _ in fields if not _MEMBER.fullmatch(name)), "")
+            return own or next((found for _, member in fields if (found := quoted_member(member))), "")
+        case ListOf(element):
+            return quoted_member(element)
+        case MapOf(key, value):
+            return quoted_member(key) or quoted_member(value)
     return ""
 
 

@@ -86,7 +86,7 @@ def column_effects(
     old, new = ({column.name: column for column in columns} for columns in (present, rows.schema_columns(after)))
     computed = _computed(after)
     for rename in named:
-        if renames.has_path(before.fields, rename.old) and not renames.has_path(before.fields, rename.new):
+        if renames.has_path(before.fields, rename.old_path) and not renames.has_path(before.fields, rename.new_path):
             text = f"column {rename.old} of table {table} is renamed to {rename.new}; data files stay as they are, earlier rows have the new name"
             yield changed(TEXT if rename.by_schema else RENAMES, text, rename.old, rename.new)
     waiting = changes.judged((*changes.between(before, after), *layout), after.evolution, "", 0).proposed

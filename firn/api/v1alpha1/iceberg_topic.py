@@ -12,6 +12,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AwareDatetime, Field, ValidationError, WithJsonSchema
 
+from firn import member_paths
 from firn.api.model import DURATION, ApiModel, Condition, Duration, Int64, ObjectMeta, Rule, up_to_a_day
 from firn.api.structural import Schema, structural, unchecked
 from firn.api.v1alpha1.policy import NAME_RULE, ConfiguredName, RunStatus
@@ -41,7 +42,7 @@ from firn.model.jobs import (
 from firn.model.maintenance import MOST_RANGES
 from firn.schemas import columns, projections
 from firn.tables import evolution, rows, types
-from firn.tables.renames import destination, has_path
+from firn.tables.renames import has_path, moved
 
 KIND = "IcebergTopic"
 PLURAL = "icebergtopics"
@@ -63,6 +64,10 @@ Retention = Literal["Retain", "Delete"]
 BoundedText = Annotated[str, Field(max_length=4096)]
 Term = Annotated[str, Field(min_length=1, max_length=256)]
 ColumnName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length=128)]
+MemberName = Annotated[str, Field(pattern=r"^[^\x00-\x1f]+$", max_length=128)]
+"""The name of a member of a record."""
+_STEPS = r"\$(\.[A-Za-z_][A-Za-z0-9_]*|\[['\"].*\])+"
+"""The form of a path. `member_paths.parse` explains what is wrong in brackets."""
 RuleName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", max_length=63)]
 """The name of a quality rule or of a check."""
 TableName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_]+$", max_length=128)]
@@ -97,14 +102,15 @@ MessageName = Annotated[
 class FieldSpec(ApiModel):
     """A column of the table. It is filled from the member of the same name in each JSON record."""
 
-    name: ColumnName = Field(
-        description="Name of the member in the record, and of the column in the table.",
+    name: MemberName = Field(
+        description="Name of the member in the record, and of the column in the table. A name that no column can have, such as order-id,"
+        " needs an entry of columns that reads it: from: $['order-id'].",
     )
     type: str = Field(
         min_length=1,
         max_length=4096,
         description="An Iceberg type: boolean, int, long, float, double, decimal(P,S), date, time, timestamp, timestamptz, string, uuid,"
-        " fixed[L], binary, list<T>, map<K,V>, struct<a: T, b: T>. With table.formatVersion: 3 also timestamp_ns, timestamptz_ns"
+        " fixed[L], binary, list<T>, map<K,V>, struct<a: T, 'b-c': T>. With table.formatVersion: 3 also timestamp_ns, timestamptz_ns"
         " and variant, which holds any JSON value.",
     )
     required: bool = Field(
@@ -122,6 +128,12 @@ class FieldSpec(ApiModel):
         description="Value of the column in records without this member, and in rows before the column, as text. A member that is null stays"
         " null. The type can be boolean, int, long, float, double, decimal(P,S), string, date or uuid. It needs table.formatVersion: 3.",
     )
+
+
+class KeyFieldSpec(FieldSpec):
+    """A field of the key, which becomes a column or a member of a column."""
+
+    name: ColumnName = Field(description="Name of the member in the key, and of its column.")
 
 
 class ColumnSpec(ApiModel):
@@ -144,7 +156,7 @@ class ColumnSpec(ApiModel):
         Annotated[
             str,
             Field(
-                pattern=r"^(key|value|header:.+|\$(\.[A-Za-z_][A-Za-z0-9_]*)+)$",
+                pattern=rf"^(key|value|header:.+|{_STEPS})$",
                 max_length=1024,
             ),
         ]
@@ -152,8 +164,9 @@ class ColumnSpec(ApiModel):
     ) = Field(
         default=None,
         alias="from",
-        description="What the column reads: $.FIELD is a field of the record, $.FIELD.MEMBER a member of a struct. header:NAME is the last"
-        " header with this name. key and value are those of the Kafka record. Without a header or a key, the column is null.",
+        description="What the column reads: $.FIELD is a field of the record, $.FIELD.MEMBER a member of a struct. Write a name with characters"
+        r" other than letters, digits and _ in brackets: $['order-id'], $.customer['user.name']. In them, \' is ' and \\ is \."
+        " header:NAME is the last header with this name. key and value are those of the Kafka record. Without a header or a key, the column is null.",
     )
     constant: BoundedText | None = Field(
         default=None,
@@ -188,10 +201,16 @@ class ColumnSpec(ApiModel):
     doc: str | None = Field(default=None, max_length=1024, description="Comment of the column in the table.")
 
     def projected(self) -> ProjectedColumn:
-        """Return the column of a contract. Its type is not known yet."""
+        """Return the column of a contract. Its type is not known yet. Raises InvalidSpecError (BadSchema) for a bad path."""
+        source = self.source or ""
+        try:
+            if source.startswith("$"):
+                source = member_paths.shown(member_paths.parse(source))
+        except member_paths.BadPathError as error:
+            raise InvalidSpecError(f"{projections.PLACE}: {self.name}: {error}", reason=Reason.BAD_SCHEMA) from None
         return ProjectedColumn(
             name=self.name,
-            source=self.source or "",
+            source=source,
             constant=self.constant,
             function=self.function,
             cast=self.type or "",
@@ -342,7 +361,7 @@ class KeySpec(ApiModel):
     registry: RegistrySpec | None = Field(
         default=None, description="The schema registry in which producers register the schemas of keys."
     )
-    fields: Annotated[tuple[FieldSpec, ...], Field(min_length=1, max_length=100)] | None = Field(
+    fields: Annotated[tuple[KeyFieldSpec, ...], Field(min_length=1, max_length=100)] | None = Field(
         default=None,
         description="The fields of the key, with the rules of spec.schema.fields. The type time is not allowed.",
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
@@ -414,6 +433,11 @@ class SchemaSpec(ApiModel):
             "framing needs text; remove framing: values with a registry have these bytes",
         ),
         Rule("has(self.columns) || self.otherFields == 'Drop'", "otherFields needs columns"),
+        Rule(
+            "has(self.columns) || !has(self.fields) || self.fields.all(field, field.name.matches('^[A-Za-z_][A-Za-z0-9_]*$'))",
+            "without columns, names of fields have letters, digits and _, and begin with no digit; read others by columns, as in"
+            " from: $['order-id']",
+        ),
     )
 
     raw: Literal["Binary", "String"] | None = Field(
@@ -507,7 +531,7 @@ class SchemaSpec(ApiModel):
 
     @property
     def projection(self) -> Projection | None:
-        """Return the projection of a contract, without the types of its columns."""
+        """Return the projection of a contract, without the types of its columns. Raises InvalidSpecError (BadSchema) for a bad path."""
         if self.columns is None:
             return None
         return Projection(
@@ -791,10 +815,9 @@ class RoutesSpec(ApiModel):
         ),
     )
 
-    by: Annotated[
-        str, Field(pattern=r"^(key|message|header:.+|\$(\.[A-Za-z_][A-Za-z0-9_]*)+)$", max_length=MOST_PATH)
-    ] = Field(
-        description="The value that decides, as text: $.FIELD of the record, $.FIELD.MEMBER of a struct, header:NAME, key, or message. A field"
+    by: Annotated[str, Field(pattern=rf"^(key|message|header:.+|{_STEPS})$", max_length=MOST_PATH)] = Field(
+        description="The value that decides, as text: $.FIELD of the record, $.FIELD.MEMBER of a struct, header:NAME, key, or message. A path can"
+        " have names in brackets, such as $['order-id']. A field"
         " can have the type string, int, long, boolean or uuid. In JSON, it need not be a column. message is the full name of the Avro"
         " record or Protobuf message, or the title of the JSON schema, with which the record was written. It needs schema.registry."
     )
@@ -1428,6 +1451,8 @@ class IcebergTopic(ApiModel):
         if schema is None or schema.fields is None:
             return RecordSchema(format=SchemaFormat.RAW, raw_as=(schema and schema.raw) or "Binary")
         found = _columns_of(schema.fields)
+        if schema.columns is None:
+            _check_names(found)
         _check_unknown_column(schema.unknown_fields_column, found)
         _check_renames(renames, found)
         return RecordSchema(
@@ -1463,6 +1488,11 @@ class IcebergTopic(ApiModel):
                     f"spec.schema.key.fields: the type {unusable} is not allowed in a key; use string",
                     reason=Reason.BAD_SCHEMA,
                 )
+            if name := types.quoted_member(kind):
+                raise InvalidSpecError(
+                    f"spec.schema.key.fields: no column can have a member with the name {name}; remove the member from its struct",
+                    reason=Reason.BAD_SCHEMA,
+                )
         return found
 
     def _decoded_key(self, key: KeySpec, columns: Literal["Binary", "Struct", "Flat"]) -> KeySchema:
@@ -1476,7 +1506,11 @@ class IcebergTopic(ApiModel):
             subject=key.registry.named(self.topic_name, "key", message) if key.registry is not None else None,
         )
         bare = KeySchema(columns=columns, decoding=decoding)
-        return bare if decoding.has_found_columns else key_with_columns(bare, with_columns(decoding, KEY_TEXT))
+        return (
+            bare
+            if decoding.has_found_columns
+            else key_with_columns(bare, with_columns(decoding, KEY_TEXT, of_key=True))
+        )
 
     @property
     def _evolution(self) -> Evolution:
@@ -1540,15 +1574,18 @@ def key_with_columns(key: KeySchema, found: RecordSchema) -> KeySchema:
 
 # A reconcile asks for the columns of a topic and of its gate several times, and 1,000 columns of Avro take tens of milliseconds.
 @functools.lru_cache(maxsize=64)
-def with_columns(schema: RecordSchema, place: str) -> RecordSchema:
-    """Return a schema with the columns of its text. Raises InvalidSpecError (BadSchema) that names ``place`` and the field."""
-    found = columns.columns_of(schema, place)
+def with_columns(schema: RecordSchema, place: str, *, of_key: bool = False) -> RecordSchema:
+    """Return a schema with the columns of its text. ``of_key``: the schema is that of keys.
+
+    Raises InvalidSpecError (BadSchema) that names ``place`` and the field.
+    """
+    found = columns.columns_of(schema, place, of_key=of_key)
     read, renames = rows.read_fields(schema), (*schema.renames, *columns.aliases(schema))
     if read is not None and projections.lacks(schema.model_copy(update={"fields": found, "renames": renames})):
         # The message about a column that reads a missing field names similar fields of the whole schema.
         found = _all_columns(schema, place) or found
     if schema.subject is None:
-        checked = [each for each in schema.renames if read is None or each.new.split(".")[0] in read]
+        checked = [each for each in schema.renames if read is None or each.new_path[0] in read]
         _check_renames(checked, found)
     whole = schema.model_copy(update={"fields": found, "renames": renames})
     size = len(whole.model_dump_json().encode())
@@ -1625,6 +1662,13 @@ def _columns_of(fields: Sequence[FieldSpec]) -> tuple[Column, ...]:
     return tuple(found)
 
 
+def _check_names(columns: Sequence[Column]) -> None:
+    """Check that fields, and members of structs, have names of columns. Raises InvalidSpecError (BadSchema)."""
+    for column in columns:
+        if problem := projections.quoted_name(column):
+            raise _bad_schema(problem)
+
+
 def _check_unknown_column(name: str | None, columns: Sequence[Column]) -> None:
     """Check the name of the column for other members of a record. Raises InvalidSpecError (BadSchema)."""
     if name is None:
@@ -1643,8 +1687,8 @@ def _renames(schema: SchemaSpec | None) -> tuple[Rename, ...]:
     """Return the renames of a spec. Raises InvalidSpecError (BadSchema)."""
     found = tuple(Rename(old=each.old, new=each.new) for each in (schema and schema.renames) or ())
     for rename in found:
-        place, steps = f"spec.schema.renames: from {rename.old} to {rename.new}", (*rename.old.split("."), rename.name)
-        if rename.old == rename.new or rename.old.rpartition(".")[0] != rename.new.rpartition(".")[0]:
+        place, steps = f"spec.schema.renames: from {rename.old} to {rename.new}", (*rename.old_path, rename.name)
+        if rename.old == rename.new or rename.old_path[:-1] != rename.new_path[:-1]:
             problem = (
                 f"{place}: a rename changes the last part of a path, and nothing else; write another name at the end"
             )
@@ -1664,10 +1708,11 @@ def _check_renames(renames: Sequence[Rename], columns: Sequence[Column]) -> None
         if rename.by_schema:
             continue
         later, place = renames[number + 1 :], f"spec.schema.renames: from {rename.old} to {rename.new}"
-        if not has_path(columns, destination(rename.new, later)):
-            problem = f"{place}: the schema has no field {destination(rename.new, later)}; add it, or remove the rename"
+        last = moved(rename.new_path, later)
+        if not has_path(columns, last):
+            problem = f"{place}: the schema has no field {'.'.join(last)}; add it, or remove the rename"
             raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
-        if has_path(columns, rename.old) and all(each.new != rename.old for each in later):
+        if has_path(columns, rename.old_path) and all(each.new != rename.old for each in later):
             problem = f"{place}: the schema has both fields; remove {rename.old} from it, or remove the rename"
             raise InvalidSpecError(problem, reason=Reason.BAD_SCHEMA)
 

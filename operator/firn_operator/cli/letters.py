@@ -10,6 +10,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from firn import member_paths
+from firn.member_paths import Path
 from firn.model import names
 from firn.model.errors import InvalidSpecError
 from firn.tables import types
@@ -18,7 +20,7 @@ from firn_operator.cli.lake import Lake
 
 _MASK = "***"
 _ROOT = re.compile(r"\$(?:key\b)?")
-_STEP = re.compile(r"\.[A-Za-z_][A-Za-z0-9_]*|\[[0-9]+\]")
+_STEP = re.compile(rf"\.{member_paths.NAME.pattern}|\[{member_paths.QUOTED}\]|\[[0-9]+\]", re.ASCII)
 """A step of the place of an error: a name as the spec can have it, or a position in a list."""
 _COUNTS = """
 SELECT error_code AS code, count(*) AS letters, min(ingested_at) AS first, max(ingested_at) AS last,
@@ -86,12 +88,19 @@ def _places(schema: Mapping[str, Any]) -> Iterator[str]:
             kind = types.parse(field["type"])
         except InvalidSpecError:
             continue
-        yield from _inside(f".{field['name']}", kind)
+        yield from _inside(member_paths.step(field["name"]), kind)
     for column in schema.get("columns") or []:
         yield f".{column['name']}"
-        root, *steps = (column.get("from") or "").split(".")
-        if root == "$":
-            yield from ("." + ".".join(steps[:length]) for length in range(1, len(steps) + 1))
+        steps = list(map(member_paths.step, _path(column.get("from") or "")))
+        yield from ("".join(steps[:length]) for length in range(1, len(steps) + 1))
+
+
+def _path(source: str) -> Path:
+    """Return the path of a source in the value; an empty one if it has none, or a bad one."""
+    try:
+        return member_paths.parse(source) if source.startswith("$") else ()
+    except member_paths.BadPathError:
+        return ()
 
 
 def _inside(place: str, kind: types.Type) -> Iterator[str]:
@@ -99,7 +108,7 @@ def _inside(place: str, kind: types.Type) -> Iterator[str]:
     match kind:
         case types.Struct(fields):
             for name, member in fields:
-                yield from _inside(f"{place}.{name}", member)
+                yield from _inside(place + member_paths.step(name), member)
         case types.ListOf(element):
             yield from _inside(f"{place}[]", element)
 
@@ -113,7 +122,7 @@ def _masked_path(path: str, known: Collection[str]) -> str:
     end, place = root.end(), root[0][1:]
     while end < len(path):
         step = _STEP.match(path, end)
-        place += "" if step is None else "[]" if step[0][0] == "[" else step[0]
+        place += "" if step is None else "[]" if step[0][1].isdigit() else step[0]
         if step is None or place not in known:
             return f"{path[:end]}.{_MASK}"
         end = step.end()
@@ -134,9 +143,11 @@ def _masked(row: dict[str, Any], sources: Sequence[str]) -> dict[str, Any]:
 
 def _masked_value(value: bytes | None, sources: Sequence[str]) -> bytes | None:
     """Mask the fields of a JSON object. Mask the whole value if it is no JSON object, or lacks one of the fields."""
-    paths = [source.split(".")[1:] for source in sources if source.startswith("$.")]
+    paths = [_path(source) for source in sources if source.startswith("$")]
     if value is None or not (paths or "value" in sources):
         return value
+    if () in paths:  # A bad path says nothing about the place of the value.
+        return _MASK.encode()
     try:
         document = json.loads(value)
         for *parents, last in paths:

@@ -16,7 +16,6 @@ from firn.model.jobs import (
     RecordSchema,
     Rename,
     SchemaFormat,
-    WriterRename,
     WriterSchema,
 )
 from firn.model.progress import Proposal
@@ -184,7 +183,7 @@ def adapted(
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    schema = kept_schema(_with_message(schema), table.followed)
+    schema = kept_schema(schema, table.followed)
     known = {number: each for number, each in topic.reading.writers.schemas.items() if only is None or number in only}
     renaming = _renaming(schema, known, table)
     named = _named(renaming)
@@ -198,7 +197,6 @@ def adapted(
     taken = {name.lower() for name in (*own, *(column.name for column in fields))}
     taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
     chosen: tuple[ColumnVersion, ...] = ()
-    moved: tuple[WriterRename, ...] = ()
     for number, writer in _of_writers(known):
         place = f"schema {number} of schema registry {subject.registry}"
         of_writer = named_schema.of_writer(number, writer)
@@ -207,8 +205,8 @@ def adapted(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
-            of_writer, moves = protobuf.moved(named_schema, of_writer, place)
-            moved += moves
+            if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
+                protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
             found = columns.columns_of(of_writer, place)
             if schema.incompatible == "NewColumn":
                 names = {column.name: column.type for column in fields}
@@ -224,14 +222,8 @@ def adapted(
             left_out[number] = _left_out(schema, error)
     kept = without(fields, table.fields, table.dropped)
     return _projected(
-        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen, "writer_renames": moved}),
-        present,
+        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen}), present
     ), left_out
-
-
-def _with_message(schema: RecordSchema) -> RecordSchema:
-    """Return the schema of a contract with the name of its message, which contracts of earlier releases lack."""
-    return schema if schema.found_message or not schema.descriptors else protobuf.with_found_message(schema)
 
 
 def _field_names(schema: RecordSchema, known: WriterSchemas) -> set[str]:
@@ -256,11 +248,9 @@ def with_keys(
     if key is None or key.decoding is None or key.decoding.subject is None:
         return schema, {}
     of_values, decoding = rows.schema_columns(schema), key.decoding
-    decoding = _with_message(decoding)
     own = rows.fields_of_key(key, present, of_values)
     fields = _widened(key.fields, own)
     left_out = _unusable(schema, topic.reading.key_writers.schemas)
-    moved: tuple[WriterRename, ...] = ()
     for number, writer in _of_writers(topic.reading.key_writers.schemas):
         if only is not None and number not in only:
             continue
@@ -271,16 +261,12 @@ def with_keys(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
-            of_writer, moves = protobuf.moved(decoding, of_writer, place)
-            moved += moves
-            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place))
+            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place, of_key=True))
             _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
             fields = more
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error, own_column=False)
-    decoding = decoding.model_copy(update={"writer_renames": moved})
-    whole = key.model_copy(update={"fields": fields, "decoding": decoding})
-    return schema.model_copy(update={"key": whole}), left_out
+    return schema.model_copy(update={"key": key.model_copy(update={"fields": fields})}), left_out
 
 
 def _check_apart(of_values: Sequence[Column], of_keys: Sequence[Column], place: str) -> None:

@@ -318,7 +318,7 @@ class Tables:
 
     def _rename(self, table: Any, known: Followed, wanted: Sequence[Rename]) -> Renaming:
         """Rename columns in one commit with the property that keeps their earlier names. Return all names that records may have."""
-        wanted = [each for each in wanted if not other_clients.is_dropped(each.new, known.fields, known.dropped)]
+        wanted = [each for each in wanted if not other_clients.is_dropped(each.new_path, known.fields, known.dropped)]
         change = renames.planned(known.fields, known.former, wanted)
         if change.steps:
             transaction = table.newTransaction()

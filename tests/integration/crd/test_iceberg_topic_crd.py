@@ -81,6 +81,17 @@ ACCEPTED: dict[str, Manifest] = {
             "otherFields": "Keep",
         }
     },
+    "names in brackets": {
+        "schema": {
+            "format": "Json",
+            "fields": [{"name": "order-id", "type": "long"}, {"name": "c", "type": "struct<'user.name': string>"}],
+            "columns": [
+                {"name": "a", "from": "$['order-id']"},
+                {"name": "b", "from": r"$.c['user.name'].x['it\'s \\']"},
+            ],
+        },
+        "routes": {"by": "$['event-type']", "tables": [{"match": "a", "name": "a"}]},
+    },
     "avro": {"schema": {"format": "Avro", "text": "{}", "framing": "Registry"}},
     "protobuf of a registry": {"schema": {"format": "Protobuf", "registry": {"name": "main"}, "message": "shop.Order"}},
     "json of a registry": {"schema": {"format": "Json", "registry": {"name": "main"}}},
@@ -210,6 +221,18 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "column of a list": (
         {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "$.lines[0]"}]}},
         "spec.schema.columns[0].from",
+    ),
+    "column of a name that needs brackets": (
+        {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "$['x'].order-id"}]}},
+        "spec.schema.columns[0].from",
+    ),
+    "field that no column can be": (
+        {"schema": {"format": "Json", "fields": [{"name": "order-id", "type": "int"}]}},
+        "without columns, names of fields have letters, digits and _",
+    ),
+    "field of a key that no column can be": (
+        keyed({"columns": "Flat", "fields": [{"name": "order-id", "type": "int"}]}),
+        "spec.schema.key.fields[0].name",
     ),
     "unknown function": (
         {"schema": {"raw": "Binary", "columns": [{"name": "a", "from": "key", "with": "Md5"}]}},
@@ -355,7 +378,7 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "no fields": ({"schema": {"format": "Json", "fields": []}}, "spec.schema.fields"),
     "field without type": (fields({"name": "a"}), "spec.schema.fields[0].type"),
     "field without name": (fields({"type": "int"}), "spec.schema.fields[0].name"),
-    "field with a bad name": (fields({"name": "a-b", "type": "int"}), "spec.schema.fields[0].name"),
+    "field with a bad name": (fields({"name": "a\tb", "type": "int"}), "spec.schema.fields[0].name"),
     "field with an empty type": (fields({"name": "a", "type": ""}), "spec.schema.fields[0].type"),
     "field type too long": (fields({"name": "a", "type": "x" * 4097}), "spec.schema.fields[0].type"),
     "field twice": (fields({"name": "a", "type": "int"}, {"name": "a", "type": "long"}), "Duplicate value"),

@@ -211,3 +211,9 @@ def test_of_too_many_orders_of_members_the_newest_ones_count() -> None:
         for _ in range(100):
             check.learn([value])
     assert [check.accepts([value]) for value in values] == [False, False, True, True]
+
+
+def test_members_whose_names_no_column_can_have_are_checked() -> None:
+    fields = Column(name="order-id", type="long"), Column(name="x", type="struct<'a.b': int, '@id': string>")
+    values = [b'{"order-id":1,"x":{"a.b":2,"@id":"c"}}', b'{"order-id":"1"}', b'{"x":{"a.b":"2"}}', b'{"order.id":"1"}']
+    assert accepted(schema(*fields), values) == 1

@@ -96,7 +96,7 @@ NEW: dict[str, dict[str, Any]] = {
                     {
                         "name": "email_hash",
                         "type": "string",
-                        "source": "$.customer.email",
+                        "source": "$.customer['e-mail']",
                         "constant": "x",
                         "function": "Sha256",
                         "cast": "string",

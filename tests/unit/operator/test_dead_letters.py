@@ -87,6 +87,13 @@ def test_a_topic_without_a_table_is_named(lake: Lake) -> None:
         (b'{"CARD": "4711"}', ["$.card"], b"***"),
         (b'{"card": "4711", "text": "\\ud800"}', ["$.card"], b"***"),
         (b'{"a": ["4711"]}', ["$.a.b"], b"***"),
+        (
+            b'{"user.name": "4711", "user": {"@id": "4711"}}',
+            ["$['user.name']", "$.user['@id']"],
+            b'{"user.name": "***", "user": {"@id": "***"}}',
+        ),
+        (b'{"user": {"name": "4711"}}', ["$['user.name']"], b"***"),
+        (b'{"a": "4711"}', ['$["a"]'], b"***"),
         (b'["card", "4711"]', ["$.card"], b"***"),
         (b"\x00\x00\x00\x00\x074711", ["$.card"], b"***"),
         (b"4711", ["value"], b"***"),
@@ -130,6 +137,12 @@ def test_the_whole_value_is_masked_if_a_schema_renames_fields(lake: Lake) -> Non
         ("$.customer.card", "$.customer.card"),
         ("$.customer.ann", "$.customer.***"),
         ("$.hidden", "$.hidden"),
+        ("$['order-id']", "$['order-id']"),
+        ("$['order-ann']", "$.***"),
+        ("$.items[0]['it\\'s'].ann", "$.items[0]['it\\'s'].***"),
+        ("$['user.name']['e-mail']", "$['user.name']['e-mail']"),
+        ("$.user.name", "$.***"),
+        ("$['user.name'].ann", "$['user.name'].***"),
         ("$key", "$key"),
         ("$key.id", "$key.***"),
         ("ann", "***"),
@@ -142,10 +155,15 @@ def test_places_of_errors_show_only_names_of_a_spec_that_masks(
     fields = [
         {"name": "id", "type": "long"},
         {"name": "mails", "type": "map<string, long>"},
-        {"name": "items", "type": "list<struct<price: long>>"},
+        {"name": "items", "type": "list<struct<price: long, 'it\\'s': struct<a: int>>>"},
+        {"name": "order-id", "type": "long"},
         {"name": "wrong", "type": "nothing"},
     ]
-    columns = [{"name": "hidden", "from": "$.customer.card", "with": "Mask"}, {"name": "source", "constant": "web"}]
+    columns = [
+        {"name": "hidden", "from": "$.customer.card", "with": "Mask"},
+        {"name": "mail", "from": "$['user.name']['e-mail']", "with": "Mask"},
+        {"name": "source", "constant": "web"},
+    ]
     spec = {"schema": {"fields": fields, "columns": columns}}
     assert masked(lake, b"{}", spec, path=path, values=values)["path"] == expected
 

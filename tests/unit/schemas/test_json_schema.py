@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -9,11 +10,16 @@ import pytest
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.schemas import json_schema
+from firn.schemas.json_schema import Wanted
 
 
 def columns(schema: Any, *, variants: bool = False, **references: Any) -> list[tuple[str, str]]:
     named = {name.replace("_json", ".json"): json.dumps(content) for name, content in references.items()}
-    return [(column.name, column.type) for column in json_schema.columns(json.dumps(schema), named, variants=variants)]
+    return wanted(schema, Wanted(variants=variants), named)
+
+
+def wanted(schema: Any, wanted: Wanted, named: Mapping[str, str] = {}) -> list[tuple[str, str]]:
+    return [(column.name, column.type) for column in json_schema.columns(json.dumps(schema), named, wanted)]
 
 
 def with_member(member: Any, **more: Any) -> Any:
@@ -48,6 +54,10 @@ NULL, TEXT, INTEGER = {"type": "null"}, {"type": "string"}, {"type": "integer"}
         ({"type": ["integer", "number"]}, "double"),
         ({"enum": ["a", "b", None]}, "string"),
         ({"enum": [1, 2.5]}, "double"),
+        ({"$ref": "https://shop.example/size.json", "type": ["string", "integer"]}, "string"),
+        ({"type": ["boolean", "integer", "null"], "allOf": [{"type": "number"}]}, "long"),
+        ({"type": ["object", "string"], "allOf": [POINT]}, "struct<x: double, y: double>"),
+        ({"oneOf": [TEXT, POINT, INTEGER], "allOf": [TEXT]}, "string"),
         ({"enum": [True]}, "boolean"),
         ({"const": "order"}, "string"),
         ({"oneOf": [NULL, {"type": "string", "format": "date"}]}, "date"),
@@ -268,9 +278,14 @@ def test_values_without_one_type_become_variants_of_tables_that_have_them(member
     if "variant" in column:
         with pytest.raises(
             InvalidSpecError,
-            match="set spec.table.formatVersion: 3, which makes such a part of a value \\(not of a key\\) a variant",
+            match="set spec.table.formatVersion: 3, which makes such a part of a value a variant, or use schema.raw: Binary",
         ):
             columns(schema)
+        with pytest.raises(
+            InvalidSpecError, match="set spec.schema.key.columns: Binary, which lands the bytes"
+        ) as error:
+            wanted(schema, Wanted(of_key=True))
+        assert "formatVersion" not in str(error.value)
 
 
 def test_a_record_may_have_a_schema_that_contains_itself() -> None:
@@ -393,3 +408,60 @@ def test_the_place_of_a_reference_has_one_spelling() -> None:
     schema = {"type": "object", "properties": {"a": {"$ref": "#/$defs/list/01"}}, "$defs": {"list": [TEXT, INTEGER]}}
     with pytest.raises(InvalidSpecError, match="does not exist"):
         columns(schema)
+
+
+ODD = {"properties": {"order-id": TEXT, "customer": {"properties": {"user.name": TEXT, "@id": INTEGER, "n": INTEGER}}}}
+
+
+@pytest.mark.parametrize(
+    ("read", "paths", "found"),
+    [
+        ({"order-id"}, [("order-id",)], [("order-id", "string")]),
+        ({"customer"}, [("customer", "user.name")], [("customer", "struct<'user.name': string, n: long>")]),
+        ({"customer"}, [("customer", "n")], [("customer", "struct<n: long>")]),
+        (
+            None,
+            [("order-id",), ("customer", "@id")],
+            [("order-id", "string"), ("customer", "struct<'@id': long, n: long>")],
+        ),
+    ],
+)
+def test_members_that_columns_read_can_have_any_name(
+    read: set[str] | None, paths: list[tuple[str, ...]], found: list[tuple[str, str]]
+) -> None:
+    assert wanted(ODD, Wanted(read, paths)) == found
+
+
+@pytest.mark.parametrize(
+    ("of", "problem"),
+    [
+        (
+            Wanted(),
+            '"order-id" cannot be the name of a column: it has at most 128 letters, digits and _, and does not begin with a digit; read it'
+            " with a column of spec.schema.columns that has from: $['order-id'], or use schema.raw: Binary",
+        ),
+        (
+            Wanted(None, [("order-id",), ("customer",), ("customer", "@id")]),
+            'field customer: "user.name" cannot be the name of a column: it has at most 128 letters, digits and _, and does not begin with a'
+            " digit; read it with a column of spec.schema.columns that has from: $.customer['user.name'], or use schema.raw: Binary",
+        ),
+        (
+            Wanted(of_key=True),
+            '"order-id" cannot be the name of a column: it has at most 128 letters, digits and _, and does not begin with a digit; set'
+            " spec.schema.key.columns: Binary, which lands the bytes of the key",
+        ),
+    ],
+)
+def test_members_that_no_column_reads_have_names_of_columns(of: Wanted, problem: str) -> None:
+    with pytest.raises(InvalidSpecError) as error:
+        wanted(ODD, of)
+    assert str(error.value) == problem
+
+
+def test_a_definition_has_other_members_where_columns_read_them() -> None:
+    schema = {
+        "properties": {"a": {"$ref": "#/$defs/P"}, "b": {"$ref": "#/$defs/P"}},
+        "$defs": {"P": {"properties": {"n": TEXT, "x-y": TEXT}}},
+    }
+    found = wanted(schema, Wanted({"a", "b"}, [("a", "x-y"), ("b", "n")]))
+    assert found == [("a", "struct<n: string, 'x-y': string>"), ("b", "struct<n: string>")]

@@ -65,6 +65,8 @@ def columns(*given: dict[str, Any], **options: Any) -> list[tuple[str, str]]:
         ({"constant": "0001-01-01T00:00-18", "type": "timestamptz"}, "timestamptz"),
         ({"constant": "9999-12-31T23:59:59.999999+18:00", "type": "timestamptz"}, "timestamptz"),
         ({"from": "$.at", "type": "long", "epoch": "us"}, "long"),
+        ({"from": "$['id']"}, "long"),
+        ({"from": "$['customer'].address['city']"}, "string"),
     ],
 )
 def test_a_column_has_the_type_of_its_source_or_the_stated_one(column: dict[str, Any], kind: str) -> None:
@@ -77,7 +79,8 @@ def test_a_column_has_the_type_of_its_source_or_the_stated_one(column: dict[str,
         ({"from": "$.idd"}, "$ has no field idd; did you mean id?"),
         ({"from": "$.customer.mail"}, "$.customer has no field mail; did you mean email?"),
         ({"from": "$.zzz"}, "$ has no field zzz; choose one of id, customer, amount"),
-        ({"from": "$.tags.x"}, "$.tags has the type list<string>; only members of a struct can become columns"),
+        ({"from": "$['customer']['e-mail']"}, "$.customer has no field ['e-mail']; did you mean email?"),
+        ({"from": "$['tags'].x"}, "$.tags has the type list<string>; only members of a struct can become columns"),
         ({"from": "$.id", "type": "lung"}, "type 'lung', character 1: 'lung' is not a type; did you mean long?"),
         ({"from": "$.id", "type": "uuid"}, "$.id has the type long, which cannot become uuid; choose one of decimal, double"),
         ({"from": "$.tags", "type": "string"}, "$.tags has the type list<string>, which cannot become string; remove type"),
@@ -103,6 +106,8 @@ def test_a_column_has_the_type_of_its_source_or_the_stated_one(column: dict[str,
         ({"constant": "2020-01-01T00:00+1801", "type": "timestamptz"}, "the constant '2020-01-01T00:00+1801' is not a value of"),
         ({"constant": "2020-01-01T00:00-01:60", "type": "timestamptz"}, "the constant '2020-01-01T00:00-01:60' is not a value of"),
         ({"from": "$.at", "type": "date", "epoch": "s"}, "epoch is for integers that become timestamp or timestamptz, and for these"),
+        ({"from": "$['it's']"}, "character 2 of the path $['it's']: a name in brackets ends with '], is not empty"),
+        ({"from": '$["id"]'}, "character 2 of the path $[\"id\"]: a name in brackets has single quotes; write it as in $['order-id']"),
         ({"name": "_kafka_x", "from": "$.id"}, "names that start with _kafka are reserved for Kafka's columns"),
     ],
 )  # fmt: skip
@@ -164,3 +169,75 @@ def test_columns_of_a_table_cannot_be_left_out_later() -> None:
     assert evolution.problems(schema(one), schema({"name": "a", "from": "$.id", "type": "string"})) == [
         "field a cannot change from long to string"
     ]
+
+
+ODD = [
+    {"name": "order-id", "type": "long"},
+    {"name": "user.name", "type": "string"},
+    {"name": "user", "type": "struct<name: int, 'e-mail': struct<value: string>>"},
+]
+
+
+@pytest.mark.parametrize(
+    ("source", "kind"),
+    [
+        ("$['order-id']", "long"),
+        ("$['user.name']", "string"),
+        ("$.user.name", "int"),
+        ("$.user['e-mail']", "struct<value: string>"),
+        ("$.user['e-mail'].value", "string"),
+    ],
+)
+def test_a_column_reads_a_member_whose_name_no_column_can_have(source: str, kind: str) -> None:
+    assert columns({"name": "c", "from": source}, fields=ODD) == [("c", kind)]
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "problem"),
+    [
+        ({"from": "$.user"}, {}, "spec.schema.columns: c: $.user has the member ['e-mail'], and no column can have this name; list columns"),
+        ({"from": "$['order.id']"}, {}, "spec.schema.columns: c: $ has no field ['order.id']; did you mean ['order-id']?"),
+        ({"from": "$.user['e-mail']"}, {"otherFields": "Keep"}, "spec.schema.columns: with otherFields: Keep, field order-id cannot become a column"),
+    ],
+)  # fmt: skip
+def test_no_column_gets_a_name_that_no_column_can_have(
+    given: dict[str, Any], options: dict[str, Any], problem: str
+) -> None:
+    with pytest.raises(InvalidSpecError) as error:
+        schema({"name": "c", **given}, fields=ODD, **options)
+    assert str(error.value).startswith(problem)
+
+
+def test_kept_fields_leave_out_those_that_a_column_reads_by_brackets() -> None:
+    given = [{"name": "o", "from": "$['order-id']"}, {"name": "n", "from": "$['user.name']"}]
+    fields = [*ODD[:2], {"name": "user", "type": "struct<name: int>"}]
+    assert columns(*given, fields=fields, otherFields="Keep") == [
+        ("o", "long"),
+        ("n", "string"),
+        ("user", "struct<name: int>"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        (
+            [ODD[0]],
+            "spec.schema.fields: field order-id cannot become a column, because a column has letters, digits and _",
+        ),
+        (
+            [ODD[2]],
+            "spec.schema.fields: field user cannot become a column, because its member e-mail has a name that no column can have",
+        ),
+    ],
+)
+def test_without_columns_a_field_has_the_name_of_a_column(fields: list[dict[str, Any]], problem: str) -> None:
+    topic = {"metadata": {"name": "t"}, "spec": {"schema": {"format": "Json", "fields": fields}}}
+    with pytest.raises(InvalidSpecError) as error:
+        IcebergTopic.parse(topic).record_schema()
+    assert str(error.value).startswith(problem)
+
+
+def test_the_source_of_a_contract_has_brackets_only_where_a_name_needs_them() -> None:
+    given = [{"name": "a", "from": "$['id']"}, {"name": "b", "from": "$['customer']['email']"}]
+    assert schema(*given) == schema({"name": "a", "from": "$.id"}, {"name": "b", "from": "$.customer.email"})

@@ -330,3 +330,65 @@ def test_random_records_have_the_values_of_a_plain_evaluation(source: str, kind:
     for letter in found.dead.to_pylist() if found.dead is not None else []:
         actual[letter["_kafka"]["offset"]] = f"<{letter['error_code']}>"
     assert actual == [plain(source, kind, value) for value in values]
+
+
+ODD = [
+    {"name": "order-id", "type": "long"},
+    {"name": "user.name", "type": "string"},
+    {"name": "user", "type": r"""struct<name: int, '[e]': string, 'it\'s "x"': date>"""},
+    {"name": "größe 🦀", "type": "timestamptz", "epoch": "s"},
+]
+
+
+def test_columns_read_members_whose_names_no_column_can_have() -> None:
+    columns = [
+        {"name": "id", "from": "$['order-id']"},
+        {"name": "name", "from": "$['user.name']"},
+        {"name": "number", "from": "$.user.name"},
+        {"name": "e", "from": "$.user['[e]']"},
+        {"name": "x", "from": r"""$.user['it\'s "x"']"""},
+        {"name": "at", "from": "$['größe 🦀']"},
+    ]
+    values = [
+        {"order-id": 1, "user.name": "ann", "user": {"name": 2, "[e]": "e", 'it\'s "x"': "2026-01-31"}, "größe 🦀": 7},
+        b'{"order\\u002did": 3, "user\\u002ename": "bo", "gr\\u00f6\\u00dfe \\ud83e\\udd80": 8}',
+        {"order_id": 4, "user": {"name": None}, "orderid": 5},
+    ]
+    rows = decoded(columns, values, options={"fields": ODD}).rows.to_pylist()
+    assert [[row[each["name"]] for each in columns] for row in rows] == [
+        [1, "ann", 2, "e", date(2026, 1, 31), utc("1970-01-01T00:00:07")],
+        [3, "bo", None, None, None, utc("1970-01-01T00:00:08")],
+        [None] * 6,
+    ]
+
+
+def test_the_column_of_other_members_has_none_that_a_column_reads_by_brackets() -> None:
+    columns = [{"name": "id", "from": "$['order-id']"}]
+    options = {
+        "fields": ODD[:1],
+        "unknownFields": "Keep",
+        "unknownFieldsColumn": "others",
+        "otherFields": "Keep",
+    }
+    found = decoded(columns, [{"order-id": 1}, {"order-id": 2, "user.name": "ann"}], options=options).rows.to_pylist()
+    assert [row["id"] for row in found] == [1, 2]
+    assert found[0]["others"] is None
+    assert b"user.name" in found[1]["others"]["metadata"]
+    assert b"order-id" not in found[1]["others"]["metadata"]
+
+
+def test_the_place_of_an_error_has_the_name_in_brackets() -> None:
+    columns: list[dict[str, Any]] = [
+        {"name": "id", "from": "$['order-id']", "type": "int", "required": True},
+        {"name": "e", "from": "$.user['[e]']", "with": "Mask"},
+    ]
+    values = [{"order-id": "x"}, {"order-id": 2**40}, {}, {"order-id": 1, "user": {"[e]": 4711}}]
+    letters = decoded(columns, values, options={"fields": ODD}).dead
+    assert letters is not None
+    assert letters["error_path"].to_pylist() == ["$['order-id']"] * 3 + ["$.user['[e]']"]
+    assert letters["error_detail"].to_pylist() == [
+        'expected long, found string "x"',
+        f"column id: $['order-id'] cannot become int, found {2**40}",
+        "column id is required, and $['order-id'] has no value",
+        "expected string",
+    ]

@@ -211,3 +211,19 @@ def test_the_value_needs_a_field_with_one_form_as_text() -> None:
     schema = RecordSchema(format=SchemaFormat.JSON, fields=(Column(name="at", type="timestamptz"),))
     with pytest.raises(InvalidSpecError, match=r"\$.at has the type timestamptz"):
         value_schema(schema, "$.at")
+
+
+def test_a_member_whose_name_no_column_can_have_decides() -> None:
+    values = [
+        {"event-type": "order"},
+        {"meta": {"a.b": "order"}},
+        {"event.type": "order", "meta": {"a": {"b": "order"}}},
+    ]
+    assert divided(jobs("$['event-type']", json_schema(), ORDERS), values)[ORDERS][0] == [0]
+    assert divided(jobs("$.meta['a.b']", json_schema(), ORDERS), values)[ORDERS][0] == [1]
+    schema = json_schema()
+    assert value_schema(schema, "$['type']") == value_schema(schema, "$.type")
+    with pytest.raises(
+        InvalidSpecError, match="spec.routes.by: character 2 of the path .*: a name in brackets has single quotes"
+    ):
+        value_schema(schema, '$["event-type"]')

@@ -173,3 +173,18 @@ def test_a_packed_schema_is_not_unpacked_to_any_size() -> None:
     assert len(bomb) < 32_000
     with pytest.raises(ValueError, match="more than 1 MiB"):
         unpacked(bomb)
+
+
+def test_a_check_accepts_members_of_a_json_schema_whose_names_no_column_can_have() -> None:
+    members = {"order-id": {"type": "integer"}, "user": {"properties": {"@id": {"type": "string"}}}}
+    schema = RecordSchema(format="Json", text=json.dumps({"properties": members}), schema_id=7)
+    values = [b'{"order-id": 1, "user": {"@id": "a"}}', b'{"order-id": "a"}', b'{"user": {"@id": 1}}']
+    assert [found and found[1] for found in verdicts(schema, values)] == [None, "$['order-id']", "$.user['@id']"]
+
+
+def test_a_packed_schema_keeps_names_that_no_column_can_have() -> None:
+    fields = (Column(name="order-id", type="long"), Column(name="x", type=r"struct<'it\'s': int>"))
+    schema = unpacked(packed(RecordSchema(format="Json", fields=fields)))
+    values = [b'{"order-id": 1, "x": {"it\'s": 2}}', b'{"order-id": "a"}', b'{"x": {"it\'s": "a"}}']
+    assert verdicts(schema, values) == of_tasks(schema, values)
+    assert [found and found[1] for found in verdicts(schema, values)] == [None, "$['order-id']", r"$.x['it\'s']"]

@@ -875,3 +875,27 @@ def test_a_new_column_for_another_type_may_need_an_approval() -> None:
     orders.reading.writers.schemas = {2: WriterSchema(text=text(id="string"))}
     with pytest.raises(ConflictError, match="add column id_v2: string"):
         allowed(orders, {"id": "int"}, TABLE)
+
+
+def test_columns_read_members_of_json_schemas_whose_names_no_column_can_have(answers: Answers) -> None:
+    members = [
+        {
+            "order-id": {"type": "integer"},
+            "user": {"properties": {"e-mail": {"type": "string"}, "n-1": {"type": "string"}}},
+        },
+        {"order-id": {"type": "integer"}, "user": {"properties": {"x": {"type": "string"}}}, "a.b": {"type": "string"}},
+    ]
+    for number, properties in enumerate(members, 1):
+        schema = WriterSchema(text=json.dumps({"type": "object", "properties": properties}))
+        answers.schemas[number] = Registered(number, "JSON", schema)
+    orders = Topic(job().model_copy(update={"record_schema": wanted(format="Json")}))
+    columns = (
+        ProjectedColumn(name="id", source="$['order-id']"),
+        ProjectedColumn(name="mail", source="$.user['e-mail']"),
+    )
+    projected(orders, *columns)
+    orders.reading.writers.needed = {1, 2}
+    learn(orders, registries())
+    found, left_out = adapted(orders, {"id": "long", "mail": "string"})
+    assert (computed(found), left_out) == ({"id": "long", "mail": "string"}, {})
+    assert fields(found) == {"order-id": "long", "user": "struct<'e-mail': string, x: string>"}

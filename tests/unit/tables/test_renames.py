@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.jobs import Column, Rename, TableTarget
 from firn.tables import renames
-from firn.tables.renames import FORMER_NAMES, former_names, planned, read_former_names, renamed_columns
+from firn.tables.renames import FORMER_NAMES, former_names, moved, planned, read_former_names, renamed_columns
 
 
 def renamed(*pairs: str) -> tuple[Rename, ...]:
@@ -147,3 +147,12 @@ def test_terms_of_a_target_have_the_names_of_the_table() -> None:
     bare = target.model_copy(update={"partition_by": None, "sort_by": ()})
     assert renames.named_target(bare, following) == bare
     assert renames.named_target(target, ()) is target
+
+
+def test_a_rename_of_a_member_is_none_of_a_field_whose_name_has_a_dot() -> None:
+    columns = [Column(name="user", type="struct<name: int>"), Column(name="user.name", type="string")]
+    former = former_names(columns, renamed("user.nick>user.name"))
+    assert former.of("user.name") == ()
+    assert former.at("user").of("name") == ("nick",)
+    assert moved(("user.nick",), renamed("user.nick>user.name")) == ("user.nick",)
+    assert moved(("user", "nick"), renamed("user.nick>user.name")) == ("user", "name")

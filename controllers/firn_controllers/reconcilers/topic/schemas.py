@@ -93,7 +93,7 @@ class TopicSchemas:
             if known is None or known[0] != source:
                 described = await self._described(schema, latest, in_force)
                 whole = _with_message(described, first, _place(schema))
-                known = self._found[uid] = source, _with_columns(whole, in_force)
+                known = self._found[uid] = source, _with_columns(whole, in_force, of_key=place == KEY_TEXT)
             return known[1]
         except InvalidSpecError as error:
             return error
@@ -197,12 +197,12 @@ def _place(schema: RecordSchema) -> str:
     return f"subject {schema.subject.name} of schema registry {schema.subject.registry}"
 
 
-def _with_columns(schema: RecordSchema, in_force: RecordSchema | None) -> RecordSchema:
+def _with_columns(schema: RecordSchema, in_force: RecordSchema | None, *, of_key: bool) -> RecordSchema:
     """Return the latest schema with its columns. Their types also hold the values of the schema in force.
 
     Raises InvalidSpecError if it has no columns, or exchanges the names of fields.
     """
-    found = with_columns(schema, _place(schema))
+    found = with_columns(schema, _place(schema), of_key=of_key)
     if in_force is None:
         return found
     if found.format is SchemaFormat.PROTOBUF and _is_readable(in_force):

@@ -122,7 +122,7 @@ def planned_renames(
 ) -> Renaming:
     """Return the changes of names in a table with this schema. Raises InvalidSpecError with ``reason`` that names table and column."""
     fields = schema_fields(metadata)
-    wanted = [each for each in layout.renames if not other_clients.is_dropped(each.new, fields, known.dropped)]
+    wanted = [each for each in layout.renames if not other_clients.is_dropped(each.new_path, fields, known.dropped)]
     change = renames.planned(fields, known.former, wanted)
     table = f"table {layout.identifier}"
     both = next((each for each in change.collisions if not each.by_schema), None)

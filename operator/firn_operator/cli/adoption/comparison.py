@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from pyiceberg.schema import Schema
 
+from firn import member_paths
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, TableTarget
@@ -42,7 +43,7 @@ class Conversion:
         """Return the item of ``spec.schema.columns``."""
         return {
             "name": self.column,
-            "from": f"$.{self.field}",
+            "from": member_paths.shown((self.field,)),
             **({"type": self.kind} if self.kind else {}),
         }
 

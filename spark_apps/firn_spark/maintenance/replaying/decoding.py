@@ -13,7 +13,7 @@ import structlog
 from firn.decoders.bad_records import Code
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, ColumnVersion, IngestJob, RecordSchema, WriterSchema
-from firn.schemas import projections, protobuf
+from firn.schemas import projections
 from firn.schemas.columns import columns_of
 from firn.schemas.other_clients import followed_schema, without
 from firn.schemas.versions import Versions, read_versions
@@ -213,8 +213,7 @@ class Decoding:
         """Return the schema with the columns of a writer. Raises InvalidSpecError if the table cannot hold them."""
         place, own = f"schema {number}", self._of_keys if of_keys else self._schema
         fields = {field.name: field for field in own.fields}
-        of_writer, moves = protobuf.moved(own, own.of_writer(number, writer), place)
-        found, made = columns_of(of_writer, place), self._schema.versions
+        found, made = columns_of(own.of_writer(number, writer), place, of_key=of_keys), self._schema.versions
         if self._schema.incompatible == "NewColumn" and not of_keys:
             found, chosen = self._other_columns(number, found)
             made += chosen
@@ -227,13 +226,11 @@ class Decoding:
                 )
             fields[column.name] = (known or column).model_copy(update={"type": str(both)})
         update: dict[str, object] = {"fields": tuple(fields.values())}
-        moved = (*own.writer_renames, *moves)
-        if of_keys and self._schema.key is not None and self._schema.key.decoding is not None:
-            update["decoding"] = self._schema.key.decoding.model_copy(update={"writer_renames": moved})
+        if of_keys and self._schema.key is not None:
             update = {"key": self._schema.key.model_copy(update=update)}
         else:
             kept = without(tuple(fields.values()), self._known.fields, self._known.dropped)
-            update = {"fields": kept, "versions": made, "writer_renames": moved}
+            update = {"fields": kept, "versions": made}
         schema = self._widened(self._schema.model_copy(update=update))
         if (problem := self._misfit(schema)) is not None:
             name, wanted, present = problem

@@ -2,6 +2,7 @@
 
 import hashlib
 import hmac
+import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -11,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from firn.decoders.bad_records import BadRecordError, Code, Stage
+from firn.member_paths import step
 from firn.model.errors import NotReadyError
 from firn.model.jobs import ProjectedColumn, RecordSchema
 from firn.schemas import projections
@@ -42,9 +44,9 @@ class Projector:
         ]
         self._others = [places[column.name] for column in rows.other_columns(schema)]
         self._private = [
-            ".".join(("$", *projections.source_path(column, schema)))
+            tuple(map(step, projections.source_path(column, schema)))
             for column in schema.projection.columns
-            if column.function is not None and column.field
+            if column.function is not None and column.path
         ]
 
     def project(self, records: Fetched, decoded: Columns) -> Columns:
@@ -58,10 +60,8 @@ class Projector:
 
     def _redact(self, error: BadRecordError) -> None:
         """Remove the value from the message of an error, if a column masks or hashes the value or a part of it."""
-        place = error.schema_path
-        if any(
-            f"{place}.".startswith((f"{path}.", f"{path}[")) or path.startswith(f"{place}.") for path in self._private
-        ):
+        place = error.schema_steps
+        if any(all(map(operator.eq, place, path)) for path in self._private):
             error.detail = error.detail.partition(", found ")[0]
 
 
@@ -87,8 +87,8 @@ class _Column:
     @classmethod
     def of(cls, column: ProjectedColumn, schema: RecordSchema, places: dict[str, int], salt: bytes = b"") -> "_Column":
         kind = projections.source_type(column, schema)
-        field, *members = projections.source_path(column, schema) if column.field else [""]
-        place = places[field] if field else -1
+        field, *members = projections.source_path(column, schema) if column.path else [""]
+        place = places[field] if column.path else -1
         cast = Cast(kind, _taken(column, kind), column.epoch or "ms")
         constant = cast.apply(pa.array([column.constant], pa.string()))[0][0] if column.constant is not None else None
         return cls(column, place, tuple(members), cast, constant, salt)
@@ -132,11 +132,11 @@ class _Column:
         return self._located(BadRecordError(code, Stage.SCHEMA, problem))
 
     def _located(self, error: BadRecordError) -> BadRecordError:
-        if not self.column.field:
+        if not self.column.path:
             return error
         for member in reversed(self.members):
-            error = error.within(f".{member}")
-        return error.within(f".{self.column.field}")
+            error = error.within(step(member))
+        return error.within(step(self.column.field))
 
 
 def _salt(column: ProjectedColumn, salts: Mapping[str, bytes]) -> bytes:

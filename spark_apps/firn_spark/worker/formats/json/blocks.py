@@ -68,10 +68,7 @@ class BlockDecoder:
         Raises InvalidSpecError for an invalid type.
         """
         self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
-        # JSON escapes such names, and the kernel compares bytes. Members of structs cannot have such names.
-        usable = bool(fields) and not any(
-            '"' in field.name or "\\" in field.name or min(field.name, default=" ") < " " for field in fields
-        )
+        usable = bool(fields) and all(_has_no_escapes(field.name) for field in fields)
         self._members = _Members(fields, refuse_unknown, former, keep_unknown=keep_unknown) if usable else None
         if keep_unknown:
             self._types.append(arrow_types.VARIANT)
@@ -81,6 +78,11 @@ class BlockDecoder:
         if self._members is None:
             return [pa.nulls(len(records), kind) for kind in self._types], np.zeros(len(records), bool)
         return self._members.read(records.data, records.firsts, records.ends, records.present)
+
+
+def _has_no_escapes(name: str) -> bool:
+    """Return whether JSON has a name as it is. The kernel compares bytes, so it cannot find other names."""
+    return '"' not in name and "\\" not in name and min(name, default=" ") >= " "
 
 
 class _Reader(Protocol):
@@ -95,7 +97,7 @@ class _Reader(Protocol):
 def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch, former: Former) -> _Reader:
     type_ = arrow_types.arrow_type(kind)
     match kind:
-        case types.Struct(fields):
+        case types.Struct(fields) if all(_has_no_escapes(name) for name, _ in fields):
             columns = [Column(name=name, type=str(member), epoch=epoch) for name, member in fields]
             return _Structs(type_, _Members(columns, refuse_unknown, former))
         case types.ListOf(element):
