@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, ColumnVersion, Rename
+from firn.model.jobs import Column, ColumnVersion, Rename, SchemaFormat
 from firn.tables import evolution, types
 from firn.tables.renames import Fields, destination
 
@@ -51,12 +51,12 @@ class Versions:
         return found
 
     def of_schema(
-        self, number: int, found: Sequence[Column], present: Mapping[str, str], taken: set[str]
+        self, number: int, found: Sequence[Column], present: Mapping[str, str], taken: set[str], form: SchemaFormat
     ) -> tuple[ColumnVersion, ...]:
         """Return the columns for those fields of a schema that the columns with their names cannot hold.
 
-        ``present`` has the types of all columns. A new column gets a name that is not in ``taken``, which has names in lower case.
-        Raises InvalidSpecError for a field with the name of a version.
+        ``present`` has the types of all columns, and ``form`` is the format of the records. A new column gets a name that is not in
+        ``taken``, which has names in lower case. Raises InvalidSpecError for a field with the name of a version.
         """
         made = {name: base for base, names in self.columns.items() for name in names}
         versions = []
@@ -66,9 +66,9 @@ class Versions:
                     f"field {column.name} has the name of a column for values of field {made[column.name]}; let producers choose another name"
                 )
             known, first = self.columns.get(column.name, []), present.get(column.name)
-            if first is not None and _holds(first, column.type):
+            if first is not None and _holds(first, column.type, form):
                 continue
-            name = next((each for each in known if _holds(present.get(each), column.type)), None)
+            name = next((each for each in known if _holds(present.get(each), column.type, form)), None)
             if name is None and first is None:
                 continue  # The column with the name of the field is new.
             if name is None:
@@ -86,8 +86,8 @@ class Versions:
         return name
 
 
-def _holds(present: str | None, wanted: str) -> bool:
-    return present is None or evolution.merged(types.of_table(present), types.parse(wanted)) is not None
+def _holds(present: str | None, wanted: str, form: SchemaFormat) -> bool:
+    return present is None or evolution.holding(types.of_table(present), types.parse(wanted), form) is not None
 
 
 def named(found: Sequence[Column], versions: Sequence[ColumnVersion]) -> tuple[Column, ...]:

@@ -3,7 +3,7 @@
 Source: Iceberg specification, "Schema Evolution".
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.tables import renames, rows, types
@@ -30,41 +30,76 @@ def can_become(old: Type, new: Type) -> bool:
             return old == new
 
 
+_DIGITS = {"int": 10, "long": 19}
+"""Most decimal digits of an integer."""
+_Reads = Callable[[Type, Type], bool]
+
+
+def is_read_as(written: Type, column: Type, form: SchemaFormat) -> bool:
+    """Return True if a column of another type takes the values that were written as ``written``. Types with parts are not compared.
+
+    The decoders change no value. Only a JSON number can be rounded, as each number in a column of type double: the decoder reads it
+    by the type of the column. A text in a binary column of JSON is base64, and in other formats the bytes of the text.
+    """
+    match written, column:
+        case Primitive("int"), Primitive("double"):
+            return True
+        case Primitive("long"), Primitive("double"):
+            return form is SchemaFormat.JSON
+        case Primitive("string"), Primitive("binary"):
+            return form in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+        case Primitive("int" | "long" as kind), Decimal(precision, scale):
+            return precision - scale >= _DIGITS[kind]
+    return False
+
+
 def merged(one: Type, other: Type) -> Type | None:
     """Return the narrowest type that both can become, or None. A struct gets the members of both, first those of ``one``."""
+    return _merged(one, other, lambda written, column: False)
+
+
+def holding(column: Type, written: Type, form: SchemaFormat) -> Type | None:
+    """Return the type that lets a column take values that were written as ``written``, or None.
+
+    The column changes only as `can_become` allows. It keeps its type if the decoders read the values as this type.
+    """
+    return _merged(column, written, lambda other, own: is_read_as(other, own, form))
+
+
+def _merged(one: Type, other: Type, reads: _Reads) -> Type | None:
     match one, other:
         case Decimal(p, s), Decimal(q, t) if s == t:
             return Decimal(max(p, q), s)
         case ListOf(a), ListOf(b):
-            element = merged(a, b)
+            element = _merged(a, b, reads)
             return None if element is None else ListOf(element)
         case MapOf(k, v), MapOf(m, w) if k == m:
-            value = merged(v, w)
+            value = _merged(v, w, reads)
             return None if value is None else MapOf(k, value)
         case Struct(before), Struct(after):
             members = dict(before)
             for name, kind in after:
-                both = merged(members[name], kind) if name in members else kind
+                both = _merged(members[name], kind, reads) if name in members else kind
                 if both is None:
                     return None
                 members[name] = both
             return Struct(tuple(members.items()))
     if can_become(one, other):
         return other
-    return one if can_become(other, one) else None
+    return one if can_become(other, one) or reads(other, one) else None
 
 
-def merged_columns(known: Sequence[Column], new: Sequence[Column]) -> tuple[Column, ...]:
-    """Return the columns ``new`` with types that also hold the values of ``known``.
+def merged_columns(known: Sequence[Column], new: Sequence[Column], form: SchemaFormat) -> tuple[Column, ...]:
+    """Return the columns ``new`` with the types that the columns ``known`` need to take their values, written in the format ``form``.
 
-    If no type holds the values of both, a column keeps its new type, and `problems` reports it.
+    If there is no such type, a column keeps its new type, and `problems` reports it.
     """
     earlier = {column.name: column.type for column in known}
 
     def fit(column: Column) -> Column:
         if column.name not in earlier:
             return column
-        both = merged(types.of_table(earlier[column.name]), types.parse(column.type))
+        both = holding(types.of_table(earlier[column.name]), types.parse(column.type), form)
         return column if both is None else column.model_copy(update={"type": str(both)})
 
     return tuple(fit(column) for column in new)

@@ -78,7 +78,7 @@ class FakeTables:
             known = renames.renamed_columns(live.schema.fields, schema.renames)
             live.schema = live.schema.model_copy(update={"fields": known})
             if schema.subject is not None:
-                fields = evolution.merged_columns(live.schema.fields, schema.fields)
+                fields = evolution.merged_columns(live.schema.fields, schema.fields, schema.format)
                 schema = schema.model_copy(update={"fields": fields})
             self._compare(live, schema, claimant.uid)
             wanted = _merged(live.schema, schema)

@@ -1615,7 +1615,7 @@ def projected(schema: RecordSchema, projection: Projection | None) -> RecordSche
     if whole == schema or not schema.has_found_columns or not (schema.text and schema.fields):
         return projections.applied(schema, projection)
     read = rows.read_fields(whole)
-    found = evolution.merged_columns(schema.fields, columns.columns_of(whole, projections.PLACE))
+    found = evolution.merged_columns(schema.fields, columns.columns_of(whole, projections.PLACE), whole.format)
     names = {field.name for field in found}
     kept = (field for field in schema.fields if field.name not in names and (read is None or field.name in read))
     return projections.resolved(whole.model_copy(update={"fields": (*found, *kept)}))

@@ -16,6 +16,7 @@ from firn.model.jobs import (
     RecordSchema,
     Rename,
     SchemaFormat,
+    WriterRename,
     WriterSchema,
 )
 from firn.model.progress import Proposal
@@ -183,20 +184,21 @@ def adapted(
     """
     schema, subject = topic.job.record_schema, topic.job.record_schema.subject
     assert subject is not None
-    schema = kept_schema(schema, table.followed)
+    schema = kept_schema(_with_message(schema), table.followed)
     known = {number: each for number, each in topic.reading.writers.schemas.items() if only is None or number in only}
     renaming = _renaming(schema, known, table)
     named = _named(renaming)
     own = _of_fields(schema, present)
     if named:
         own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
-    fields = _widened(renamed_columns(schema.fields, named), own)
+    fields = _widened(renamed_columns(schema.fields, named), own, schema.format)
     named_schema = schema.model_copy(update={"renames": named})
     left_out = _unusable(schema, known)
     versions = Versions.of_table(table.fields, table.versions, named)
     taken = {name.lower() for name in (*own, *(column.name for column in fields))}
     taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
     chosen: tuple[ColumnVersion, ...] = ()
+    moved: tuple[WriterRename, ...] = ()
     for number, writer in _of_writers(known):
         place = f"schema {number} of schema registry {subject.registry}"
         of_writer = named_schema.of_writer(number, writer)
@@ -205,25 +207,31 @@ def adapted(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
-            if schema.format is SchemaFormat.PROTOBUF and schema.descriptors:
-                protobuf.check_names(protobuf.message_of(named_schema), protobuf.message_of(of_writer), place)
+            of_writer, moves = protobuf.moved(named_schema, of_writer, place)
+            moved += moves
             found = columns.columns_of(of_writer, place)
             if schema.incompatible == "NewColumn":
                 names = {column.name: column.type for column in fields}
-                made = versions.of_schema(number, found, {**own, **names}, taken)
+                made = versions.of_schema(number, found, {**own, **names}, taken, schema.format)
                 chosen += made
                 found = named_versions(found, made)
             _check_former(renaming, found, place)
             _check_apart(found, rows.key_columns(schema.key), place)
-            more = _with_schema(fields, own, place, found)
+            more = _with_schema(fields, own, place, found, schema.format)
             _check_projection(named_schema.model_copy(update={"fields": more}), place)
             fields = more
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error)
     kept = without(fields, table.fields, table.dropped)
     return _projected(
-        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen}), present
+        schema.model_copy(update={"fields": kept, "renames": named, "versions": chosen, "writer_renames": moved}),
+        present,
     ), left_out
+
+
+def _with_message(schema: RecordSchema) -> RecordSchema:
+    """Return the schema of a contract with the name of its message, which contracts of earlier releases lack."""
+    return schema if schema.found_message or not schema.descriptors else protobuf.with_found_message(schema)
 
 
 def _field_names(schema: RecordSchema, known: WriterSchemas) -> set[str]:
@@ -248,9 +256,11 @@ def with_keys(
     if key is None or key.decoding is None or key.decoding.subject is None:
         return schema, {}
     of_values, decoding = rows.schema_columns(schema), key.decoding
+    decoding = _with_message(decoding)
     own = rows.fields_of_key(key, present, of_values)
-    fields = _widened(key.fields, own)
+    fields = _widened(key.fields, own, decoding.format)
     left_out = _unusable(schema, topic.reading.key_writers.schemas)
+    moved: tuple[WriterRename, ...] = ()
     for number, writer in _of_writers(topic.reading.key_writers.schemas):
         if only is not None and number not in only:
             continue
@@ -261,12 +271,16 @@ def with_keys(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
-            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place, of_key=True))
+            of_writer, moves = protobuf.moved(decoding, of_writer, place)
+            moved += moves
+            more = _with_schema(fields, own, place, columns.columns_of(of_writer, place, of_key=True), decoding.format)
             _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
             fields = more
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error, own_column=False)
-    return schema.model_copy(update={"key": key.model_copy(update={"fields": fields})}), left_out
+    decoding = decoding.model_copy(update={"writer_renames": moved})
+    whole = key.model_copy(update={"fields": fields, "decoding": decoding})
+    return schema.model_copy(update={"key": whole}), left_out
 
 
 def _check_apart(of_values: Sequence[Column], of_keys: Sequence[Column], place: str) -> None:
@@ -428,13 +442,13 @@ def _check_names(place: str, fields: Sequence[Column], present: Iterable[str]) -
         raise InvalidSpecError(f"{place}: the table would have {len(names)} columns, more than {types.MOST_COLUMNS}")
 
 
-def _widened(fields: Sequence[Column], present: Mapping[str, str]) -> tuple[Column, ...]:
+def _widened(fields: Sequence[Column], present: Mapping[str, str], form: SchemaFormat) -> tuple[Column, ...]:
     known = [Column(name=field.name, type=present[field.name]) for field in fields if field.name in present]
-    return evolution.merged_columns(known, fields)
+    return evolution.merged_columns(known, fields, form)
 
 
 def _with_schema(
-    fields: Sequence[Column], present: Mapping[str, str], place: str, found: Sequence[Column]
+    fields: Sequence[Column], present: Mapping[str, str], place: str, found: Sequence[Column], form: SchemaFormat
 ) -> tuple[Column, ...]:
     """Return the columns with those of a schema: ``found``. Raises InvalidSpecError that names ``place`` and the field."""
     merged = {field.name: field for field in fields}
@@ -444,7 +458,7 @@ def _with_schema(
         if before is None:
             merged[column.name] = column
             continue
-        both = evolution.merged(types.of_table(before), types.parse(column.type))
+        both = evolution.holding(types.of_table(before), types.parse(column.type), form)
         if both is None:
             raise InvalidSpecError(
                 f"{place}: field {column.name} has the type {column.type}, but column {column.name} has the type {before},"

@@ -298,7 +298,9 @@ class LakeTables:
         if schema.subject is not None:
             present = json.loads(live.schema)["fields"]
             columns = evolution.merged_columns(
-                [Column(name=item["name"], type=types.of_json(item["type"])) for item in present], columns
+                [Column(name=item["name"], type=types.of_json(item["type"])) for item in present],
+                columns,
+                schema.format,
             )
         evolved = _evolved(live, columns, target, own=ownership.owner == claimant.uid)
         spent = claimant.spent(live.properties)

@@ -143,3 +143,19 @@ def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
     (file,) = result.files
     landed = pq.read_table(json.loads(file)["file-path"].removeprefix("file://"))
     assert landed.select(["b", "a"]).to_pylist() == [{"b": "x", "a": None}]
+
+
+def test_a_letter_with_integers_lands_in_a_column_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "texts", dict)
+    made = job(("x", "double"))
+    made = made.model_copy(update={"record_schema": WANTED.model_copy(update={"fields": made.record_schema.fields})})
+    columns = {each.name: each.type for each in rows.columns_of_table(made.record_schema, made.table)}
+    catalog: Any = SimpleNamespace(
+        followed=lambda *_: Followed(), columns=lambda _: columns, spec=lambda _: tables.table_of(made, tmp_path)
+    )
+    table: Any = SimpleNamespace(properties=dict, name=lambda: "lake.n.t")
+    text = '{"type": "record", "name": "R", "fields": [{"name": "x", "type": "int"}]}'
+    found: Any = SimpleNamespace(find=lambda *_: WriterSchema(text=text))
+    spark = Letters(b"\0" + (1).to_bytes(4) + b"\x0a")
+    result = Decoding(spark, catalog, table, made, 1).run(spark, 3, table, found)
+    assert (result.rows, dict(result.codes)) == (1, {})

@@ -21,8 +21,10 @@ def schema(value: str, key: str, *, registered_key: bool, registered_value: bool
     )
 
 
-def steps(wanted: RecordSchema) -> list[str]:
-    columns = evolution.layout(TARGET, schema("long", "long", registered_key=False, registered_value=False)).columns
+def steps(wanted: RecordSchema, kind: str = "long") -> list[str]:
+    """Return the changes of a table whose columns have this type."""
+    registered = wanted.subject is not None
+    columns = evolution.layout(TARGET, schema(kind, kind, registered_key=False, registered_value=registered)).columns
     layout = evolution.layout(TARGET, wanted)
     present = evolution.new_schema(columns)
     return [step.text for step in evolution.schema_steps(present, layout, Reason.SCHEMA_INCOMPATIBLE)]
@@ -37,3 +39,13 @@ def test_a_column_of_a_key_may_be_wider_if_its_schema_is_registered() -> None:
 def test_a_column_of_values_may_be_wider_if_their_schema_is_registered() -> None:
     with pytest.raises(InvalidSpecError, match="total' is long in the table and int in the schema"):
         steps(schema("int", "long", registered_key=True, registered_value=False))
+
+
+def test_a_column_may_have_another_type_that_holds_the_values() -> None:
+    assert steps(schema("int", "int", registered_key=True, registered_value=True), "double") == []
+    assert steps(schema("long", "int", registered_key=True, registered_value=True), "decimal(20,0)") == []
+    # The values are JSON, and the keys are Avro.
+    with pytest.raises(InvalidSpecError, match="key_id' is double in the table and long in the schema"):
+        steps(schema("long", "long", registered_key=True, registered_value=True), "double")
+    with pytest.raises(InvalidSpecError, match="total' is double in the table and int in the schema"):
+        steps(schema("int", "double", registered_key=True, registered_value=False), "double")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, ColumnVersion, Rename
+from firn.model.jobs import Column, ColumnVersion, Rename, SchemaFormat
 from firn.schemas import versions
 from firn.schemas.versions import VERSIONS, Versions, named, read_versions
 
@@ -25,7 +25,7 @@ def column(name: str, kind: str) -> Column:
 
 def chosen(kind: str, present: dict[str, str] = PRESENT, name: str = "total") -> list[str]:
     known = Versions.of_table(FIELDS, {2: "total", 4: "total"})
-    found = known.of_schema(7, [column(name, kind)], present, set(present))
+    found = known.of_schema(7, [column(name, kind)], present, set(present), SchemaFormat.AVRO)
     return [each.column for each in found]
 
 
@@ -51,7 +51,9 @@ def test_the_name_of_a_field_of_producers_is_not_taken() -> None:
 def test_a_renamed_version_stays_the_column_of_its_field() -> None:
     fields = [FIELDS[0], {**FIELDS[2], "name": "total_text"}]
     known = Versions.of_table(fields, {2: "total", 9: "gone"})
-    (found,) = known.of_schema(7, [column("total", "string")], {"total": "int", "total_text": "string"}, set())
+    (found,) = known.of_schema(
+        7, [column("total", "string")], {"total": "int", "total_text": "string"}, set(), SchemaFormat.AVRO
+    )
     assert found == ColumnVersion(schema_id=7, field="total", column="total_text")
 
 
@@ -64,16 +66,22 @@ def test_values_keep_their_column_after_the_first_column_of_the_field_is_gone() 
 def test_a_renamed_field_keeps_its_versions() -> None:
     known = Versions.of_table(FIELDS, {2: "total"}, [Rename(old="total", new="amount")])
     present = {**PRESENT, "amount": "int"}
-    assert [each.column for each in known.of_schema(7, [column("amount", "string")], present, set())] == ["total_v2"]
+    assert [
+        each.column for each in known.of_schema(7, [column("amount", "string")], present, set(), SchemaFormat.AVRO)
+    ] == ["total_v2"]
 
 
 def test_two_schemas_of_one_round_share_a_column() -> None:
     known, present, taken = Versions(), {"total": "int"}, {"total"}
-    first = known.of_schema(7, [column("total", "string")], present, taken)
+    first = known.of_schema(7, [column("total", "string")], present, taken, SchemaFormat.AVRO)
     assert [each.column for each in first] == ["total_v2"]
     present |= {each.name: each.type for each in named([column("total", "string")], first)}
-    assert [each.column for each in known.of_schema(8, [column("total", "string")], present, taken)] == ["total_v2"]
-    assert [each.column for each in known.of_schema(9, [column("total", "boolean")], present, taken)] == ["total_v3"]
+    assert [
+        each.column for each in known.of_schema(8, [column("total", "string")], present, taken, SchemaFormat.AVRO)
+    ] == ["total_v2"]
+    assert [
+        each.column for each in known.of_schema(9, [column("total", "boolean")], present, taken, SchemaFormat.AVRO)
+    ] == ["total_v3"]
 
 
 def test_a_field_with_the_name_of_a_version_is_refused() -> None:

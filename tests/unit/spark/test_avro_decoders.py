@@ -24,6 +24,7 @@ from firn_spark.worker.formats import arrays
 from firn_spark.worker.formats.avro.decoding import AvroFormat
 from firn_spark.worker.formats.avro.rows import fields_of
 from tests.unit.spark.avro_values import Schemas, Values, number
+from tests.unit.spark.other_types import is_same, with_other_columns
 from tests.unit.spark.records import fetched, job
 
 SCHEMAS, RECORDS = (600, 450) if os.environ.get("FIRN_LONG") else (60, 40)
@@ -302,3 +303,24 @@ def test_times_in_nanoseconds_are_kept() -> None:
     assert plain(every.flatten()) == moments
     reader = RecordReader(avro.parse(text, nanoseconds=True))
     assert [reader.read(content) for content in inputs] == [{"at": moment, "all": [moment]} for moment in moments]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_decoders_read_values_into_columns_of_other_types(seed: int) -> None:
+    pick = random.Random(seed)
+    values = Values(pick)
+    for _ in range(SCHEMAS):
+        record, schema = schema_of(with_id(Schemas(pick).record()))
+        inputs = [values.make(record)[1] for _ in range(RECORDS)]
+        places = Places.from_arrow(pa.array(inputs, pa.binary()))
+        one = AvroFormat(with_other_columns(schema, pick))
+        found, strict = one.decode(fetched(inputs)), one._strict(places, None)
+        assert found.errors == strict.errors == {}
+        assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
+        own = AvroFormat(schema)
+        vouched, vouched_own = (
+            each._rows.read(places.data, places.firsts, places.ends, places.present)[1] for each in (one, own)
+        )
+        assert vouched.tolist() == vouched_own.tolist()
+        for before, after in zip(own.decode(fetched(inputs)).arrays, found.arrays, strict=True):
+            assert is_same(before.to_pylist(), after.to_pylist()), schema.text

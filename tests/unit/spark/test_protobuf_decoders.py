@@ -13,8 +13,11 @@ from firn.decoders.bad_records import BadRecordError
 from firn.decoders.protobuf import RecordReader
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Places
+from firn_spark.worker.formats.protobuf.decoding import ProtobufFormat
 from firn_spark.worker.formats.protobuf.rows import Rows
+from tests.unit.spark.other_types import is_same, with_other_columns
 from tests.unit.spark.protobuf_values import Schema, Schemas, Values, of_peer, tagged, varint
+from tests.unit.spark.records import fetched
 
 SCHEMAS, RECORDS = (600, 450) if os.environ.get("FIRN_LONG") else (30, 40)
 each_syntax = pytest.mark.parametrize(
@@ -237,3 +240,19 @@ def test_all_decoders_agree_on_damaged_records(syntax: str, seed: int, with_peer
     for _ in range(SCHEMAS):
         schema = schemas.make()
         agree(schema, [damaged(pick, values.make(schema)) for _ in range(RECORDS)], with_peer=with_peer)
+
+
+@each_syntax
+def test_both_decoders_read_values_into_columns_of_other_types(syntax: str, seed: int) -> None:
+    pick = random.Random(seed)
+    schemas, values = Schemas(pick, syntax), Values(pick)
+    for _ in range(SCHEMAS):
+        made = schemas.make()
+        schema = made.record_schema()
+        inputs = [values.make(made) for _ in range(RECORDS)]
+        one = ProtobufFormat(with_other_columns(schema, pick))
+        found, strict = one.decode(fetched(inputs)), one._strict(Places.from_arrow(pa.array(inputs, pa.binary())), None)
+        assert found.errors == strict.errors == {}
+        assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
+        for before, after in zip(ProtobufFormat(schema).decode(fetched(inputs)).arrays, found.arrays, strict=True):
+            assert is_same(before.to_pylist(), after.to_pylist()), made.file

@@ -870,6 +870,50 @@ def test_a_field_of_another_type_gets_a_column_of_its_own() -> None:
     assert [(each.schema_id, each.column) for each in again.versions] == [(3, "id_v4")]
 
 
+@pytest.mark.parametrize("incompatible", ["Hold", "NewColumn"])
+def test_values_that_the_column_of_a_later_schema_holds_need_no_change(incompatible: Any) -> None:
+    orders = topic(("id", "double"), ("items", "list<double>"), incompatible=incompatible)
+    present = {"id": "double", "items": "list<double>"}
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="int", items={"type": "array", "items": "int"}))}
+    schema, left_out = adapted(orders, present)
+    assert (fields(schema), left_out, schema.versions) == (present, {}, ())
+
+
+def test_a_column_keeps_its_type_if_the_latest_schema_has_integers_again() -> None:
+    orders = topic(("id", "int"))
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="double")), 2: WriterSchema(text=text(id="int"))}
+    assert fields(adapted(orders, {"id": "double"})[0]) == {"id": "double"}
+
+
+def test_a_column_of_integers_does_not_hold_fractions() -> None:
+    orders = topic(("id", "int"))
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="double"))}
+    with pytest.raises(
+        ConflictError, match="field id has the type double, but column id has the type int, which cannot hold it"
+    ):
+        adapted(orders, {"id": "int"})
+
+
+def test_a_json_number_holds_integers() -> None:
+    def properties(kind: str) -> str:
+        return json.dumps({"type": "object", "properties": {"id": {"type": kind}}})
+
+    orders = topic(("id", "double"), format="Json")
+    orders.reading.writers.schemas = {1: WriterSchema(text=properties("integer"))}
+    assert fields(adapted(orders, {"id": "double"})[0]) == {"id": "double"}
+
+
+def test_a_column_for_keys_holds_integers_of_an_earlier_schema() -> None:
+    decoding = wanted(subject=Subject(registry="main", name="orders-key"))
+    key = KeySchema(columns="Flat", fields=(Column(name="id", type="double"),), decoding=decoding)
+    orders = topic(("total", "int"), key=key)
+    orders.reading.key_writers.schemas = {1: WriterSchema(text=text(id="int"))}
+    schema, _, left_out = allowed(orders, {"total": "int", "key_id": "double"}, TABLE)
+    assert schema.key is not None
+    assert [(field.name, field.type) for field in schema.key.fields] == [("id", "double")]
+    assert left_out == {}
+
+
 def test_a_new_column_for_another_type_may_need_an_approval() -> None:
     orders = topic(("id", "int"), incompatible="NewColumn", evolution=Evolution(add="Propose"))
     orders.reading.writers.schemas = {2: WriterSchema(text=text(id="string"))}

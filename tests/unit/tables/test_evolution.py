@@ -2,7 +2,7 @@
 
 import pytest
 
-from firn.model.jobs import Column, RecordSchema, Rename
+from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
 from firn.tables import evolution, types
 from firn.tables.evolution import can_become
 
@@ -154,5 +154,49 @@ def test_new_columns_keep_the_width_of_known_ones() -> None:
         return [Column(name=name, type=kind) for name, kind in kinds.items()]
 
     known, new = columns(a="long", s="struct<x: int>", gone="int"), columns(a="int", s="struct<y: int>", b="string")
-    assert evolution.merged_columns(known, new) == tuple(columns(a="long", s="struct<x: int, y: int>", b="string"))
-    assert evolution.merged_columns(columns(a="string"), columns(a="int")) == tuple(columns(a="int"))
+    assert evolution.merged_columns(known, new, SchemaFormat.AVRO) == tuple(
+        columns(a="long", s="struct<x: int, y: int>", b="string")
+    )
+    assert evolution.merged_columns(columns(a="string"), columns(a="int"), SchemaFormat.AVRO) == tuple(columns(a="int"))
+    assert evolution.merged_columns(columns(a="double"), columns(a="int"), SchemaFormat.AVRO) == tuple(
+        columns(a="double")
+    )
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "needed"),
+    [
+        ("int", "long", "long"),
+        ("long", "int", "long"),
+        ("double", "int", "double"),
+        ("int", "double", None),
+        ("double", "long", None),
+        ("float", "int", None),
+        ("decimal(20,0)", "long", "decimal(20,0)"),
+        ("decimal(18,0)", "long", None),
+        ("decimal(12,2)", "int", "decimal(12,2)"),
+        ("decimal(11,2)", "int", None),
+        ("long", "decimal(20,0)", None),
+        ("binary", "string", "binary"),
+        ("string", "binary", None),
+        ("list<double>", "list<int>", "list<double>"),
+        ("map<string, double>", "map<string, int>", "map<string, double>"),
+        ("map<long, int>", "map<int, int>", None),
+        ("struct<a: double, b: int>", "struct<b: long, a: int, c: int>", "struct<a: double, b: long, c: int>"),
+    ],
+)
+def test_a_column_takes_values_that_another_type_holds_exactly(column: str, written: str, needed: str | None) -> None:
+    for form in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF):
+        found = evolution.holding(types.parse(column), types.parse(written), form)
+        assert found == (None if needed is None else types.parse(needed))
+        if found is not None:
+            assert evolution.can_become(types.parse(column), found)
+
+
+def test_json_has_one_kind_of_number_and_texts_of_base64() -> None:
+    def needed(column: str, written: str) -> types.Type | None:
+        return evolution.holding(types.parse(column), types.parse(written), SchemaFormat.JSON)
+
+    assert needed("list<double>", "list<long>") == types.parse("list<double>")
+    assert needed("long", "double") is None
+    assert needed("binary", "string") is None

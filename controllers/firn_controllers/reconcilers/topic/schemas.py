@@ -209,9 +209,9 @@ def _with_columns(schema: RecordSchema, in_force: RecordSchema | None, *, of_key
         _check_names(in_force, found, _place(schema))
     found = _with_numbers(found, in_force, _place(schema))
     before = renames.renamed_columns(in_force.fields, found.renames)
-    fields = evolution.merged_columns(before, found.fields)
+    fields = evolution.merged_columns(before, found.fields, found.format)
     if schema.incompatible == "NewColumn":
-        fields = _held(before, fields)
+        fields = _held(before, fields, found.format)
     names = {field.name for field in fields}
     # Spark cannot read a table with a column of some types. The contract names it, so that the operator plans no run for the
     # table. A column of the projection is null if producers no longer write its field.
@@ -236,13 +236,13 @@ def _with_gone(schema: RecordSchema, in_force: RecordSchema) -> RecordSchema:
     return schema.model_copy(update={"gone": tuple(name for name in names if name not in wanted)})
 
 
-def _held(before: Sequence[Column], after: Sequence[Column]) -> tuple[Column, ...]:
+def _held(before: Sequence[Column], after: Sequence[Column], form: SchemaFormat) -> tuple[Column, ...]:
     """Return the columns, of which those that cannot change keep their types. The driver gives their fields another column."""
     known = {column.name: column for column in before}
     return tuple(
         known[column.name]
         if column.name in known
-        and evolution.merged(types.parse(known[column.name].type), types.parse(column.type)) is None
+        and evolution.holding(types.parse(known[column.name].type), types.parse(column.type), form) is None
         else column
         for column in after
     )

@@ -21,11 +21,12 @@ from pyiceberg.transforms import Transform, VoidTransform, parse_transform
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, TableTarget
+from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat, TableTarget
 from firn.schemas import changes, other_clients
 from firn.schemas.changes import Change
 from firn.schemas.other_clients import Followed
 from firn.tables import renames, rows, table_properties, transforms, types
+from firn.tables.evolution import is_read_as
 from firn.tables.renames import Fields, FormerNames, Renaming
 from firn.tables.transforms import PartitionTerm, SortTerm
 from firn_operator.adapters.foreign_types import ForeignType, schema_of
@@ -64,6 +65,8 @@ class Layout:
     """True if a column of values may be wider in the table than in the schema, because the driver may have widened it."""
     wider_keys: frozenset[str] = frozenset()
     """The columns of the key that may be wider."""
+    format: SchemaFormat | None = None
+    """The format of values if columns may have another type that takes them. None if columns are computed."""
     renames: tuple[Rename, ...] = ()
     of_values: frozenset[str] = frozenset()
     """The columns for values."""
@@ -82,6 +85,7 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         wider_keys=frozenset(column.name for column in rows.key_columns(schema.key))
         if schema.subjects
         else frozenset(),
+        format=schema.format if schema.projection is None else None,
         renames=rows.column_renames(schema, schema.renames),
         of_values=frozenset(column.name for column in rows.schema_columns(schema)),
         key=schema.key,
@@ -491,8 +495,7 @@ class _Comparison:
                 yield from self._struct(path, current, members)
             case _:
                 target = iceberg_type(wanted, count(1))
-                may_be_wider = self._layout.may_be_wider or path[0] in self._layout.wider_keys
-                if current == target or (may_be_wider and _widens(target, current)):
+                if current == target or self._may_differ(path[0], current, target, wanted):
                     return
                 if not _widens(current, target):
                     raise self._refused(
@@ -504,6 +507,18 @@ class _Comparison:
                     f"column {'.'.join(path)}: {current} to {target}",
                     lambda update: update.update_column(path, field_type=target),
                 )
+
+    def _may_differ(
+        self, column: str, current: iceberg.IcebergType, target: iceberg.IcebergType, wanted: types.Type
+    ) -> bool:
+        """Return whether a column of the table takes the values of the schema, because the driver may have made it for other schemas."""
+        of_key = column in self._layout.wider_keys
+        if not (self._layout.may_be_wider or of_key):
+            return False
+        decoding = self._layout.key.decoding if of_key and self._layout.key is not None else None
+        form = decoding.format if decoding is not None else self._layout.format
+        reads = form is not None and is_read_as(wanted, types.of_table(str(current)), form)
+        return reads or _widens(target, current)
 
     def _struct(
         self, path: tuple[str, ...], current: iceberg.StructType, members: Sequence[tuple[str, types.Type]]

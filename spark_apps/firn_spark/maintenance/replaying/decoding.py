@@ -12,8 +12,8 @@ import structlog
 
 from firn.decoders.bad_records import Code
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
-from firn.model.jobs import Column, ColumnVersion, IngestJob, RecordSchema, WriterSchema
-from firn.schemas import projections
+from firn.model.jobs import Column, ColumnVersion, IngestJob, RecordSchema, SchemaFormat, WriterSchema
+from firn.schemas import projections, protobuf
 from firn.schemas.columns import columns_of
 from firn.schemas.other_clients import followed_schema, without
 from firn.schemas.versions import Versions, read_versions
@@ -170,14 +170,14 @@ class Decoding:
         """Return the schema of a registry with columns as wide as those of the table."""
         if schema.key is not None and schema.key.decoding is not None:
             present = rows.fields_of_key(schema.key, self._present, rows.schema_columns(schema))
-            of_key = tuple(_wider(field, present.get(field.name)) for field in schema.key.fields)
+            of_key = _wider(schema.key.fields, present, schema.key.decoding.format)
             schema = schema.model_copy(update={"key": schema.key.model_copy(update={"fields": of_key})})
         if schema.subject is None:
             return schema
         schema = projections.resolved(schema)
         own = schema.fields if schema.projection is None else rows.other_columns(schema)
         known = {column.name: self._present[column.name] for column in own if column.name in self._present}
-        fields = tuple(_wider(field, known.get(field.name)) for field in schema.fields)
+        fields = _wider(schema.fields, known, schema.format)
         whole = projections.resolved(schema.model_copy(update={"fields": fields}))
         if whole.projection is None:
             return whole
@@ -206,31 +206,34 @@ class Decoding:
         fields = {field.name: field.type for field in self._schema.fields}
         taken = {name.lower() for name in (*self._present, *fields)}
         versions = Versions.of_table(self._known.fields, self._versions, self._schema.renames)
-        chosen = versions.of_schema(number, found, {**self._present, **fields}, taken)
+        chosen = versions.of_schema(number, found, {**self._present, **fields}, taken, self._schema.format)
         return named_versions(found, chosen), chosen
 
     def _with_writer(self, number: int, writer: WriterSchema, *, of_keys: bool) -> RecordSchema:
         """Return the schema with the columns of a writer. Raises InvalidSpecError if the table cannot hold them."""
         place, own = f"schema {number}", self._of_keys if of_keys else self._schema
         fields = {field.name: field for field in own.fields}
-        found, made = columns_of(own.of_writer(number, writer), place, of_key=of_keys), self._schema.versions
+        of_writer, moves = protobuf.moved(own, own.of_writer(number, writer), place)
+        found, made = columns_of(of_writer, place, of_key=of_keys), self._schema.versions
         if self._schema.incompatible == "NewColumn" and not of_keys:
             found, chosen = self._other_columns(number, found)
             made += chosen
         for column in found:
             known = fields.get(column.name)
-            both = evolution.merged(types.parse((known or column).type), types.parse(column.type))
+            both = evolution.holding(types.parse((known or column).type), types.parse(column.type), own.format)
             if both is None:
                 raise InvalidSpecError(
                     f"{place}: field {column.name} has the type {column.type}, which column {column.name} cannot hold"
                 )
             fields[column.name] = (known or column).model_copy(update={"type": str(both)})
         update: dict[str, object] = {"fields": tuple(fields.values())}
-        if of_keys and self._schema.key is not None:
+        moved = (*own.writer_renames, *moves)
+        if of_keys and self._schema.key is not None and self._schema.key.decoding is not None:
+            update["decoding"] = self._schema.key.decoding.model_copy(update={"writer_renames": moved})
             update = {"key": self._schema.key.model_copy(update=update)}
         else:
             kept = without(tuple(fields.values()), self._known.fields, self._known.dropped)
-            update = {"fields": kept, "versions": made}
+            update = {"fields": kept, "versions": made, "writer_renames": moved}
         schema = self._widened(self._schema.model_copy(update=update))
         if (problem := self._misfit(schema)) is not None:
             name, wanted, present = problem
@@ -240,8 +243,9 @@ class Decoding:
         return schema
 
 
-def _wider(field: Column, present: str | None) -> Column:
-    return field.model_copy(update={"type": _wider_type(field.type, present)})
+def _wider(fields: Sequence[Column], present: Mapping[str, str], form: SchemaFormat) -> tuple[Column, ...]:
+    known = [Column(name=field.name, type=present[field.name]) for field in fields if field.name in present]
+    return evolution.merged_columns(known, fields, form)
 
 
 def _wider_type(kind: str, present: str | None) -> str:

@@ -1,0 +1,57 @@
+"""Columns of other types than the schema of a writer has."""
+
+import math
+import random
+from typing import Any
+
+from firn.model.jobs import Column, RecordSchema
+from firn.tables import evolution, types
+from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
+
+_TYPES = {
+    "int": ("int", "long", "double", "decimal(10,0)", "decimal(14,3)"),
+    "long": ("long", "decimal(19,0)", "decimal(38,19)"),
+    "float": ("float", "double"),
+    "string": ("string", "binary"),
+}
+
+
+def another(kind: Type, pick: random.Random) -> Type:
+    """Return a type of a column that takes the values of a type, in Avro and in Protobuf."""
+    match kind:
+        case Primitive(name) if name in _TYPES:
+            return types.parse(pick.choice(_TYPES[name]))
+        case Decimal(precision, scale):
+            return Decimal(pick.randint(precision, 38), scale)
+        case ListOf(element):
+            return ListOf(another(element, pick))
+        case MapOf(key, value):
+            return MapOf(key, another(value, pick))
+        case Struct(members):
+            return Struct(tuple((name, another(member, pick)) for name, member in members))
+    return kind
+
+
+def with_other_columns(schema: RecordSchema, pick: random.Random) -> RecordSchema:
+    """Return the schema with columns of random types that take the values."""
+    found = []
+    for field in schema.fields:
+        written = types.parse(field.type)
+        column = another(written, pick)
+        assert evolution.holding(column, written, schema.format) == column
+        found.append(Column(name=field.name, type=str(column)))
+    return schema.model_copy(update={"fields": tuple(found)})
+
+
+def is_same(value: Any, other: Any) -> bool:
+    """Return whether two values of different types are equal."""
+    match value, other:
+        case str(), bytes():
+            return value.encode() == other
+        case float(), float():
+            return value == other or (math.isnan(value) and math.isnan(other))
+        case dict(), dict():
+            return value.keys() == other.keys() and all(is_same(value[name], other[name]) for name in value)
+        case (list(), list()) | (tuple(), tuple()):
+            return len(value) == len(other) and all(map(is_same, value, other))
+    return bool(value == other)
