@@ -309,8 +309,13 @@ class Route(Contract):
 
     @property
     def by(self) -> str:
-        """Return the source of the value: ``$.FIELD['MEMBER']``, ``key`` or ``header:NAME``."""
+        """Return the source of the value: ``$.FIELD['MEMBER']``, ``message``, ``key`` or ``header:NAME``."""
         return self.values.projection.columns[0].source if self.values.projection is not None else ""
+
+    @property
+    def by_writers(self) -> bool:
+        """Return whether the value needs the schemas of writers, which a registry has."""
+        return self.values.subject is not None
 
 
 class TableTarget(Contract):

@@ -29,8 +29,9 @@ PLACE = "spec.routes.by"
 MESSAGE = "message"
 """The source of a value that is the full name of the record's message, as the schema of its writer has it."""
 _KINDS = ("string", "int", "long", "boolean", "uuid")
-"""Types of fields whose values have one form as text."""
-_BINARY = (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+"""Types of fields whose values have one form as text. An enum has the type string."""
+_SHOWN_KINDS = f"{', '.join(_KINDS[:-1])} or {_KINDS[-1]}"
+BINARY = (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
 _NOTES = ("doc", "aliases", "default", "order")
 """Attributes of an Avro schema that do not change the bytes of a value."""
 
@@ -43,31 +44,28 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
     if by == MESSAGE:
         if schema.subject is None:
             raise InvalidSpecError(f"{PLACE}: message needs a schema with registry", reason=Reason.BAD_ROUTE)
-        return message_schema(schema.format, schema.subject.registry, schema.subject.id_in)
+        return registry_schema(schema.format, schema.subject.registry, schema.subject.id_in)
     path = _path(by)
-    projection = _projection(by if not path else member_paths.shown(path))
+    projection = _projection(by)
     if not path:
         return RecordSchema(format=SchemaFormat.RAW, projection=projection)
-    if schema.format in _BINARY and schema.subject is not None:
-        raise InvalidSpecError(
-            f"{PLACE}: with spec.schema.registry, a route cannot read fields of {schema.format} values; set by: message, header:NAME or key",
-            reason=Reason.BAD_ROUTE,
-        )
+    if schema.format in BINARY and schema.subject is not None:
+        return registry_schema(schema.format, schema.subject.registry, schema.subject.id_in, by)
     own = schema.fields if schema.subject is None else ()
-    if schema.projection is not None and schema.format in _BINARY and (schema.text or schema.descriptors):
+    if schema.projection is not None and schema.format in BINARY and (schema.text or schema.descriptors):
         # The columns of the table may read other fields.
         own = columns.columns_of(schema.model_copy(update={"projection": projection}), PLACE)
     kind = _kind(own, path)
-    if kind is None and schema.format in _BINARY:
+    if kind is None and schema.format in BINARY:
         raise InvalidSpecError(
             f"{PLACE}: the schema has no field {by}; set the path of a field, such as $.type", reason=Reason.BAD_ROUTE
         )
     if kind is not None and str(kind) not in _KINDS:
         raise InvalidSpecError(
-            f"{PLACE}: {by} has the type {kind}; set a field of type {', '.join(_KINDS[:-1])} or {_KINDS[-1]}",
+            f"{PLACE}: {by} has the type {kind}; set a field of type {_SHOWN_KINDS}",
             reason=Reason.BAD_ROUTE,
         )
-    if schema.format in _BINARY:
+    if schema.format in BINARY:
         field = next(Column(name=field.name, type=field.type) for field in own if field.name == path[0])
         parts = ("format", "text", "references", "names", "framing", "message", "found_message", "descriptors")
         known = {name: getattr(schema, name) for name in parts}
@@ -77,19 +75,43 @@ def value_schema(schema: RecordSchema, by: str) -> RecordSchema:
     return RecordSchema(format=SchemaFormat.JSON, fields=(field,), projection=projection)
 
 
-def message_schema(form: SchemaFormat, registry: str, id_in: Literal["Payload", "Header", "None"]) -> RecordSchema:
-    """Return the schema that reads the names of messages. It has no subject of its own: an id of any subject of the registry has a name.
+def registry_schema(
+    form: SchemaFormat, registry: str, id_in: Literal["Payload", "Header", "None"], by: str = MESSAGE
+) -> RecordSchema:
+    """Return the schema that reads the value at ``by`` with the schemas of writers. ``by`` is `MESSAGE` or the path of a field.
 
-    Raises InvalidSpecError (BadRoute).
+    It has no subject of its own: an id of any subject of the registry has the same schema at all times. Raises InvalidSpecError (BadRoute).
     """
     if id_in == "None":
         raise InvalidSpecError(
-            f"{PLACE}: message needs the id of a schema in each record, and the schema has registry.idIn: None; set idIn: Payload or"
+            f"{PLACE}: {by} needs the id of a schema in each record, and the schema has registry.idIn: None; set idIn: Payload or"
             " Header, or by: header:NAME or key",
             reason=Reason.BAD_ROUTE,
         )
     subject = Subject(registry=registry, name="", id_in=id_in)
-    return RecordSchema(format=form, framing="Registry", subject=subject, projection=_projection(MESSAGE))
+    return RecordSchema(format=form, framing="Registry", subject=subject, projection=_projection(by))
+
+
+def field_schema(writer: RecordSchema) -> RecordSchema | None:
+    """Return the schema that decodes the field of a `registry_schema` in values of one writer; None if the writer has no such field.
+
+    ``writer`` is the result of `RecordSchema.of_writer`, in Protobuf with its message. The writer's names count. Raises InvalidSpecError
+    (BadSchema) for a schema that cannot be read, and for a field whose values have no single form as text.
+    """
+    assert writer.projection is not None
+    by = writer.projection.columns[0].source
+    path = _path(by)
+    fields = columns.columns_of(writer, f"schema {writer.schema_id}")
+    kind = _kind(fields, path)
+    if kind is None:
+        return None
+    if str(kind) not in _KINDS:
+        raise InvalidSpecError(
+            f"schema {writer.schema_id}: field {by} has the type {kind}, and routes read fields of type {_SHOWN_KINDS}; let the producer"
+            " write another type",
+            reason=Reason.BAD_SCHEMA,
+        )
+    return writer.model_copy(update={"fields": tuple(field for field in fields if field.name == path[0])})
 
 
 def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int, ...], str]:
@@ -111,7 +133,8 @@ def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int
 
 
 def _projection(by: str) -> Projection:
-    return Projection(columns=(ProjectedColumn(name="route", type="string", source=by, cast="string"),))
+    source = member_paths.shown(path) if (path := _path(by)) else by
+    return Projection(columns=(ProjectedColumn(name="route", type="string", source=source, cast="string"),))
 
 
 def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
@@ -122,9 +145,9 @@ def check_unchanged(before: RecordSchema, after: RecordSchema, by: str) -> None:
     """
     if before == after:
         return  # the usual case, without parsing schemas
-    if by == MESSAGE:
+    if before.subject is not None or after.subject is not None:
         raise InvalidSpecError(
-            f"{PLACE}: the routes read the message with the registry, format and idIn of the contract in force, and these cannot change: a"
+            f"{PLACE}: the routes read {by} with the registry, format and idIn of the contract in force, and these cannot change: a"
             " record could go to two tables, or to none; restore the schema, or create the IcebergTopic again with other table names",
             reason=Reason.BAD_ROUTE,
         )

@@ -13,7 +13,7 @@ from firn.model import names
 from firn.model.conditions import ConditionType, Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, Route, SchemaFormat, TableTarget
-from firn.schemas.routes import MESSAGE, check_unchanged, message_schema, value_schema
+from firn.schemas.routes import BINARY, MESSAGE, check_unchanged, registry_schema, value_schema
 from firn_controllers.cache.topics import TopicEntry
 from firn_controllers.children import digest
 from firn_controllers.conditions.render import Verdict
@@ -110,19 +110,35 @@ def _values(observed: ObservedTopic, topic: IcebergTopic, schema: RecordSchema) 
     """
     assert topic.spec.routes is not None
     by = topic.spec.routes.by
-    values = _of_messages(topic.spec, topic.spec.routes) if by == MESSAGE else value_schema(schema, by)
+    by_writers = _by_writers(topic.spec, topic.spec.routes)
+    values = _of_registry(topic.spec, topic.spec.routes) if by_writers else value_schema(schema, by)
     if observed.job is not None and observed.job.job.route is not None:
         check_unchanged(observed.job.job.route.values, values, by)
     return values
 
 
-def _of_messages(spec: IcebergTopicSpec, routes: RoutesSpec) -> RecordSchema:
-    """Return the schema that reads the names of messages in the registry of all tables. Raises InvalidSpecError (BadRoute)."""
+def _by_writers(spec: IcebergTopicSpec, routes: RoutesSpec) -> bool:
+    """Return whether the value that decides needs the schemas of writers. A topic without a format has that of its routes."""
+    if not routes.by.startswith("$"):
+        return routes.by == MESSAGE
+    own = spec.record_schema
+    if own is not None and own.format is not None:
+        return own.registry is not None and own.format in BINARY
+    return any(schema["format"] in BINARY for schema in _of_registries(spec, routes).values())
+
+
+def _of_registries(spec: IcebergTopicSpec, routes: RoutesSpec) -> dict[str, dict[str, Any]]:
+    """Return the schemas with a registry, of the topic and of its routes, by their field of the spec."""
     own = spec.record_schema
     named = {"spec.schema": own.model_dump(by_alias=True, exclude_none=True) if own is not None else {}} | {
         f"spec.routes.tables[{place}].schema": table.record_schema or {} for place, table in enumerate(routes.tables)
     }
-    found = {place: schema for place, schema in named.items() if schema.get("registry") and schema.get("format")}
+    return {place: schema for place, schema in named.items() if schema.get("registry") and schema.get("format")}
+
+
+def _of_registry(spec: IcebergTopicSpec, routes: RoutesSpec) -> RecordSchema:
+    """Return the schema that reads messages or a field with the registry of all tables. Raises InvalidSpecError (BadRoute)."""
+    found = _of_registries(spec, routes)
     if not found:
         raise InvalidSpecError(
             "spec.routes.by: message needs schemas in a registry, and neither spec.schema nor a schema of the routes names a registry; set"
@@ -136,17 +152,17 @@ def _of_messages(spec: IcebergTopicSpec, routes: RoutesSpec) -> RecordSchema:
     for other in others:
         if other[1:] != first[1:]:
             raise InvalidSpecError(
-                f"spec.routes.by: with message, all schemas need the same format, registry.name and registry.idIn, and {other[0]} differs from"
+                f"spec.routes.by: with {routes.by}, all schemas need the same format, registry.name and registry.idIn, and {other[0]} differs from"
                 f" {first[0]}; change one of them, or set by: header:NAME or key",
                 reason=Reason.BAD_ROUTE,
             )
-    return message_schema(SchemaFormat(first[1]), first[2], first[3])
+    return registry_schema(SchemaFormat(first[1]), first[2], first[3], routes.by)
 
 
 def registries(topic: IcebergTopic) -> Mapping[str, str]:
-    """Return the schema registries in which a topic looks up the messages of its records, by the field of its routes."""
+    """Return the schema registries in which a topic looks up the schemas that decide about its records, by the field of its routes."""
     found = topic.spec.routes
-    if found is None or found.by != MESSAGE:
+    if found is None or not _by_writers(topic.spec, found):
         return {}
     schemas = {
         f"spec.routes.tables[{place}].schema": table.record_schema or {} for place, table in enumerate(found.tables)

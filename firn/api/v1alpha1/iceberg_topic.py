@@ -818,7 +818,8 @@ class RoutesSpec(ApiModel):
     by: Annotated[str, Field(pattern=rf"^(key|message|header:.+|{_STEPS})$", max_length=MOST_PATH)] = Field(
         description="The value that decides, as text: $.FIELD of the record, $.FIELD.MEMBER of a struct, header:NAME, key, or message. A path can"
         " have names in brackets, such as $['order-id']. A field"
-        " can have the type string, int, long, boolean or uuid. In JSON, it need not be a column. message is the full name of the Avro"
+        " can have the type string, int, long, boolean or uuid. In JSON, it need not be a column. In Avro and Protobuf with schema.registry, it"
+        " is a field of the schema with which the record was written. message is the full name of the Avro"
         " record or Protobuf message, or the title of the JSON schema, with which the record was written. It needs schema.registry."
     )
     tables: Annotated[tuple[RouteTableSpec, ...], Field(min_length=1, max_length=MOST_ROUTES)] = Field(

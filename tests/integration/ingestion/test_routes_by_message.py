@@ -1,4 +1,4 @@
-"""Records of several Avro records of one topic land in the table of their record, by the schemas of a real registry."""
+"""Records of one topic land in the table of their message, or of a field, by the schemas of a real registry."""
 
 from collections import Counter
 from typing import Any
@@ -7,7 +7,7 @@ import pytest
 
 from firn.model.jobs import IngestJob, RecordSchema, Route, SchemaFormat
 from firn.model.maintenance import AuditReport
-from firn.schemas.routes import message_schema
+from firn.schemas.routes import MESSAGE, registry_schema
 from firn_spark.ingestion.topics import route_schemas
 from tests.integration.ingestion.contracts import schema_of
 from tests.integration.ingestion.test_routes import counts, full_audit, together
@@ -27,10 +27,12 @@ LATER = record("Order", {"name": "note", "type": ["null", "string"], "default": 
 WRONG = record("Refund", kind="string")
 
 
-def routed(world: World, topic: str, form: SchemaFormat, **schemas: RecordSchema) -> dict[str, IngestJob]:
-    """Return the contract of a table for each message, and one of the topic itself, whose table has bytes."""
-    values = message_schema(form, "main", "Payload")
-    messages = [f"shop.{name}" for name in schemas]
+def routed(
+    world: World, topic: str, form: SchemaFormat, schemas: dict[str, RecordSchema], by: str = MESSAGE
+) -> dict[str, IngestJob]:
+    """Return the contract of a table for each value, and one of the topic itself, whose table has bytes."""
+    values = registry_schema(form, "main", "Payload", by)
+    messages = [f"shop.{name}" if by == MESSAGE else name for name in schemas]
     routes = {
         name: (schema, Route(values=values, match=messages[place], before=tuple(messages[:place])))
         for place, (name, schema) in enumerate(schemas.items())
@@ -52,7 +54,7 @@ def test_each_record_is_in_the_table_of_its_message_although_a_table_waits_and_t
         registry.register(f"{topic}-shop.{schema['name']}", schema) for schema in (ORDER, REFUND, VISIT)
     )
     schemas = {name: schema_of(registry, f"{topic}-shop.{name}") for name in ("Order", "Refund")}
-    jobs = routed(served, topic, SchemaFormat.AVRO, **schemas)
+    jobs = routed(served, topic, SchemaFormat.AVRO, schemas)
     kinds = [(order, ORDER), (refund, REFUND), (visit, VISIT)]
 
     def values(first: int, count: int) -> list[Record]:
@@ -95,7 +97,7 @@ def test_the_indexes_of_protobuf_messages_choose_the_table(served: World, regist
     schemas = {
         name: schema_of(registry, f"{topic}-value", "Protobuf", message=f"shop.{name}") for name in ("Order", "Refund")
     }
-    jobs = routed(served, topic, SchemaFormat.PROTOBUF, **schemas)
+    jobs = routed(served, topic, SchemaFormat.PROTOBUF, schemas)
     served.apply(*jobs.values())
     served.start()
     head = b"\0" + number.to_bytes(4)
@@ -107,6 +109,45 @@ def test_the_indexes_of_protobuf_messages_choose_the_table(served: World, regist
     assert [row["error_code"] for row in served.dead(jobs["rest"])] == ["InvalidProtobuf"]
 
 
+def test_a_field_chooses_the_table_whatever_type_it_has_in_the_schema_of_the_writer(
+    served: World, registry: Apicurio
+) -> None:
+    topic = served.topic(partitions=2)
+    kinds: list[Any] = ["string", {"type": "enum", "name": "Kind", "symbols": ["Order"]}, "double"]
+    text, enum, wrong = (record("Order", {"name": "type", "type": kind}) for kind in kinds)
+    refund = record("Refund", {"name": "type", "type": ["null", "string"]})
+    ids = [registry.register(f"{topic}-Order", schema) for schema in (text, enum, wrong, VISIT)]
+    of_refund = registry.register(f"{topic}-Refund", refund)
+    schemas = {name: schema_of(registry, f"{topic}-{name}") for name in ("Order", "Refund")}
+    # The latest schema of the subject lacks the field.
+    order = schemas["Order"].model_copy(update={"fields": schemas["Refund"].fields})
+    jobs = routed(served, topic, SchemaFormat.AVRO, schemas | {"Order": order}, "$.type")
+
+    def values(first: int) -> list[Record]:
+        made = [
+            framed(ids[0], text, id=first, type="Order"),
+            framed(ids[1], enum, id=first + 1, type="Order"),
+            framed(of_refund, refund, id=first + 2, type="Refund"),
+            framed(of_refund, refund, id=first + 3, type=None),
+            framed(ids[2], wrong, id=first + 4, type=1.0),
+            framed(ids[3], VISIT, id=first + 5),
+            framed(999_999, text, id=first + 6, type="Order"),
+        ]
+        return [Record(value, partition=place % 2) for place, value in enumerate(made)]
+
+    served.produce(topic, values(0))
+    served.apply(*jobs.values())
+    served.run_until_killed("after-commit=kill:2")
+    served.produce(topic, values(10))
+    served.start()
+    await_true("all", lambda: counts(served, jobs) == {"Order": (4, 0), "Refund": (2, 0), "rest": (0, 8)}, WAIT)
+    assert sorted(row["id"] for row in served.rows(jobs["Order"])) == [0, 1, 10, 11]
+    reasons = Counter(row["error_code"] for row in served.dead(jobs["rest"]))
+    assert reasons == {"NoRoute": 4, "IncompatibleSchema": 2, "UnknownSchema": 2}
+    assert together(served, jobs) == exactly({0: 8, 1: 6})
+    served.stop()
+
+
 @pytest.mark.parametrize("late", ["Order", "rest"])
 def test_a_record_is_in_one_table_although_its_schema_comes_while_a_table_is_behind_and_no_driver_runs(
     served: World, registry: Apicurio, monkeypatch: pytest.MonkeyPatch, late: str
@@ -115,7 +156,7 @@ def test_a_record_is_in_one_table_although_its_schema_comes_while_a_table_is_beh
     topic = served.topic()
     order, later = (schema | {"doc": topic} for schema in (ORDER, LATER))  # no other test has registered them
     known = registry.register(f"{topic}-shop.Order", order)
-    jobs = routed(served, topic, SchemaFormat.AVRO, Order=schema_of(registry, f"{topic}-shop.Order"))
+    jobs = routed(served, topic, SchemaFormat.AVRO, {"Order": schema_of(registry, f"{topic}-shop.Order")})
     served.apply(*jobs.values())
     served.start()
     served.produce(topic, [framed(known, ORDER, id=0)])

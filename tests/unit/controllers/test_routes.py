@@ -8,7 +8,8 @@ import pytest
 
 from firn.model import names
 from firn.model.conditions import Reason
-from firn.model.jobs import IngestJob, Subject
+from firn.model.jobs import IngestJob, SchemaFormat, Subject
+from firn.schemas.routes import registry_schema
 from firn_controllers.iceberg_topic import checks
 from firn_controllers.ports import TopicState
 from firn_controllers.preview.topics import preview
@@ -338,6 +339,67 @@ async def test_messages_decide_with_the_registry_of_the_routes() -> None:
 )
 def test_messages_need_one_registry(tables: list[dict[str, Any]], reason: Reason, text: str) -> None:
     given = gen.topic("flights", routes=routes(*tables, by="message"))
+    failure = checks.first_failure(gen.observed(given, gen.config(registries=REGISTRIES)))
+    assert failure is not None
+    assert (failure.reason, bool(re.search(text, failure.message))) == (reason, True), failure.message
+
+
+@pytest.mark.parametrize("form", ["Avro", "Protobuf"])
+@pytest.mark.parametrize("own", [True, False])
+async def test_a_field_decides_with_the_registry_of_the_schemas(form: str, own: bool) -> None:
+    """The value is the same for all tables, whatever their schemas are. The topic itself may have the bytes of the other records."""
+    world = World(gen.config(registries=REGISTRIES))
+    text = json.dumps({"type": "record", "name": "E", "fields": [{"name": "id", "type": "long"}]})
+    if form == "Protobuf":
+        text = 'syntax = "proto3"; message E { int64 id = 1; }'
+    for subject in ("flights-value", "flights-a", "flights-b"):
+        world.schemas.register(subject, text, kind=form.upper())
+    tables = [
+        {
+            "match": name,
+            "name": name,
+            "schema": {"format": form, "registry": {"name": "main", "subject": f"flights-{name}"}},
+        }
+        for name in ("a", "b")
+    ]
+    schema = {"format": form, "registry": {"name": "main"}} if own else None
+    await applied(world, routes=routes(*tables, by="$.type"), schema=schema)
+    assert world.conditions()["Ready"] == ("True", "AllReady"), world.message("Ready")
+    jobs = [job(world), job(world, "flights-a"), job(world, "flights-b")]
+    expected = registry_schema(SchemaFormat(form), "main", "Payload", "$.type")
+    assert [each.route.values for each in jobs if each.route is not None] == [expected] * 3
+    assert {each.version for each in jobs} == {2}
+    assert all("main" in each.registries for each in jobs)
+
+    def edit(live: dict[str, Any]) -> None:
+        for each in (live["spec"].get("schema"), *(table["schema"] for table in live["spec"]["routes"]["tables"])):
+            if each and each.get("registry"):
+                each["registry"]["idIn"] = "Header"
+
+    world.cluster.edit("flights", edit)
+    await world.settle()
+    assert world.conditions()["SpecValid"] == ("False", "BadRoute")
+    assert "routes read $.type with the registry, format and idIn of the contract in force" in world.message(
+        "SpecValid"
+    )
+    assert job(world).route == jobs[0].route
+
+
+@pytest.mark.parametrize(
+    ("schema", "tables", "reason", "text"),
+    [
+        (
+            {"format": "Avro", "registry": {"name": "main"}},
+            [of_message("b", "b", idIn="Header")],
+            Reason.BAD_ROUTE,
+            r"by: with \$.type, all schemas need .* spec.routes.tables\[0\].schema differs from spec.schema",
+        ),
+        (None, [of_message("a", "a", idIn="None")], Reason.BAD_ROUTE, r"by: \$.type needs the id of a schema"),
+        (None, [of_message("a", "a", name="x")], Reason.REGISTRY_NOT_FOUND, r"tables\[0\].schema.registry.name: x"),
+    ],
+)
+def test_fields_need_one_registry(schema: Any, tables: list[dict[str, Any]], reason: Reason, text: str) -> None:
+    given = gen.topic("flights", routes=routes(*tables, by="$.type"), schema=schema)
     failure = checks.first_failure(gen.observed(given, gen.config(registries=REGISTRIES)))
     assert failure is not None
     assert (failure.reason, bool(re.search(text, failure.message))) == (reason, True), failure.message

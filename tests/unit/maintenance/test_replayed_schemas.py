@@ -14,7 +14,7 @@ from firn.decoders.bad_records import Code
 from firn.model.jobs import Column, RecordSchema, RegistryConnection, Route, SchemaFormat, Subject, WriterSchema
 from firn.schema_registry import MOST_ID, Registered
 from firn.schemas.other_clients import Followed
-from firn.schemas.routes import message_schema
+from firn.schemas.routes import registry_schema
 from firn.tables import rows
 from firn_spark.maintenance.replaying import decoding
 from firn_spark.maintenance.replaying.decoding import Decoding
@@ -99,7 +99,7 @@ def test_a_letter_stays_if_its_schema_now_names_the_message_of_a_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(decoding, "texts", dict)
-    route = Route(values=message_schema(SchemaFormat.AVRO, "main", "Payload"), before=("Order",), otherwise="Table")
+    route = Route(values=registry_schema(SchemaFormat.AVRO, "main", "Payload"), before=("Order",), otherwise="Table")
     made = job().model_copy(update={"route": route})
     columns = {each.name: each.type for each in rows.columns_of_table(made.record_schema, made.table)}
     catalog: Any = SimpleNamespace(

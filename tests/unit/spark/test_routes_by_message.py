@@ -14,7 +14,7 @@ from firn.decoders.bad_records import Code
 from firn.decoders.protobuf import Bytes, read_indexes
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import IngestJob, RecordSchema, Route, SchemaFormat, Subject, WriterSchema
-from firn.schemas.routes import MESSAGE, message_names, message_schema, value_schema
+from firn.schemas.routes import MESSAGE, message_names, registry_schema, value_schema
 from firn_spark.worker.decoding import Decoder, Known
 from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
 from firn_spark.worker.landing import Kind, LandingPlan, TopicLanding, land
@@ -52,9 +52,11 @@ def framed(number: int, content: bytes = b"\2") -> bytes:
     return b"\0" + number.to_bytes(4) + content
 
 
-def contracts(form: SchemaFormat, *matches: str, id_in: Any = "Payload", **more: Any) -> dict[str, IngestJob]:
-    """Return a contract for each message, and one for the rest. All tables have the bytes of the values."""
-    values = message_schema(form, "main", id_in)
+def contracts(
+    form: SchemaFormat, *matches: str, id_in: Any = "Payload", by: str = MESSAGE, **more: Any
+) -> dict[str, IngestJob]:
+    """Return a contract for each value of ``by``, and one for the rest. All tables have the bytes of the values."""
+    values = registry_schema(form, "main", id_in, by)
     routes = {match: Route(values=values, match=match, before=matches[:at]) for at, match in enumerate(matches)}
     routes[REST] = Route(values=values, before=matches, **more)
     return {name: job().model_copy(update={"route": route}) for name, route in routes.items()}

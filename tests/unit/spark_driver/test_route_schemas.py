@@ -9,7 +9,7 @@ import pytest
 from firn.decoders.bad_records import Code
 from firn.model.errors import CommitUnknownError, NotReadyError, UnavailableError
 from firn.model.jobs import Route, SchemaFormat, WriterSchema
-from firn.schemas.routes import message_schema
+from firn.schemas.routes import registry_schema
 from firn_spark.ingestion.rounds.committing import empty_is_due
 from firn_spark.ingestion.rounds.landing_job import let_routes_ask_again
 from firn_spark.ingestion.topics.route_schemas import MOST_KEPT, Answer, RouteSchemas, SharedRouteSchemas
@@ -20,7 +20,7 @@ from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 from tests.unit.spark_driver.topic import job, topic
 
 SCHEMA, MISSING = WriterSchema(text="{}"), Refusal(Code.UNKNOWN_SCHEMA, "missing")
-VALUES = message_schema(SchemaFormat.AVRO, "main", "Payload")
+VALUES = registry_schema(SchemaFormat.AVRO, "main", "Payload")
 
 
 class Answers:

@@ -14,7 +14,7 @@ import pytest
 from firn.model.conditions import Reason
 from firn.model.errors import ConflictError, FirnError
 from firn.model.jobs import Column, RecordSchema, Route, SchemaFormat, Subject, WriterSchema
-from firn.schemas.routes import message_schema
+from firn.schemas.routes import registry_schema
 from firn_spark.ingestion import writer_schemas
 from firn_spark.ingestion.rounds.landing_job import TopicResult, parse_results
 from firn_spark.ingestion.rounds.planning import plan
@@ -28,7 +28,7 @@ from tests.unit.spark import tables
 from tests.unit.spark.records import batch
 from tests.unit.spark_driver.topic import topic
 
-VALUES = message_schema(SchemaFormat.AVRO, "main", "Payload")
+VALUES = registry_schema(SchemaFormat.AVRO, "main", "Payload")
 MESSAGES = ("Order", "Refund")
 ORDER, REFUND, VISIT, WRONG = 1, 2, 3, 4
 """Ids of schemas. The table of refunds cannot hold the values of the last one."""

@@ -8,7 +8,7 @@ import pytest
 from firn.decoders.bad_records import Code
 from firn.model.errors import NotReadyError
 from firn.model.jobs import Route, SchemaFormat, WriterSchema
-from firn.schemas.routes import message_schema
+from firn.schemas.routes import MESSAGE, registry_schema
 from firn_spark.ingestion.rounds.preparation import Preparation
 from firn_spark.ingestion.topics import refused_schemas
 from firn_spark.ingestion.topics.routing import Routing
@@ -16,7 +16,6 @@ from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.worker.formats.writer_schemas import Refusal
 from tests.unit.spark_driver.topic import topic
 
-VALUES = message_schema(SchemaFormat.AVRO, "main", "Payload")
 SCHEMA, MISSING = WriterSchema(text="{}"), Refusal(Code.UNKNOWN_SCHEMA, "schema 1 is missing")
 NOTHING: Any = None
 
@@ -35,9 +34,10 @@ class Catalog:
         raise NotReadyError("made")
 
 
-def own() -> Topic:
+def own(by: str = MESSAGE) -> Topic:
+    values = registry_schema(SchemaFormat.AVRO, "main", "Payload", by)
     made = topic("events", 10)
-    made.job = made.job.model_copy(update={"route": Route(values=VALUES, before=("a",))})
+    made.job = made.job.model_copy(update={"route": Route(values=values, before=("a",))})
     return made
 
 
@@ -68,18 +68,19 @@ def test_the_own_table_is_made_although_tables_need_schemas() -> None:
     assert catalog.made == ["events", "events"]
 
 
+@pytest.mark.parametrize("by", [MESSAGE, "$.type"])
 @pytest.mark.parametrize(
     ("uuid", "message"),
     [
-        (None, r"Kafka topic events: routes by message need .* has not read yet; if the IcebergTopic with spec.routes"),
+        (None, r"Kafka topic events: routes by \S+ need .* has not read yet; if the IcebergTopic with spec.routes"),
         (
             "a",
-            r"table lake\.\S+events: the routes by message of Kafka topic events need it, and it no longer exists; wait",
+            r"table lake\.\S+events: the routes by \S+ of Kafka topic events need it, and it no longer exists; wait",
         ),
     ],
 )
-def test_schemas_wait_for_the_own_table(uuid: str | None, message: str) -> None:
-    made, schemas = own(), routing(SCHEMA, Catalog())
+def test_schemas_wait_for_the_own_table(uuid: str | None, message: str, by: str) -> None:
+    made, schemas = own(by), routing(SCHEMA, Catalog())
     schemas.share(made)
     made.table.uuid = uuid
     made.route_schemas.need([1])
@@ -87,11 +88,12 @@ def test_schemas_wait_for_the_own_table(uuid: str | None, message: str) -> None:
         schemas.learn(made)
 
 
+@pytest.mark.parametrize("by", [MESSAGE, "$.type"])
 @pytest.mark.parametrize("final", [False, True])
 def test_all_tables_wait_for_a_missing_schema_if_the_topic_halts_at_bad_records(
-    recorded: set[object], final: bool
+    recorded: set[object], final: bool, by: str
 ) -> None:
-    made = own()
+    made = own(by)
     made.job = made.job.model_copy(update={"on_bad_record": "Halt"})
     refusal = Refusal(MISSING.code, MISSING.detail, final=final)
     schemas = routing(refusal)

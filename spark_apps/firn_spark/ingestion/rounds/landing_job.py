@@ -239,7 +239,7 @@ class LandingJobs:
 
 
 def let_routes_ask_again(planned: Plan) -> None:
-    """Let topics with routes by message ask again for refused schemas that the registry has by now.
+    """Let topics whose routes need schemas of writers ask again for refused schemas that the registry has by now.
 
     All tables of such a topic are in the round, and so at the same offsets. This driver has committed these offsets, so no earlier
     driver can change them any more. No record of the round is a dead letter of the topic already. Otherwise, another answer would

@@ -1,4 +1,4 @@
-"""The refused schemas of a topic with routes by message, in a property of the topic's own table.
+"""The refused schemas of a topic whose routes need schemas of writers, in a property of the topic's own table.
 
 The registry lacked such a schema, or it could not be used. Kafka records that name it belong to the topic itself. All tables of the
 topic have to agree on that. But they read the records at different times, and the registry may have the schema by then. So a driver

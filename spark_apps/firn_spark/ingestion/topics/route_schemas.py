@@ -1,4 +1,4 @@
-"""The schemas by which routes read the names of messages. All contracts of a Kafka topic share them, so that they decide alike."""
+"""The schemas by which routes read the names of messages, or fields. All contracts of a Kafka topic share them, so that they decide alike."""
 
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping

@@ -7,7 +7,6 @@ from typing import Any
 
 from firn.model.errors import NotReadyError
 from firn.model.jobs import WriterSchema
-from firn.schemas.routes import MESSAGE
 from firn_spark.ingestion.topics.refused_schemas import RefusedSchemas
 from firn_spark.ingestion.topics.route_schemas import SharedRouteSchemas
 from firn_spark.ingestion.topics.topic import Topic
@@ -18,7 +17,7 @@ from firn_spark.worker.formats.writer_schemas import Reference, Refusal
 
 
 class Routing:
-    """Requests schemas for topics with routes by message. It does nothing for other topics."""
+    """Requests schemas for topics whose routes need those of writers. It does nothing for other topics."""
 
     def __init__(self, tables: Tables, committer: Committer, registries: Registries) -> None:
         self._tables = tables
@@ -29,13 +28,13 @@ class Routing:
 
     def share(self, topic: Topic) -> None:
         """Let all contracts of a Kafka topic have the same schemas."""
-        if topic.job.route is not None and topic.job.route.by == MESSAGE:
+        if topic.job.route is not None and topic.job.route.by_writers:
             topic.route_schemas = self._schemas.of(topic.job)
 
     def learn(self, topic: Topic) -> None:
         """Request the schemas that the tasks of a topic need, after its table was read. Raises as `RouteSchemas.learn`."""
         route, schemas = topic.job.route, topic.route_schemas
-        if route is None or route.by != MESSAGE:
+        if route is None or not route.by_writers:
             return
         if not route.match and topic.table.uuid is not None:
             schemas.keep_in(topic.job.table, topic.table.uuid)
@@ -71,16 +70,17 @@ class Routing:
 
     def _own_table(self, topic: Topic) -> Any:
         """Return the own table of a Kafka topic with routes, also for a contract of a route. Raises FirnError."""
-        target = topic.route_schemas.own_table
+        assert topic.job.route is not None
+        by, target = topic.job.route.by, topic.route_schemas.own_table
         if target is None:
             raise NotReadyError(
-                f"Kafka topic {topic.job.topic}: routes by message need the topic's own table, which the driver has not read yet; if the"
-                " IcebergTopic with spec.routes is not Ready, follow its conditions"
+                f"Kafka topic {topic.job.topic}: routes by {by} need the topic's own table, which the driver has not read yet; if the IcebergTopic"
+                " with spec.routes is not Ready, follow its conditions"
             )
         table = self._tables.load(target.catalog, target.namespace, target.name)
         if table is None:
             raise NotReadyError(
-                f"table {target.identifier}: the routes by message of Kafka topic {topic.job.topic} need it, and it no longer exists; wait"
-                " until the operator has created it again, or resume its IcebergTopic"
+                f"table {target.identifier}: the routes by {by} of Kafka topic {topic.job.topic} need it, and it no longer exists; wait until"
+                " the operator has created it again, or resume its IcebergTopic"
             )
         return table

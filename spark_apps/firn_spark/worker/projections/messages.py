@@ -29,7 +29,7 @@ class Messages:
     """The full names of messages, from the schemas of a registry."""
 
     def __init__(self, schema: RecordSchema, known: WriterSchemas) -> None:
-        """Read records as ``schema`` says, which is that of `firn.schemas.routes.message_schema`."""
+        """Read records as ``schema`` says, which is that of `firn.schemas.routes.registry_schema`."""
         assert schema.subject is not None
         self._format, self._known = schema.format, known
         self._in_header = schema.subject.id_in == "Header"
@@ -83,14 +83,9 @@ class Messages:
         self, values: Places, numbers: list[int], places: Numbers, bad: dict[int, BadRecordError]
     ) -> pa.Array:
         """Return the names of Protobuf messages, and add the values with wrong message indexes to ``bad``."""
-        behind, framed = unframed(values)
-        ends, sure = index_ends(behind)
-        readable = sure & framed & values.present
-        for index in np.flatnonzero(framed & values.present & ~sure).tolist():
-            bad.setdefault(index, _wrong(behind.value(index) or b""))
-        lists = Places(behind.data, behind.firsts, ends, readable).to_arrow().dictionary_encode()
-        known = [tuple(read_indexes(Bytes(content, BYTES))) for content in lists.dictionary.to_pylist()]
-        codes = lists.indices.fill_null(len(known)).to_numpy(zero_copy_only=False).astype(np.int64)
+        codes, known, wrong = message_indexes(values)
+        for index, error in wrong.items():
+            bad.setdefault(index, error)
         pairs, at = np.unique(places * (len(known) + 1) + codes, return_inverse=True)
         names: list[str | None] = []
         for which, pair in enumerate(pairs.tolist()):
@@ -98,11 +93,8 @@ class Messages:
             name = self._names_of(numbers[place]).get(known[code]) if code < len(known) else None
             names.append(name)
             if name is None and code < len(known):
-                problem = (
-                    f"the message indexes are {[*known[code][:8]]}, and schema {numbers[place]} has no such message"
-                )
                 for index in np.flatnonzero(at == which).tolist():
-                    bad.setdefault(index, BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, problem))
+                    bad.setdefault(index, without_message(known[code], numbers[place]))
         return pa.array(names, pa.string()).take(pa.array(at))
 
 
@@ -121,6 +113,27 @@ def _of_branches(
     return pa.array([*(names[number,] or None for number in range(len(names))), None], pa.string()).take(
         pa.array(branches % (len(names) + 1))
     )
+
+
+def message_indexes(values: Places) -> tuple[Numbers, list[tuple[int, ...]], dict[int, BadRecordError]]:
+    """Return the place of each value's message indexes in a list of them, that list, and the values with wrong ones.
+
+    The place of a value without message indexes is the length of the list.
+    """
+    behind, framed = unframed(values)
+    ends, sure = index_ends(behind)
+    readable = sure & framed & values.present
+    wrong = np.flatnonzero(framed & values.present & ~sure).tolist()
+    lists = Places(behind.data, behind.firsts, ends, readable).to_arrow().dictionary_encode()
+    known = [tuple(read_indexes(Bytes(content, BYTES))) for content in lists.dictionary.to_pylist()]
+    codes = lists.indices.fill_null(len(known)).to_numpy(zero_copy_only=False).astype(np.int64)
+    return codes, known, {index: _wrong(behind.value(index) or b"") for index in wrong}
+
+
+def without_message(indexes: tuple[int, ...], number: int) -> BadRecordError:
+    """Return why a value is bad whose message indexes the schema ``number`` does not have."""
+    problem = f"the message indexes are {[*indexes[:8]]}, and schema {number} has no such message"
+    return BadRecordError(Code.INVALID_PROTOBUF, Stage.DECODE, problem)
 
 
 def _wrong(value: bytes) -> BadRecordError:

@@ -13,6 +13,7 @@ from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats.format import Columns, Format
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Reference, WriterSchemas
+from firn_spark.worker.projections.fields import Fields
 from firn_spark.worker.projections.messages import Messages
 from firn_spark.worker.projections.projector import Projector
 
@@ -61,15 +62,15 @@ class RouteValues:
         self._decoders: dict[RecordSchema, tuple[Format | None, Projector]] = {}
         self._last: tuple[Fetched, RecordSchema, Texts] | None = None
 
-    def of(self, records: Fetched, schema: RecordSchema, messages: Messages | None) -> Texts:
-        """Return the texts, and the records whose value cannot be read. ``messages`` finds the texts, if they are names of messages.
+    def of(self, records: Fetched, schema: RecordSchema, by_writers: Messages | Fields | None) -> Texts:
+        """Return the texts, and the records whose value cannot be read. ``by_writers`` finds the texts, if they need schemas of writers.
 
         Raises SchemasNeededError.
         """
         last = self._last
         if last is not None and last[0] is records and last[1] == schema:
             return last[2]
-        texts = Texts(*messages.of(records)) if messages is not None else self._decoded(records, schema)
+        texts = Texts(*by_writers.of(records)) if by_writers is not None else self._decoded(records, schema)
         self._last = (records, schema, texts)
         return texts
 
@@ -88,14 +89,16 @@ class Router:
     """Compares one value of each record with the expressions of the topic's routes."""
 
     def __init__(self, route: Route, values: RouteValues, schemas: WriterSchemas) -> None:
-        """``schemas`` are those of the registry that the task knows, if messages decide."""
+        """``schemas`` are those of the registry that the task knows, if the value needs them."""
         self._route = route
         self._values = values
-        self._messages = Messages(route.values, schemas) if route.by == MESSAGE else None
+        self._by_writers: Messages | Fields | None = None
+        if route.by_writers:
+            self._by_writers = (Messages if route.by == MESSAGE else Fields)(route.values, schemas)
 
     def missing(self, records: Fetched) -> list[Reference]:
         """Return the schemas that `sort` would need."""
-        return self._messages.missing(records) if self._messages is not None else []
+        return self._by_writers.missing(records) if self._by_writers is not None else []
 
     def sort(self, records: Fetched) -> tuple[Numbers, dict[int, BadRecordError]]:
         """Return which records go to the table, and which of these are bad records because of their value.
@@ -104,7 +107,7 @@ class Router:
         Raises SchemasNeededError.
         """
         route = self._route
-        texts = self._values.of(records, route.values, self._messages)
+        texts = self._values.of(records, route.values, self._by_writers)
         mine = texts.matching(route)
         if route.match:
             return mine, {}
