@@ -35,6 +35,7 @@ _OF_CHECK = {
     "found_message",
     "renames",
     "nanoseconds",
+    "truncate_times",
     "variants",
 }
 Check = Callable[[bytes | None], object]
@@ -82,6 +83,7 @@ def _json(schema: RecordSchema) -> Check:
         fields,
         refuse_unknown=schema.unknown_fields == "DeadLetter",
         keep_unknown=bool(schema.unknown_column),
+        truncate_times=schema.truncate_times,
         former=former_names(fields, schema.renames),
     )
 

@@ -10,9 +10,10 @@ int, long             a JSON number without fraction and exponent, within the ty
 float, double         a JSON number; the nearest value of the type (a float: of the nearest double); overflow is refused
 string                a JSON string
 date                  ``YYYY-MM-DD``, years 0001 to 9999, as everywhere below
-time                  ``hh:mm``, ``hh:mm:ss`` or ``hh:mm:ss.f``; digits below the microsecond have to be zeros, as below
-timestamp             date, ``T`` or a space, time; a zone is refused; or an integer since 1970 in the unit of the field's ``epoch``
-timestamptz           the same with a zone (``Z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or such an integer; in UTC, a text
+time                  ``hh:mm``, ``hh:mm:ss`` or ``hh:mm:ss.f``; digits below the microsecond have to be zeros, as below, unless
+                      the schema truncates times
+timestamp             date, ``T``, ``t`` or a space, time; no zone; or an integer since 1970 in the unit of the field's ``epoch``
+timestamptz           the same with a zone (``Z``, ``z``, ``+hh``, ``+hhmm``, ``+hh:mm``; at most 18 h), or such an integer; in UTC, a text
                       has a year from 1 to 9999, too
 timestamp_ns          as timestamp, with nine digits below the second, from 1677-09-21T00:12:43.145224193 to
                       2262-04-11T23:47:16.854775807; timestamptz_ns likewise
@@ -40,7 +41,7 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
-from typing import Any
+from typing import Any, NamedTuple
 
 from firn.decoders import defaults
 from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
@@ -130,6 +131,13 @@ def _bad(code: Code, kind: types.Type, value: Any, problem: str = "") -> BadReco
     return BadRecordError(code, Stage.SCHEMA, f"{text}: {problem}" if problem else text)
 
 
+class Times(NamedTuple):
+    """How values become times: the unit of integers, and whether digits below the microsecond are cut off."""
+
+    epoch: Epoch
+    truncate: bool = False
+
+
 Converter = Callable[[Any], Any]
 """Converts a parsed value, not null, to the value that Arrow stores. Raises BadRecordError (stage Schema)."""
 
@@ -208,11 +216,11 @@ def _string(kind: types.Type) -> Converter:
 
 _DATE = r"(\d{4})-(\d\d)-(\d\d)"
 _TIME = r"(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?"
-_ZONE = r"(?:(Z)|([+-])(\d\d)(?::?(\d\d))?)"
+_ZONE = r"(?:([Zz])|([+-])(\d\d)(?::?(\d\d))?)"
 _DATE_TEXT = re.compile(_DATE, re.ASCII)
 _TIME_TEXT = re.compile(_TIME, re.ASCII)
-_TIMESTAMP_TEXT = re.compile(f"{_DATE}[T ]{_TIME}", re.ASCII)
-_TIMESTAMPTZ_TEXT = re.compile(f"{_DATE}[T ]{_TIME}{_ZONE}", re.ASCII)
+_TIMESTAMP_TEXT = re.compile(f"{_DATE}[Tt ]{_TIME}", re.ASCII)
+_TIMESTAMPTZ_TEXT = re.compile(f"{_DATE}[Tt ]{_TIME}{_ZONE}", re.ASCII)
 _EPOCH = datetime.date(1970, 1, 1).toordinal()
 _NANOSECONDS = frozenset(types.NANOSECONDS)
 
@@ -243,14 +251,23 @@ def _days(kind: types.Type, value: str, parts: Sequence[str | None]) -> int:
         raise _bad(Code.OUT_OF_RANGE, kind, value, "this day does not exist") from None
 
 
-def _of_day(kind: types.Type, value: str, parts: Sequence[str | None], digits: int = 6) -> int:
-    """Return a time of day, with ``digits`` below the second."""
+def _too_fine(kind: types.Type, value: Any) -> BadRecordError:
+    if _digits(kind) == 9:
+        return _bad(Code.INEXACT, kind, value, "finer than a nanosecond")
+    return _bad(
+        Code.INEXACT, kind, value, "finer than a microsecond; schema.nanoseconds: Truncate cuts off these digits"
+    )
+
+
+def _of_day(kind: types.Type, value: str, parts: Sequence[str | None], truncate: bool) -> int:
+    """Return a time of day in the resolution of the type."""
+    digits = _digits(kind)
     hour, minute, second = int(parts[0] or 0), int(parts[1] or 0), int(parts[2] or 0)
     if hour > 23 or minute > 59 or second > 59:
         raise _bad(Code.OUT_OF_RANGE, kind, value, "this time of day does not exist")
     fraction = parts[3] or ""
-    if fraction[digits:].strip("0"):
-        raise _bad(Code.INEXACT, kind, value, f"finer than a {'microsecond' if digits == 6 else 'nanosecond'}")
+    if fraction[digits:].strip("0") and not (truncate and digits == 6):
+        raise _too_fine(kind, value)
     return ((hour * 60 + minute) * 60 + second) * (1_000_000 if digits == 6 else 1_000_000_000) + int(
         fraction[:digits].ljust(digits, "0")
     )
@@ -267,12 +284,12 @@ def _date(kind: types.Type) -> Converter:
     return lambda value: _days(kind, value, _matched(_DATE_TEXT, "YYYY-MM-DD", kind, value))
 
 
-def _time(kind: types.Type) -> Converter:
-    return lambda value: _of_day(kind, value, _matched(_TIME_TEXT, "hh:mm:ss.ffffff", kind, value))
+def _time(kind: types.Type, truncate: bool) -> Converter:
+    return lambda value: _of_day(kind, value, _matched(_TIME_TEXT, "hh:mm:ss.ffffff", kind, value), truncate)
 
 
-def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
-    integer = _integer(kind, 64)
+def _since_1970(kind: types.Type, times: Times) -> Converter:
+    integer, epoch = _integer(kind, 64), times.epoch
     factor, divisor = epochs(kind)[epoch]
 
     def convert(value: Any) -> int:
@@ -283,15 +300,15 @@ def _since_1970(kind: types.Type, epoch: Epoch) -> Converter:
             )
             error.instant = number
             raise error
-        if number % divisor:
-            raise _bad(Code.INEXACT, kind, value, "finer than a microsecond")
+        if number % divisor and not times.truncate:
+            raise _too_fine(kind, value)
         return number // divisor * factor
 
     return convert
 
 
-def _timestamp(kind: types.Type, epoch: Epoch, *, zoned: bool) -> Converter:
-    since_1970, digits = _since_1970(kind, epoch), _digits(kind)
+def _timestamp(kind: types.Type, times: Times, *, zoned: bool) -> Converter:
+    since_1970, digits = _since_1970(kind, times), _digits(kind)
     day, minute = 86_400 * 10**digits, 60 * 10**digits
     pattern, zone = (_TIMESTAMPTZ_TEXT, " and a zone") if zoned else (_TIMESTAMP_TEXT, ", without a zone")
     form = f"YYYY-MM-DDThh:mm:ss.{'f' * digits}{zone}"
@@ -301,7 +318,7 @@ def _timestamp(kind: types.Type, epoch: Epoch, *, zoned: bool) -> Converter:
             number: int = since_1970(value)
             return number
         parts = _matched(pattern, form, kind, value)
-        moment = _days(kind, value, parts) * day + _of_day(kind, value, parts[3:], digits)
+        moment = _days(kind, value, parts) * day + _of_day(kind, value, parts[3:], times.truncate)
         return _bounded(kind, value, moment - _zone_minutes(kind, value, parts[7:]) * minute if zoned else moment)
 
     return convert
@@ -395,8 +412,8 @@ def _variant(kind: types.Type) -> Converter:
     return encoded
 
 
-def _list(kind: types.ListOf, strict: bool, epoch: Epoch, former: Former) -> Converter:
-    element = _converter(kind.element, strict, epoch, former.at("element"))
+def _list(kind: types.ListOf, strict: bool, times: Times, former: Former) -> Converter:
+    element = _converter(kind.element, strict, times, former.at("element"))
 
     def convert(value: Any) -> list[Any]:
         if type(value) is not list:
@@ -412,11 +429,11 @@ def _list(kind: types.ListOf, strict: bool, epoch: Epoch, former: Former) -> Con
     return convert
 
 
-def _map(kind: types.MapOf, strict: bool, epoch: Epoch, former: Former) -> Converter:
+def _map(kind: types.MapOf, strict: bool, times: Times, former: Former) -> Converter:
     if isinstance(kind.key, types.ListOf | types.MapOf | types.Struct):
-        return _entries(kind, epoch, former)
-    to_key = _converter(kind.key, strict, epoch, renames.NONE)
-    to_value = _converter(kind.value, strict, epoch, former.at("value"))
+        return _entries(kind, times, former)
+    to_key = _converter(kind.key, strict, times, renames.NONE)
+    to_value = _converter(kind.value, strict, times, former.at("value"))
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not _Object:
@@ -435,10 +452,11 @@ def _map(kind: types.MapOf, strict: bool, epoch: Epoch, former: Former) -> Conve
     return convert
 
 
-def _entries(kind: types.MapOf, epoch: Epoch, former: Former) -> Converter:
+def _entries(kind: types.MapOf, times: Times, former: Former) -> Converter:
     """Return a converter for maps whose keys are not texts in JSON: an array of entries with key and value."""
-    key = Column(name="key", type=str(kind.key), required=True, epoch=epoch)
-    entry = _members((key, Column(name="value", type=str(kind.value), epoch=epoch)), True, former)
+    key = Column(name="key", type=str(kind.key), required=True, epoch=times.epoch)
+    member = Column(name="value", type=str(kind.value), epoch=times.epoch)
+    entry = _members((key, member), True, former, truncate=times.truncate)
 
     def convert(value: Any) -> list[tuple[Any, Any]]:
         if type(value) is not list:
@@ -476,10 +494,10 @@ def _scalar(kind: types.Type, text: str) -> Any:
     return text
 
 
-def _struct(kind: types.Struct, strict: bool, epoch: Epoch, former: Former) -> Converter:
+def _struct(kind: types.Struct, strict: bool, times: Times, former: Former) -> Converter:
     names = [name for name, _ in kind.fields]
-    columns = tuple(Column(name=name, type=str(member), epoch=epoch) for name, member in kind.fields)
-    members = _members(columns, strict, former)
+    columns = tuple(Column(name=name, type=str(member), epoch=times.epoch) for name, member in kind.fields)
+    members = _members(columns, strict, former, truncate=times.truncate)
 
     def convert(value: Any) -> dict[str, Any]:
         if type(value) is not _Object:
@@ -490,7 +508,7 @@ def _struct(kind: types.Struct, strict: bool, epoch: Epoch, former: Former) -> C
 
 
 def _members(
-    columns: Sequence[Column], strict: bool, former: Former, *, keep: bool = False
+    columns: Sequence[Column], strict: bool, former: Former, *, truncate: bool, keep: bool = False
 ) -> Callable[[_Object], list[Any]]:
     """Return a reader of an object's members in the order of ``columns``.
 
@@ -501,7 +519,7 @@ def _members(
         (
             column.name,
             column.required,
-            _converter(types.parse(column.type), strict, column.epoch, former.at(column.name)),
+            _converter(types.parse(column.type), strict, Times(column.epoch, truncate), former.at(column.name)),
         )
         for column in columns
     ]
@@ -549,30 +567,32 @@ def _members(
     return read
 
 
-def _converter(kind: types.Type, strict: bool, epoch: Epoch, former: Former) -> Converter:
+def _converter(kind: types.Type, strict: bool, times: Times, former: Former) -> Converter:
     match kind:
         case types.Decimal():
             return _decimal(kind)
         case types.Fixed():
             return _fixed(kind)
         case types.ListOf():
-            return _list(kind, strict, epoch, former)
+            return _list(kind, strict, times, former)
         case types.MapOf():
-            return _map(kind, strict, epoch, former)
+            return _map(kind, strict, times, former)
         case types.Struct():
-            return _struct(kind, strict, epoch, former)
+            return _struct(kind, strict, times, former)
     match kind.name:
         case "int":
             return _integer(kind, 32)
         case "long":
             return _integer(kind, 64)
+        case "time":
+            return _time(kind, times.truncate)
         case "timestamp" | "timestamp_ns":
-            return _timestamp(kind, epoch, zoned=False)
+            return _timestamp(kind, times, zoned=False)
         case "timestamptz" | "timestamptz_ns":
-            return _timestamp(kind, epoch, zoned=True)
+            return _timestamp(kind, times, zoned=True)
     return {
-        "variant": _variant, "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "time": _time,
-        "uuid": _uuid, "binary": _binary,
+        "variant": _variant, "boolean": _boolean, "float": _float, "double": _double, "string": _string, "date": _date, "uuid": _uuid,
+        "binary": _binary,
     }[kind.name](kind)  # fmt: skip
 
 
@@ -591,13 +611,14 @@ class RecordReader:
         *,
         refuse_unknown: bool,
         keep_unknown: bool = False,
+        truncate_times: bool = False,
         former: Former = renames.NONE,
     ) -> "RecordReader":
         """Make a reader of ``fields``, which may also have their earlier names. Raises InvalidSpecError for an invalid type.
 
-        ``keep_unknown``: read all other members as one variant, after the fields.
+        ``keep_unknown``: read all other members as one variant, after the fields. ``truncate_times``: cut off digits below the microsecond.
         """
-        read = _members(fields, refuse_unknown, former, keep=keep_unknown)
+        read = _members(fields, refuse_unknown, former, truncate=truncate_times, keep=keep_unknown)
         return cls(read, len(fields) + keep_unknown, any(field.required for field in fields))
 
     def read(self, value: bytes | None) -> list[Any]:
@@ -622,10 +643,10 @@ class ValueReader:
 
     @classmethod
     def for_type(
-        cls, kind: types.Type, *, refuse_unknown: bool, epoch: Epoch, former: Former = renames.NONE
+        cls, kind: types.Type, *, refuse_unknown: bool, times: Times, former: Former = renames.NONE
     ) -> "ValueReader":
-        """Make a reader of ``kind``. ``epoch`` is the unit of integers in timestamps."""
-        return cls(_converter(kind, refuse_unknown, epoch, former))
+        """Make a reader of ``kind``."""
+        return cls(_converter(kind, refuse_unknown, times, former))
 
     def read(self, value: bytes) -> Any:
         """Return a JSON value, not null, as Arrow stores it. Raises BadRecordError."""

@@ -134,12 +134,14 @@ class KeySchema(Contract):
     fields: tuple[Column, ...] = ()
     decoding: "RecordSchema | None" = Field(default=None, exclude_if=lambda schema: schema is None)
     """The schema of keys with a text or a subject, without its columns."""
+    truncate_times: bool = Field(default=False, exclude_if=lambda truncates: not truncates)
+    """As in `RecordSchema`, for ``fields`` without ``decoding``."""
 
     @property
     def record_schema(self) -> "RecordSchema":
         """Return how keys become ``fields``."""
         if self.decoding is None:
-            return RecordSchema(format=SchemaFormat.JSON, fields=self.fields)
+            return RecordSchema(format=SchemaFormat.JSON, fields=self.fields, truncate_times=self.truncate_times)
         return self.decoding.model_copy(update={"fields": self.fields})
 
 
@@ -212,6 +214,8 @@ class RecordSchema(Contract):
     """Name of a column for the members of a JSON record that are not in ``fields``. Empty: the table does not have them."""
     nanoseconds: bool = Field(default=False, exclude_if=lambda keeps: not keeps)
     """True if columns keep the nanoseconds of times. Otherwise, such times are long in Avro, and have microseconds in Protobuf."""
+    truncate_times: bool = Field(default=False, exclude_if=lambda truncates: not truncates)
+    """True if times in JSON, and texts and integers that become times, lose their digits below the microsecond."""
     variants: bool = Field(default=False, exclude_if=lambda has: not has)
     """True if values without a single type in a JSON schema become variants. Otherwise, `columns` refuses the schema."""
     text: str = Field(default="", exclude_if=lambda text: not text)
@@ -464,7 +468,7 @@ class IngestJob(Contract):
         created again, so that it lands from its start.
         """
         schema = self.record_schema
-        columns = (schema.projection, schema.key, schema.renames, schema.unknown_column)
+        columns = (schema.projection, schema.key, schema.renames, schema.unknown_column, schema.truncate_times)
         values = any(field.default is not None or field.epoch != "ms" for field in schema.fields)
         other_rows = (self.table.shared, self.route, self.publish, self.filter, self.adopt, values)
         return 2 if any((*other_rows, schema.subject, *columns)) else 1

@@ -31,12 +31,14 @@ FORMS = {
     "double": r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?",
     "decimal": r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?",
     "date": r"[0-9]{4}-[0-9]{2}-[0-9]{2}",
-    "time": r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?",
-    "timestamp": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?",
-    "timestamptz": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)",
+    "time": r"[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?",
+    "timestamp": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?",
+    "timestamptz": r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?([Zz]|[+-][0-9]{2}(:?[0-9]{2})?)",
     "uuid": r"[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}",
 }
 """Form of a text that becomes a value of the type, as a regular expression of Python and of RE2."""
+FINER = r"\.[0-9]{6}0*[1-9]"
+"""Digits of a time below the microsecond that are not all zeros."""
 FAR_ZONE = "[+-](?:19|[2-9][0-9]|18:?(?:0[1-9]|[1-9][0-9])|[0-9]{2}:?[6-9][0-9])"
 """Zone at the end of a text that does not exist: it is more than 18 hours from UTC, or has more than 59 minutes."""
 _TEXTS = frozenset({"string", "binary", *FORMS})
@@ -253,14 +255,15 @@ def _check_constant(column: ProjectedColumn, kind: Type) -> None:
 
 
 def _is_time(name: str, text: str) -> bool:
-    """Return whether a text with the form of a date or time exists, and has a year from 1 to 9999 in UTC."""
+    """Return whether a text with the form of a date or time exists, and has a year from 1 to 9999 in UTC and no more than microseconds."""
     try:
-        moment = _READ[name](text)
+        moment = _READ[name](text.upper())
         if name == "timestamptz":
             cast(datetime, moment).astimezone(UTC)
     except (ValueError, OverflowError):
         return False
-    return name != "timestamptz" or re.search(f"(?:{FAR_ZONE})$", text) is None
+    far = name == "timestamptz" and re.search(f"(?:{FAR_ZONE})$", text) is not None
+    return not far and re.search(FINER, text) is None
 
 
 def _is_exact(text: str, kind: types.Decimal) -> bool:

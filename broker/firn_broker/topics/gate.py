@@ -316,6 +316,7 @@ class SchemaGate:
             message=wanted.message if wanted is not None else "",
             found_message=wanted.found_message if wanted is not None else "",
             nanoseconds=wanted is not None and wanted.nanoseconds,
+            truncate_times=wanted is not None and wanted.truncate_times,
             # Without a contract, the broker does not know the table, which may have variants.
             variants=wanted is None or wanted.variants,
         )

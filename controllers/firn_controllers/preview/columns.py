@@ -30,7 +30,9 @@ _ADVICE = {
     },
     "nanoseconds": {
         "Keep": "later rows keep the nanoseconds of times, where the table has no column for these times yet",
-        "Ignore": "later rows have times in nanoseconds as long or with microseconds, where the table has no column for these times yet",
+        "Ignore": "later rows have times in nanoseconds as long or with microseconds, where the table has no column for these times yet;"
+        " later JSON records with digits below the microsecond are bad records",
+        "Truncate": "later rows have times without the digits below the microsecond",
     },
     "framing": {
         "Registry": "later values begin with the five bytes of a schema registry",

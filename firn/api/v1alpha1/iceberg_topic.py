@@ -425,8 +425,12 @@ class SchemaSpec(ApiModel):
             "unknownFieldsColumn beside columns needs otherFields: Keep",
         ),
         Rule(
-            "self.nanoseconds == 'Ignore' || (has(self.format) && self.format in ['Avro', 'Protobuf'])",
+            "self.nanoseconds != 'Keep' || (has(self.format) && self.format in ['Avro', 'Protobuf'])",
             "nanoseconds: Keep needs format: Avro or Protobuf; in JSON, fields have a type",
+        ),
+        Rule(
+            "self.nanoseconds != 'Truncate' || (has(self.format) && self.format == 'Json')",
+            "nanoseconds: Truncate needs format: Json",
         ),
         Rule(
             "has(self.text) || self.framing == 'None'",
@@ -506,11 +510,12 @@ class SchemaSpec(ApiModel):
         description="Name of a column of type variant, for unknownFields: Keep. It is an object with the members of the record that are not in"
         " fields, or null if there are none. It needs table.formatVersion: 3.",
     )
-    nanoseconds: Literal["Ignore", "Keep"] = Field(
+    nanoseconds: Literal["Ignore", "Keep", "Truncate"] = Field(
         default="Ignore",
-        description="Columns of Avro fields with the logical type timestamp-nanos or local-timestamp-nanos, and of Protobuf fields with the type"
-        " google.protobuf.Timestamp. Ignore: long, in Protobuf timestamptz. Keep: timestamptz_ns or timestamp_ns, which needs"
-        " table.formatVersion: 3. A table that has the columns cannot change between the two.",
+        description="Times in nanoseconds. In Avro, they have the logical type timestamp-nanos or local-timestamp-nanos, in Protobuf the type"
+        " google.protobuf.Timestamp. Ignore: the column is long, in Protobuf timestamptz. Keep: timestamptz_ns or timestamp_ns, which needs"
+        " table.formatVersion: 3. A table that has the columns cannot change between the two. In JSON, columns of time, timestamp and"
+        " timestamptz have microseconds. Ignore: a value with finer digits makes a bad record. Truncate: Firn cuts off these digits.",
     )
     columns: Annotated[tuple[ColumnSpec, ...], Field(min_length=1, max_length=types.MOST_COLUMNS)] | None = Field(
         default=None,
@@ -1433,6 +1438,7 @@ class IcebergTopic(ApiModel):
                 message=schema.message if schema.message and schema.format == "Protobuf" else "",
                 incompatible=incompatible,
                 nanoseconds=schema.nanoseconds == "Keep",
+                truncate_times=self._truncates_times,
                 variants=schema.format == "Json" and self.spec.table.format_version >= 3,
                 renames=renames,
                 evolution=evolution,
@@ -1461,6 +1467,7 @@ class IcebergTopic(ApiModel):
             fields=found,
             unknown_fields="Ignore" if schema.unknown_fields == "Keep" else schema.unknown_fields,
             unknown_column=schema.unknown_fields_column or "",
+            truncate_times=self._truncates_times,
             renames=renames,
             evolution=evolution,
         )
@@ -1478,7 +1485,9 @@ class IcebergTopic(ApiModel):
         if key.text is not None or key.registry is not None:
             return self._decoded_key(key, key.columns)
         try:
-            found = KeySchema(columns=key.columns, fields=_columns_of(key.fields or ()))
+            found = KeySchema(
+                columns=key.columns, fields=_columns_of(key.fields or ()), truncate_times=self._truncates_times
+            )
             kinds = [types.parse(column.type) for column in rows.key_columns(found)]
         except InvalidSpecError as error:
             problem = str(error).removeprefix("spec.schema.fields: ")
@@ -1505,6 +1514,7 @@ class IcebergTopic(ApiModel):
             message=message if form is SchemaFormat.PROTOBUF else "",
             framing=key.framing if key.registry is None else "Registry",
             subject=key.registry.named(self.topic_name, "key", message) if key.registry is not None else None,
+            truncate_times=form is SchemaFormat.JSON and self._truncates_times,
         )
         bare = KeySchema(columns=columns, decoding=decoding)
         return (
@@ -1512,6 +1522,11 @@ class IcebergTopic(ApiModel):
             if decoding.has_found_columns
             else key_with_columns(bare, with_columns(decoding, KEY_TEXT, of_key=True))
         )
+
+    @property
+    def _truncates_times(self) -> bool:
+        """Return whether times in JSON lose their digits below the microsecond."""
+        return self.spec.record_schema is not None and self.spec.record_schema.nanoseconds == "Truncate"
 
     @property
     def _evolution(self) -> Evolution:

@@ -43,8 +43,18 @@ class JsonCheck:
 
     slice_bytes = 128 << 10
 
-    def __init__(self, fields: Sequence[Column], *, has_former: bool, keep_unknown: bool, ignore_unknown: bool) -> None:
-        """``has_former``: fields have earlier names, too. ``keep_unknown`` and ``ignore_unknown``: what becomes of other members."""
+    def __init__(
+        self,
+        fields: Sequence[Column],
+        *,
+        has_former: bool,
+        keep_unknown: bool,
+        ignore_unknown: bool,
+        truncate_times: bool,
+    ) -> None:
+        """``has_former``: fields have earlier names, too. ``keep_unknown`` and ``ignore_unknown``: what becomes of other members.
+        ``truncate_times``: times may have digits below the microsecond."""
+        self._truncate_times = truncate_times
         self._fields = {field.name: field for field in fields}
         # A member with an earlier name is a field. It would need the expression of its type.
         self._unknown = ignore_unknown and not keep_unknown and not has_former
@@ -109,7 +119,9 @@ class JsonCheck:
                     raise NoPatternError(name)
                 members.append(f"(?:,{SPACE}{name_of(name)}{ANY_SCALAR}{SPACE})?")
                 continue
-            value = value_of(types.parse(field.type), field.epoch, shape.get(name, {}))
+            value = value_of(
+                types.parse(field.type), strict.Times(field.epoch, self._truncate_times), shape.get(name, {})
+            )
             member = f",{SPACE}{name_of(name)}{value if field.required else or_null(value)}{SPACE}"
             members.append(member if field.required and field.default is None else f"(?:{member})?")
         return "".join(members) + rf"\}}{SPACE}"

@@ -7,9 +7,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from firn.decoders.json import epochs
+from firn.decoders.json import Times, epochs
 from firn.decoders.json_limits import MAX_MICROSECONDS
-from firn.model.jobs import Epoch
 from firn.tables import types
 from firn.tables.types import ListOf, MapOf, Struct, Type
 
@@ -25,8 +24,9 @@ _DATE, _NARROW_DATE = f"[1-9][0-9]{{3}}-{_DAY}", f"(?:1[7-9][0-9]{{2}}|2[01][0-9
 """The second one has only years that times in nanoseconds have."""
 _EARLY_DATE = f"[1-8][0-9]{{3}}-{_DAY}"
 """A date that has no year above 9999 in any zone."""
-_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.[0-9]{1,%d})?)?"
-_ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?)"
+_TIME = r"(?:[01][0-9]|2[0-3]):[0-5][0-9](?::[0-5][0-9](?:\.%s)?)?"
+_FRACTION, _ANY_FRACTION = "[0-9]{1,%d}0*", "[0-9]+"
+_ZONE = "(?:[Zz]|[+-](?:0[0-9]|1[0-7])(?::?[0-5][0-9])?)"
 _GROUP = "[A-Za-z0-9+/]"
 _LAST_GROUPS = {1: f"{_GROUP}[AQgw]==", 2: f"{_GROUP}{{2}}[AEIMQUYcgkosw048]="}
 """The end of canonical base64, by the bytes in it."""
@@ -42,7 +42,6 @@ _PLAIN: Mapping[str, str] = {
     "double": _FLOATING % "{1,2}",
     "string": _STRING,
     "date": f'"{_DATE}"',
-    "time": f'"{_TIME % 6}"',
     "uuid": '"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}"',
     "binary": f'"(?:{_GROUP}{{4}})*(?:{_LAST_GROUPS[1]}|{_LAST_GROUPS[2]})?"',
     "variant": f"(?:true|false|{_LONG}|{_STRING})",
@@ -91,7 +90,7 @@ def _literal(byte: int) -> str:
     return chr(byte) if chr(byte).isalnum() and byte < 0x80 else f"\\x{byte:02x}"
 
 
-def value_of(kind: Type, epoch: Epoch, shape: Shape) -> str:
+def value_of(kind: Type, times: Times, shape: Shape) -> str:
     """Return the expression for values of a type, not null. Raises NoPatternError."""
     match kind:
         case types.Decimal():
@@ -99,13 +98,15 @@ def value_of(kind: Type, epoch: Epoch, shape: Shape) -> str:
         case types.Fixed():
             return _fixed(kind)
         case ListOf():
-            element = or_null(value_of(kind.element, epoch, shape))
+            element = or_null(value_of(kind.element, times, shape))
             return rf"\[{SPACE}(?:{element}{SPACE}(?:,{SPACE}{element}{SPACE})*)?\]"
         case MapOf():
-            return _map(kind, epoch, shape)
+            return _map(kind, times, shape)
         case Struct():
-            return _struct(kind, epoch, shape)
-    return _PLAIN.get(kind.name) or _timestamp(kind, epoch)
+            return _struct(kind, times, shape)
+    if kind.name == "time":
+        return f'"{_time_of_day(kind, times)}"'
+    return _PLAIN.get(kind.name) or _timestamp(kind, times)
 
 
 def or_null(expression: str) -> str:
@@ -113,13 +114,19 @@ def or_null(expression: str) -> str:
     return f"(?:{expression}|null)"
 
 
-def _timestamp(kind: types.Primitive, epoch: Epoch) -> str:
+def _time_of_day(kind: types.Primitive, times: Times) -> str:
+    if kind.name.endswith("_ns"):
+        return _TIME % (_FRACTION % 9)
+    return _TIME % (_ANY_FRACTION if times.truncate else _FRACTION % 6)
+
+
+def _timestamp(kind: types.Primitive, times: Times) -> str:
     nanoseconds, zoned = kind.name.endswith("_ns"), kind.name.startswith("timestamptz")
-    date, time = (_NARROW_DATE, _TIME % 9) if nanoseconds else (_EARLY_DATE if zoned else _DATE, _TIME % 6)
-    text = f'"{date}[T ]{time}{_ZONE if zoned else ""}"'
+    date, time = _NARROW_DATE if nanoseconds else _EARLY_DATE if zoned else _DATE, _time_of_day(kind, times)
+    text = f'"{date}[Tt ]{time}{_ZONE if zoned else ""}"'
     if zoned and not nanoseconds:
-        text = f'(?:{text}|"9[0-9]{{3}}-{_DAY}[T ]{time}Z")'
-    factor, divisor = epochs(kind)[epoch]
+        text = f'(?:{text}|"9[0-9]{{3}}-{_DAY}[Tt ]{time}[Zz]")'
+    factor, divisor = epochs(kind)[times.epoch]
     if divisor > 1:
         return text
     digits = len(str(MAX_MICROSECONDS // factor)) - 1
@@ -140,21 +147,21 @@ def _fixed(kind: types.Fixed) -> str:
     return f'"{_GROUP}{{{4 * groups}}}{_LAST_GROUPS.get(rest, "")}"'
 
 
-def _map(kind: MapOf, epoch: Epoch, shape: Shape) -> str:
+def _map(kind: MapOf, times: Times, shape: Shape) -> str:
     """Return the expression for maps that are empty or have the keys of ``shape``. So no key occurs twice."""
     if kind.key != types.Primitive("string"):
         raise NoPatternError(str(kind))
-    entries = [name_of(name) + or_null(value_of(kind.value, epoch, inner)) for name, inner in shape.items()]
+    entries = [name_of(name) + or_null(value_of(kind.value, times, inner)) for name, inner in shape.items()]
     inside = f"{SPACE},{SPACE}".join(entries)
     return rf"\{{{SPACE}(?:{inside}{SPACE})?\}}" if entries else rf"\{{{SPACE}\}}"
 
 
-def _struct(kind: Struct, epoch: Epoch, shape: Shape) -> str:
+def _struct(kind: Struct, times: Times, shape: Shape) -> str:
     members = dict(kind.fields)
     if not shape.keys() <= members.keys():
         raise NoPatternError(str(kind))
     names = completed(shape, list(members))
-    entries = [name_of(name) + or_null(value_of(members[name], epoch, shape.get(name, {}))) for name in names]
+    entries = [name_of(name) + or_null(value_of(members[name], times, shape.get(name, {}))) for name in names]
     comma = f"{SPACE},{SPACE}"
     firsts = range(len(entries)) if len(entries) <= _MOST_ALTERNATIVES else ()
     inside = [entries[first] + "".join(f"(?:{comma}{entry})?" for entry in entries[first + 1 :]) for first in firsts]

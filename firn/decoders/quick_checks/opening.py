@@ -36,6 +36,7 @@ def quick_check_of(schema: RecordSchema) -> QuickCheck | None:
                 has_former=bool(schema.renames),
                 keep_unknown=bool(schema.unknown_column),
                 ignore_unknown=schema.unknown_fields != "DeadLetter",
+                truncate_times=schema.truncate_times,
             )
         case SchemaFormat.AVRO:
             return AvroCheck(avro.parse(schema.text, schema.references), checks.FRAMING if framed else 0)

@@ -320,6 +320,10 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
         },
         "unknownFieldsColumn beside columns needs otherFields: Keep",
     ),
+    "truncated times of Avro": (
+        {"schema": {"format": "Avro", "text": "{}", "nanoseconds": "Truncate"}},
+        "nanoseconds: Truncate needs format: Json",
+    ),
     "nanoseconds of JSON": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "nanoseconds": "Keep"}},
         "nanoseconds: Keep needs format: Avro or Protobuf",

@@ -429,6 +429,22 @@ def test_nanoseconds_are_kept_on_demand() -> None:
         assert registry.nanoseconds
 
 
+def test_times_of_json_are_truncated_on_demand() -> None:
+    for given in ({"fields": [{"name": "at", "type": "timestamptz"}]}, {"registry": {"name": "main"}}):
+        assert topic({"schema": {"format": "Json", **given, "nanoseconds": "Truncate"}}).record_schema().truncate_times
+        assert not topic({"schema": {"format": "Json", **given}}).record_schema().truncate_times
+        for of_key in (
+            {"fields": [{"name": "at", "type": "timestamp"}]},
+            {"format": "Json", "registry": {"name": "main"}},
+        ):
+            key = {"columns": "Struct", **of_key}
+            for setting, truncates in (("Truncate", True), ("Ignore", False)):
+                schema = {"format": "Json", **given, "nanoseconds": setting, "key": key}
+                found = topic({"schema": schema}).row_schema().key
+                assert found is not None
+                assert found.record_schema.truncate_times is truncates
+
+
 def test_the_columns_of_a_text_are_parsed_once_and_follow_each_change() -> None:
     schema = {"format": "Avro", "text": AVRO % "a", "gate": "Decode"}
     parsed = topic({"schema": schema}).record_schema().fields

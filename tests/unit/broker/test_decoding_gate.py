@@ -109,6 +109,23 @@ def test_times_that_keep_nanoseconds_have_a_range_of_their_own(registry: bool) -
     assert "OutOfRange: $.at" in answer(keep=True).error_message
 
 
+@pytest.mark.parametrize("registry", [False, True])
+def test_times_that_are_truncated_can_have_more_digits(registry: bool) -> None:
+    text = json.dumps({"properties": {"at": {"type": "string", "format": "date-time"}}})
+    value = b'{"at": "2026-11-28T12:30:00.1234567Z"}'
+    fields = () if registry else (Column(name="at", type="timestamptz"),)
+
+    def answer(*, truncate: bool) -> Any:
+        schema = RecordSchema(
+            format="Json", fields=fields, framing="Registry" if registry else "None", truncate_times=truncate
+        )
+        configs = by_registry(firn_schema_contract=packed(schema)) if registry else inline(schema)
+        return run(answered(configs, with_schemas(JSON=text), values(framed(7, value) if registry else value)))[0]
+
+    assert not answer(truncate=True).error_code
+    assert "Inexact: $.at" in answer(truncate=False).error_message
+
+
 @pytest.mark.parametrize("variants", [True, False, None])
 def test_a_member_without_one_type_is_a_variant_if_the_table_may_have_variants(variants: bool | None) -> None:
     text = json.dumps(

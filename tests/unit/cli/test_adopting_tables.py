@@ -19,7 +19,7 @@ from pyiceberg.transforms import DayTransform
 
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.decoders.bad_records import BadRecordError
-from firn.decoders.json import ValueReader
+from firn.decoders.json import Times, ValueReader
 from firn.model import names
 from firn.model.errors import ConflictError, InvalidSpecError
 from firn.tables import types
@@ -114,7 +114,7 @@ def test_the_guide_lists_json_values_that_only_the_sink_converts(lake: dict[str,
     assert len(listed) == 10
     for kinds, values in listed:
         for kind, value in itertools.product(re.findall("`(.+?)`", kinds), re.findall("`(.+?)`", values)):
-            reader = ValueReader.for_type(types.parse(kind), refuse_unknown=False, epoch="ms")
+            reader = ValueReader.for_type(types.parse(kind), refuse_unknown=False, times=Times("ms"))
             with pytest.raises(BadRecordError):
                 reader.read(value.encode())
 

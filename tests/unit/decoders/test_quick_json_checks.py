@@ -21,12 +21,13 @@ USUAL = {
     "decimal(38, 0)": ["9" * 38, "-1"],
     "string": ['""', '"a"', '"größe 🦀"', r'"a\"b\\c\/\n\u00e9\u0000"', '"\x7f"', '"{,}"'],
     "date": ['"2026-11-28"', '"1999-12-31"', '"2024-04-30"', '"2024-01-29"'],
-    "time": ['"12:30"', '"23:59:59"', '"00:00:00.123456"'],
-    "timestamp": ['"2026-11-28T12:30:00"', '"2026-11-28 12:30:00.5"', "1764300000000", "-5", "0"],
+    "time": ['"12:30"', '"23:59:59"', '"00:00:00.123456"', '"00:00:00.123456000"'],
+    "timestamp": ['"2026-11-28T12:30:00"', '"2026-11-28t12:30:00.5"', "1764300000000", "-5", "0"],
     "timestamptz": [
         '"2026-11-28T12:30:00Z"',
         '"2026-11-28 12:30:00.5+01:00"',
         '"2026-11-28T12:30-0330"',
+        '"2026-11-28t12:30:00.123456000z"',
         '"9999-12-31T23:59:59.999999Z"',
         "1764300000000",
     ],
@@ -82,9 +83,20 @@ def test_values_of_any_type_are_accepted_only_if_they_fit(kind: str) -> None:
     values = [f'{{"x":{text}}}'.encode("utf-8", "surrogatepass") for text in texts]
     values += [damaged(pick, value) for value in values]
     for epoch in ("s", "ms", "us", "ns"):
-        check = opened(of(kind, epoch=epoch))
-        check.learn([b'{"x":{"y":2,"x":1}}'])
-        accepted(of(kind, epoch=epoch), values, check)
+        for truncate in (False, True):
+            given = of(kind, epoch=epoch).model_copy(update={"truncate_times": truncate})
+            check = opened(given)
+            check.learn([b'{"x":{"y":2,"x":1}}'])
+            accepted(given, values, check)
+
+
+@pytest.mark.parametrize("kind", ["time", "timestamp", "timestamptz", "list<timestamptz>"])
+def test_times_that_are_truncated_can_have_more_digits(kind: str) -> None:
+    texts = {"time": "12:30:00.1234567", "timestamp": "2026-11-28T12:30:00.123456789"}
+    text = texts.get(kind, "2026-11-28T12:30:00.1234567Z")
+    value = json.dumps({"x": [text] if kind.startswith("list") else text}).encode()
+    assert accepted(of(kind), [value]) == 0
+    assert accepted(of(kind).model_copy(update={"truncate_times": True}), [value]) == 1
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,7 @@ NEW: dict[str, dict[str, Any]] = {
             "fields": [{"name": "at", "type": "timestamptz", "epoch": "s", "default": "1"}],
             "unknown_column": "others",
             "nanoseconds": True,
+            "truncate_times": True,
             "variants": True,
             "text": "{}",
             "framing": "Registry",
@@ -88,6 +89,7 @@ NEW: dict[str, dict[str, Any]] = {
                 "columns": "Struct",
                 "fields": [{"name": "at", "type": "date", "required": True, "doc": "d", "epoch": "s", "default": "2"}],
                 "decoding": {"format": "Avro", "text": "{}", "framing": "Registry", "schema_id": 42},
+                "truncate_times": True,
             },
             "descriptors": "Cg==",
             "renames": [{"old": "when", "new": "at"}, {"old": "then", "new": "at", "by_schema": True}],
@@ -314,6 +316,7 @@ def test_a_released_version_rejects_the_contract_of_a_shared_table(version: str)
 REFUSED = frozenset(
     {
         *("record_schema.projection", "record_schema.key", "record_schema.renames", "record_schema.unknown_column"),
+        "record_schema.truncate_times",
         *("record_schema.subject", "record_schema.fields.default", "record_schema.fields.epoch"),
         *("route", "publish", "filter", "adopt", "table.shared_by"),
     }

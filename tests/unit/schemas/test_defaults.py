@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from firn.decoders import defaults
-from firn.decoders.json import ValueReader
+from firn.decoders.json import Times, ValueReader
 from firn.model.errors import InvalidSpecError
 from firn.tables import types
 
@@ -21,7 +21,7 @@ from firn.tables import types
 def test_a_default_is_a_value_of_the_table_and_of_records(kind: str, text: str, value: Any) -> None:
     parsed = types.parse(kind)
     assert defaults.json_value(parsed, text) == value
-    reader = ValueReader.for_type(parsed, refuse_unknown=False, epoch="ms")
+    reader = ValueReader.for_type(parsed, refuse_unknown=False, times=Times("ms"))
     assert reader.read(defaults.token(parsed, text).encode()) is not None
 
 

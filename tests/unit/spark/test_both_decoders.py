@@ -61,12 +61,12 @@ def read(reader: Any, record: Any) -> Any:
         return None, error
 
 
-def check(inputs: Any, fields: Any = FIELDS, refuse_unknown: bool = False) -> Any:
+def check(inputs: Any, fields: Any = FIELDS, refuse_unknown: bool = False, truncate_times: bool = False) -> Any:
     """Compare both decoders, and return how many records the fast one decoded."""
-    columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown).decode(
+    columns, vouched = BlockDecoder(fields, refuse_unknown=refuse_unknown, truncate_times=truncate_times).decode(
         Places.from_arrow(pa.array(inputs, pa.binary()))
     )
-    reader = RecordReader.for_schema(fields, refuse_unknown=refuse_unknown)
+    reader = RecordReader.for_schema(fields, refuse_unknown=refuse_unknown, truncate_times=truncate_times)
     expected = []
     for record, sure in zip(inputs, vouched, strict=True):
         row, error = read(reader, record)
@@ -505,3 +505,49 @@ def test_a_name_with_escapes_is_no_bytes_of_a_record() -> None:
         rb'{"x": {"b\": \"a": "4"}}',
     ]
     assert check(texts, (Column(name="x", type=kind),)) == 3
+
+
+TIMES = (
+    Column(name="t", type="time"),
+    Column(name="l", type="timestamp", epoch="ns"),
+    Column(name="z", type="timestamptz"),
+    Column(name="n", type="timestamptz_ns"),
+    Column(name="s", type="struct<a: list<timestamptz>, m: map<string, timestamp>>", epoch="ns"),
+)
+
+
+def of_times(time: str, zone: str = "Z") -> bytes:
+    local = f"1969-12-31t{time}"
+    zoned = local + zone
+    given = {"t": time, "l": local, "z": zoned, "s": {"a": [zoned], "m": {"a": local}}}
+    return json.dumps(given).encode()
+
+
+def test_digits_below_the_microsecond_are_cut_off_on_demand() -> None:
+    fractions = ["5", "123456", "1234567", "123456789", "123456000", "9999999", "123456000000000", "1" * 15]
+    times = [of_times(f"23:59:59.{fraction}", zone) for fraction in fractions for zone in ("Z", "z", "+01:00")]
+    assert check(times, TIMES, truncate_times=True) == len(times)
+    assert check(times, TIMES) == 4 * 3
+    doubted = [of_times(f"23:59:59.{fraction}") for fraction in ("1" * 16, "0" * 25, "123456" + "0" * 25, "")]
+    assert check(doubted, TIMES, truncate_times=True) == check(doubted, TIMES) == 0
+    integers = [f'{{"l": {number}, "s": {{"a": [{number}]}}}}'.encode() for number in (1999, -1, -1000, -1001, 0)]
+    assert check(integers, TIMES, truncate_times=True) == len(integers)
+    assert check(integers, TIMES) == 2
+    finer = [b'{"n": "2024-01-01T00:00:00.1234567891Z"}', b'{"n": "2024-01-01T00:00:00.1234567890Z"}']
+    assert check(finer, TIMES, truncate_times=True) == check(finer, TIMES) == 1
+
+
+def test_times_are_cut_off_toward_the_past() -> None:
+    reader = RecordReader.for_schema(TIMES, refuse_unknown=False, truncate_times=True)
+    assert reader.read(b'{"t": "00:00:00.9999999", "l": -1, "z": "1969-12-31T23:59:59.9999999Z"}')[:3] == [
+        999_999,
+        -1,
+        -1,
+    ]
+
+
+def test_a_time_that_is_too_fine_names_the_setting() -> None:
+    reader = RecordReader.for_schema(TIMES, refuse_unknown=False)
+    for value in ('"2024-01-01T00:00:00.1234567"', "1"):
+        _, error = read(reader, f'{{"l": {value}}}'.encode())
+        assert "schema.nanoseconds: Truncate" in error.detail

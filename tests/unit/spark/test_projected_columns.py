@@ -87,6 +87,7 @@ def test_a_constant_is_in_every_row() -> None:
         ("2020-02-29T10:00:00.5", "timestamp", datetime(2020, 2, 29, 10, 0, 0, 500_000)),
         ("2020-02-29 10:00", "timestamp", datetime(2020, 2, 29, 10)),
         ("2020-02-29T10:00Z", "timestamptz", utc("2020-02-29T10:00:00")),
+        ("2020-02-29t10:00:00.120000000z", "timestamptz", utc("2020-02-29T10:00:00.12")),
         ("2020-02-29 10:00:00+02", "timestamptz", utc("2020-02-29T08:00:00")),
         ("2020-02-29T10:00:00.123456-0330", "timestamptz", utc("2020-02-29T13:30:00.123456")),
     ],
@@ -196,6 +197,11 @@ CASTS: list[tuple[str, str, dict[str, Any], list[tuple[Any, Any]]]] = [
     ("at", "long", {"epoch": "ns"}, [("1970-01-01T00:00:00.000001Z", 1000), ("9999-12-31T00:00:00Z", "<OutOfRange>")]),
     ("days", "date", {}, [(0, date(1970, 1, 1)), (-719_162, date(1, 1, 1)), (2_932_896, date(9999, 12, 31)), (2_932_897, "<OutOfRange>"),
                           (-719_163, "<OutOfRange>"), (None, None)]),
+    ("note", "timestamptz", {}, [("2020-01-01t00:00:00.123456000z", utc("2020-01-01T00:00:00.123456")),
+                                 ("2020-01-01T00:00:00.1234567Z", "<Inexact>"), ("2020-01-01T00:00:00.Z", "<InvalidFormat>")]),
+    ("note", "timestamp", {}, [("2020-01-01t00:00:00.120000000000", datetime(2020, 1, 1, 0, 0, 0, 120_000)),
+                               ("2020-01-01T00:00:00.000000001", "<Inexact>")]),
+    ("note", "time", {}, [("10:05:00.1234560", time(10, 5, 0, 123_456)), ("10:05:00.1234567", "<Inexact>")]),
     ("note", "time", {}, [("10:05", time(10, 5)), ("24:00", "<OutOfRange>"), ("10", "<InvalidFormat>")]),
     ("at", "date", {}, [("1969-12-31T23:00:00Z", date(1969, 12, 31)), (253_402_300_799_999, date(9999, 12, 31)),
                         (253_402_300_800_000, "<OutOfRange>"), (-62_135_596_800_001, "<OutOfRange>")]),
@@ -225,6 +231,29 @@ def test_values_become_the_stated_type(
 ) -> None:
     given = {"from": f"$.{field}", "type": kind, **options}
     assert column(of(field, *(value for value, _ in cases)), **given) == [want for _, want in cases]
+
+
+def test_digits_below_the_microsecond_are_cut_off_on_demand() -> None:
+    def truncated(field: str, value: Any, kind: str, **more: str) -> Any:
+        given = [{"name": "c", "from": f"$.{field}", "type": kind, **more}]
+        found = decoded(given, of(field, value), options={"nanoseconds": "Truncate"}).rows
+        return found["c"].to_pylist()
+
+    day = "1969-12-31T23:59:59.123456"
+    for digits in ("7", "789", "789" * 9):
+        assert truncated("note", f"{day}{digits}z", "timestamptz") == [utc(day)]
+        assert truncated("note", f"{day}{digits}", "timestamp") == [datetime.fromisoformat(day)]
+        assert truncated("note", f"23:59:59.123456{digits}", "time") == [time(23, 59, 59, 123_456)]
+    assert truncated("id", -1, "timestamp", epoch="ns") == [datetime(1969, 12, 31, 23, 59, 59, 999_999)]
+    assert truncated("at", f"{day}789Z", "timestamptz") == [utc(day)]
+
+
+def test_a_dead_letter_of_a_time_that_is_too_fine_names_the_setting() -> None:
+    found = decoded([{"name": "c", "from": "$.note", "type": "time"}], of("note", "00:00:00.0000001"))
+    assert found.dead is not None
+    (letter,) = found.dead.to_pylist()
+    assert letter["error_code"] == "Inexact"
+    assert letter["error_detail"].endswith("schema.nanoseconds: Truncate cuts off these digits")
 
 
 def test_a_dead_letter_names_the_column_its_source_and_the_value() -> None:

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from firn.decoders.bad_records import Code
 from firn.decoders.json_limits import EPOCHS, FIRST_MICROSECOND, LAST_MICROSECOND, MAX_MICROSECONDS
 from firn.model.jobs import Epoch
-from firn.schemas.projections import FAR_ZONE, FORMS, word
+from firn.schemas.projections import FAR_ZONE, FINER, FORMS, word
 from firn.tables.types import Primitive, Type
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Numbers
@@ -23,17 +23,22 @@ from firn_spark.worker.fetched import Numbers
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """Days since 1970 of the first day of the year 1, and of the last day of the year 9999."""
 _STRING, _BINARY = Primitive("string"), Primitive("binary")
+_TIMES = frozenset({"time", "timestamp", "timestamptz"})
 Bad = dict[int, Code]
 """Index of a value that has no equal of the new type -> the cause."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A conversion of values of ``before`` to ``after``. ``epoch`` is the unit of integers that become times."""
+    """A conversion of values of ``before`` to ``after``. ``epoch`` is the unit of integers that become times.
+
+    ``truncate``: times lose their digits below the microsecond. Otherwise, such a value is bad.
+    """
 
     before: Type
     after: Type
     epoch: Epoch = "ms"
+    truncate: bool = False
 
     def apply(self, array: pa.Array) -> tuple[pa.Array, Bad]:
         """Return the converted values, null where a value has no equal, and these places."""
@@ -57,6 +62,8 @@ class Cast:
         array = _without(array, pc.call_function("invert", [formed]), Code.INVALID_FORMAT, bad)
         if name == "uuid":
             return _uuids(array), bad
+        if name in _TIMES:
+            array = _in_micros(array, self.truncate, bad)
         if name == "time":  # Arrow reads no time without a date.
             array = pc.call_function("binary_join_element_wise", [pa.scalar("1970-01-01T"), array, pa.scalar("")])
             converted, beyond = _converted(array, _times_of_day, kind, Code.OUT_OF_RANGE)
@@ -76,7 +83,7 @@ class Cast:
         if after == "string" and before in ("decimal", "uuid"):
             return pa.array(map(_text, array.to_pylist()), pa.string(), size=len(array)), {}
         if before in ("int", "long") and after in ("timestamp", "timestamptz"):
-            return _times(array, kind, self.epoch)
+            return _times(array, kind, self.epoch, self.truncate)
         if before in ("timestamp", "timestamptz") and after == "long":
             return _counts(array, self.epoch)
         if before == "int" and after == "date":
@@ -150,6 +157,15 @@ def _text(value: bytes | Decimal | None) -> str | None:
     return str(UUID(bytes=value)) if isinstance(value, bytes) else None if value is None else format(value, "f")
 
 
+def _in_micros(array: pa.Array, truncate: bool, bad: Bad) -> pa.Array:
+    """Return texts of times as Arrow reads them: with capital letters, and with microseconds."""
+    if not truncate:
+        finer = pc.call_function("match_substring_regex", [array], pc.MatchSubstringOptions(FINER))
+        array = _without(array, finer, Code.INEXACT, bad)
+    cut = pc.ReplaceSubstringOptions(r"(\.[0-9]{6})[0-9]+", r"\1")
+    return pc.call_function("ascii_upper", [pc.call_function("replace_substring_regex", [array], cut)])
+
+
 def _times_of_day(array: pa.Array) -> pa.Array:
     return array.cast(pa.timestamp("us")).cast(pa.int64()).cast(pa.time64("us"))
 
@@ -173,13 +189,13 @@ def _dates(array: pa.Array) -> tuple[pa.Array, Bad]:
     return _without_other_years(array.cast(pa.date32()), bad), bad
 
 
-def _times(array: pa.Array, kind: pa.DataType, epoch: Epoch) -> tuple[pa.Array, Bad]:
+def _times(array: pa.Array, kind: pa.DataType, epoch: Epoch, truncate: bool) -> tuple[pa.Array, Bad]:
     factor, divisor = EPOCHS[epoch]
     bad: Bad = {}
     valid = array.is_valid().to_numpy(zero_copy_only=False)
     numbers = array.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False)
     limit = MAX_MICROSECONDS // factor
-    beyond, finer = (numbers > limit) | (numbers < -limit), numbers % divisor != 0
+    beyond, finer = (numbers > limit) | (numbers < -limit), (numbers % divisor != 0) & (not truncate)
     bad |= dict.fromkeys(np.flatnonzero(finer).tolist(), Code.INEXACT)
     bad |= dict.fromkeys(np.flatnonzero(beyond).tolist(), Code.OUT_OF_RANGE)
     wrong = beyond | finer

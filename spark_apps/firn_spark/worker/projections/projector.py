@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.member_paths import step
 from firn.model.errors import NotReadyError
-from firn.model.jobs import ProjectedColumn, RecordSchema
+from firn.model.jobs import ProjectedColumn, RecordSchema, SchemaFormat
 from firn.schemas import projections
 from firn.tables import rows, types
 from firn.tables.types import Primitive, Type
@@ -82,6 +82,8 @@ class _Column:
     cast: Cast
     """The conversion to the type of the column, or to the type that its function takes."""
     constant: pa.Scalar | None
+    can_truncate: bool
+    """True if the schema can cut off digits of times."""
     salt: bytes = field(default=b"", repr=False)
 
     @classmethod
@@ -89,9 +91,10 @@ class _Column:
         kind = projections.source_type(column, schema)
         field, *members = projections.source_path(column, schema) if column.path else [""]
         place = places[field] if column.path else -1
-        cast = Cast(kind, _taken(column, kind), column.epoch or "ms")
+        cast = Cast(kind, _taken(column, kind), column.epoch or "ms", schema.truncate_times)
         constant = cast.apply(pa.array([column.constant], pa.string()))[0][0] if column.constant is not None else None
-        return cls(column, place, tuple(members), cast, constant, salt)
+        can_truncate = schema.format is SchemaFormat.JSON
+        return cls(column, place, tuple(members), cast, constant, can_truncate, salt)
 
     def compute(self, records: Fetched, decoded: Columns, errors: dict[int, BadRecordError]) -> pa.Array:
         """Return the values of the column, and add the records whose value does not fit to ``errors``."""
@@ -129,6 +132,8 @@ class _Column:
         if self.column.function is None:  # A value that a column masks or hashes must not be in a message.
             text = value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
             problem += f", found {text if len(text) <= _EXCERPT else f'{text[: _EXCERPT - 1]}…'}"
+        if code is Code.INEXACT and self.can_truncate and "time" in str(self.cast.after):
+            problem += ": finer than a microsecond; schema.nanoseconds: Truncate cuts off these digits"
         return self._located(BadRecordError(code, Stage.SCHEMA, problem))
 
     def _located(self, error: BadRecordError) -> BadRecordError:

@@ -21,8 +21,8 @@ import pyarrow.compute as pc
 
 from firn.decoders import defaults
 from firn.decoders.bad_records import BadRecordError
-from firn.decoders.json import ValueReader, epochs
-from firn.model.jobs import Column, Epoch
+from firn.decoders.json import Times, ValueReader, epochs
+from firn.model.jobs import Column
 from firn.tables import renames, types
 from firn.tables.renames import Former
 from firn_spark.worker import arrow_types
@@ -44,6 +44,11 @@ _KINDS = {
     "timestamp_ns": kernel.TIMESTAMP_NS,
     "timestamptz_ns": kernel.TIMESTAMPTZ_NS,
 }
+_TRUNCATING = {
+    kernel.TIME: kernel.TRUNCATED_TIME,
+    kernel.TIMESTAMP: kernel.TRUNCATED_TIMESTAMP,
+    kernel.TIMESTAMPTZ: kernel.TRUNCATED_TIMESTAMPTZ,
+}
 _SMALL = frozenset({kernel.INT, kernel.DATE, kernel.BOOLEAN})
 """Kinds whose values fit 32 bits."""
 _Array = np.ndarray[Any, np.dtype[Any]]
@@ -61,15 +66,21 @@ class BlockDecoder:
         *,
         refuse_unknown: bool,
         keep_unknown: bool = False,
+        truncate_times: bool = False,
         former: Former = renames.NONE,
     ) -> None:
         """Set up readers for the fields, which may also have their earlier names. ``keep_unknown``: a last column has the other members.
+        ``truncate_times``: cut off digits below the microsecond.
 
         Raises InvalidSpecError for an invalid type.
         """
         self._types = [arrow_types.arrow_type(types.parse(field.type)) for field in fields]
         usable = bool(fields) and all(_has_no_escapes(field.name) for field in fields)
-        self._members = _Members(fields, refuse_unknown, former, keep_unknown=keep_unknown) if usable else None
+        self._members = (
+            _Members(fields, refuse_unknown, former, truncate=truncate_times, keep_unknown=keep_unknown)
+            if usable
+            else None
+        )
         if keep_unknown:
             self._types.append(arrow_types.VARIANT)
 
@@ -94,32 +105,38 @@ class _Reader(Protocol):
         ...
 
 
-def _reader(kind: types.Type, refuse_unknown: bool, epoch: Epoch, former: Former) -> _Reader:
+def _reader(kind: types.Type, refuse_unknown: bool, times: Times, former: Former) -> _Reader:
     type_ = arrow_types.arrow_type(kind)
     match kind:
         case types.Struct(fields) if all(_has_no_escapes(name) for name, _ in fields):
-            columns = [Column(name=name, type=str(member), epoch=epoch) for name, member in fields]
-            return _Structs(type_, _Members(columns, refuse_unknown, former))
+            columns = [Column(name=name, type=str(member), epoch=times.epoch) for name, member in fields]
+            return _Structs(type_, _Members(columns, refuse_unknown, former, truncate=times.truncate))
         case types.ListOf(element):
-            return _Lists(type_, _reader(element, refuse_unknown, epoch, former.at("element")))
+            return _Lists(type_, _reader(element, refuse_unknown, times, former.at("element")))
         case types.MapOf(types.Primitive("string"), value):
-            return _Maps(type_, _reader(value, refuse_unknown, epoch, former.at("value")))
+            return _Maps(type_, _reader(value, refuse_unknown, times, former.at("value")))
     if kind == types.Primitive(types.VARIANT):
         return _Variants()
-    if _kind(kind) == kernel.OPAQUE:
-        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown, epoch=epoch, former=former))
-    return _Scalars(type_, kind, epoch)
+    if _kind(kind, times.truncate) == kernel.OPAQUE:
+        return _Others(type_, ValueReader.for_type(kind, refuse_unknown=refuse_unknown, times=times, former=former))
+    return _Scalars(type_, kind, times)
 
 
 class _Members:
     """The members of objects by name: fields of records, or of structs."""
 
     def __init__(
-        self, fields: Sequence[Column], refuse_unknown: bool, former: Former, *, keep_unknown: bool = False
+        self,
+        fields: Sequence[Column],
+        refuse_unknown: bool,
+        former: Former,
+        *,
+        truncate: bool,
+        keep_unknown: bool = False,
     ) -> None:
         kinds = [types.parse(field.type) for field in fields]
         self._types = [arrow_types.arrow_type(kind) for kind in kinds]
-        self._kinds = np.array([_kind(kind) for kind in kinds], np.int64)
+        self._kinds = np.array([_kind(kind, truncate) for kind in kinds], np.int64)
         digits = [_digits(kind, field.epoch) for kind, field in zip(kinds, fields, strict=True)]
         self._precisions = np.array([precision for precision, _ in digits], np.int64)
         self._scales = np.array([scale for _, scale in digits], np.int64)
@@ -139,7 +156,7 @@ class _Members:
         self._keep_unknown = keep_unknown
         self._slots, self._widths = _slots(self._kinds)
         self._readers = {
-            place: _reader(kind, refuse_unknown, fields[place].epoch, former.at(fields[place].name))
+            place: _reader(kind, refuse_unknown, Times(fields[place].epoch, truncate), former.at(fields[place].name))
             for place, kind in enumerate(kinds)
             if self._kinds[place] == kernel.OPAQUE
         }
@@ -231,7 +248,7 @@ def _without(values: pa.Array, doubted: _Array | None) -> pa.Array:
 
 def _default(kind: types.Type, field: Column) -> Any:
     """Return the default of a field as Arrow stores it."""
-    reader = ValueReader.for_type(kind, refuse_unknown=False, epoch=field.epoch)
+    reader = ValueReader.for_type(kind, refuse_unknown=False, times=Times(field.epoch))
     return reader.read(defaults.token(kind, field.default or "").encode())
 
 
@@ -329,10 +346,10 @@ class _Variants:
 class _Scalars:
     """Reads values of a kind that the kernel has code for."""
 
-    def __init__(self, type_: pa.DataType, kind: types.Type, epoch: Epoch) -> None:
+    def __init__(self, type_: pa.DataType, kind: types.Type, times: Times) -> None:
         self._type = type_
-        self._kind = _kind(kind)
-        self._precision, self._scale = _digits(kind, epoch)
+        self._kind = _kind(kind, times.truncate)
+        self._precision, self._scale = _digits(kind, times.epoch)
 
     def read(self, data: _Array, firsts: _Array, ends: _Array, present: _Array) -> tuple[pa.Array, _Array]:
         count = len(firsts)
@@ -397,15 +414,15 @@ def _fits_float(bits: _Array) -> _Array:
     return fits
 
 
-def _digits(kind: types.Type, epoch: Epoch) -> tuple[int, int]:
+def _digits(kind: types.Type, epoch: str) -> tuple[int, int]:
     """Return precision and scale of a decimal, or factor and divisor of integers for other types."""
     return (kind.precision, kind.scale) if isinstance(kind, types.Decimal) else epochs(kind)[epoch]
 
 
-def _kind(kind: types.Type) -> int:
+def _kind(kind: types.Type, truncate: bool) -> int:
     match kind:
         case types.Primitive(name) if name in _KINDS:
-            return _KINDS[name]
+            return _TRUNCATING.get(_KINDS[name], _KINDS[name]) if truncate else _KINDS[name]
         case types.Decimal():
             return kernel.DECIMAL
         case _:

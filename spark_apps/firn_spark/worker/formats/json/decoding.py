@@ -34,10 +34,18 @@ class JsonFormat:
         self._columns = arrow_types.arrow_schema(decoded_columns(schema))
         former = former_names(schema.fields, schema.renames)
         self._blocks = BlockDecoder(
-            schema.fields, refuse_unknown=refuse_unknown, keep_unknown=keep_unknown, former=former
+            schema.fields,
+            refuse_unknown=refuse_unknown,
+            keep_unknown=keep_unknown,
+            truncate_times=schema.truncate_times,
+            former=former,
         )
         self._reader = RecordReader.for_schema(
-            schema.fields, refuse_unknown=refuse_unknown, keep_unknown=keep_unknown, former=former
+            schema.fields,
+            refuse_unknown=refuse_unknown,
+            keep_unknown=keep_unknown,
+            truncate_times=schema.truncate_times,
+            former=former,
         )
         # A value that names a JSON schema is not Avro.
         self._hints = schema.framing == "None"

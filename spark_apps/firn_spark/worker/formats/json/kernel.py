@@ -59,10 +59,16 @@ from firn_spark.worker.formats.json.tokens import (
     TIMESTAMPTZ_NS,
     DECIMAL,
     OPAQUE,
-) = range(14)
-"""Kinds of values. Opaque values are only found and checked for being JSON."""
+    TRUNCATED_TIME,
+    TRUNCATED_TIMESTAMP,
+    TRUNCATED_TIMESTAMPTZ,
+) = range(17)
+"""Kinds of values. Opaque values are only found and checked for being JSON. Truncated times lose their digits below the microsecond;
+in other times, these digits have to be zeros."""
 
-LARGE_T, LARGE_Z = (ord(sign) for sign in "TZ")
+LARGE_T, LARGE_Z, SMALL_Z = (ord(sign) for sign in "TZz")
+MOST_FRACTION = 15
+"""Most digits below the second. More are doubted."""
 BEHIND_NAME = 2
 """Bytes that follow each name in ``names``: a quote and a colon. Most producers write them without a space."""
 MEMBER_BYTES = 5
@@ -112,8 +118,11 @@ def _day(data, at, end):
 
 
 @inlined
-def _time_of_day(data, at, end, most):
-    """Return the place behind hh:mm, hh:mm:ss or hh:mm:ss.f with up to ``most`` digits, and the time in this unit."""
+def _time_of_day(data, at, end, most, truncate):
+    """Return the place behind hh:mm, hh:mm:ss or hh:mm:ss.f, and the time with ``most`` digits below the second.
+
+    More digits have to be zeros, unless ``truncate`` is set.
+    """
     if at + 5 > end or data[np.uintp(at + 2)] != COLON:
         return DOUBT, 0
     second, fraction = 0, 0
@@ -136,9 +145,16 @@ def _time_of_day(data, at, end, most):
             at += 1
             first = at
             at, digits = after_digits(data, at, end, np.uint64(0))
-            if at == first or at - first > most:
+            surplus = at - first - most
+            if at == first or at - first > MOST_FRACTION:
                 return DOUBT, 0
-            fraction = np.int64(digits * words.POWERS[most - (at - first)])
+            if surplus > 0:
+                power = words.POWERS[surplus]
+                fraction = np.int64(digits // power)
+                if not truncate and np.uint64(fraction) * power != digits:
+                    return DOUBT, 0
+            else:
+                fraction = np.int64(digits * words.POWERS[-surplus])
     return at, ((hour * 60 + minute) * 60 + second) * np.int64(words.POWERS[most]) + fraction
 
 
@@ -148,7 +164,7 @@ def _zone(data, at, end):
     if at >= end:
         return DOUBT, 0
     sign = data[np.uintp(at)]
-    if sign == LARGE_Z:
+    if sign == LARGE_Z or sign == SMALL_Z:
         return at + 1, 0
     if (sign != PLUS and sign != MINUS) or at + 3 > end:
         return DOUBT, 0
@@ -168,15 +184,18 @@ def _zone(data, at, end):
 
 
 @inlined
-def _moment(data, at, end, zoned, most):
+def _moment(data, at, end, zoned, most, truncate):
     """Return the place behind a date, a time of day and, if ``zoned``, a zone; and the time since 1970 with ``most`` digits."""
     days, valid = _day(data, at, end)
     at += 10
-    if not valid or at >= end or (data[np.uintp(at)] != LARGE_T and data[np.uintp(at)] != SPACE):
+    if not valid or at >= end:
+        return DOUBT, 0
+    sign = data[np.uintp(at)]
+    if sign != LARGE_T and sign != SPACE and sign != SMALL_T:
         return DOUBT, 0
     if most == 9 and (days > MOST_DAYS_OF_NANOSECONDS or days < -MOST_DAYS_OF_NANOSECONDS):
         return DOUBT, 0
-    at, moment = _time_of_day(data, at + 1, end, most)
+    at, moment = _time_of_day(data, at + 1, end, most, truncate)
     if at < 0:
         return DOUBT, 0
     east = 0
@@ -251,20 +270,23 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
     if kind == BOOLEAN:
         values[column, row] = 1 if byte == SMALL_T else 0
         return after_literal(data, at, end) if byte == SMALL_T or byte == SMALL_F else DOUBT
-    if (kind == TIMESTAMPTZ or kind == TIMESTAMP or kind == TIMESTAMPTZ_NS or kind == TIMESTAMP_NS) and byte != QUOTE:
+    truncate = kind >= TRUNCATED_TIME
+    zoned = kind == TIMESTAMPTZ or kind == TRUNCATED_TIMESTAMPTZ
+    of_micros = zoned or kind == TIMESTAMP or kind == TRUNCATED_TIMESTAMP
+    if (of_micros or kind == TIMESTAMPTZ_NS or kind == TIMESTAMP_NS) and byte != QUOTE:
         at, negative, mantissa, digits, _, integral = read_number(data, at, end)
         if at < 0 or not integral or digits > MAX_DIGITS or mantissa > MAX_LONG:
             return DOUBT
         number = np.int64(mantissa)
-        if number > MAX_MICROSECONDS // precision or number % scale != 0:
+        if number > MAX_MICROSECONDS // precision or (number % scale != 0 and not truncate):
             return DOUBT
         values[column, row] = (-number if negative else number) // scale * precision
         return at
-    if kind == TIMESTAMPTZ or kind == TIMESTAMP:
-        at, moment = _moment(data, at + 1, end, kind == TIMESTAMPTZ, 6)
+    if of_micros:
+        at, moment = _moment(data, at + 1, end, zoned, 6, truncate)
         values[column, row] = moment
     elif kind == TIMESTAMPTZ_NS or kind == TIMESTAMP_NS:
-        at, moment = _moment(data, at + 1, end, kind == TIMESTAMPTZ_NS, 9)
+        at, moment = _moment(data, at + 1, end, kind == TIMESTAMPTZ_NS, 9, False)
         values[column, row] = moment
     elif kind == DATE:
         if byte != QUOTE:
@@ -272,10 +294,10 @@ def _field(data, at, end, kind, precision, scale, powers, values, lengths, colum
         days, valid = _day(data, at + 1, end)
         values[column, row] = days
         at = at + 11 if valid else DOUBT
-    elif kind == TIME:
+    elif kind == TIME or kind == TRUNCATED_TIME:
         if byte != QUOTE:
             return DOUBT
-        at, moment = _time_of_day(data, at + 1, end, 6)
+        at, moment = _time_of_day(data, at + 1, end, 6, truncate)
         values[column, row] = moment
     elif kind == DECIMAL:
         quoted = byte == QUOTE

@@ -6,14 +6,14 @@ import numpy as np
 import pyarrow as pa
 
 from firn.decoders.bad_records import BadRecordError
-from firn.decoders.json import ValueReader
+from firn.decoders.json import Times, ValueReader
 from firn.tables import types
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.formats import arrays, words
 from firn_spark.worker.formats.json import tokens, variant_kernel
 
-_STRICT = ValueReader.for_type(types.Primitive(types.VARIANT), refuse_unknown=False, epoch="ms")
+_STRICT = ValueReader.for_type(types.Primitive(types.VARIANT), refuse_unknown=False, times=Times("ms"))
 _MOST_NODES = 2**17
 """Most values inside a variant that the kernel encodes."""
 _NAME_BYTES = 2**16
