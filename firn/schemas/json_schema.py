@@ -8,7 +8,7 @@ refuses the schema.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Never
 from urllib.parse import unquote, urljoin
@@ -35,6 +35,10 @@ _FORMATS: Mapping[str, str] = {"date-time": "timestamptz", "date": "date"}
 _DEFINITIONS = ("$defs", "definitions")
 _ALONE = re.compile(r"https?://json-schema\.org/draft-0[0-7]/schema#?", re.ASCII)
 """Values of ``$schema`` by which a schema with a reference is only the reference: drafts up to 7."""
+_VALUES = frozenset({"const", "enum", "default", "examples"})
+"""Keywords whose values are no schemas."""
+_BY_NAME = frozenset({"properties", "patternProperties", "dependentSchemas", "dependencies", *_DEFINITIONS})
+"""Keywords whose values are schemas by name."""
 _SAYS_TYPE = ("type", "properties", "items", "allOf", "anyOf", "oneOf")
 _NUMBERS = {Primitive("long"), Primitive("double")}
 _ANY = (
@@ -131,6 +135,7 @@ def columns(text: str, references: Mapping[str, str], wanted: Wanted = Wanted())
     """
     documents = {name: _document(content) for name, content in references.items()} | {"": _document(text)}
     parser = _Parser(documents, wanted, wanted.places, wanted.opened)
+    parser.find_embedded()
     parser.find_recursive()
     found = parser.root()
     if found is None and wanted.read is not None:
@@ -164,9 +169,12 @@ def _document(text: str) -> Any:
 
 @dataclass(slots=True)
 class _Parser:
-    """Finds types. The document with the name "" is the schema, and the others are its references."""
+    """Finds types. The document with the name "" is the schema, and the others are its references.
 
-    documents: Mapping[str, Any]
+    A schema inside a document that has a ``$id`` is a document of its own, under its absolute id.
+    """
+
+    documents: dict[str, Any]
     wanted: Wanted
     places: frozenset[str]
     opened: frozenset[str]
@@ -177,8 +185,12 @@ class _Parser:
     """The places whose types are being found."""
     recursive: set[_Place] = field(default_factory=set)
     """The places whose schemas contain themselves."""
-    known_ids: dict[str, tuple[int, str, str]] | None = None
-    """The result of `_ids`. None before the first reference by id."""
+    parents: dict[str, str] = field(default_factory=dict)
+    """The document around each embedded document."""
+    embedded: dict[int, str] = field(default_factory=dict)
+    """The names of embedded documents, by the identity of their content."""
+    known_ids: dict[str, _Place] = field(default_factory=dict)
+    """The names of other schemas: anchors, and ids that are no documents. The first place counts."""
 
     def root(self) -> Type | None:
         """Return the type of the whole schema."""
@@ -215,6 +227,7 @@ class _Parser:
             return _NOTHING
         if not isinstance(schema, dict):
             return None
+        document = self.embedded.get(id(schema), document)
         if "$ref" in schema and self._ignores_siblings(document):
             return self._alone(schema, document, path, level)
         always = [self._referred(schema["$ref"], document, path, level)] if "$ref" in schema else []
@@ -234,7 +247,8 @@ class _Parser:
 
     def _ignores_siblings(self, document: str) -> bool:
         """Return whether a schema of a document with a reference is only the reference."""
-        for each in (self.documents[document], self.documents[""]):
+        for name in (*self._around(document), ""):
+            each = self.documents[name]
             if isinstance(each, dict) and isinstance(draft := each.get("$schema"), str):
                 return _ALONE.fullmatch(draft) is not None
         return False
@@ -273,14 +287,9 @@ class _Parser:
         name, _, fragment = reference.partition("#")
         target = document if not name else self._document(name, document)
         if target is not None and (not fragment or fragment.startswith("/")):
-            return target, unquote(fragment)
-        if self.known_ids is None:
-            self.known_ids = self._ids()
-        wanted = (reference, urljoin(_id(self.documents[document]), reference))
-        if places := [self.known_ids[each] for each in wanted if each in self.known_ids]:
-            _, other, place = min(places)
-            return other, place
-        return None
+            return self._inmost(target, unquote(fragment))
+        own = f"{self._base(document)}#{fragment}" if not name else urljoin(self._base(document), reference)
+        return next((self.known_ids[each] for each in (own, reference) if each in self.known_ids), None)
 
     def find_recursive(self) -> None:
         """Find the places whose schemas contain themselves. This comes before the types, which must not depend on the order of members."""
@@ -297,45 +306,98 @@ class _Parser:
         """Return the places that the schema at a place refers to. `_find` reports references that are not valid."""
         document, found = place[0], set()
         try:
-            parts = [_at(self.documents[document], *place, "")]
+            parts = [(document, _at(self.documents[document], *place, ""))]
         except InvalidSpecError:
             return set()
         while parts:
-            part = parts.pop()
+            document, part = parts.pop()
             if not isinstance(part, dict):
                 continue
+            document = self.embedded.get(id(part), document)
             if isinstance(reference := part.get("$ref"), str):
                 found |= {each for each in [self._target(reference, document)] if each is not None}
             if "$ref" not in part or not self._ignores_siblings(document):
-                parts += _parts(part)
+                parts += [(document, each) for each in _parts(part)]
         return found
 
     def _document(self, name: str, document: str) -> str | None:
         """Return the document that a reference names, also relative to the ``$id`` of its document."""
         if name in self.documents:
             return name
-        whole = urljoin(_id(self.documents[document]), name)
+        whole = urljoin(self._base(document), name)
         own = _id(self.documents[""])
         for each, content in self.documents.items():
             if whole in (each, urljoin(own, each) if each else own, _id(content)):
                 return each
         return None
 
-    def _ids(self) -> dict[str, tuple[int, str, str]]:
-        """Return the ids of definitions that have ids of their own, each with the rank, the document and the place of the first one."""
-        found: dict[str, tuple[int, str, str]] = {}
-        for document, content in self.documents.items():
-            base = _id(content)
-            for key in _DEFINITIONS:
-                definitions = content.get(key) if isinstance(content, dict) else None
-                for name, schema in definitions.items() if isinstance(definitions, dict) else ():
-                    anchor = schema.get("$anchor") if isinstance(schema, dict) else None
-                    escaped = name.replace("~", "~0").replace("/", "~1")
-                    for each in filter(None, (_id(schema), f"#{anchor}" if anchor is not None else "")):
-                        target = len(found), document, f"/{key}/{escaped}"
-                        found.setdefault(each, target)
-                        found.setdefault(urljoin(base, each), target)
-        return found
+    def find_embedded(self) -> None:
+        """Find the schemas inside the documents that references name by an id or an anchor. Embedded documents join ``documents``."""
+        waiting: list[tuple[str, str, Any]] = [
+            (name, "", content) for name, content in reversed(self.documents.items())
+        ]
+        while waiting:
+            document, place, schema = waiting.pop()
+            if isinstance(schema, list):
+                waiting += [(document, f"{place}/{index}", each) for index, each in reversed([*enumerate(schema)])]
+            if not isinstance(schema, dict):
+                continue
+            if place:
+                document, place = self._named(schema, document, place)
+            self._know(schema.get("$anchor"), "#", document, place)
+            inside = []
+            for key, value in schema.items():
+                below = f"{place}/{_escaped(key)}"
+                if key in _BY_NAME and isinstance(value, dict):
+                    inside += [(document, f"{below}/{_escaped(name)}", each) for name, each in value.items()]
+                elif key not in _VALUES:
+                    inside.append((document, below, value))
+            waiting += reversed(inside)
+
+    def _named(self, schema: Mapping[str, Any], document: str, place: str) -> _Place:
+        """Learn the id of a schema inside a document. Return the document and the place of the schema."""
+        own = schema.get("$id")
+        whole = urljoin(self._base(document), own.removesuffix("#")) if isinstance(own, str) else ""
+        taken = whole in self.documents or whole == self._base(document)
+        ignored = "$ref" in schema and self._ignores_siblings(document)
+        if not isinstance(own, str) or own.startswith("#") or taken or ignored:
+            self._know(_id(schema), "", document, place)
+            return document, place
+        self._know(own, "", document, place)
+        self.documents[whole], self.parents[whole], self.embedded[id(schema)] = schema, document, whole
+        return whole, ""
+
+    def _know(self, name: Any, sign: str, document: str, place: str) -> None:
+        if not isinstance(name, str) or not name:
+            return
+        target = document, place
+        base = self._base(document)
+        whole = f"{base}{sign}{name}" if (sign + name).startswith("#") else urljoin(base, name)
+        self.known_ids.setdefault(whole, target)
+        self.known_ids.setdefault(sign + name, target)
+
+    def _base(self, document: str) -> str:
+        """Return the id of a document, to which its references are relative."""
+        return document if document in self.parents else _id(self.documents[document])
+
+    def _around(self, document: str) -> Iterator[str]:
+        """Yield a document and those around it."""
+        yield document
+        while document in self.parents:
+            document = self.parents[document]
+            yield document
+
+    def _inmost(self, document: str, place: str) -> _Place:
+        """Return a place as one of the inmost document around it."""
+        content, steps = self.documents[document], place.split("/")[1:]
+        for index, step in enumerate(steps):
+            try:
+                content = _at(content, document, f"/{step}", "")
+            except InvalidSpecError:  # `_placed` reports it.
+                break
+            if (name := self.embedded.get(id(content))) is not None:
+                document, place = name, "".join(f"/{each}" for each in steps[index + 1 :])
+        return document, place
 
     def _declared(self, schema: Mapping[str, Any], document: str, path: str, level: int) -> _Found | None:
         """Return the type that a schema declares itself, without `allOf`, `anyOf` and `oneOf`."""
@@ -704,6 +766,11 @@ def _id(schema: Any) -> str:
     """Return the ``$id`` of a schema, without an empty fragment; "" if it has none."""
     found = (schema.get("$id") or schema.get("id")) if isinstance(schema, dict) else None
     return found.removesuffix("#") if isinstance(found, str) else ""
+
+
+def _escaped(name: str) -> str:
+    """Return a name as a step of a place (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
 
 
 def _listed(schema: Mapping[str, Any], key: str, path: str) -> list[Any]:

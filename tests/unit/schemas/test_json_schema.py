@@ -465,3 +465,68 @@ def test_a_definition_has_other_members_where_columns_read_them() -> None:
     }
     found = wanted(schema, Wanted({"a", "b"}, [("a", "x-y"), ("b", "n")]))
     assert found == [("a", "struct<n: string, 'x-y': string>"), ("b", "struct<n: string>")]
+
+
+def bundled(root: dict[str, Any], **parts: Any) -> str:
+    return json.dumps({"$id": "https://x.example/order", "$defs": {"amount": {"type": "string"}, **parts}, **root})
+
+
+MONEY: dict[str, Any] = {
+    "$id": "money",
+    "properties": {"cents": {"$ref": "#/$defs/amount"}, "unit": {"$ref": "#unit"}, "order": {"$ref": "order#outer"}},
+    "$defs": {"amount": {"type": "integer"}, "unit": {"$anchor": "unit", "type": "boolean"}},
+}
+OUTER: dict[str, Any] = {"$anchor": "outer", "type": "number"}
+OF_MONEY = "struct<cents: long, unit: boolean, order: double>"
+
+
+@pytest.mark.parametrize(
+    "reference",
+    ["money", "https://x.example/money", "#/$defs/m", "money#", "/money", "https://x.example/order#/$defs/m"],
+)
+def test_references_of_an_embedded_schema_with_an_id_stay_inside_it(reference: str) -> None:
+    unit = {"$anchor": "unit", "type": "string"}
+    root = {"properties": {"a": {"$ref": reference}, "b": {"$ref": "#unit"}, "c": {"$ref": "money#unit"}}}
+    found = {each.name: each.type for each in json_schema.columns(bundled(root, m=MONEY, outer=OUTER, other=unit), {})}
+    assert found == {"a": OF_MONEY, "b": "string", "c": "boolean"}
+
+
+def test_an_embedded_schema_counts_where_it_stands() -> None:
+    root = {"properties": {"a": MONEY, "b": {"$ref": "#/properties/a/properties/cents"}}}
+    found = {each.name: each.type for each in json_schema.columns(bundled(root, outer=OUTER), {})}
+    assert found == {"a": OF_MONEY, "b": "long"}
+
+
+def test_an_embedded_schema_has_the_draft_of_the_document_around_it() -> None:
+    inner = {"$id": "inner", "properties": {"a": {"$ref": "#/$defs/x", "type": "string"}}, "$defs": {"x": {}}}
+    root = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"i": {"$ref": "inner"}}}
+    with pytest.raises(InvalidSpecError, match="up to draft 7"):
+        json_schema.columns(bundled(root, i=inner), {})
+    inner["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    assert json_schema.columns(bundled(root, i=inner), {})[0].type == "struct<a: string>"
+
+
+def test_anchors_count_at_any_depth_but_not_in_values() -> None:
+    deep = {"properties": {"y": {"$anchor": "deep", "type": "integer"}}}
+    value = {"$anchor": "deep", "$id": "https://x.example/other", "type": "string"}
+    for key in ("const", "default"):
+        root = {"properties": {"a": {"$ref": "#deep"}, "const": {"$ref": "#deep"}}, key: value}
+        found = {each.name: each.type for each in json_schema.columns(bundled(root, aa={"enum": [value]}, b=deep), {})}
+        assert found == {"a": "long", "const": "long"}
+
+
+def test_an_embedded_schema_that_contains_itself_is_recursive() -> None:
+    node = {"$id": "node", "properties": {"next": {"$ref": "#"}, "n": {"type": "integer"}}}
+    root = {"properties": {"a": {"$ref": "node"}, "n": {"type": "integer"}}}
+    with pytest.raises(InvalidSpecError, match="contains itself"):
+        json_schema.columns(bundled(root, n=node), {})
+
+
+@pytest.mark.parametrize("name", ["other", "order", "#part", ""])
+def test_an_id_that_does_not_count_makes_no_document(name: str) -> None:
+    part = {"$id": name, "$ref": "#/$defs/amount"}
+    root = {"$schema": "http://json-schema.org/draft-07/schema#", "properties": {"a": {"$ref": "#/$defs/p"}}}
+    assert json_schema.columns(bundled(root, p=part), {})[0].type == "string"
+    root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    if name != "other":
+        assert json_schema.columns(bundled(root, p=part), {})[0].type == "string"
