@@ -161,8 +161,8 @@ Check the registry, the network and `registries` in the values."""
     """IngestionReady: The driver starts, starts work on this topic, or waits for the Kafka topic and the table. \
 Check TopicReady and TableReady, then the driver's pod."""
     WAITING_FOR_CONNECTOR = "WaitingForConnector"
-    """IngestionReady: The connector that has written the table runs, or the driver cannot know exactly where it ended. \
-Stop the connector, or follow the message."""
+    """IngestionReady: The connector that has written the table runs, the driver cannot know exactly where it ended, or the spec \
+does not name it. Stop the connector, or follow the message."""
     BACKING_OFF = "BackingOff"
     """IngestionReady: The driver, or its work on this topic, fails and is retried. Read the message, then the pod's log."""
     OUT_OF_MEMORY = "OutOfMemory"

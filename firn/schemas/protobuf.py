@@ -538,8 +538,10 @@ class _Parser:
             is_read = path or self.read is None or made.name in self.read
             other = seen.setdefault(made.name.lower(), made.name) if is_read else made.name
             if other != made.name:
-                problem = f"has the fields {other} and {made.name}; query engines ignore case, so rename one"
-                raise _bad(path, f"message {name} {problem}")
+                raise _bad(
+                    path,
+                    f"message {name} has the fields {other} and {made.name}; query engines ignore case, so rename one",
+                )
             extent = self._extent(made.type)
             if extent.levels > types.MAX_DEPTH:
                 raise _bad(f"{path}.{made.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")

@@ -282,17 +282,17 @@ def has(kind: Type, *names: str) -> str:
     return ""
 
 
-def quoted_member(kind: Type) -> str:
-    """Return the first name of a member inside ``kind`` that no column can have; an empty text if there is none."""
+def quoted_member(kind: Type) -> str | None:
+    """Return the first name of a member inside ``kind`` that no column can have; None if there is none."""
     match kind:
         case Struct(fields):
-            own = next((name for name, _ in fields if not _MEMBER.fullmatch(name)), "")
-            return own or next((found for _, member in fields if (found := quoted_member(member))), "")
+            own = next((name for name, _ in fields if not _MEMBER.fullmatch(name)), None)
+            return own or next((found for _, member in fields if (found := quoted_member(member))), None)
         case ListOf(element):
             return quoted_member(element)
         case MapOf(key, value):
             return quoted_member(key) or quoted_member(value)
-    return ""
+    return None
 
 
 def unreadable(kind: Type) -> str:

@@ -30,7 +30,7 @@ def _adoption(value: str, observed: ObservedTopic) -> str:
         return "ingestion continues a table with records of the topic that adopt names"
     if "table" in observed.entry.status:
         return "no effect on records that landed"
-    return f"ingestion does not continue where records of table {table_name(observed)} end: it waits if a connector wrote them"
+    return f"ingestion begins at spec.ingestion.startFrom; with Earliest, it waits if a connector wrote table {table_name(observed)}"
 
 
 def connector_start(observed: ObservedTopic) -> str:

@@ -186,7 +186,7 @@ IgnoreTransforms = Annotated[
     bool,
     typer.Option(
         "--ignore-transforms",
-        help="Write the manifest although transforms of the connector change records. You then list the columns in spec.schema.",
+        help="Write the manifest although transforms of the connector change rows. You then list the columns in spec.schema.",
     ),
 ]
 adopt = typer.Typer(no_args_is_help=True, help="Continue a table that another program has written.")

@@ -5,6 +5,7 @@ A driver can request each answer again. So a disk that fails costs a request, an
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,8 @@ MOST_FILES = 10_000
 """Files of a registry."""
 MOST_BYTES = 128 << 20
 """Bytes of the files of a registry."""
+TOUCH_SECONDS = 600.0
+"""Seconds in which a file gets one new time at most, however often it is used."""
 
 
 class SchemaFiles:
@@ -28,6 +31,7 @@ class SchemaFiles:
         self._sizes: OrderedDict[str, int] | None = None
         """The size of each file in bytes, the file that was used last at the end."""
         self._bytes = 0
+        self._touched: dict[str, float] = {}
         self._lock = threading.Lock()
 
     def read(self, name: str) -> str:
@@ -37,13 +41,22 @@ class SchemaFiles:
             content = file.read_text()
         except (OSError, ValueError):
             return ""
-        with suppress(OSError):
-            os.utime(file)  # The next process knows the order of use by this time.
+        self.used(name)
+        return content
+
+    def used(self, name: str) -> None:
+        """Record that an answer was used now."""
+        now = time.monotonic()
         with self._lock:
             sizes = self._known()
-            if name in sizes:
-                sizes.move_to_end(name)
-        return content
+            if name not in sizes:
+                return
+            sizes.move_to_end(name)
+            if now - self._touched.get(name, -TOUCH_SECONDS) < TOUCH_SECONDS:
+                return
+            self._touched[name] = now
+        with suppress(OSError):
+            os.utime(self._file(name))  # The next process knows the order of use by this time.
 
     def write(self, name: str, content: str) -> None:
         """Keep a content under a name, and remove the files that were not used for the longest time if there are too many."""
@@ -58,6 +71,7 @@ class SchemaFiles:
                 sizes[name] = len(data)
                 while len(sizes) > MOST_FILES or (self._bytes > MOST_BYTES and len(sizes) > 1):
                     oldest, size = sizes.popitem(last=False)
+                    self._touched.pop(oldest, None)
                     self._bytes -= size
                     self._file(oldest).unlink(missing_ok=True)
             unfinished.write_bytes(data)

@@ -114,9 +114,13 @@ class Registries:
     def _kept(self, registry: str, number: int) -> _Kept | Refusal:
         key = registry, number
         with self._lock:
-            if key in self._known:
+            known = self._known.get(key)
+            if known is not None:
                 self._known.move_to_end(key)
-                return self._known[key]
+        if known is not None:
+            if registry in self._files:
+                self._files[registry].used(str(number))
+            return known
         self._check_configured(registry)
         found: _Kept | Refusal | None = _kept_of(self._read(registry, str(number)))
         if found is None:

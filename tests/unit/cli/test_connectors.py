@@ -270,7 +270,7 @@ def test_properties_of_the_jdbc_driver_are_parameters_too() -> None:
             "JDBC catalog in mysql, .* serve the same catalog, and write it with iceberg.catalog.type rest",
         ),
         ("jdbc:postgresql://a:5432,b:5432/ice", r"several hosts \(a:5432,b:5432\).* leave the primary in the file"),
-        ("jdbc:postgresql://db/ice?currentSchema=ice", "SET search_path = ice, and remove the parameter"),
+        ("jdbc:postgresql://db/ice?currentSchema=ice", "SET search_path = ice\\), and remove the parameter"),
     ],
 )
 def test_addresses_of_jdbc_that_firn_cannot_use_are_refused(uri: str, step: str) -> None:
@@ -298,8 +298,8 @@ def test_addresses_of_jdbc_that_firn_cannot_use_are_refused(uri: str, step: str)
             {"iceberg_catalog_type": None, "iceberg_catalog_catalog__impl": "org.apache.iceberg.aws.glue.GlueCatalog"},
             "the REST API of Glue",
         ),
-        ({"iceberg_catalog_rest_sigv4__enabled": "true"}, "signs the requests to its catalog with SigV4"),
-        ({"iceberg_catalog_rest_auth_type": "sigv4"}, "signs the requests to its catalog with SigV4"),
+        ({"iceberg_catalog_rest_sigv4__enabled": "true"}, "signs its requests with SigV4"),
+        ({"iceberg_catalog_rest_auth_type": "sigv4"}, "signs its requests with SigV4"),
         ({"iceberg_catalog_type": "hadoop"}, r"rest and sql \(jdbc\); register the table in a catalog"),
     ],
 )

@@ -351,9 +351,7 @@ def test_a_connector_that_is_no_longer_named_is_not_continued() -> None:
         gen.topic("orders", gen.with_status(status), gen.generation(2), partitions=3, schema=json_schema())
     )
     texts = [effect.text for effect in preview(before, after) if effect.field.startswith("spec.ingestion.adopt")]
-    waits = (
-        "ingestion does not continue where records of table lake.demo.orders end: it waits if a connector wrote them"
-    )
+    waits = "ingestion begins at spec.ingestion.startFrom; with Earliest, it waits if a connector wrote table lake.demo.orders"
     assert texts
     assert set(texts) == {waits}
 

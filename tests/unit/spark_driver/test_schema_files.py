@@ -35,6 +35,18 @@ def test_the_next_process_knows_the_order_of_use(tmp_path: Path, monkeypatch: py
     assert names(tmp_path) == {"a", "c", "d"}
 
 
+def test_an_answer_in_memory_counts_as_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "MOST_FILES", 2)
+    kept = SchemaFiles(tmp_path)
+    for age, name in enumerate("ab"):
+        kept.write(name, name)
+        os.utime(tmp_path / f"{name}.json", (1000 + age, 1000 + age))
+    kept.used("a")
+    kept.used("unknown")
+    SchemaFiles(tmp_path).write("c", "c")
+    assert names(tmp_path) == {"a", "c"}
+
+
 def test_the_files_have_a_bounded_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "MOST_BYTES", 10)
     kept = SchemaFiles(tmp_path)

@@ -47,7 +47,7 @@ def of_values(values: Mapping[str, str]) -> tuple[CatalogConnection, tuple[str, 
         str("sigv4" in own.get("rest.auth.type", "")).lower(),
     ):
         raise InvalidSpecError(
-            f"connector {values['name']} signs the requests to its catalog with SigV4, as those of Glue and S3 Tables, and Firn does not;"
+            f"connector {values['name']} signs its requests with SigV4, as Glue and S3 Tables require, and Firn does not sign requests;"
             f" {_REGISTER}"
         )
     if not own.get("uri", "").removeprefix("jdbc:"):
@@ -109,9 +109,8 @@ def _database(name: str, address: str, drivers: Mapping[str, str]) -> tuple[str,
     schema = parameters.pop("currentSchema", "public")
     if schema != "public":
         raise InvalidSpecError(
-            f"connector {name}: {_CATALOG}uri has currentSchema {schema}, which Firn's catalogs of type sql have not; give the database roles of"
-            f" Firn and of the file this schema with ALTER ROLE ROLE IN DATABASE DATABASE SET search_path = {schema}, and remove the parameter"
-            " from the file"
+            f"connector {name}: {_CATALOG}uri has currentSchema {schema}, which Firn does not support; set the schema for the database users of"
+            f" Firn and of this file (ALTER ROLE user IN DATABASE database SET search_path = {schema}), and remove the parameter from the file"
         )
     # The JDBC driver then verifies certificate and host name.
     if parameters.pop("ssl", "false").lower() in ("true", ""):

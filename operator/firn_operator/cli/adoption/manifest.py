@@ -78,9 +78,9 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     """Return the manifest that continues a table with this schema. Raises InvalidSpecError if none is valid."""
     if connector.transforms and not choices.ignore_transforms:
         raise InvalidSpecError(
-            f"connector {connector.name} changes records before it writes them, and ingestion lands them as they are in the topic:"
-            f" {'; '.join(connector.transforms)}. To write the manifest without its transforms, run the command with --ignore-transforms, and"
-            " edit spec.schema before you apply it"
+            f"connector {connector.name} transforms records before it writes them, and ingestion lands them as they are in the topic:"
+            f" {'; '.join(connector.transforms)}. To write a manifest without the transforms, add --ignore-transforms, and edit spec.schema"
+            " before you apply it"
         )
     left_out: tuple[str, ...] = ()
     spec: dict[str, Any] = {"topicName": connector.topic}
@@ -133,9 +133,9 @@ def _catalog(connector: Connector, choices: Choices) -> str:
         )
     if not re.fullmatch(_CATALOG_NAME, connector.catalog):
         raise InvalidSpecError(
-            f"connector {connector.name}: the database of its catalog has tables of the catalog {connector.catalog} (iceberg.catalog), which is no"
-            " name of a catalog of Firn (lower-case letters, digits and -); while all writers are stopped, change catalog_name in its tables"
-            " iceberg_tables and iceberg_namespace_properties, and iceberg.catalog of the connector"
+            f"connector {connector.name}: the database of its catalog has tables of the catalog {connector.catalog} (iceberg.catalog), and names of"
+            " Firn's catalogs have lower-case letters, digits and -; stop all writers, and change catalog_name in the tables iceberg_tables and"
+            " iceberg_namespace_properties, and iceberg.catalog of the connector"
         )
     return connector.catalog
 

@@ -18,8 +18,9 @@ _JSON_VALUES = (
     ' Kafka Connect"'
 )
 _HALTS = (
-    "the manifest has none of these transforms, so its topic halts at the first bad record (onBadRecord: Halt). In JSON topics, a record with a"
-    " member that is no field is a bad record (unknownFields: DeadLetter). List the columns, remove unknownFields if records have further members,"
+    "ingestion does not apply these transforms. The topic halts at the first bad record (onBadRecord: Halt), so that no wrong rows land. In JSON,"
+    " a record with a member that spec.schema.fields lacks is a bad record (unknownFields: DeadLetter). List the columns,"
+    " remove unknownFields if records have further members,"
     " and remove onBadRecord when the first rows are right"
 )
 

@@ -9,9 +9,9 @@ _METADATA = f"{_ICEBERG}KafkaMetadataTransform"
 _KEEPS_VALUES = frozenset(
     {_METADATA, *(f"{_KAFKA}{name}" for name in ("DropHeaders", "InsertHeader", "SetSchemaMetadata$Value", "ValueToKey"))}
 )  # fmt: skip
-"""Transforms after which the sink writes the same row. So do those of keys, whose names end with $Key: the sink writes no keys."""
+"""Transforms after which the sink writes the same row. Those whose names end with $Key are also harmless, because the sink writes no keys."""
 _EVENTS = (
-    "turns change events into rows, and Firn has no change data: ingestion would append a row for each event, also for updates and deletes."
+    "turns change events into rows, and Firn does not apply updates and deletes: ingestion would append a row for each event."
     " Keep the connector for this topic. If all events are inserts, list columns such as {name: id, from: $.after.id}"
 )
 _NAME = "the sink may commit offsets of another topic name, so ingestion could land all records again"
@@ -63,7 +63,7 @@ def changes(values: Mapping[str, str]) -> Iterator[str]:
 
 
 def warnings(values: Mapping[str, str]) -> Iterator[str]:
-    """Return the differences of a topic from a connector whose transforms only add columns."""
+    """Warn of transforms whose columns get null."""
     for name, kind in _transforms(values):
         if kind == _METADATA:
             yield f"transform {name} ({kind}): its columns get null, and column _kafka has partition, offset and timestamp of each record"

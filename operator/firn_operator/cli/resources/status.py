@@ -46,7 +46,7 @@ def one_set(connection: Connection, topic_set: str, *, as_json: bool) -> StatusC
 
 
 def _read(connection: Connection, kind_of: Callable[[str | None], Collection], kind: str, place: str) -> Manifest:
-    """Return a resource, NAME or NAMESPACE/NAME. Raises InvalidSpecError if it does not exist, or for a contradiction."""
+    """Return a resource, NAME or NAMESPACE/NAME. Raises InvalidSpecError if it does not exist, or if its namespace differs from --namespace."""
     namespace, name = connection.login.place(place)
     collection = kind_of(namespace)
     manifest = connection.read(collection, name)
