@@ -28,8 +28,10 @@ MOST_NAME, MOST_DOC = 128, 1024
 MOST_LEVELS = 64
 """Most levels of a schema's JSON, in objects and lists of types."""
 PRIMITIVES = ("null", "boolean", "int", "long", "float", "double", "bytes", "string")
-_NAME = re.compile(r"[^\W\d]\w*")
-"""A name of a field, type or symbol. Letters of all languages count, as in Avro's Java library up to version 1.12."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+"""A name of a field or a type, which can be the name of a column."""
+_SYMBOL = re.compile(r"[^\W\d]\w*")
+"""A symbol. Letters of all languages count, as in Avro's Java library up to version 1.12."""
 _COLUMNS: Mapping[str, str] = {
     "boolean": "boolean",
     "int": "int",
@@ -357,7 +359,7 @@ def members(union: Union) -> list[tuple[str, Node]]:
     names = [_identity(branch).rpartition(".")[2] for branch in branches]
     if len({name.lower() for name in names}) < len(names):
         # Not the number of the branch, which another schema may give to another type.
-        names = [_identity(branch).replace(".", "_") for branch in branches]
+        names = [re.sub(r"^(?=[0-9])|[^A-Za-z0-9_]", "_", _identity(branch)) for branch in branches]
     if len({name.lower() for name in names}) < len(names):
         names = [f"{name}_{number}" for number, name in enumerate(names)]
     return list(zip(names, branches, strict=True))
@@ -576,7 +578,7 @@ class _Parser:
         if not isinstance(symbols, list) or not symbols:
             raise _bad(path, f'enum {name} has no list of symbols: "symbols"')
         for symbol in symbols:
-            if not isinstance(symbol, str) or not _NAME.fullmatch(symbol):
+            if not isinstance(symbol, str) or not _SYMBOL.fullmatch(symbol):
                 raise _bad(path, f"a symbol of enum {name} has letters, digits and _, not {_shown(symbol)}")
         if len(set(symbols)) < len(symbols):
             raise _bad(path, f"enum {name} has a symbol twice; remove one")

@@ -88,9 +88,16 @@ def test_a_namespace_of_java_is_no_mistake(namespace: str) -> None:
     assert kinds == ["struct<x: int>"] * 3
 
 
-def test_names_and_symbols_have_letters_of_all_languages() -> None:
-    enum = {"type": "enum", "name": "Maß", "symbols": ["Ä", "日本"]}
-    assert columns(field("größe", enum), field("名前", "string")) == {"größe": "string", "名前": "string"}
+def test_symbols_have_letters_of_all_languages() -> None:
+    assert columns(field("a", {"type": "enum", "name": "E", "symbols": ["Ä", "日本"]})) == {"a": "string"}
+
+
+def test_members_of_a_union_have_names_that_columns_can_have() -> None:
+    union = [record(field("x", "int"), name="O", namespace=space) for space in ("com.my-company", "3m.x", "a$")]
+    (kind,) = columns(field("u", union)).values()
+    members = types.parse(kind)
+    assert isinstance(members, types.Struct)
+    assert [name for name, _ in members.fields] == ["com_my_company_O", "_3m_x_O", "a__O"]
 
 
 def test_named_types_are_found_in_their_namespace() -> None:
