@@ -39,7 +39,7 @@ FORMS = {
 """Form of a text that becomes a value of the type, as a regular expression of Python and of RE2."""
 FINER = r"\.[0-9]{6}0*[1-9]"
 """Digits of a time below the microsecond that are not all zeros."""
-FAR_ZONE = "[+-](?:19|[2-9][0-9]|18:?(?:0[1-9]|[1-9][0-9])|[0-9]{2}:?[6-9][0-9])"
+FAR_ZONE = "[+-](?:(?:19|[2-9][0-9])(?::?[0-9]{2})?|18:?(?:0[1-9]|[1-9][0-9])|[0-9]{2}:?[6-9][0-9])"
 """Zone at the end of a text that does not exist: it is more than 18 hours from UTC, or has more than 59 minutes."""
 _TEXTS = frozenset({"string", "binary", *FORMS})
 _INTEGERS = frozenset({"int", "long", "float", "double", "decimal", "string", "timestamp", "timestamptz"})
