@@ -4,7 +4,7 @@ import pytest
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, KeySchema, RecordSchema, Subject, TableTarget
+from firn.model.jobs import Column, KeySchema, ProjectedColumn, Projection, RecordSchema, Subject, TableTarget
 from firn_operator.adapters.iceberg import evolution
 
 TARGET = TableTarget(catalog="lake", namespace="shop", name="orders")
@@ -49,3 +49,14 @@ def test_a_column_may_have_another_type_that_holds_the_values() -> None:
         steps(schema("long", "long", registered_key=True, registered_value=True), "double")
     with pytest.raises(InvalidSpecError, match="total' is double in the table and int in the schema"):
         steps(schema("int", "double", registered_key=True, registered_value=False), "double")
+
+
+def test_a_column_beside_computed_ones_may_have_another_type_that_holds_the_values() -> None:
+    def schema_of(kind: str) -> RecordSchema:
+        projection = Projection(columns=(ProjectedColumn(name="n", type="int", source="$.id"),), keeps_others=True)
+        fields = (Column(name="id", type="int"), Column(name="total", type=kind))
+        return RecordSchema(format="Avro", fields=fields, subject=SUBJECT, projection=projection)
+
+    present = evolution.new_schema(evolution.layout(TARGET, schema_of("double")).columns)
+    layout = evolution.layout(TARGET, schema_of("int"))
+    assert evolution.schema_steps(present, layout, Reason.SCHEMA_INCOMPATIBLE) == []

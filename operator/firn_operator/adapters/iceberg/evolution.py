@@ -66,7 +66,9 @@ class Layout:
     wider_keys: frozenset[str] = frozenset()
     """The columns of the key that may be wider."""
     format: SchemaFormat | None = None
-    """The format of values if columns may have another type that takes them. None if columns are computed."""
+    """The format of values."""
+    as_written: frozenset[str] = frozenset()
+    """The columns of values that are not computed. They may have another type that takes the values."""
     renames: tuple[Rename, ...] = ()
     of_values: frozenset[str] = frozenset()
     """The columns for values."""
@@ -85,7 +87,11 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         wider_keys=frozenset(column.name for column in rows.key_columns(schema.key))
         if schema.subjects
         else frozenset(),
-        format=schema.format if schema.projection is None else None,
+        format=schema.format,
+        as_written=frozenset(
+            column.name
+            for column in (rows.decoded_columns(schema) if schema.projection is None else rows.other_columns(schema))
+        ),
         renames=rows.column_renames(schema, schema.renames),
         of_values=frozenset(column.name for column in rows.schema_columns(schema)),
         key=schema.key,
@@ -517,7 +523,8 @@ class _Comparison:
             return False
         decoding = self._layout.key.decoding if of_key and self._layout.key is not None else None
         form = decoding.format if decoding is not None else self._layout.format
-        reads = form is not None and is_read_as(wanted, types.of_table(str(current)), form)
+        is_written = of_key or column in self._layout.as_written
+        reads = is_written and form is not None and is_read_as(wanted, types.of_table(str(current)), form)
         return reads or _widens(target, current)
 
     def _struct(
