@@ -77,7 +77,14 @@ class SchemaFiles:
             unfinished.write_bytes(data)
             unfinished.replace(file)
         except OSError as error:
+            with suppress(OSError):
+                unfinished.unlink(missing_ok=True)
+            self._forget(name)
             log.warning("a schema cannot be kept on disk", file=str(file), error=str(error))
+
+    def _forget(self, name: str) -> None:
+        with self._lock:
+            self._bytes -= self._known().pop(name, 0)
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{name}.json"
@@ -87,7 +94,9 @@ class SchemaFiles:
             found: list[tuple[float, str, int]] = []
             with suppress(OSError), os.scandir(self._directory) as entries:
                 for entry in entries:
-                    if entry.name.endswith(".json"):
+                    if entry.name.startswith("."):  # from a process that ended while it wrote
+                        os.unlink(entry)
+                    elif entry.name.endswith(".json"):
                         status = entry.stat()
                         found.append((status.st_mtime, entry.name.removesuffix(".json"), status.st_size))
             self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))

@@ -60,6 +60,28 @@ def test_the_files_have_a_bounded_size(tmp_path: Path, monkeypatch: pytest.Monke
     assert names(tmp_path) == {"d"}, "the newest schema stays, whatever its size"
 
 
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(file: Path, data: bytes) -> int:
+        file.touch()
+        raise OSError(28, "No space left on device")
+
+    kept = SchemaFiles(tmp_path)
+    kept.write("a", "a")
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "write_bytes", full)
+        kept.write("b", "b" * 100)
+    assert names(tmp_path) == {"a"}
+    monkeypatch.setattr(files, "MOST_FILES", 2)
+    kept.write("c", "c")
+    assert names(tmp_path) == {"a", "c"}, "the failed file does not count"
+
+
+def test_an_unfinished_file_of_an_earlier_process_goes(tmp_path: Path) -> None:
+    (tmp_path / ".a.json.1").touch()
+    SchemaFiles(tmp_path).write("b", "b")
+    assert names(tmp_path) == {"b"}
+
+
 def test_a_directory_that_cannot_be_written_keeps_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     kept = SchemaFiles(tmp_path / "file" / "below")
