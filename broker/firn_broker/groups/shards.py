@@ -319,5 +319,6 @@ class Shards:
                 log.warning("cannot release groups", shard=number, error=str(error))
                 return
             except FencedError:
-                await self._find_unserved()
+                # Another lease of the shard counts, which the next call of _find_unserved finds if this node holds it.
+                pass
             self._unreleased.pop(number, None)

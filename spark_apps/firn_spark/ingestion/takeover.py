@@ -12,6 +12,7 @@ that still runs then commits none of the events before it (Coordinator.commitToT
 
 import json
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from firn.model import names
@@ -26,6 +27,8 @@ from firn_spark.tables.commits import INGEST, Landed, OtherWriter, history, newe
 
 _WAITING = Reason.WAITING_FOR_CONNECTOR
 _KEYS = "kafka.connect.offsets."
+MOST_SNAPSHOTS = 200
+"""Newest snapshots among which `check_named` looks for a connector. Each one costs a call of Java."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +160,11 @@ def check_named(job: IngestJob, table: Any) -> None:
     """
     if job.adopt is not None or job.start_from.kind != "Earliest":
         return
-    for snapshot in history(table):
+    shared = bool(job.table.shared_by)
+    for snapshot in islice(history(table), MOST_SNAPSHOTS):
         summary = texts(snapshot.summary())
-        if summary.get(names.SUMMARY_KIND) == INGEST:
-            return  # another topic of a shared table
+        if summary.get(names.SUMMARY_KIND) == INGEST and not shared:
+            return
         key = next((key for key in summary if key.startswith(_KEYS)), None)
         if key is not None:
             raise NotReadyError(

@@ -19,7 +19,7 @@ def preparing(monkeypatch: pytest.MonkeyPatch, end: int = 0, landed: Landed | No
     monkeypatch.setattr(dead_letters, "load", lambda *_: None)
     metadata = SimpleNamespace(currentSchemaId=lambda: 1, defaultSpecId=lambda: 1, defaultSortOrderId=lambda: 1)
     table = SimpleNamespace(
-        uuid=lambda: "uuid", location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
+        uuid=lambda: "uuid", currentSnapshot=lambda: None, location=lambda: "s3://lake", properties=lambda: {"firn.kafka-cluster": "kafka-1"},
         schema=lambda: SimpleNamespace(schemaId=lambda: 1), operations=lambda: SimpleNamespace(current=lambda: metadata),
     )  # fmt: skip
     tables = SimpleNamespace(

@@ -257,6 +257,11 @@ def test_a_table_of_a_connector_waits_until_the_contract_names_a_start() -> None
         takeover.check_named(job(start_from=StartFrom(kind=kind, timestamp_ms=0)), table_of(OF_SINK))
     takeover.check_named(job(adopt=Adoption(connect=SINK)), table_of(OF_SINK))
     takeover.check_named(job(), table_of(OF_SINK, OF_FIRN))
+    shared = job().table.model_copy(update={"shared_by": "topic"})
+    with pytest.raises(
+        NotReadyError, match="has the key"
+    ):  # the commit of Firn may be that of another topic of the connector
+        takeover.check_named(job(table=shared, version=2, topic_id="id-1"), table_of(OF_SINK, OF_FIRN))
     takeover.check_named(job(), table_of({}, OF_RUN))
 
 
