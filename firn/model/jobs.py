@@ -257,8 +257,10 @@ class RecordSchema(Contract):
         """Return the schema of the writer with the id ``number``, with the same columns."""
         moved = tuple(each for each in self.writer_renames if each.schema_id == number)
         renamed = tuple(Rename(old=each.field, new=each.column) for each in self.versions if each.schema_id == number)
+        # Members may have later names in this column than in the column with the name of the field.
+        inside = (each for each in self.renames if any(each.old.startswith(f"{column.new}.") for column in renamed))
         update = {
-            "renames": (*self.renames, *moved, *renamed),
+            "renames": (*self.renames, *moved, *renamed, *inside),
             "versions": (),
             "writer_renames": (),
             "text": writer.text,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat, WriterRename
+from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
 from firn.schemas import descriptors
 from firn.schemas.descriptors import Declarations, EnumDeclaration, FieldDeclaration, MessageDeclaration
 from firn.tables import rows, types
@@ -361,29 +361,11 @@ def check_names(old: Message, new: Message, place: str, read: Collection[str] | 
     ``read`` are the names of the fields that have columns, if not all have them. Raises InvalidSpecError (BadSchema).
     """
     if old.name == new.name and (found := next(_exchanged(old, new, "", read), None)) is not None:
-        raise _exchange(place, found)
+        raise exchanged(place, found)
 
 
-def moved(contract: RecordSchema, of_writer: RecordSchema, place: str) -> tuple[RecordSchema, tuple[WriterRename, ...]]:
-    """Return a schema of a writer with the renames that bring its fields to the columns of their numbers, and these renames.
-
-    They are about fields whose name belongs to another number in the text of the contract. The names are those after the renames
-    of both schemas. Raises InvalidSpecError (BadSchema) that names ``place`` if fields have exchanged their names.
-    """
-    if contract.format is not SchemaFormat.PROTOBUF or not contract.descriptors or of_writer.schema_id is None:
-        return of_writer, ()
-    try:
-        old, new = message_of(contract, whole=True), message_of(of_writer, whole=True)
-    except InvalidSpecError as error:
-        raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
-    if old.name != new.name:
-        return of_writer, ()
-    found = _moves(old, new, "", place, rows.read_fields(contract))
-    moves = tuple(WriterRename(old=each, new=later, schema_id=of_writer.schema_id) for each, later in found)
-    return of_writer.model_copy(update={"renames": (*of_writer.renames, *moves)}), moves
-
-
-def _exchange(place: str, field: str) -> InvalidSpecError:
+def exchanged(place: str, field: str) -> InvalidSpecError:
+    """Return the error about a field at ``place`` that has the name of another field."""
     return _bad_schema(
         f"{place}: field {field} has the number of another field, whose name was different; give it a name that no field had, or a new"
         " number"
@@ -405,41 +387,15 @@ def _exchanged(old: Node, new: Node, path: str, read: Collection[str] | None = N
                     yield from _exchanged(numbers[each.number].type, each.type, f"{path}{each.name}.")
 
 
-def _other_names(old: Message, new: Message, read: Collection[str] | None) -> dict[str, str]:
-    """Return the fields of ``new`` with the name of another field of ``old``, and the names of their numbers in ``old``."""
+def _other_names(old: Message, new: Message, read: Collection[str] | None) -> Iterator[str]:
+    """Yield the fields of ``new`` with the number of a field of ``old``, and the name of another."""
     names, numbers = {each.name: each for each in old.fields}, {each.number: each for each in old.fields}
-    found = {}
     for each in new.fields:
         earlier, other = numbers.get(each.number), names.get(each.name)
         if earlier is None or other is None or other is earlier:
             continue
         if read is None or not {each.name, earlier.name}.isdisjoint(read):
-            found[each.name] = earlier.name
-    return found
-
-
-def _moves(
-    old: Node, new: Node, path: str, place: str, read: Collection[str] | None = None
-) -> Iterator[tuple[str, str]]:
-    """Yield the paths of `moved`."""
-    match old, new:
-        case Repeated(before), Repeated(after):
-            yield from _moves(before, after, f"{path}element.", place)
-        case Map(), Map():
-            yield from _moves(old.value, new.value, f"{path}value.", place)
-        case Message(), Message(fields=after):
-            waiting, later = _other_names(old, new, read), {each.name: each.name for each in after}
-            while waiting:
-                # A field gets its name after the field that has it now.
-                name = next((name for name, wanted in waiting.items() if wanted not in later.values()), None)
-                if name is None:
-                    raise _exchange(place, path + next(iter(waiting)))
-                later[name] = waiting.pop(name)
-                yield path + name, path + later[name]
-            numbers = {each.number: each for each in old.fields}
-            for each in after:
-                if each.number in numbers:
-                    yield from _moves(numbers[each.number].type, each.type, f"{path}{later[each.name]}.", place)
+            yield each.name
 
 
 def _joined_fields(old: Message, new: Message, path: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, ColumnVersion, Rename, SchemaFormat
 from firn.tables import evolution, types
-from firn.tables.renames import Fields, destination
+from firn.tables.renames import Fields, destination, renamed_columns
 
 VERSIONS = "firn.column-versions"
 """Property with the fields of columns that are versions: a JSON object, field id -> field."""
@@ -51,12 +51,19 @@ class Versions:
         return found
 
     def of_schema(
-        self, number: int, found: Sequence[Column], present: Mapping[str, str], taken: set[str], form: SchemaFormat
+        self,
+        number: int,
+        found: Sequence[Column],
+        present: Mapping[str, str],
+        taken: set[str],
+        form: SchemaFormat,
+        following: Sequence[Rename] = (),
     ) -> tuple[ColumnVersion, ...]:
         """Return the columns for those fields of a schema that the columns with their names cannot hold.
 
         ``present`` has the types of all columns, and ``form`` is the format of the records. A new column gets a name that is not in
-        ``taken``, which has names in lower case. Raises InvalidSpecError for a field with the name of a version.
+        ``taken``, which has names in lower case. ``following`` are renames of the table. Raises InvalidSpecError for a field with the
+        name of a version.
         """
         made = {name: base for base, names in self.columns.items() for name in names}
         versions = []
@@ -68,7 +75,8 @@ class Versions:
             known, first = self.columns.get(column.name, []), present.get(column.name)
             if first is not None and _holds(first, column.type, form):
                 continue
-            name = next((each for each in known if _holds(present.get(each), column.type, form)), None)
+            others = ((each, _version(column, each, following).type) for each in known)
+            name = next((each for each, kind in others if _holds(present.get(each), kind, form)), None)
             if name is None and first is None:
                 continue  # The column with the name of the field is new.
             if name is None:
@@ -90,12 +98,17 @@ def _holds(present: str | None, wanted: str, form: SchemaFormat) -> bool:
     return present is None or evolution.holding(types.of_table(present), types.parse(wanted), form) is not None
 
 
-def named(found: Sequence[Column], versions: Sequence[ColumnVersion]) -> tuple[Column, ...]:
-    """Return the columns of a schema with those of its versions in place of the fields."""
+def named(
+    found: Sequence[Column], versions: Sequence[ColumnVersion], following: Sequence[Rename] = ()
+) -> tuple[Column, ...]:
+    """Return the columns of a schema with those of its versions in place of the fields. ``following`` are renames of the table."""
     columns = {each.field: each.column for each in versions}
     return tuple(
-        column.model_copy(update={"name": columns[column.name], "required": False})
-        if column.name in columns
-        else column
-        for column in found
+        _version(column, columns[column.name], following) if column.name in columns else column for column in found
     )
+
+
+def _version(column: Column, name: str, following: Sequence[Rename]) -> Column:
+    """Return a version of a column. Members may have later names in it than in the column with the name of the field."""
+    made = column.model_copy(update={"name": name, "required": False})
+    return renamed_columns((made,), [each for each in following if each.old.startswith(f"{name}.")])[0]

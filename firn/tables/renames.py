@@ -248,7 +248,7 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
     earlier name back.
     """
     after = json.loads(json.dumps(list(fields)))
-    paths = {each["id"]: (path, each["name"]) for path, each in _all(fields, "")}
+    paths = {each["id"]: (path, each["name"]) for path, each in all_fields(fields)}
     earlier = dict(former)
     collisions, followed = [], []
     for number, rename in enumerate((*aliases, *renames)):
@@ -271,7 +271,7 @@ def planned(fields: Fields, former: FormerNames, renames: Sequence[Rename], alia
         if missing is None and not _reaches(after, moved(rename.new_path, renames[number + 1 :]), earlier):
             missing = rename
     steps = tuple(
-        (paths[each["id"]][0], each["name"]) for _, each in _all(after, "") if paths[each["id"]][1] != each["name"]
+        (paths[each["id"]][0], each["name"]) for _, each in all_fields(after) if paths[each["id"]][1] != each["name"]
     )
     return Renaming(steps, after, earlier, former, tuple(followed), tuple(collisions), missing)
 
@@ -302,22 +302,25 @@ def parts(kind: Any) -> Fields:
     return []
 
 
-def _all(fields: Fields, path: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def all_fields(fields: Fields, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield fields, and those inside them, with their paths. ``path`` is that of the struct, with a dot."""
     for each in fields:
         yield path + each["name"], each
-        yield from _all(parts(each["type"]), f"{path}{each['name']}.")
+        yield from all_fields(parts(each["type"]), f"{path}{each['name']}.")
 
 
 def ids(field: Mapping[str, Any]) -> set[int]:
     """Return the id of a field, and those of the fields inside it."""
-    return {each["id"] for _, each in _all([dict(field)], "")}
+    return {each["id"] for _, each in all_fields([dict(field)])}
 
 
 def _find(fields: Fields, path: Path) -> tuple[Fields, dict[str, Any] | None]:
-    """Return the fields of the struct at a path, and the field at its end."""
+    """Return the fields of the struct that the end of a path is in, and the field at its end. A missing struct has no fields."""
     first, rest = path[0], path[1:]
     found = next((each for each in fields if each["name"] == first), None)
-    return (fields, found) if found is None or not rest else _find(parts(found["type"]), rest)
+    if not rest:
+        return fields, found
+    return ((), None) if found is None else _find(parts(found["type"]), rest)
 
 
 def _reaches(fields: Fields, path: Path, earlier: FormerNames) -> bool:

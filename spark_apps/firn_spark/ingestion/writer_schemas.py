@@ -12,7 +12,6 @@ from firn.model.jobs import (
     Column,
     ColumnVersion,
     GroupSettings,
-    Projection,
     RecordSchema,
     Rename,
     SchemaFormat,
@@ -29,6 +28,8 @@ from firn.tables import evolution, rows, types
 from firn.tables.renames import Fields, FormerNames, Renaming, planned, renamed_columns, reused
 from firn_spark.ingestion.topics.state import Writers
 from firn_spark.ingestion.topics.topic import Topic
+from firn_spark.schemas import field_numbers
+from firn_spark.schemas.field_numbers import Belonging
 from firn_spark.schemas.registries import Registries, schema_of_contract, with_descriptors
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal, WriterSchemas
 
@@ -84,6 +85,8 @@ class TableColumns:
     dropped: Dropped = dataclasses.field(default_factory=dict)
     versions: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """The fields of columns that are versions, by field id."""
+    numbers: str = ""
+    """The value of `field_numbers.NUMBERS`."""
 
     @property
     def followed(self) -> Followed:
@@ -193,13 +196,14 @@ def adapted(
         own = {each.name: each.type for each in renamed_columns(_as_columns(own), named)}
     fields = _widened(renamed_columns(schema.fields, named), own, schema.format)
     named_schema = schema.model_copy(update={"renames": named})
+    belonging = Belonging.of_table(named_schema, renaming.fields, table.numbers, table.versions)
     left_out = _unusable(schema, known)
     versions = Versions.of_table(table.fields, table.versions, named)
     taken = {name.lower() for name in (*own, *(column.name for column in fields))}
     taken |= _field_names(named_schema, known) if schema.incompatible == "NewColumn" else set()
     chosen: tuple[ColumnVersion, ...] = ()
     moved: tuple[WriterRename, ...] = ()
-    for number, writer in _of_writers(known):
+    for number, writer in _in_order(schema, known):
         place = f"schema {number} of schema registry {subject.registry}"
         of_writer = named_schema.of_writer(number, writer)
         try:
@@ -207,19 +211,20 @@ def adapted(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
-            of_writer, moves = protobuf.moved(named_schema, of_writer, place)
+            of_writer, moves = belonging.moved(of_writer, place)
             moved += moves
             found = columns.columns_of(of_writer, place)
             if schema.incompatible == "NewColumn":
                 names = {column.name: column.type for column in fields}
-                made = versions.of_schema(number, found, {**own, **names}, taken, schema.format)
+                made = versions.of_schema(number, found, {**own, **names}, taken, schema.format, named)
                 chosen += made
-                found = named_versions(found, made)
+                found = named_versions(found, made, named)
             _check_former(renaming, found, place)
             _check_apart(found, rows.key_columns(schema.key), place)
             more = _with_schema(fields, own, place, found, schema.format)
             _check_projection(named_schema.model_copy(update={"fields": more}), place)
             fields = more
+            belonging.learn(of_writer)
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error)
     kept = without(fields, table.fields, table.dropped)
@@ -261,7 +266,8 @@ def with_keys(
     fields = _widened(key.fields, own, decoding.format)
     left_out = _unusable(schema, topic.reading.key_writers.schemas)
     moved: tuple[WriterRename, ...] = ()
-    for number, writer in _of_writers(topic.reading.key_writers.schemas):
+    belonging = Belonging.of_table(decoding)
+    for number, writer in _in_order(decoding, topic.reading.key_writers.schemas):
         if only is not None and number not in only:
             continue
         place = f"key schema {number} of schema registry {key.decoding.subject.registry}"
@@ -271,11 +277,12 @@ def with_keys(
             if (lacking := _lacking(of_writer, place)) is not None:
                 left_out[number] = lacking
                 continue
-            of_writer, moves = protobuf.moved(decoding, of_writer, place)
+            of_writer, moves = belonging.moved(of_writer, place)
             moved += moves
             more = _with_schema(fields, own, place, columns.columns_of(of_writer, place, of_key=True), decoding.format)
             _check_apart(of_values, rows.key_columns(key.model_copy(update={"fields": more})), place)
             fields = more
+            belonging.learn(of_writer)
         except InvalidSpecError as error:
             left_out[number] = _left_out(schema, error, own_column=False)
     decoding = decoding.model_copy(update={"writer_renames": moved})
@@ -298,6 +305,11 @@ def _of_writers(known: WriterSchemas) -> Iterator[tuple[int, WriterSchema]]:
     for reference, each in known.items():
         if isinstance(reference, int) and isinstance(each, WriterSchema):
             yield reference, each
+
+
+def _in_order(schema: RecordSchema, known: WriterSchemas) -> list[tuple[int, WriterSchema]]:
+    """Return these schemas with that of the contract first, so that the columns do not depend on the order of the records."""
+    return sorted(_of_writers(known), key=lambda item: (item[0] != schema.schema_id, item[0]))
 
 
 def _lacking(of_writer: RecordSchema, place: str) -> Refusal | None:
@@ -338,8 +350,8 @@ def _as_columns(present: Mapping[str, str]) -> list[Column]:
 
 def _renaming(schema: RecordSchema, known: WriterSchemas, table: TableColumns) -> Renaming:
     """Return the changes of names that schemas, the contract and the table name."""
-    fields = _of_renames(schema.projection, table.fields)
-    return planned(fields, table.former, schema.renames, tuple(_implied(schema, known)))
+    fields = field_numbers.columns_of_fields(schema.projection, table.fields)
+    return planned(fields, table.former, schema.renames, tuple(_implied(schema, known, table)))
 
 
 def _named(change: Renaming) -> tuple[Rename, ...]:
@@ -347,21 +359,44 @@ def _named(change: Renaming) -> tuple[Rename, ...]:
     return tuple({(each.old, each.new): each for each in (*change.followed, *change.following)}.values())
 
 
-def _implied(schema: RecordSchema, known: WriterSchemas) -> Iterator[Rename]:
+def _implied(schema: RecordSchema, known: WriterSchemas, table: TableColumns) -> Iterator[Rename]:
     """Yield the renames that the known schemas name, in the order of their ids: by aliases, or by the numbers of fields."""
-    explicit = tuple(each for each in schema.renames if not each.by_schema)
-    before: protobuf.Message | None = None
+    explicit = schema.model_copy(update={"renames": tuple(each for each in schema.renames if not each.by_schema)})
+    messages: list[tuple[int, protobuf.Message]] = []
     for number, writer in sorted(_of_writers(known), key=lambda item: item[0]):
         try:
-            one = schema.model_copy(update={"renames": explicit}).of_writer(number, writer)
+            one = explicit.of_writer(number, writer)
             if schema.format is SchemaFormat.PROTOBUF:
-                message = protobuf.message_of(one, whole=True)
-                yield from () if before is None else protobuf.renames(before, message)
-                before = message
+                messages.append((number, protobuf.message_of(one, whole=True)))
             else:
                 yield from columns.aliases(one)
         except InvalidSpecError:
             continue  # The columns of this schema have the same error.
+    latest = field_numbers.message_of(schema)
+    name = latest.name if latest is not None else messages[0][1].name if messages else ""
+    fields = field_numbers.columns_of_fields(schema.projection, table.fields)
+    bases = field_numbers.bases_of(fields, table.versions, table.former)
+    same = [(number, message) for number, message in messages if message.name == name]
+    yield from field_numbers.implied(same, fields, field_numbers.read(table.numbers, name), bases)
+
+
+def numbered(topic: Topic, schema: RecordSchema) -> Belonging | None:
+    """Return the numbers of the fields of all schemas that a table follows, under the names of columns.
+
+    ``schema`` is that of `allowed`. None without a Protobuf message, and for a table that other topics share, with other messages.
+    """
+    latest = field_numbers.message_of(topic.job.record_schema)
+    if latest is None or topic.job.table.shared:
+        return None
+    found = Belonging(latest.name)
+    for number, writer in _of_writers(topic.reading.writers.schemas):
+        if number in topic.reading.writers.incompatible:
+            continue
+        try:
+            found.learn(schema.of_writer(number, writer))
+        except InvalidSpecError:
+            continue  # Values with this schema are bad records.
+    return found
 
 
 def _of_fields(schema: RecordSchema, present: Mapping[str, str]) -> Mapping[str, str]:
@@ -373,16 +408,6 @@ def _of_fields(schema: RecordSchema, present: Mapping[str, str]) -> Mapping[str,
     # Other columns are computed. Their names and types are not those of fields.
     computed = projections.reads(schema) | {column.name for column in schema.projection.columns}
     return {name: kind for name, kind in present.items() if name not in computed}
-
-
-def _of_renames(projection: Projection | None, table: Fields) -> Fields:
-    """Return the columns of the table that a renamed field renames: those that are not computed."""
-    if projection is None:
-        return table
-    if not projection.keeps_others:
-        return ()
-    computed = {column.name for column in projection.columns}
-    return [field for field in table if field["name"] not in computed]
 
 
 def _check_former(table: Renaming, found: Sequence[Column], place: str) -> None:

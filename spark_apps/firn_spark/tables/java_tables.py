@@ -8,7 +8,7 @@ changes without loss are made: renames, new optional columns, wider types, requi
 import itertools
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -33,8 +33,14 @@ from firn_spark.worker.data_files import TableSpec
 
 log = structlog.get_logger()
 
+Properties = Callable[[Mapping[str, str], Fields], Mapping[str, str]]
+"""Returns the properties of a table that change, from its present ones and the fields that it gets."""
 TOKEN_SECONDS = 30.0
 """Shortest time between two attempts to get another token from a catalog that does not accept the last one."""
+
+
+def _no_more(properties: Mapping[str, str], fields: Fields) -> Mapping[str, str]:
+    return {}
 
 
 def schema_json(columns: Sequence[Column]) -> str:
@@ -180,8 +186,8 @@ class Tables:
         except JAVA_ERRORS:
             return False
 
-    def ensure(self, job: IngestJob) -> Any:
-        """Return the topic's table, created or evolved to its contract if needed.
+    def ensure(self, job: IngestJob, more: Properties | None = None) -> Any:
+        """Return the topic's table, created or evolved to its contract if needed, and with ``more`` properties.
 
         Raises ConflictError: SchemaIncompatible if a column's type cannot become the contract's, ResourceConflict if the
         table belongs to another control plane.
@@ -194,7 +200,7 @@ class Tables:
             terms = (target.partition_by or (), target.sort_by or ())
             first = [column for column in columns if column.name not in of_fields]
             table = self.create(target, target.name, first, *terms, self.claimant(job))
-            if not of_fields:
+            if not of_fields and more is None:
                 return table
         known = self.follow(table, job)
         try:
@@ -202,7 +208,7 @@ class Tables:
             change = self._rename(table, known, wanted)
             columns = renames.renamed_columns(columns, change.following)
             columns = other_clients.without(columns, change.fields, known.dropped)
-            self._evolve(table, columns, target, of_fields)
+            self._evolve(table, columns, target, of_fields, more or _no_more)
             if max(target.format_version, table.operations().current().formatVersion()) == 3:
                 named = renames.named_target(target, change.following)
                 self._evolve_v3(table, named, self.claimant(job), job.record_schema.evolution)
@@ -334,39 +340,20 @@ class Tables:
             _set(table, change.properties)
         return change
 
-    def _evolve(self, table: Any, columns: Sequence[Column], target: TableTarget, of_fields: Mapping[str, str]) -> None:
-        """Add and change columns. ``of_fields`` has the fields of columns that are versions."""
+    def _evolve(
+        self,
+        table: Any,
+        columns: Sequence[Column],
+        target: TableTarget,
+        of_fields: Mapping[str, str],
+        more: Properties,
+    ) -> None:
+        """Add and change columns, and set ``more`` properties. ``of_fields`` has the fields of columns that are versions."""
         present = {field["name"]: field for field in fields(self.jvm, table.schema())}
         if table.operations().current().formatVersion() < target.format_version == 3:
             # The earlier format version has neither the types nor the defaults of new columns.
             _set(table, {"format-version": "3"})
-        changed: list[Column] = []
-        for column in columns:
-            field = present.get(column.name)
-            if field is None:
-                changed.append(column)
-                continue
-            current, wanted = types.of_table(types.of_json(field["type"])), types.parse(column.type)
-            if not evolution.can_become(wanted, current):
-                if not evolution.can_become(current, wanted):
-                    raise ConflictError(
-                        f"table {target.identifier}: column {column.name} is {current}, the schema wants {wanted}; "
-                        "set the table's type in the schema, or create this IcebergTopic again with another table.name",
-                        reason=Reason.SCHEMA_INCOMPATIBLE,
-                    )
-                changed.append(column)
-            elif (field["required"] and not column.required) or (
-                column.default is not None and _defaults(column)["write-default"] != field.get("write-default")
-            ):
-                changed.append(column)
-        missing = {name for name, field in present.items() if field["required"] and "write-default" not in field}
-        missing -= {column.name for column in columns}
-        if missing:
-            raise ConflictError(
-                f"table {target.identifier}: required column {', '.join(sorted(missing))} is not in the schema; "
-                "add it to the schema, or create this IcebergTopic again with another table.name",
-                reason=Reason.SCHEMA_INCOMPATIBLE,
-            )
+        changed = _changed(columns, present, target)
         if changed:
             # Existing rows have no value for a new column, so it cannot be required.
             wanted_columns = [
@@ -382,12 +369,16 @@ class Tables:
             marks = {other_clients.SCHEMA_ID: str(after.schemaId())}
             if made:
                 marks |= versions.properties(texts(table.properties()), fields(self.jvm, after), made)
-            _set(transaction, marks)
+            _set(transaction, {**marks, **more(texts(table.properties()), fields(self.jvm, after))})
             transaction.commitTransaction()
             table.refresh()
-        elif self._adopts(table, present, columns):
+            return
+        others = dict(more(texts(table.properties()), tuple(present.values())))
+        if self._adopts(table, present, columns):
             # Rows get values in these columns from now on. Without the new id, a later rename would not be followed.
-            _set(table, {other_clients.SCHEMA_ID: str(table.schema().schemaId())})
+            others[other_clients.SCHEMA_ID] = str(table.schema().schemaId())
+        if others:
+            _set(table, others)
 
     def _adopts(self, table: Any, present: Mapping[str, Any], columns: Sequence[Column]) -> bool:
         """Return whether another client has added one of these columns, or a part of it, since Firn last knew the schema."""
@@ -523,6 +514,41 @@ class Tables:
             array[0] = name
             self._namespaces[name] = self.jvm.org.apache.iceberg.catalog.Namespace.of(array)
         return self._namespaces[name]
+
+
+def _changed(columns: Sequence[Column], present: Mapping[str, Mapping[str, Any]], target: TableTarget) -> list[Column]:
+    """Return the columns that a table lacks or has to change. ``present`` has its fields by name.
+
+    Raises ConflictError: SchemaIncompatible if a column cannot change, or if values would lack a required one.
+    """
+    changed: list[Column] = []
+    for column in columns:
+        field = present.get(column.name)
+        if field is None:
+            changed.append(column)
+            continue
+        current, wanted = types.of_table(types.of_json(field["type"])), types.parse(column.type)
+        if not evolution.can_become(wanted, current):
+            if not evolution.can_become(current, wanted):
+                raise ConflictError(
+                    f"table {target.identifier}: column {column.name} is {current}, the schema wants {wanted}; "
+                    "set the table's type in the schema, or create this IcebergTopic again with another table.name",
+                    reason=Reason.SCHEMA_INCOMPATIBLE,
+                )
+            changed.append(column)
+        elif (field["required"] and not column.required) or (
+            column.default is not None and _defaults(column)["write-default"] != field.get("write-default")
+        ):
+            changed.append(column)
+    missing = {name for name, field in present.items() if field["required"] and "write-default" not in field}
+    missing -= {column.name for column in columns}
+    if missing:
+        raise ConflictError(
+            f"table {target.identifier}: required column {', '.join(sorted(missing))} is not in the schema; "
+            "add it to the schema, or create this IcebergTopic again with another table.name",
+            reason=Reason.SCHEMA_INCOMPATIBLE,
+        )
+    return changed
 
 
 def _without_default(column: Column) -> Column:

@@ -19,6 +19,7 @@ from firn.tables import rows
 from firn_spark.maintenance.replaying import decoding
 from firn_spark.maintenance.replaying.decoding import Decoding
 from firn_spark.schemas import registries
+from firn_spark.schemas.field_numbers import NUMBERS
 from firn_spark.schemas.registries import Registries
 from firn_spark.worker.formats.writer_schemas import Refusal
 from tests.unit.spark import tables
@@ -116,8 +117,9 @@ def test_a_letter_stays_if_its_schema_now_names_the_message_of_a_route(
     assert (result.rows, dict(result.codes)) == (1, {"UnknownSchema": 1, "OtherTable": 1})
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["by-the-contract", "by-the-table"])
 def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def writer(body: str) -> WriterSchema:
         text = f'syntax = "proto3"; message R {{ {body} }}'
@@ -125,16 +127,19 @@ def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
 
     monkeypatch.setattr(decoding, "texts", dict)
     own = WANTED.model_copy(update={"format": SchemaFormat.PROTOBUF, "schema_id": 3, "fields": STRINGS})
-    made = job().model_copy(
-        update={"record_schema": own.model_copy(update=dict(writer("string b = 1; string a = 2;"))), "route": None}
-    )
+    contract = writer("string b = 1;" if kept else "string b = 1; string a = 2;")
+    made = job().model_copy(update={"record_schema": own.model_copy(update=dict(contract)), "route": None})
+    ids: list[dict[str, Any]] = [{"id": 1, "name": "b", "type": "string"}, {"id": 2, "name": "a", "type": "string"}]
+    properties = {NUMBERS: '{"message": "R", "columns": {"1": [3, 1], "2": [3, 2]}}'} if kept else {}
     columns = {each.name: each.type for each in rows.columns_of_table(made.record_schema, made.table)}
     catalog: Any = SimpleNamespace(
-        followed=lambda *_: Followed(), columns=lambda _: columns, spec=lambda _: tables.table_of(made, tmp_path)
+        followed=lambda *_: Followed(fields=ids),
+        columns=lambda _: columns,
+        spec=lambda _: tables.table_of(made, tmp_path),
     )
     deleted: list[str] = []
     io = SimpleNamespace(deleteFile=deleted.append)
-    table: Any = SimpleNamespace(properties=dict, name=lambda: "lake.n.t", io=lambda: io)
+    table: Any = SimpleNamespace(properties=lambda: properties, name=lambda: "lake.n.t", io=lambda: io)
     schemas = {1: writer("string a = 1;"), 2: writer("string a = 1; string b = 2;")}
     found: Any = SimpleNamespace(find=lambda _, number: schemas[number])
     spark = Letters(*(b"\0" + number.to_bytes(4) + b"\0\x0a\x01x" for number in (1, 2)))

@@ -23,7 +23,7 @@ def preparing(monkeypatch: pytest.MonkeyPatch, end: int = 0, landed: Landed | No
         schema=lambda: SimpleNamespace(schemaId=lambda: 1), operations=lambda: SimpleNamespace(current=lambda: metadata),
     )  # fmt: skip
     tables = SimpleNamespace(
-        ensure=lambda _: table, spec=lambda _: None, following=lambda _: (), followed=lambda *_: Followed()
+        ensure=lambda *_: table, spec=lambda _: None, following=lambda _: (), followed=lambda *_: Followed()
     )
     kafka = SimpleNamespace(ends=lambda topics: {"orders": {0: end}})
     nothing: Any = None

@@ -148,7 +148,7 @@ def test_a_missing_table_may_have_the_name_of_a_metadata_table() -> None:
 def test_an_unreadable_table_is_an_error_of_the_table() -> None:
     nothing: Any = None
     found = SimpleNamespace(refresh=fails(illegal("metadata")), schema=lambda: SimpleNamespace(schemaId=lambda: 0))
-    tables: Any = SimpleNamespace(ensure=lambda job: found)
+    tables: Any = SimpleNamespace(ensure=lambda *_: found)
     unreadable = topic()
     Preparation(nothing, tables, nothing, nothing, nothing).prepare(unreadable)
     assert isinstance(unreadable.table.error, InvalidSpecError)

@@ -29,7 +29,7 @@ class Catalog:
     def load(self, *_: str) -> None:
         return None
 
-    def ensure(self, job: Any) -> Any:
+    def ensure(self, job: Any, _: Any = None) -> Any:
         self.made.append(job.table.name)
         raise NotReadyError("made")
 

@@ -27,11 +27,12 @@ from firn_spark.ingestion.topics.topic import Topic
 from firn_spark.ingestion.writer_schemas import TableColumns
 from firn_spark.jvm import texts
 from firn_spark.kafka.admin import Kafka, TopicInfo, offsets_of
+from firn_spark.schemas.field_numbers import NUMBERS
 from firn_spark.schemas.registries import Registries
 from firn_spark.tables import claims, dead_letters
 from firn_spark.tables.commits import Committer, Extras, Landed, key_of, read_claim, read_landed, read_losses
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
-from firn_spark.tables.java_tables import Tables
+from firn_spark.tables.java_tables import Properties, Tables
 from firn_spark.tables.vended import needs_renewal
 
 log = structlog.get_logger()
@@ -161,9 +162,9 @@ class Preparation:
         writer_schemas.learn(topic, self._registries)
         return self._read(topic, lambda: self._ensure_adapted(topic))
 
-    def _ensure(self, topic: Topic) -> Any:
-        """Return the table with the columns of the topic."""
-        table = self._tables.ensure(topic.adapted_job)
+    def _ensure(self, topic: Topic, more: Properties | None = None) -> Any:
+        """Return the table with the columns of the topic, and with properties as `Tables.ensure` describes them."""
+        table = self._tables.ensure(topic.adapted_job, more)
         topic.table.schema_id = int(table.schema().schemaId())
         return table
 
@@ -177,11 +178,15 @@ class Preparation:
             known = self._tables.follow(table, topic.job)
             present = self._tables.columns(table)
             schema_id = table.operations().current().currentSchemaId()
-            made = read_versions(texts(table.properties()))
-            columns = TableColumns(known.fields, known.former, str(table.uuid()), schema_id, known.dropped, made)
+            properties = texts(table.properties())
+            made, numbers = read_versions(properties), "" if topic.job.table.shared else properties.get(NUMBERS, "")
+            columns = TableColumns(
+                known.fields, known.former, str(table.uuid()), schema_id, known.dropped, made, numbers
+            )
         reading.schema, of_values, of_keys = writer_schemas.allowed(topic, present, columns)
         reading.writers.incompatible, reading.key_writers.incompatible = of_values, of_keys
-        return self._ensure(topic)
+        belonging = writer_schemas.numbered(topic, reading.schema)
+        return self._ensure(topic, belonging.properties if belonging is not None else None)
 
     def _read(self, topic: Topic, load: Callable[[], Any | None]) -> tuple[Any, Landed | None]:
         """Load the table, and store what the topic reports of it. Returns the table and the newest ingestion commit.

@@ -13,7 +13,7 @@ import structlog
 from firn.decoders.bad_records import Code
 from firn.model.errors import CorruptDataError, InvalidSpecError, NotReadyError
 from firn.model.jobs import Column, ColumnVersion, IngestJob, RecordSchema, SchemaFormat, WriterSchema
-from firn.schemas import projections, protobuf
+from firn.schemas import projections
 from firn.schemas.columns import columns_of
 from firn.schemas.other_clients import followed_schema, without
 from firn.schemas.versions import Versions, read_versions
@@ -23,6 +23,7 @@ from firn_spark.credentials import read_salts
 from firn_spark.jvm import texts
 from firn_spark.kafka.tasks import land_records
 from firn_spark.maintenance.replaying import letters
+from firn_spark.schemas.field_numbers import NUMBERS, Belonging
 from firn_spark.schemas.registries import Registries, schema_of_contract, with_descriptors
 from firn_spark.tables.java_tables import Tables
 from firn_spark.worker.formats.writer_schemas import Reference, Refusal
@@ -82,6 +83,8 @@ class Decoding:
         self._present, self._versions = tables.columns(table), read_versions(texts(table.properties()))
         self._schema = self._widened(followed_schema(job.record_schema, known))
         self._job = job
+        kept = "" if job.table.shared else texts(table.properties()).get(NUMBERS, "")
+        self._belonging = Belonging.of_table(self._schema, known.fields, kept, self._versions)
         if (problem := self._misfit(self._schema)) is not None:
             name, wanted, present = problem
             raise NotReadyError(
@@ -93,6 +96,7 @@ class Decoding:
         self._route_schemas: dict[Reference, WriterSchema | Refusal | int] = {}
         self._learn(schema_of_contract(self._schema).items())
         if self._schema.key is not None:
+            self._belonging_of_keys = Belonging.of_table(self._of_keys)
             self._learn(schema_of_contract(self._schema.key.record_schema).items(), of_keys=True)
 
     def run(
@@ -206,14 +210,16 @@ class Decoding:
         fields = {field.name: field.type for field in self._schema.fields}
         taken = {name.lower() for name in (*self._present, *fields)}
         versions = Versions.of_table(self._known.fields, self._versions, self._schema.renames)
-        chosen = versions.of_schema(number, found, {**self._present, **fields}, taken, self._schema.format)
-        return named_versions(found, chosen), chosen
+        named = self._schema.renames
+        chosen = versions.of_schema(number, found, {**self._present, **fields}, taken, self._schema.format, named)
+        return named_versions(found, chosen, named), chosen
 
     def _with_writer(self, number: int, writer: WriterSchema, *, of_keys: bool) -> RecordSchema:
         """Return the schema with the columns of a writer. Raises InvalidSpecError if the table cannot hold them."""
         place, own = f"schema {number}", self._of_keys if of_keys else self._schema
         fields = {field.name: field for field in own.fields}
-        of_writer, moves = protobuf.moved(own, own.of_writer(number, writer), place)
+        belonging = self._belonging_of_keys if of_keys else self._belonging
+        of_writer, moves = belonging.moved(own.of_writer(number, writer), place)
         found, made = columns_of(of_writer, place, of_key=of_keys), self._schema.versions
         if self._schema.incompatible == "NewColumn" and not of_keys:
             found, chosen = self._other_columns(number, found)
@@ -240,6 +246,7 @@ class Decoding:
             raise InvalidSpecError(
                 f"{place}: column {name} has the type {wanted}, and the table has {present or 'no such column'}"
             )
+        belonging.learn(of_writer)
         return schema
 
 
