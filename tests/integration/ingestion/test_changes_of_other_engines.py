@@ -9,7 +9,7 @@ import pytest
 from firn.model.jobs import Column, IngestJob, RecordSchema
 from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.contracts import schema_of
-from tests.integration.ingestion.evolution import framed
+from tests.integration.ingestion.evolution.avro import framed
 from tests.integration.ingestion.gates import gate_at
 from tests.integration.ingestion.world import WAIT, World, exactly, places
 from tests.servers.apicurio import Apicurio

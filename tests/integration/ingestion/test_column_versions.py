@@ -8,7 +8,7 @@ import pytest
 
 from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.contracts import schema_of
-from tests.integration.ingestion.evolution import framed
+from tests.integration.ingestion.evolution.avro import framed
 from tests.integration.ingestion.world import World, exactly, places
 from tests.servers.apicurio import Apicurio
 

@@ -5,7 +5,7 @@ import fastavro
 from firn.model.jobs import Column, Evolution, IngestJob, RecordSchema
 from firn.schemas import changes
 from tests.integration.ingestion.contracts import schema_of
-from tests.integration.ingestion.evolution import framed
+from tests.integration.ingestion.evolution.avro import framed
 from tests.integration.ingestion.test_exactly_once import good, topic_with
 from tests.integration.ingestion.world import World, exactly, places, value
 from tests.servers.apicurio import Apicurio
