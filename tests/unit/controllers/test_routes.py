@@ -162,6 +162,35 @@ async def test_a_later_table_reads_the_protobuf_message_of_the_topic(world: Worl
         assert [field.name for field in job(world, name).record_schema.fields] == ["id"]
 
 
+async def test_a_new_table_waits_for_the_protobuf_message_of_the_topic() -> None:
+    """The operator restarts after it created the resource of the table, and reconciles it before that of the topic."""
+    world = World(gen.config(registries=REGISTRIES))
+    text = 'syntax = "proto3"; message Order { int64 id = 1; }'
+    world.schemas.register("flights-value", text, kind="PROTOBUF")
+    schema = {"format": "Protobuf", "registry": {"name": "main"}}
+    await applied(world, schema=schema, routes=routes(TABLES[0], by="header:kind"))
+    place = next(each for each in world.cluster.objects if each[3] == names.job("uid-demo-flights-american"))
+    del world.cluster.objects[place]
+    later = text.replace("message Order", "message Item { int64 sku = 1; } message Order")
+    world.schemas.register("flights-value", later, kind="PROTOBUF")
+    world.start()
+    schedule = world.operator.queue.schedule
+    schedule.release()
+    last = []
+    while (key := schedule.start_next()) is not None:
+        if key == ("topic", "demo", "flights"):
+            last.append(key)
+        else:
+            schedule.done(key, await world.operator.reconcile(key))
+    assert last
+    assert "uid-demo-flights-american" not in world.cluster.contracts()
+    for key in last:
+        schedule.done(key, await world.operator.reconcile(key))
+    await world.settle()
+    for name in ("flights", "flights-american"):
+        assert [field.name for field in job(world, name).record_schema.fields] == ["id"]
+
+
 async def test_a_quiet_pass_changes_no_resource(world: World) -> None:
     await applied(world)
     before = len(world.faults.log)

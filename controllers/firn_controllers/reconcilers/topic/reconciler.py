@@ -9,7 +9,7 @@ from dataclasses import replace
 from firn.model import names
 from firn.model.config import KafkaProfile
 from firn.model.errors import FirnError, InvalidSpecError, NotReadyError
-from firn.model.jobs import RecordSchema, TableTarget
+from firn.model.jobs import RecordSchema, SchemaFormat, TableTarget
 from firn_controllers.cache.policies import KINDS
 from firn_controllers.cache.topics import Name, TopicEntry
 from firn_controllers.conditions.health import DependencyHealth
@@ -174,14 +174,20 @@ class TopicReconciler:
         )
 
     def _schema_of_parent(self, parent: TopicEntry | None) -> RecordSchema | FirnError | None:
-        """Return the schema by which the route of a table reads records; None while the columns of a Protobuf text are not known."""
+        """Return the schema by which the route of a table reads records.
+
+        It is None while the columns of a Protobuf text, or the Protobuf message of a subject, are not known.
+        """
         if parent is None or parent.resource is None:
             return None
         found = self._context.board.schemas.get(parent.uid)
         if found is not None:
             return found
         schema = schema_of(parent.resource)
-        unknown = isinstance(schema, RecordSchema) and schema.has_found_columns and schema.subject is None
+        if not isinstance(schema, RecordSchema) or not schema.has_found_columns:
+            return schema
+        key = schema.key.decoding if schema.key is not None else None
+        unknown = schema.subject is None or _finds_message(schema) or (key is not None and _finds_message(key))
         return None if unknown else schema
 
     async def _topic_rival(self, entry: TopicEntry) -> TopicEntry | None:
@@ -232,6 +238,11 @@ class TopicReconciler:
         self._reports.forget(uid)
         self._deletion.forget(uid)
         self._contracts.forget(uid)
+
+
+def _finds_message(schema: RecordSchema) -> bool:
+    """Return whether the first text of a topic decides about the Protobuf message."""
+    return schema.format is SchemaFormat.PROTOBUF and not schema.message
 
 
 def _results(observed: ObservedTopic, findings: TopicFindings) -> dict[str, object]:
