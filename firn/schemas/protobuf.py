@@ -166,7 +166,7 @@ def message_of(schema: RecordSchema, *, whole: bool = False) -> Message:
 def message_name(schema: RecordSchema) -> str:
     """Return the full name of the message of values; empty if the text has none. Raises InvalidSpecError (BadSchema).
 
-    Without ``message``, it is ``found_message``. A text whose only message has another name has renamed it.
+    Without ``message``, it is ``found_message``. A text whose only outer message has another name has renamed it.
     """
     return _name(descriptors.read(_content(schema)), schema.message, schema.found_message)
 
@@ -197,7 +197,7 @@ def _name(declared: Declarations, message: str, found: str) -> str:
 
 
 def _is_renamed(declared: Declarations, found: str) -> bool:
-    """Return whether the only message of a text can be ``found`` under another name: neither is inside the other."""
+    """Return whether the only outer message of a text can be ``found`` under another name: neither is inside the other."""
     inside = {name.rpartition(".")[2] for name in declared.indexes if name != declared.first}
     return found.rpartition(".")[2] not in inside and not found.startswith(f"{declared.first}.")
 
@@ -332,9 +332,9 @@ def _changes(old: Message, new: Message, path: str) -> Iterator[str]:
 def renames(old: Message, new: Message) -> tuple[Rename, ...]:
     """Return the fields that have another name in ``new``, those of a message before those of the messages in it.
 
-    The path of a field inside a message has the new name of that message.
+    The path of a field inside a message has the new name of that message. ``new`` may be ``old`` under another name.
     """
-    return tuple(_renames(old, new, "")) if old.name == new.name else ()
+    return tuple(_renames(old, new, ""))
 
 
 def _renames(old: Node, new: Node, path: str) -> Iterator[Rename]:
@@ -357,45 +357,50 @@ def _renames(old: Node, new: Node, path: str) -> Iterator[Rename]:
 def check_names(old: Message, new: Message, place: str, read: Collection[str] | None = None) -> None:
     """Check that no field of ``new`` has the number of one field of ``old``, and the name of another.
 
-    Columns belong to fields by their names, so its values would be in the wrong column. ``place`` names ``new`` in the error.
-    ``read`` are the names of the fields that have columns, if not all have them. Raises InvalidSpecError (BadSchema).
+    Columns belong to fields by their names, so its values would be in the wrong column. ``place`` names ``new`` in the error. ``new``
+    may be ``old`` under another name. ``read`` are the names of the fields that have columns, if not all have them. Raises
+    InvalidSpecError (BadSchema).
     """
-    if old.name == new.name and (found := next(_exchanged(old, new, "", read), None)) is not None:
-        raise exchanged(place, found)
+    for found in _exchanged(old, new, "", read):
+        raise exchanged(place, *found)
 
 
-def exchanged(place: str, field: str) -> InvalidSpecError:
-    """Return the error about a field at ``place`` that has the name of another field."""
+def exchanged(place: str, field: str, number: int, other: str, before: Collection[int]) -> InvalidSpecError:
+    """Return the error about a field at ``place`` that has the ``number`` of the field ``other``, and had the numbers ``before``."""
+    numbers = " or ".join(map(str, sorted(before)))
     return _bad_schema(
-        f"{place}: field {field} has the number of another field, whose name was different; give it a name that no field had, or a new"
-        " number"
+        f"{place}: field {field} has the number {number} of field {other}, but a field {field} had the number {numbers}; give it a name"
+        " that no field had, or a new number"
     )
 
 
-def _exchanged(old: Node, new: Node, path: str, read: Collection[str] | None = None) -> Iterator[str]:
-    """Yield the fields that have the number of one field, and the name of another."""
+def _exchanged(
+    old: Node, new: Node, path: str, read: Collection[str] | None = None
+) -> Iterator[tuple[str, int, str, tuple[int]]]:
+    """Yield the fields that have the number of one field, and the name of another, with the arguments of `exchanged`."""
     match old, new:
         case Repeated(before), Repeated(after):
             yield from _exchanged(before, after, f"{path}element.")
         case Map(), Map():
             yield from _exchanged(old.value, new.value, f"{path}value.")
         case Message(), Message(fields=after):
-            yield from (path + name for name in _other_names(old, new, read))
+            for now, earlier, other in _other_names(old, new, read):
+                yield path + now.name, now.number, path + earlier.name, (other.number,)
             numbers = {each.number: each for each in old.fields}
             for each in after:
                 if each.number in numbers:
                     yield from _exchanged(numbers[each.number].type, each.type, f"{path}{each.name}.")
 
 
-def _other_names(old: Message, new: Message, read: Collection[str] | None) -> Iterator[str]:
-    """Yield the fields of ``new`` with the number of a field of ``old``, and the name of another."""
+def _other_names(old: Message, new: Message, read: Collection[str] | None) -> Iterator[tuple[Field, Field, Field]]:
+    """Yield the fields of ``new`` with the number of a field of ``old``, and the name of another, with these two."""
     names, numbers = {each.name: each for each in old.fields}, {each.number: each for each in old.fields}
     for each in new.fields:
         earlier, other = numbers.get(each.number), names.get(each.name)
         if earlier is None or other is None or other is earlier:
             continue
         if read is None or not {each.name, earlier.name}.isdisjoint(read):
-            yield each.name
+            yield each, earlier, other
 
 
 def _joined_fields(old: Message, new: Message, path: str) -> Iterator[str]:

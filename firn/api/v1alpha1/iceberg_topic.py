@@ -462,7 +462,7 @@ class SchemaSpec(ApiModel):
     message: MessageName | None = Field(
         default=None,
         description="Full name of the Protobuf message of the records, such as shop.v1.Order. Default: the first message of"
-        " the first .proto text. Later texts keep it."
+        " the first .proto text. Later texts keep it. A text with only one outer message may give it another name."
         " With registry, records with other messages are bad records. With registry.subjectStrategy, also the full name of an Avro record,"
         " or the title of a JSON schema.",
     )

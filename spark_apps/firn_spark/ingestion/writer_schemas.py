@@ -376,8 +376,9 @@ def _implied(schema: RecordSchema, known: WriterSchemas, table: TableColumns) ->
     name = latest.name if latest is not None else messages[0][1].name if messages else ""
     fields = field_numbers.columns_of_fields(schema.projection, table.fields)
     bases = field_numbers.bases_of(fields, table.versions, table.former)
-    same = [(number, message) for number, message in messages if message.name == name]
-    yield from field_numbers.implied(same, fields, field_numbers.read(table.numbers, name), bases)
+    # Without a message in the contract, the first message of another text may be another one.
+    same = [(number, message) for number, message in messages if latest is not None or message.name == name]
+    yield from field_numbers.implied(same, fields, field_numbers.read(table.numbers, name, schema), bases)
 
 
 def numbered(topic: Topic, schema: RecordSchema) -> Belonging | None:
@@ -388,7 +389,7 @@ def numbered(topic: Topic, schema: RecordSchema) -> Belonging | None:
     latest = field_numbers.message_of(topic.job.record_schema)
     if latest is None or topic.job.table.shared:
         return None
-    found = Belonging(latest.name)
+    found = Belonging(latest.name, topic.job.record_schema)
     for number, writer in _of_writers(topic.reading.writers.schemas):
         if number in topic.reading.writers.incompatible:
             continue

@@ -11,7 +11,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Projection, RecordSchema, Rename, SchemaFormat, WriterRename
 from firn.schemas import protobuf
-from firn.schemas.protobuf import Map, Message, Repeated
+from firn.schemas.protobuf import Field, Map, Message, Repeated
 from firn.tables import evolution, renames, rows, types
 from firn.tables.renames import Fields, FormerNames
 from firn.tables.types import MapOf, Type
@@ -33,16 +33,29 @@ Numbers = Mapping[int, Known]
 """The numbers by the id of a column in the table."""
 
 
-def read(text: str, message: str) -> Numbers:
-    """Return the numbers in the value of the property. A value of another message, or one that is not valid, counts as none."""
+def read(text: str, message: str, contract: RecordSchema | None = None) -> Numbers:
+    """Return the numbers in the value of the property. A value of another message, or one that is not valid, counts as none.
+
+    ``contract``: its message is ``message``, and may have had another name.
+    """
     try:
         found = json.loads(text)
-        if found["message"] != message:
+        if found["message"] != message and not _was(found["message"], message, contract):
             return {}
         columns = found["columns"].items()
         return {int(number): Known(int(schema), frozenset(map(int, each))) for number, (schema, *each) in columns}
     except (ValueError, AttributeError, TypeError, KeyError):
         return {}
+
+
+def _was(earlier: str, message: str, contract: RecordSchema | None) -> bool:
+    """Return whether the text of the contract has given the message another name."""
+    if contract is None or contract.message:
+        return False
+    try:
+        return protobuf.message_name(contract.model_copy(update={"found_message": earlier})) == message
+    except InvalidSpecError:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,13 +77,19 @@ Members = dict[int, list[_Seen]]
 def _of_message(message: Message, schema: int) -> Members:
     found: Members = {}
     for each in message.fields:
-        kind = protobuf.column_type(each.type)
-        if kind is None:
-            continue
-        way, inner = _message(each.type)
-        inside = _of_message(inner, schema) if inner is not None else None
-        found.setdefault(each.number, []).append(_Seen(schema, each.name, kind, way, inside, frozenset({each.name})))
+        seen = _of_field(each, schema)
+        if seen is not None:
+            found.setdefault(each.number, []).append(seen)
     return found
+
+
+def _of_field(field: Field, schema: int) -> _Seen | None:
+    kind = protobuf.column_type(field.type)
+    if kind is None:
+        return None
+    way, inner = _message(field.type)
+    inside = _of_message(inner, schema) if inner is not None else None
+    return _Seen(schema, field.name, kind, way, inside, frozenset({field.name}))
 
 
 def _message(node: protobuf.Node) -> tuple[str, Message | None]:
@@ -192,12 +211,15 @@ class Belonging:
     """
 
     message: str = ""
-    """The name of the message. Fields of other messages have no numbers here."""
+    """The name of the message in the contract. A text with one outer message may give it another name."""
+    contract: RecordSchema | None = None
     selected: Collection[str] | None = None
     """The names of the fields that have columns, if not all have them."""
     known: dict[str, dict[str, Known]] = field(default_factory=dict)
     owners: dict[str, dict[int, str]] = field(default_factory=dict)
     """The column that a field of another schema goes to, by the path of the struct and the number of the field."""
+    declared: dict[str, dict[int, Field]] = field(default_factory=dict)
+    """The fields of schemas, by the path of the struct and the number, that of the contract first."""
 
     @classmethod
     def of_table(
@@ -210,7 +232,7 @@ class Belonging:
         message = message_of(contract)
         if message is None:
             return cls()
-        found, kept = cls(message.name, rows.read_fields(contract)), read(numbers, message.name)
+        found, kept = cls(message.name, contract, rows.read_fields(contract)), read(numbers, message.name, contract)
         own = [each for each in columns_of_fields(contract.projection, fields) if each["id"] not in versions]
         columns = [(path, kept[each["id"]]) for path, each in renames.all_fields(own) if each["id"] in kept]
         for path, each in sorted(columns, key=lambda item: item[1].schema):
@@ -227,9 +249,9 @@ class Belonging:
 
     def learn(self, of_writer: RecordSchema) -> None:
         """Learn the numbers of a schema whose fields have the names of their columns. Raises InvalidSpecError (BadSchema)."""
-        message = protobuf.message_of(of_writer, whole=True) if self.message else None
-        if message is None or message.name != self.message:
+        if not self.message:
             return
+        message = protobuf.message_of(of_writer, whole=True)
         for struct, inner in _structs(message, ""):
             self._add(struct, inner, of_writer.schema_id or 0)
 
@@ -242,6 +264,7 @@ class Belonging:
                 before = Known(before.schema, before.numbers - taken)
             known[each.name] = _both(before, Known(schema, frozenset({each.number})))
             owners.setdefault(each.number, each.name)
+            self.declared.setdefault(struct, {}).setdefault(each.number, each)
 
     def moved(self, of_writer: RecordSchema, place: str) -> tuple[RecordSchema, tuple[WriterRename, ...]]:
         """Return a schema of a writer with the renames that bring its fields to the columns of their numbers, and these renames.
@@ -256,8 +279,6 @@ class Belonging:
             message = protobuf.message_of(of_writer, whole=True)
         except InvalidSpecError as error:
             raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
-        if message.name != self.message:
-            return of_writer, ()
         number, followed = of_writer.schema_id or 0, {(each.old, each.new) for each in of_writer.renames}
         found = self._moves(message, "", place, followed)
         moves = tuple(WriterRename(old=old, new=new, schema_id=number) for old, new in found)
@@ -277,7 +298,8 @@ class Belonging:
     ) -> Iterator[tuple[str, str]]:
         """Yield the earlier and later paths of the fields of a message at ``struct`` that go to a column of another name.
 
-        ``followed`` are the renames of the schema. A field of the message may still have the later name.
+        Such a field leaves its name to the field whose number the column of this name has. ``followed`` are the renames of the schema.
+        They did not reach this field, because its later name was not free.
         """
         known, owners = self.known.get(struct, {}), self.owners.get(struct, {})
         path = f"{struct}." if struct else ""
@@ -291,13 +313,15 @@ class Belonging:
                 waiting[each.name] = owner
         for each in message.fields:
             owner = owners.get(each.number, "")
-            if each.name not in known and owner in waiting and (path + each.name, path + owner) in followed:
+            if each.name in known or owner not in waiting:
+                continue
+            if (path + each.name, path + owner) in followed or self._is_declared(struct, each):
                 waiting[each.name] = owner
         while waiting:
             # A field gets its name after the field that has it now.
             name = next((name for name, wanted in waiting.items() if wanted not in later.values()), None)
             if name is None:
-                raise protobuf.exchanged(place, path + next(iter(waiting)))
+                raise self._exchanged(message, struct, waiting, place)
             later[name] = waiting.pop(name)
             yield path + name, path + later[name]
         for each in message.fields:
@@ -320,12 +344,25 @@ class Belonging:
             if inner is not None:
                 yield from self._foreign(inner, _inside(path + each.name, way))
 
+    def _exchanged(self, message: Message, struct: str, waiting: Mapping[str, str], place: str) -> InvalidSpecError:
+        """Return the error about fields of a message that wait for the names of each other."""
+        known, path = self.known[struct], f"{struct}." if struct else ""
+        field = next(each for each in message.fields if each.name in waiting and each.name in known)
+        other = path + waiting[field.name]
+        return protobuf.exchanged(place, path + field.name, field.number, other, known[field.name].numbers)
+
+    def _is_declared(self, struct: str, field: Field) -> bool:
+        """Return whether a column holds the values of a field, and those of the known field with its number."""
+        other = self.declared.get(struct, {}).get(field.number)
+        one, known = _of_field(field, 0), _of_field(other, 0) if other is not None else None
+        return one is not None and known is not None and _fits(known, one)
+
     def _has_column(self, name: str) -> bool:
         return self.selected is None or name in self.selected
 
     def properties(self, before: Mapping[str, str], fields: Fields) -> dict[str, str]:
         """Return `NUMBERS` for a table with these fields, if it changes."""
-        known = read(before.get(NUMBERS, ""), self.message)
+        known = read(before.get(NUMBERS, ""), self.message, self.contract)
         present = {path: each["id"] for path, each in renames.all_fields(fields)}
         after = dict(known)
         for struct, columns_of_struct in self.known.items():

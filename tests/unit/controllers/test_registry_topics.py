@@ -92,7 +92,7 @@ async def test_a_protobuf_text_has_the_columns_of_its_message() -> None:
         ("message {", "BadSchema", "subject flights-value of schema registry main: protoc rejects the text: schema.proto:1:"),
         (PROTO.replace("Order", "Refund"), "BadSchema", "the text has no message shop.Order; set schema.message to shop."),
         (PROTO.replace("int64 id", "string id"), "IncompatibleSchema", "field id cannot change from long to string"),
-        (PROTO.replace("id = 1; Money price", "price = 1; Money id"), "BadSchema", "field price has the number of another field"),
+        (PROTO.replace("id = 1; Money price", "price = 1; Money id"), "BadSchema", "field price has the number 1 of field id, but"),
     ],
 )  # fmt: skip
 async def test_a_protobuf_text_that_does_not_fit_leaves_the_earlier_one_in_force(
@@ -130,6 +130,32 @@ async def test_a_message_above_that_of_the_table_changes_no_column() -> None:
     live.cluster.edit("flights", lambda manifest: manifest["spec"].update(schema=other))
     await live.settle()
     assert live.job().record_schema.found_message == "shop.Order"
+
+
+async def test_a_text_that_renames_the_message_cannot_exchange_the_names_of_fields() -> None:
+    live = world()
+    proto = 'syntax = "proto3"; message Order { string a = 1; string b = 2; }'
+    live.schemas.register(SUBJECT, proto, kind="PROTOBUF")
+    await create(live, schema={"format": "Protobuf"})
+    before = live.job()
+    live.schemas.register(SUBJECT, 'syntax = "proto3"; message Sale { string b = 1; string a = 2; }', kind="PROTOBUF")
+    await resynced(live)
+    assert live.conditions()["SpecValid"] == ("False", "BadSchema")
+    assert "field b has the number 1 of field a, but a field b had the number 2" in live.message("SpecValid")
+    assert live.job() == before
+    live.schemas.register(SUBJECT, 'syntax = "proto3"; message Sale { string c = 1; string b = 2; }', kind="PROTOBUF")
+    await resynced(live)
+    schema = live.job().record_schema
+    assert [field.name for field in schema.fields] == ["c", "b"]
+    assert [(each.old, each.new) for each in schema.renames] == [("a", "c")]
+    # The spec can name another message, whose fields rename no column.
+    other = 'syntax = "proto3"; message Refund { string d = 1; string b = 2; } message Sale { string c = 1; }'
+    live.schemas.register(SUBJECT, other, kind="PROTOBUF")
+    named = {"format": "Protobuf", "registry": {"name": "main"}, "message": "Refund"}
+    live.cluster.edit("flights", lambda manifest: manifest["spec"].update(schema=named))
+    await live.settle()
+    assert {"d", "b"} <= {field.name for field in live.job().record_schema.fields}
+    assert ("c", "d") not in {(each.old, each.new) for each in live.job().record_schema.renames}
 
 
 async def test_a_json_schema_has_the_columns_of_its_members() -> None:

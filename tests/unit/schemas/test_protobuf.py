@@ -492,9 +492,16 @@ def test_fields_cannot_exchange_their_names() -> None:
         return parsed(f"{HEAD} message Order {{ {body} }} message I {{ {inner} }}")
 
     before = of("repeated I b = 1; int32 c = 2; int32 d = 3;", "string x = 1; string y = 2;")
-    with pytest.raises(InvalidSpecError, match=r"^latest: field b\.element\.y has the number of another field"):
+    with pytest.raises(
+        InvalidSpecError,
+        match=r"^latest: field b\.element\.y has the number 1 of field b\.element\.x, but a field b\.element\.y had the number 2;",
+    ):
         protobuf.check_names(before, of("repeated I b = 1;", "string y = 1; string x = 2;"), "latest")
-    with pytest.raises(InvalidSpecError, match=r"^latest: field d has the number of another field"):
+    with pytest.raises(InvalidSpecError, match=r"^latest: field d has the number 2 of field c, but a field d had"):
+        protobuf.check_names(before, parsed(f"{HEAD} message Sale {{ int32 d = 2; int32 c = 3; }}"), "latest", {"c"})
+    with pytest.raises(
+        InvalidSpecError, match=r"^latest: field d has the number 2 of field c, but a field d had the number 3;"
+    ):
         protobuf.check_names(before, of("repeated I b = 1; int32 d = 2; int32 e = 3;", "string x = 1;"), "latest")
 
 
@@ -502,6 +509,6 @@ def test_fields_may_take_the_names_of_removed_fields() -> None:
     before = parsed(f"{HEAD} message Order {{ int32 a = 1; int32 b = 2; }}")
     for body in ("int32 c = 1;", "int32 a = 3; int32 b = 2;", "int32 b = 2; int32 a = 1; int32 c = 3;", "int32 b = 3;"):
         protobuf.check_names(before, parsed(f"{HEAD} message Order {{ {body} }}"), "latest")
-    with pytest.raises(InvalidSpecError, match="latest: field b has the number of another field"):
+    with pytest.raises(InvalidSpecError, match="latest: field b has the number 1 of field a,"):
         protobuf.check_names(before, parsed(f"{HEAD} message Order {{ int32 b = 1; }}"), "latest")
     protobuf.check_names(before, parsed(f"{HEAD} message Order {{ int32 b = 1; }}"), "latest", read={"c"})

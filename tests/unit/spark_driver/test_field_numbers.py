@@ -97,7 +97,10 @@ def test_members_of_structs_in_lists_and_maps_keep_their_columns() -> None:
 @pytest.mark.parametrize(
     ("later", "named"),
     [
-        ("string buyer = 3; string seller = 2;", "buyer has the number of another field"),
+        (
+            "string buyer = 3; string seller = 2;",
+            "buyer has the number 3 of field seller, but a field buyer had the number 2;",
+        ),
         ("string customer = 2; string buyer = 4;", "buyer is new, but column customer had this name"),
     ],
     ids=["exchanged", "new-field-with-an-earlier-name"],
@@ -126,7 +129,9 @@ def test_a_schema_lands_by_its_numbers_after_a_restart(
     table = TableColumns(fields, numbers=landed({5: f"{CONTRACT} {later}"}, fields))
     monkeypatch.setattr(f"{__name__}.CONTRACT", contract)
     if not moves:
-        with pytest.raises(ConflictError, match="schema 1 of schema registry main: field b has the number of another"):
+        with pytest.raises(
+            ConflictError, match="schema 1 of schema registry main: field b has the number 3 of field a"
+        ):
             after_restart({}, table)
         return
     schema, steps = after_restart({3: f"int64 id = 1; {earlier}"}, table)
@@ -153,7 +158,9 @@ def test_the_names_of_members_belong_to_their_numbers_after_a_restart() -> None:
     table = TableColumns(fields, numbers=numbers)
     schema, _ = after_restart({3: f"{CONTRACT} {body % 'string a = 1;'}"}, table)
     assert [(each.old, each.new) for each in schema.writer_renames] == [("lines.element.a", "lines.element.b")]
-    with pytest.raises(ConflictError, match=r"schema 8 .*: field lines\.element\.b has the number of another field"):
+    with pytest.raises(
+        ConflictError, match=r"schema 8 .*: field lines\.element\.b has the number \d of field lines\.element\.a"
+    ):
         after_restart({8: f"{CONTRACT} {body % 'string b = 2; string a = 1;'}"}, table)
 
 
@@ -170,7 +177,7 @@ def test_two_schemas_that_exchange_names_do_not_both_fit_a_new_table() -> None:
         8: f"{CONTRACT} string buyer = 3; string seller = 2;",
     }
     with pytest.raises(
-        ConflictError, match="schema 8 of schema registry main: field buyer has the number of another field"
+        ConflictError, match="schema 8 of schema registry main: field buyer has the number 3 of field seller"
     ):
         adapted(topic(schemas), {"id": "long"})
 
@@ -225,3 +232,14 @@ def test_a_rename_inside_a_missing_struct_changes_no_column_beside_it() -> None:
     fields = (ID, column(2, "code", "string"))
     lost = [Rename(old="line.sku", new="line.code", by_schema=True)]
     assert renames.planned(fields, {}, (), lost).former == {}
+
+
+@pytest.mark.parametrize(("message", "kept"), [("", True), ("Sale", False)])
+def test_the_property_follows_a_message_that_a_text_renames(message: str, kept: bool) -> None:
+    text = landed({5: f"{CONTRACT} string buyer = 2;"}, (ID, column(2, "buyer", "string")))
+    only = 'syntax = "proto3"; message Sale { int64 id = 1; }'
+    several = f"{only} message Order {{ int64 id = 1; }}"
+    for proto, same in ((only, kept), (several, False)):
+        content = base64.b64encode(protoc.descriptors(proto, ())).decode()
+        contract = RecordSchema(format="Protobuf", message=message, found_message="Sale", descriptors=content)
+        assert bool(field_numbers.read(text, "Sale", contract)) is same

@@ -291,6 +291,11 @@ def of_message(name: str, body: str, **changes: Any) -> Topic:
     return Topic(job().model_copy(update={"record_schema": schema}))
 
 
+def written(text: str) -> WriterSchema:
+    whole = f'syntax = "proto3"; package shop; {text}'
+    return WriterSchema(text=whole, descriptors=base64.b64encode(protoc.descriptors(whole, ())).decode())
+
+
 def test_a_message_above_that_of_the_table_adds_no_column(answers: Answers) -> None:
     orders = of_message("Order", "int64 id = 1;")
     above = "message Buyer { string email = 1; } message Order { int64 id = 1; Buyer buyer = 2; }"
@@ -331,7 +336,7 @@ def test_a_text_that_exchanges_the_names_of_fields_does_not_fit_the_table(answer
     orders.reading.writers.needed = {7}
     learn(orders, registries())
     with pytest.raises(
-        ConflictError, match="schema 7 of schema registry main: field buyer has the number of another field"
+        ConflictError, match="schema 7 of schema registry main: field buyer has the number 2 of field seller"
     ):
         adapted(orders, {"buyer": "string", "seller": "string"})
 
@@ -356,8 +361,27 @@ def test_a_text_that_exchanges_the_names_of_fields_does_not_fit_the_table(answer
             "map<string, I> i = 3; message I { string a = 1; }",
             [("i.value.a", "i.value.b")],
         ),
+        ("string a = 1; string b = 2;", "string b = 1; string c = 2;", [("b", "a"), ("c", "b")]),
+        (
+            "string a = 1; string b = 2; string c = 3;",
+            "string d = 3; string c = 2; string b = 1;",
+            [("b", "a"), ("c", "b"), ("d", "c")],
+        ),
+        (
+            "I i = 3; message I { string a = 1; string b = 2; }",
+            "I i = 3; message I { string b = 1; string c = 2; }",
+            [("i.b", "i.a"), ("i.c", "i.b")],
+        ),
+        (
+            "repeated I a = 1; map<string, I> b = 2; message I { string a = 1; string b = 2; }",
+            "repeated I b = 1; map<string, I> c = 2; message I { string b = 1; string c = 2; }",
+            [
+                ("b", "a"), ("c", "b"), ("a.element.b", "a.element.a"), ("a.element.c", "a.element.b"),
+                ("b.value.b", "b.value.a"), ("b.value.c", "b.value.b"),
+            ],
+        ),
     ],
-)
+)  # fmt: skip
 def test_a_field_whose_name_another_number_has_reaches_the_column_of_its_number(
     answers: Answers, latest: str, earlier: str, renames: list[tuple[str, str]]
 ) -> None:
@@ -378,6 +402,62 @@ def test_a_field_whose_name_another_number_has_reaches_the_column_of_its_number(
     assert of_keys is not None
     assert of_keys.decoding is not None
     assert of_keys.decoding.writer_renames == found.writer_renames
+
+
+def column(number: int, name: str, kind: Any = "string") -> dict[str, Any]:
+    return {"id": number, "name": name, "required": False, "type": kind}
+
+
+@pytest.mark.parametrize("columns", ["ab", "abc"])
+@pytest.mark.parametrize("both", [False, True], ids=["earlier-text", "both-texts"])
+def test_a_field_follows_to_the_name_that_another_field_leaves(columns: str, both: bool) -> None:
+    latest = "string a = 1; string b = 2;"
+    orders = of_message("Order", latest, schema_id=8)
+    texts = {7: "message Order { string b = 1; string c = 2; }"} | (
+        {8: f"message Order {{ {latest} }}"} if both else {}
+    )
+    orders.reading.writers.schemas = {number: written(text) for number, text in texts.items()}
+    table = TableColumns(tuple(column(number, name) for number, name in enumerate(columns, 1)))
+    found, left_out = adapted(orders, dict.fromkeys(columns, "string"), table)
+    assert (fields(found), left_out) == ({"a": "string", "b": "string"}, {})
+    names = [each.name for each in protobuf.message_of(found.of_writer(7, written(texts[7]))).fields]
+    assert names == ["a", "b"]
+
+
+def test_members_follow_to_the_names_that_other_members_leave() -> None:
+    inner = {"type": "struct", "fields": [column(2, "a"), column(3, "b")]}
+    latest = "I i = 3; message I { string a = 1; string b = 2; }"
+    orders = of_message("Order", latest, schema_id=8)
+    texts = {7: "I i = 3; message I { string b = 1; string c = 2; }", 8: latest}
+    orders.reading.writers.schemas = {number: written(f"message Order {{ {text} }}") for number, text in texts.items()}
+    found, left_out = adapted(orders, {"i": "struct<a: string, b: string>"}, TableColumns((column(1, "i", inner),)))
+    assert (fields(found), left_out) == ({"i": "struct<a: string, b: string>"}, {})
+
+
+def test_a_field_of_another_type_does_not_follow_to_the_name_that_another_field_leaves() -> None:
+    orders = of_message("Order", "string a = 1; string b = 2;")
+    orders.reading.writers.schemas = {7: written("message Order { string b = 1; bool c = 2; }")}
+    found, _ = adapted(orders, {"a": "string", "b": "string"})
+    assert fields(found) == {"a": "string", "b": "string", "c": "boolean"}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "renames"),
+    [("string b = 1; string c = 2;", [("b", "a"), ("c", "b")]), ("string b = 1;", [("b", "a")]), ("string a = 1;", [])],
+)
+def test_a_text_with_another_name_for_the_message_lands_by_numbers(
+    earlier: str, renames: list[tuple[str, str]]
+) -> None:
+    orders = of_message("Order", "string a = 1; string b = 2;")
+    orders.reading.writers.schemas = {7: written(f"message Other {{ {earlier} }}")}
+    found, _ = adapted(orders, {"a": "string", "b": "string"})
+    assert fields(found) == {"a": "string", "b": "string"}
+    assert [(each.old, each.new) for each in found.writer_renames] == renames
+    orders.reading.writers.schemas = {7: written("message Other { string b = 1; string a = 2; }")}
+    with pytest.raises(
+        ConflictError, match="schema 7 of schema registry main: field b has the number 1 of field a, but a"
+    ):
+        adapted(orders, {"a": "string", "b": "string"})
 
 
 def test_a_computed_column_reads_the_field_with_its_number(answers: Answers) -> None:

@@ -171,7 +171,9 @@ def _with_numbers(schema: RecordSchema, in_force: RecordSchema | None, place: st
         return schema
     found = tuple(each for each in in_force.renames if each.by_schema)
     if (in_force.text, in_force.message) != (schema.text, schema.message):
-        found = protobuf.renames(protobuf.message_of(in_force, whole=True), protobuf.message_of(schema, whole=True))
+        before, after = (protobuf.message_of(each, whole=True) for each in (in_force, schema))
+        # The spec may name another message, whose fields have numbers of their own.
+        found = () if schema.message and before.name != after.name else protobuf.renames(before, after)
     # A rename of the spec stays after its removal, as in the other formats.
     named = {(each.old, each.new) for each in schema.renames} | {(each.new, each.old) for each in in_force.renames}
     more = tuple(each for each in found if (each.old, each.new) not in named)
