@@ -221,6 +221,24 @@ def indexes_of(schema: RecordSchema) -> tuple[int, ...]:
     return declared.indexes[name]
 
 
+def changed_indexes(old: RecordSchema, new: RecordSchema, option: str) -> list[str]:
+    """Return the reason why values with the message indexes of ``old`` would be bad records in ``new``; empty if there is none.
+
+    ``option`` is the field of the spec that names the message. Values of such a schema may have any indexes. Raises InvalidSpecError
+    (BadSchema).
+    """
+    if not old.framing == new.framing == "Registry" or new.message:
+        return []
+    before, after = list(indexes_of(old)), list(indexes_of(new))
+    if before == after:
+        return []
+    name = message_name(new)
+    return [
+        f"the indexes of message {name} cannot change from {before} to {after}, because records with the earlier indexes would become bad"
+        f" records; declare other messages below it, or set {option}: {name}, which accepts all indexes"
+    ]
+
+
 def lacks_message(schema: RecordSchema) -> bool:
     """Return whether the schema names a message that its own text does not have. Raises InvalidSpecError (BadSchema)."""
     return bool(schema.message) and not descriptors.read(_content(schema)).indexes.get(schema.message)

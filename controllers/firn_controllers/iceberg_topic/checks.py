@@ -395,9 +395,10 @@ def _changes_of_messages(before: RecordSchema, after: RecordSchema) -> list[str]
     try:
         # The operator has not judged fields that no column read before.
         earlier = protobuf.message_of(before.model_copy(update={"projection": after.projection}))
+        moved = protobuf.changed_indexes(before, after, "spec.schema.message")
     except InvalidSpecError:
         return []  # The contract is damaged, and the new one replaces it.
-    return protobuf.changes(earlier, protobuf.message_of(after))
+    return protobuf.changes(earlier, protobuf.message_of(after)) + moved
 
 
 def format_version_fits(observed: ObservedTopic) -> Failure | None:

@@ -76,6 +76,43 @@ async def test_a_message_above_that_of_the_topic_changes_no_column() -> None:
     assert columns(live) == found
 
 
+async def test_a_message_above_that_of_framed_values_is_refused() -> None:
+    """Values in the log have the indexes [0], and become bad records if the message has the indexes [1]."""
+    live = World()
+    await create(live, schema_of("int64 id = 1;", framing="Registry"))
+    before = live.job()
+    later = {"format": "Protobuf", "text": ABOVE + "message Order { int64 id = 1; }", "framing": "Registry"}
+    await change(live, schema=later)
+    assert live.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
+    assert live.message("SpecValid").startswith(
+        "spec.schema: the indexes of message shop.Order cannot change from [0] to [1], because records with the earlier indexes would"
+        " become bad records; declare other messages below it, or set spec.schema.message: shop.Order, which accepts all indexes."
+    )
+    assert live.job() == before
+    await change(live, schema=schema_of("int64 id = 1;", "message Item { int64 sku = 1; }", framing="Registry"))
+    assert live.conditions()["SpecValid"] == ("True", "Valid")
+    await change(live, schema={**later, "message": "shop.Order"})
+    assert live.conditions()["SpecValid"] == ("True", "Valid")
+    assert live.job().record_schema.text == later["text"]
+
+
+async def test_a_message_above_that_of_framed_keys_is_refused() -> None:
+    live = World()
+    key = {"format": "Protobuf", "columns": "Flat", "framing": "Registry", "text": text("int64 id = 1;")}
+    values = {"format": "Json", "fields": [{"name": "a", "type": "int"}]}
+    await create(live, {**values, "key": key})
+    before = live.job()
+    later = {**key, "text": ABOVE + "message Order { int64 id = 1; }"}
+    await change(live, schema={**values, "key": later})
+    assert live.conditions()["SpecValid"] == ("False", "IncompatibleSchema")
+    assert live.message("SpecValid").startswith(
+        "spec.schema.key.text: the indexes of message shop.Order cannot change from [0] to [1]"
+    )
+    assert live.job() == before
+    await change(live, schema={**values, "key": {**later, "message": "shop.Order"}})
+    assert live.conditions()["SpecValid"] == ("True", "Valid")
+
+
 async def test_a_contract_without_the_name_of_its_message_gets_that_of_its_own_text() -> None:
     live = World()
     await create(live, schema_of("int64 id = 1;"))

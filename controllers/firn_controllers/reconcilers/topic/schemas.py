@@ -115,7 +115,10 @@ class TopicSchemas:
                 whole = schema.model_copy(update={"descriptors": descriptors})
                 whole = with_columns(_with_message(whole, first, place), place)
                 if place == KEY_TEXT and in_force is not None and _is_readable(in_force):
-                    _check_names(in_force, whole, place)  # `checks.schema_evolves` compares texts of values.
+                    # `checks.schema_evolves` compares texts of values.
+                    _check_names(in_force, whole, place)
+                    for problem in protobuf.changed_indexes(in_force, whole, "spec.schema.key.message"):
+                        raise InvalidSpecError(f"{place}: {problem}", reason=Reason.INCOMPATIBLE_SCHEMA)
                 known = self._found[uid] = source, _with_numbers(whole, in_force, place)
             return known[1]
         except FirnError as error:
