@@ -45,7 +45,7 @@ test-fast: venv lint ## lint, types, import rules and unit tests; needs no clust
 
 .PHONY: test-long
 test-long: setup ## all tests, with more seeds, more killed processes and longer loads
-	@FIRN_LONG=1 FIRN_REUSE=1 $(PYTEST) tests
+	@FIRN_LONG=1 FIRN_REUSE=1 $(PYTEST) tests $(SIDE_BY_SIDE) --timeout 1800
 
 .PHONY: bench
 bench: setup ## all benchmarks, or those that NAME lists; prints a line of JSON per figure and appends it to bench/results.jsonl
