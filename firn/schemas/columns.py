@@ -36,6 +36,9 @@ def columns_of(
                     "names that start with _kafka are reserved for Kafka's columns; let producers rename the field"
                 )
                 raise _bad_schema(f"field {column.name}: {problem}")
+            if column.name.lower() == schema.unknown_column.lower():
+                problem = "spec.schema.unknownFieldsColumn has this name, for all other members; let producers rename the field"
+                raise _bad_schema(f"field {column.name}: {problem}")
         if every and len(found) > types.MOST_COLUMNS:
             raise _bad_schema(
                 f"the schema has {len(found)} columns; a topic has at most {types.MOST_COLUMNS}; remove fields"
@@ -60,6 +63,7 @@ def _of_json(schema: RecordSchema, *, of_key: bool, any_names: bool) -> tuple[Co
         paths=rows.read_paths(schema),
         variants=schema.variants,
         any_names=any_names,
+        keeps_others=bool(schema.unknown_column),
         of_key=of_key,
     )
     return renamed_columns(json_schema.columns(schema.text, references, wanted), schema.renames)

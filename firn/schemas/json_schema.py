@@ -105,6 +105,8 @@ class Wanted:
     variants: bool = False
     """True if the table can have variants."""
     any_names: bool = False
+    keeps_others: bool = False
+    """A column has the members of the record that have no column. So a member whose name no column can have is left out."""
     """True if the members only have to be decoded, so that all names can be any."""
     of_key: bool = False
     """True if the schema is that of keys."""
@@ -449,7 +451,7 @@ class _Parser:
                 continue
             place = path + member_paths.step(name)
             if not self._is_usable(name, place):
-                if path in self.opened:
+                if path in self.opened or (not path and self.wanted.keeps_others):
                     continue
                 self._refuse_name(name, path, place)
             found = self._find(part, document, place, level + 1) or _opened(place, "Any")

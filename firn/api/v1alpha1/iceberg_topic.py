@@ -413,8 +413,9 @@ class SchemaSpec(ApiModel):
             "key needs format; without format, the table has column key already",
         ),
         Rule(
-            "has(self.fields) || self.unknownFields == 'Ignore'",
-            "unknownFields needs fields",
+            "has(self.fields) || self.unknownFields == 'Ignore'"
+            " || (self.unknownFields == 'Keep' && has(self.format) && self.format == 'Json' && has(self.registry))",
+            "unknownFields needs fields, and Keep needs format: Json with fields or registry",
         ),
         Rule(
             "(self.unknownFields == 'Keep') == has(self.unknownFieldsColumn)",
@@ -502,13 +503,13 @@ class SchemaSpec(ApiModel):
     key: KeySpec | None = Field(default=None, description="Conversion of record keys to columns.")
     unknown_fields: Literal["Ignore", "DeadLetter", "Keep"] = Field(
         default="Ignore",
-        description="Treatment of members of a record that are not in fields. Ignore: leave them out. DeadLetter: make the record a dead letter."
-        " Keep: unknownFieldsColumn has them. Members of structs that the type does not name are left out with Keep.",
+        description="Treatment of members of a record that have no column. Ignore: leave them out. DeadLetter: make the record a dead letter,"
+        " not with a registry. Keep: unknownFieldsColumn has them. Members of structs that the type does not name are left out with Keep.",
     )
     unknown_fields_column: ColumnName | None = Field(
         default=None,
-        description="Name of a column of type variant, for unknownFields: Keep. It is an object with the members of the record that are not in"
-        " fields, or null if there are none. It needs table.formatVersion: 3.",
+        description="Name of a column of type variant, for unknownFields: Keep. It is an object with the members of the record that have no"
+        " column, or null if there are none. It needs table.formatVersion: 3.",
     )
     nanoseconds: Literal["Ignore", "Keep", "Truncate"] = Field(
         default="Ignore",
@@ -1431,6 +1432,7 @@ class IcebergTopic(ApiModel):
         if schema is not None and schema.registry is not None:
             subject = schema.registry.named(self.topic_name, "value", schema.message or "")
             incompatible = schema.evolution.incompatible if schema.evolution is not None else "Hold"
+            _check_unknown_column(schema.unknown_fields_column, ())
             return RecordSchema(
                 format=SchemaFormat(schema.format or SchemaFormat.AVRO),
                 framing="Registry",
@@ -1440,6 +1442,7 @@ class IcebergTopic(ApiModel):
                 nanoseconds=schema.nanoseconds == "Keep",
                 truncate_times=self._truncates_times,
                 variants=schema.format == "Json" and self.spec.table.format_version >= 3,
+                unknown_column=schema.unknown_fields_column or "",
                 renames=renames,
                 evolution=evolution,
             )

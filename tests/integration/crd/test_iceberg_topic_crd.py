@@ -153,6 +153,8 @@ def routed(*tables: Manifest, by: str = "$.type", **more: Any) -> Manifest:
     return {"routes": {"by": by, "tables": list(tables or [{"match": "order", "name": "orders"}]), **more}}
 
 
+REST = {"unknownFields": "Keep", "unknownFieldsColumn": "rest"}
+
 REFUSED: dict[str, tuple[Manifest, str]] = {
     "no routes": ({"routes": {"by": "key", "tables": []}}, "spec.routes.tables"),
     "51 routes": (routed(*({"match": f"a{n}", "name": f"t{n}"} for n in range(51))), "spec.routes.tables"),
@@ -193,6 +195,17 @@ REFUSED: dict[str, tuple[Manifest, str]] = {
     "json with text": (
         {"schema": {"format": "Json", "fields": [{"name": "a", "type": "int"}], "text": "{}"}},
         "text needs one of these formats",
+    ),
+    "dead letters for unknown fields of a registry": (
+        {"schema": {"format": "Json", "registry": {"name": "main"}, "unknownFields": "DeadLetter"}},
+        "unknownFields needs fields",
+    ),
+    "a column for unknown fields of avro": (
+        {
+            "schema": {**REST, "format": "Avro", "registry": {"name": "main"}},
+            "table": {"formatVersion": 3},
+        },
+        "Keep needs format: Json with fields or registry",
     ),
     "avro with unknown fields": (
         {"schema": {"format": "Avro", "text": "{}", "unknownFields": "DeadLetter"}},

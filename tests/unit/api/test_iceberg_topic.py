@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from firn.api.v1alpha1 import IcebergTopic
+from firn.api.v1alpha1.iceberg_topic import with_columns
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Adoption, Column, SinkCommits, StartFrom
@@ -154,6 +155,30 @@ def test_other_members_of_json_records_have_a_column() -> None:
     assert (schema.unknown_fields, schema.fields) == ("Ignore", (Column(name="a", type="int"),))
     kept = topic({"schema": {**spec, "columns": [{"name": "b", "from": "$.a"}], "otherFields": "Keep"}}).record_schema()
     assert [column.name for column in rows.other_columns(kept)] == ["others"]
+
+
+def test_other_members_of_json_records_with_a_registry_have_a_column() -> None:
+    spec = {
+        "format": "Json",
+        "registry": {"name": "main"},
+        "unknownFields": "Keep",
+        "unknownFieldsColumn": "others",
+    }
+    wanted = topic({"schema": spec, "table": {"formatVersion": 3}}).record_schema()
+    text = '{"type": "object", "properties": {"id": {"type": "integer"}, "order-id": {"type": "string"}}}'
+    found = with_columns(wanted.model_copy(update={"text": text}), "subject orders-value")
+    assert [(column.name, column.type) for column in rows.schema_columns(found)] == [
+        ("id", "long"),
+        ("others", "variant"),
+    ]
+    taken = wanted.model_copy(update={"text": text.replace("id", "Others")})
+    with pytest.raises(
+        InvalidSpecError, match="subject s: field Others: spec.schema.unknownFieldsColumn has this name"
+    ):
+        with_columns(taken, "subject s")
+    reserved = topic({"schema": {**spec, "unknownFieldsColumn": "_kafka_x"}, "table": {"formatVersion": 3}})
+    with pytest.raises(InvalidSpecError, match="names that start with _kafka are Kafka's columns"):
+        reserved.record_schema()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from firn.model.jobs import Column, ColumnVersion, RecordSchema, Subject, Writer
 from firn_spark.worker.formats.registry import open_format
 from firn_spark.worker.formats.writer_schemas import Refusal, WriterSchemas
 from tests.unit.spark.records import fetched
+from tests.unit.spark.test_unknown_fields import variant
 
 GONE = Refusal(Code.UNKNOWN_SCHEMA, "the registry has no schema 9")
 WRITERS: WriterSchemas = {1: WriterSchema(text='{"a": 1}'), 2: WriterSchema(text='{"a": 2}'), 9: GONE}
@@ -73,6 +74,20 @@ def test_a_field_of_one_schema_may_have_another_column() -> None:
         2: Code.UNKNOWN_SCHEMA,
         3: Code.WRONG_KIND,
     }
+
+
+def test_members_without_a_column_are_kept() -> None:
+    versions = (ColumnVersion(schema_id=2, field="a", column="a_v2"),)
+    update = {"versions": versions, "unknown_column": "rest"}
+    both = schema(("a", "long"), ("a_v2", "string")).model_copy(update=update)
+    records: list[Any] = [{"a": 1, "order-id": 7}, {"a": "one", "more": [True]}, {"a": 3}]
+    values = [value(1, records[0]), value(2, records[1]), value(1, records[2]), None, value(9, {})]
+    columns = open_format(both, WRITERS).decode(fetched(values))
+    a, other, rest = columns.arrays
+    assert (a.to_pylist(), other.to_pylist()) == ([1, None, 3, None, None], [None, "one", None, None, None])
+    expected = [*map(variant, ({"order-id": 7}, {"more": [True]})), None, None, None]
+    assert rest.to_pylist() == expected
+    assert set(columns.errors) == {4}
 
 
 def test_times_of_fields_with_several_columns_are_counted_together() -> None:

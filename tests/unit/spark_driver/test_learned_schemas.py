@@ -892,6 +892,25 @@ def test_aliases_rename_columns_and_the_fields_of_earlier_writers() -> None:
         allowed(waiting, {"id": "int"}, TABLE)
 
 
+def test_a_field_with_the_name_of_the_column_for_other_members_waits() -> None:
+    def writer(*names: str) -> WriterSchema:
+        return WriterSchema(
+            text=json.dumps({"type": "object", "properties": {name: {"type": "string"} for name in names}})
+        )
+
+    orders = topic(("id", "string"), format="Json", unknown_column="rest")
+    present = {"id": "string", "rest": "variant"}
+    orders.reading.writers.schemas = {1: writer("id"), 2: writer("id", "more", "order-id")}
+    schema, left_out = adapted(orders, present)
+    assert left_out == {}
+    assert [(each.name, each.type) for each in rows.schema_columns(schema)] == [
+        ("id", "string"), ("more", "string"), ("rest", "variant"),
+    ]  # fmt: skip
+    orders.reading.writers.schemas[3] = writer("id", "Rest")
+    with pytest.raises(ConflictError, match="field Rest: spec.schema.unknownFieldsColumn has this name"):
+        adapted(orders, present)
+
+
 def test_aliases_in_a_referenced_schema_rename_members() -> None:
     order = {"type": "record", "name": "R", "fields": [{"name": "price", "type": "shop.Money"}]}
 

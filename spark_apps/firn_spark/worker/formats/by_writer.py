@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from firn.decoders.bad_records import BadRecordError, Stage
 from firn.model.jobs import RecordSchema, SchemaFormat, WriterSchema
+from firn.tables.rows import decoded_columns
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers
 from firn_spark.worker.formats import header_ids
@@ -31,9 +32,10 @@ class _WithoutFields:
 
     def __init__(self, schema: RecordSchema, part: RecordSchema, one: Format) -> None:
         self._one = one
-        names = [field.name for field in part.fields]
-        self._places = [names.index(field.name) if field.name in names else None for field in schema.fields]
-        self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
+        names = [column.name for column in decoded_columns(part)]
+        columns = decoded_columns(schema)
+        self._places = [names.index(column.name) if column.name in names else None for column in columns]
+        self._types = [field.type for field in arrow_types.arrow_schema(columns)]
         self.most_bytes, self.row_bytes = one.most_bytes, one.row_bytes
 
     def decode(self, records: Fetched) -> Columns:
@@ -62,7 +64,7 @@ class ByWriterSchema:
         if self._id_in == "None":
             schema = schema.model_copy(update={"framing": "None"})
         self._schema, self._known = schema, writer_schemas
-        self._types = [field.type for field in arrow_types.arrow_schema(schema.fields)]
+        self._types = [field.type for field in arrow_types.arrow_schema(decoded_columns(schema))]
         self._open_one = open_one
         self._formats: dict[int, Format] = {}
         """The formats in use. A topic can have hundreds of schemas, and each format takes milliseconds."""
