@@ -188,9 +188,11 @@ class _Parser:
     recursive: set[_Place] = field(default_factory=set)
     """The places whose schemas contain themselves."""
     parents: dict[str, str] = field(default_factory=dict)
-    """The document around each embedded document."""
+    """The document that contains each embedded document."""
     embedded: dict[int, str] = field(default_factory=dict)
     """The names of embedded documents, by the identity of their content."""
+    by_id: dict[str, str] = field(default_factory=dict)
+    """The names of documents by their names and ids. Empty before the first reference by an id."""
     known_ids: dict[str, _Place] = field(default_factory=dict)
     """The names of other schemas: anchors, and ids that are no documents. The first place counts."""
 
@@ -287,11 +289,26 @@ class _Parser:
     def _target(self, reference: str, document: str) -> _Place | None:
         """Return the place that a reference of a document names; None if it is not known."""
         name, _, fragment = reference.partition("#")
+        if not name and fragment.startswith("/"):
+            return self._pointed(unquote(fragment), document)
         target = document if not name else self._document(name, document)
         if target is not None and (not fragment or fragment.startswith("/")):
             return self._inmost(target, unquote(fragment))
         own = f"{self._base(document)}#{fragment}" if not name else urljoin(self._base(document), reference)
         return next((self.known_ids[each] for each in (own, reference) if each in self.known_ids), None)
+
+    def _pointed(self, place: str, document: str) -> _Place:
+        """Return the place that a pointer without a document names.
+
+        By the specification, the inmost document has it. Some generators write an ``$id`` at each property, and mean the outmost one.
+        """
+        for each in self._around(document):
+            try:
+                _at(self.documents[each], each, place, "")
+            except InvalidSpecError:
+                continue
+            return self._inmost(each, place)
+        return document, place  # `_placed` reports it.
 
     def find_recursive(self) -> None:
         """Find the places whose schemas contain themselves. This comes before the types, which must not depend on the order of members."""
@@ -326,12 +343,12 @@ class _Parser:
         """Return the document that a reference names, also relative to the ``$id`` of its document."""
         if name in self.documents:
             return name
-        whole = urljoin(self._base(document), name)
-        own = _id(self.documents[""])
-        for each, content in self.documents.items():
-            if whole in (each, urljoin(own, each) if each else own, _id(content)):
-                return each
-        return None
+        if not self.by_id:
+            own = _id(self.documents[""])
+            for each, content in self.documents.items():
+                for whole in (each, urljoin(own, each) if each else own, _id(content)):
+                    self.by_id.setdefault(whole, each)
+        return self.by_id.get(urljoin(self._base(document), name))
 
     def find_embedded(self) -> None:
         """Find the schemas inside the documents that references name by an id or an anchor. Embedded documents join ``documents``."""
@@ -390,7 +407,7 @@ class _Parser:
             yield document
 
     def _inmost(self, document: str, place: str) -> _Place:
-        """Return a place as one of the inmost document around it."""
+        """Return a place relative to the inmost document that contains it."""
         content, steps = self.documents[document], place.split("/")[1:]
         for index, step in enumerate(steps):
             try:

@@ -530,3 +530,17 @@ def test_an_id_that_does_not_count_makes_no_document(name: str) -> None:
     root["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     if name != "other":
         assert json_schema.columns(bundled(root, p=part), {})[0].type == "string"
+
+
+def test_a_pointer_that_an_embedded_schema_lacks_is_that_of_the_schema_around_it() -> None:
+    inner = {"$id": "/properties/b", "type": "object", "properties": {"q": {"$ref": "#/definitions/x"}}}
+    schema = {"$id": "https://x/", "type": "object", "properties": {"b": inner}, "definitions": {"x": INTEGER}}
+    assert columns(schema) == [("b", "struct<q: long>")]
+
+
+def test_many_references_to_embedded_schemas_are_found_at_once() -> None:
+    numbers = range(1500)
+    definitions = {f"d{number}": {"$id": f"d{number}.json", "type": "integer"} for number in numbers}
+    properties = {f"p{number}": {"$ref": f"d{number}.json"} for number in range(900)}
+    schema = {"$id": "https://x/root.json", "type": "object", "properties": properties, "$defs": definitions}
+    assert columns(schema) == [(name, "long") for name in properties]
