@@ -28,7 +28,7 @@ from firn_spark.tables.commits import INGEST, Landed, OtherWriter, history, newe
 _WAITING = Reason.WAITING_FOR_CONNECTOR
 _KEYS = "kafka.connect.offsets."
 MOST_SNAPSHOTS = 200
-"""Newest snapshots among which `check_named` looks for a connector. Each one costs a call of Java."""
+"""Newest snapshots among which `check_named` looks for a connector, except in shared tables. Each one costs a call of Java."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def check_named(job: IngestJob, table: Any) -> None:
     if job.adopt is not None or job.start_from.kind != "Earliest":
         return
     shared = bool(job.table.shared_by)
-    for snapshot in islice(history(table), MOST_SNAPSHOTS):
+    for snapshot in history(table) if shared else islice(history(table), MOST_SNAPSHOTS):
         summary = texts(snapshot.summary())
         if summary.get(names.SUMMARY_KIND) == INGEST and not shared:
             return

@@ -85,6 +85,7 @@ class SchemaFiles:
     def _forget(self, name: str) -> None:
         with self._lock:
             self._bytes -= self._known().pop(name, 0)
+            self._touched.pop(name, None)
 
     def _file(self, name: str) -> Path:
         return self._directory / f"{name}.json"
@@ -94,11 +95,12 @@ class SchemaFiles:
             found: list[tuple[float, str, int]] = []
             with suppress(OSError), os.scandir(self._directory) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):  # from a process that ended while it wrote
-                        os.unlink(entry)
-                    elif entry.name.endswith(".json"):
-                        status = entry.stat()
-                        found.append((status.st_mtime, entry.name.removesuffix(".json"), status.st_size))
+                    with suppress(OSError):
+                        if entry.name.startswith("."):  # from a process that ended while it wrote
+                            os.unlink(entry)
+                        elif entry.name.endswith(".json"):
+                            status = entry.stat()
+                            found.append((status.st_mtime, entry.name.removesuffix(".json"), status.st_size))
             self._sizes = OrderedDict((name, size) for _, name, size in sorted(found))
             self._bytes = sum(self._sizes.values())
         return self._sizes

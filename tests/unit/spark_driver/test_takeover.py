@@ -263,6 +263,10 @@ def test_a_table_of_a_connector_waits_until_the_contract_names_a_start() -> None
     ):  # the commit of Firn may be that of another topic of the connector
         takeover.check_named(job(table=shared, version=2, topic_id="id-1"), table_of(OF_SINK, OF_FIRN))
     takeover.check_named(job(), table_of({}, OF_RUN))
+    many = [{"firn.kind": "ingest"}] * (takeover.MOST_SNAPSHOTS + 1)
+    with pytest.raises(NotReadyError, match="has the key"):
+        takeover.check_named(job(table=shared, version=2, topic_id="id-1"), table_of(OF_SINK, *many))
+    takeover.check_named(job(), table_of(OF_SINK, *([{}] * takeover.MOST_SNAPSHOTS)))
 
 
 def test_a_record_that_is_no_event_names_the_control_topic() -> None:
