@@ -319,6 +319,6 @@ class Shards:
                 log.warning("cannot release groups", shard=number, error=str(error))
                 return
             except FencedError:
-                # Another lease of the shard counts, which the next call of _find_unserved finds if this node holds it.
+                # A newer lease of the shard exists. If this node holds it, the next call of _find_unserved finds it.
                 pass
             self._unreleased.pop(number, None)

@@ -29,9 +29,9 @@ _ADVICE = {
         "Keep": "members that are not in fields are in the variant of later rows",
     },
     "nanoseconds": {
-        "Keep": "later rows keep the nanoseconds of times, where the table has no column for these times yet",
-        "Ignore": "later rows have times in nanoseconds as long or with microseconds, where the table has no column for these times yet;"
-        " later JSON records with digits below the microsecond are bad records",
+        "Keep": "new columns for times keep the nanoseconds; present columns do not change",
+        "Ignore": "in Avro and Protobuf, new columns for times in nanoseconds are long or have microseconds, and present columns do not"
+        " change; in JSON, later records with digits below the microsecond are bad records",
         "Truncate": "later rows have times without the digits below the microsecond",
     },
     "framing": {
