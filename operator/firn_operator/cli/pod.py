@@ -5,7 +5,7 @@ person, also with plugins.
 
 kubectl says nothing to the command in the pod when it ends early, for example for Ctrl-C or behind ``| head``, and the pod reads output
 that has no reader. Only the input of the command then ends. So `run` keeps this input open while it needs the command, and the command
-ends with it. A terminal in the pod would not end for a killed kubectl, so the command gets no terminal.
+ends with it. If kubectl is killed, a terminal in the pod stays open and the command would go on. So the command gets no terminal.
 """
 
 import os
@@ -37,7 +37,7 @@ _INTERRUPTED = _SIGNALLED + signal.SIGINT
 def run(api: Connection, release: str, arguments: Sequence[str], *, context: str | None = None) -> int:
     """Run ``firn`` with these arguments in the operator's pod in the namespace ``release``. Return its exit code.
 
-    Output goes to the streams of this process as it arrives. For a terminal, tables have its width. If this process or kubectl ends,
+    Output goes to the streams of this process as it arrives. On a terminal, tables are as wide as the terminal. If this process or kubectl ends,
     the command ends, too.
 
     Raises InvalidSpecError for too long arguments, and without kubectl or the operator. Raises AccessDeniedError that names a missing
@@ -120,7 +120,7 @@ def _runs(pod: Manifest) -> bool:
 def _execute(command: Sequence[str]) -> tuple[int, bool]:
     """Run kubectl. Return its exit code, and whether this is the code of the command in the pod.
 
-    Its input is empty and ends with this process. It is not that of this process, which a loop of a shell needs.
+    Its input is empty and ends with this process. A loop of a shell may read the input of this process itself.
     """
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
@@ -129,7 +129,7 @@ def _execute(command: Sequence[str]) -> tuple[int, bool]:
             last = _relay(process.stderr)
             code = process.wait()
         except KeyboardInterrupt:
-            # The terminal has interrupted kubectl, too. Another sender of the signal may have not.
+            # The terminal has interrupted kubectl, too. If another process sent the signal, kubectl may still run.
             process.stdin.close()
             process.wait()
             return _INTERRUPTED, True

@@ -5,6 +5,7 @@ import os
 import sys
 from pathlib import Path
 
+from firn.model import names
 from tests import gen
 from tests.integration.cli.conftest import Cluster, Person
 
@@ -67,8 +68,8 @@ def test_the_command_runs_in_the_pod_with_the_rights_to_exec(cluster: Cluster, t
     code, shown, errors = run(cluster.person("executor", PODS, EXEC))
     assert (code, errors) == (1, "")
     command = ["firn", "dlq", "list", "--output=table", "--", f"{cluster.namespace}/orders"]
-    place = [f"--namespace={cluster.namespace}", "exec", "--container=operator", "firn-operator-1"]
-    assert json.loads(shown) == [*place, "--", *command]
+    place = [f"--namespace={cluster.namespace}", "exec", "--stdin", "--container=operator", "firn-operator-1"]
+    assert json.loads(shown) == [*place, "--", "env", f"{names.CLI_ENDS_WITH_INPUT}=1", *command]
 
 
 def test_without_an_operator_the_command_names_the_namespace(cluster: Cluster, tmp_path: Path) -> None:
