@@ -139,6 +139,7 @@ def test_letters_of_a_route_become_rows_of_its_table(world: World) -> None:
     mended = RecordSchema(format="Json", fields=fields)
     refunds = jobs["refunds"] = refunds.model_copy(update={"record_schema": mended, "generation": 2})
     world.apply(refunds)
+    world.await_state(refunds, "CaughtUp", generation=2)
     world.produce(topic, [record(16, "refund")])
     # The other tables may keep their offsets, because they have nothing to commit.
     await_landed(world, refunds, {0: 17})
