@@ -415,7 +415,8 @@ class _Parser:
         if isinstance(node, Again):
             raise _bad(
                 path,
-                f"type {node.name} contains itself, and a table has no recursive columns; let no column read it, or use schema.raw: Binary",
+                f"type {node.name} contains itself, and a table has no recursive columns; remove the columns that read it from schema.columns, or"
+                " use schema.raw: Binary",
             )
         if isinstance(node, Record):
             self._check_names(node.name, node.fields, path)
@@ -487,7 +488,8 @@ class _Parser:
                 if known is None:
                     raise _bad(
                         path,
-                        f"type {each} contains itself, and a table has no recursive columns; let schema.columns read the other fields,"
+                        f"type {each} contains itself, and a table has no recursive columns; list the columns without this field in schema.columns,"
+                        " with otherFields: Drop,"
                         " or use schema.raw: Binary",
                     )
                 return known

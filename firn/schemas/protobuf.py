@@ -190,7 +190,7 @@ def _name(declared: Declarations, message: str, found: str) -> str:
         return message.removeprefix(".") or found or declared.first
     if len(declared.own) != 1 or not _is_renamed(declared, found):
         raise _bad_schema(
-            f"the text has no message {found}, of which the table has columns; restore the message, or set schema.message (for keys"
+            f"the text has no message {found}, whose fields are the columns of the table; restore the message, or set schema.message (for keys"
             f" schema.key.message) to {_choices(declared, found)}"
         )
     return declared.first

@@ -132,7 +132,7 @@ async def test_only_a_text_with_one_message_can_rename_it() -> None:
     await change(live, schema={"format": "Protobuf", "text": renamed})
     assert live.conditions()["SpecValid"] == ("False", "BadSchema")
     assert live.message("SpecValid").startswith(
-        "spec.schema.text: the text has no message shop.Order, of which the table has columns; restore the message, or set"
+        "spec.schema.text: the text has no message shop.Order, whose fields are the columns of the table; restore the message, or set"
     )
     await change(live, schema={"format": "Protobuf", "text": renamed, "message": "shop.Purchase"})
     assert (live.conditions()["SpecValid"], columns(live)) == (("True", "Valid"), [("id", "long")])

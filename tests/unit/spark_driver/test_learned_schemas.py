@@ -308,7 +308,9 @@ def test_a_message_above_that_of_the_table_adds_no_column(answers: Answers) -> N
     answers.schemas[9] = proto(above.replace("Order", "Sale"))
     orders.reading.writers.needed = {9}
     learn(orders, registries())
-    with pytest.raises(ConflictError, match=r"schema 9 .* the text has no message shop\.Order, of which the table has"):
+    with pytest.raises(
+        ConflictError, match=r"schema 9 .* the text has no message shop\.Order, whose fields are the columns"
+    ):
         adapted(orders, {"id": "long"})
 
 

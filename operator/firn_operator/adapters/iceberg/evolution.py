@@ -61,12 +61,12 @@ class Layout:
     partition: tuple[PartitionTerm, ...] | None
     sort: tuple[SortTerm, ...] | None
     properties: Mapping[str, str]
+    format: SchemaFormat
+    """The format of values."""
     may_be_wider: bool = False
     """True if a column of values may be wider in the table than in the schema, because the driver may have widened it."""
     wider_keys: frozenset[str] = frozenset()
     """The columns of the key that may be wider."""
-    format: SchemaFormat | None = None
-    """The format of values."""
     as_written: frozenset[str] = frozenset()
     """The columns of values that are not computed. They may have another type that takes the values."""
     renames: tuple[Rename, ...] = ()
@@ -83,11 +83,11 @@ def layout(target: TableTarget, schema: RecordSchema) -> Layout:
         partition=_parsed(transforms.parse, target.partition_by),
         sort=_parsed(transforms.parse_sort, target.sort_by),
         properties=target.properties,
+        format=schema.format,
         may_be_wider=schema.subject is not None,
         wider_keys=frozenset(column.name for column in rows.key_columns(schema.key))
         if schema.subjects
         else frozenset(),
-        format=schema.format,
         as_written=frozenset(
             column.name
             for column in (rows.decoded_columns(schema) if schema.projection is None else rows.other_columns(schema))
@@ -524,7 +524,7 @@ class _Comparison:
         decoding = self._layout.key.decoding if of_key and self._layout.key is not None else None
         form = decoding.format if decoding is not None else self._layout.format
         is_written = of_key or column in self._layout.as_written
-        reads = is_written and form is not None and is_read_as(wanted, types.of_table(str(current)), form)
+        reads = is_written and is_read_as(wanted, types.of_table(str(current)), form)
         return reads or _widens(target, current)
 
     def _struct(
