@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from firn.model import names
+from firn.model.maintenance import RunReport, TableReport, pack
 from firn_controllers.ports import Manifest, NoRunMeter
 from tests import gen
 from tests.fakes.world import World
@@ -78,6 +79,24 @@ async def test_metrics_name_a_policy_before_its_first_run_ends(monkeypatch: pyte
     monkeypatch.setattr(NoRunMeter, "register", lambda _, *policy: counted.append(policy))
     await world_with(gen.policy(**ALL))
     assert set(counted) == {(COMPACTION, "demo", "policy")}
+
+
+async def test_a_run_that_ends_in_the_second_in_which_the_operator_started_is_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    counted: list[str] = []
+    monkeypatch.setattr(NoRunMeter, "ended", lambda _, kind, namespace, policy, run: counted.append(run["result"]))
+    world = await world_with(gen.policy(**ALL))
+    world.maintainer.hold = True
+    annotate(world, "1")
+    await world.settle()
+    (job,) = jobs(world)
+    world.clock.advance(1.0 - world.clock.now().microsecond / 1e6 + 0.7)
+    world.start()
+    done = TableReport(uid=UID, outcome="Done", commits=1, bytes_rewritten=1, files_before=2, files_after=1)
+    world.cluster.end_job(job["metadata"]["name"], pack(RunReport(name=job["metadata"]["name"], tables=(done,))))
+    await world.operator_only()
+    assert counted == ["Succeeded"]
 
 
 @pytest.mark.slow

@@ -19,7 +19,8 @@ class EndedRuns:
 
     def __init__(self, context: Context, meter: RunMeter) -> None:
         self._meter = meter
-        self._started = context.ports.clock.now()
+        # The times of Jobs have whole seconds, so a run may end after this moment and bear an earlier time.
+        self._started = context.ports.clock.now().replace(microsecond=0)
         self._counted: dict[tuple[Kind, Name], frozenset[str]] = {}
 
     def note_policy(self, policy: PolicyEntry) -> None:
