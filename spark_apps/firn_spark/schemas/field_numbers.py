@@ -3,6 +3,7 @@
 The table property `NUMBERS` keeps them by field id. So a driver finds a renamed field, although it knows none of the earlier schemas.
 """
 
+import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +29,10 @@ class Known:
     schema: int
     numbers: frozenset[int]
 
+
+MOST_WAYS = 100
+"""Paths of one struct, by the names of the structs around it, whose members `implied` renames. Each level with three names triples
+the paths, so ten levels would have 59,049."""
 
 Numbers = Mapping[int, Known]
 """The numbers by the id of a column in the table."""
@@ -151,7 +156,8 @@ def implied(
 ) -> Iterator[Rename]:
     """Yield the renames of fields that have another name in a later schema, by the messages of schemas and the columns of a table.
 
-    ``messages`` have the ids of their schemas. A later schema has a larger id.
+    ``messages`` have the ids of their schemas. A later schema has a larger id. Of more than `MOST_WAYS` paths of a struct, the
+    renames have those with the latest names, which the table has after the renames of the structs around it.
     """
     found = _of_table(fields, known, bases)
     for schema, message in messages:
@@ -174,12 +180,12 @@ def _implied(found: Members, prefixes: Sequence[str]) -> Iterator[Rename]:
                     yield Rename(old=prefix + earlier.name, new=prefix + later.name, by_schema=True)
         for way in dict.fromkeys(each.way for each in ordered if each.inside is not None):
             inside: Members = {}
-            names: dict[str, None] = {}
-            for each in ordered:
-                if each.inside is not None and each.way == way:
-                    _add(inside, each.inside)
-                    names |= dict.fromkeys(sorted(each.prefixes))
-            yield from _implied(inside, [f"{prefix}{name}.{way}" for prefix in prefixes for name in names])
+            structs = [each for each in ordered if each.inside is not None and each.way == way]
+            for each in structs:
+                _add(inside, each.inside or {})
+            names = dict.fromkeys(name for each in reversed(structs) for name in sorted(each.prefixes))
+            ways = (f"{prefix}{name}.{way}" for prefix in prefixes for name in names)
+            yield from _implied(inside, list(itertools.islice(ways, MOST_WAYS)))
 
 
 def bases_of(fields: Fields, versions: Mapping[int, str], former: FormerNames) -> dict[str, str]:
@@ -220,6 +226,8 @@ class Belonging:
     """The column that a field of another schema goes to, by the path of the struct and the number of the field."""
     declared: dict[str, dict[int, Field]] = field(default_factory=dict)
     """The fields of schemas, by the path of the struct and the number, that of the contract first."""
+    fixed: Collection[str] = frozenset()
+    """The paths of columns that keep their names. Fields with their numbers and new names go to them. Other columns get the new names."""
 
     @classmethod
     def of_table(
@@ -301,22 +309,9 @@ class Belonging:
         Such a field leaves its name to the field whose number the column of this name has. ``followed`` are the renames of the schema.
         They did not reach this field, because its later name was not free.
         """
-        known, owners = self.known.get(struct, {}), self.owners.get(struct, {})
-        path = f"{struct}." if struct else ""
+        known, path = self.known.get(struct, {}), f"{struct}." if struct else ""
         later = {each.name: each.name for each in message.fields}
-        waiting: dict[str, str] = {}
-        for each in message.fields:
-            owner = owners.get(each.number)
-            if owner is None or each.name not in known or each.number in known[each.name].numbers:
-                continue
-            if struct or self._has_column(each.name) or self._has_column(owner):
-                waiting[each.name] = owner
-        for each in message.fields:
-            owner = owners.get(each.number, "")
-            if each.name in known or owner not in waiting:
-                continue
-            if (path + each.name, path + owner) in followed or self._is_declared(struct, each):
-                waiting[each.name] = owner
+        waiting = self._waiting(message, struct, followed)
         while waiting:
             # A field gets its name after the field that has it now.
             name = next((name for name, wanted in waiting.items() if wanted not in later.values()), None)
@@ -328,6 +323,28 @@ class Belonging:
             column, (way, inner) = known.get(later[each.name]), _message(each.type)
             if inner is not None and column is not None and each.number in column.numbers:
                 yield from self._moves(inner, _inside(path + later[each.name], way), place, followed)
+
+    def _waiting(self, message: Message, struct: str, followed: Collection[tuple[str, str]]) -> dict[str, str]:
+        """Return the fields of a message at ``struct`` that go to a column of another name, with this name."""
+        known, owners = self.known.get(struct, {}), self.owners.get(struct, {})
+        path, names = f"{struct}." if struct else "", {each.name for each in message.fields}
+        waiting: dict[str, str] = {}
+        for each in message.fields:
+            owner = owners.get(each.number)
+            if owner is None or each.name not in known or each.number in known[each.name].numbers:
+                continue
+            if struct or self._has_column(each.name) or self._has_column(owner):
+                waiting[each.name] = owner
+        for each in message.fields:
+            owner = owners.get(each.number, "")
+            if each.name in known:
+                continue
+            if owner in waiting:
+                if (path + each.name, path + owner) in followed or self._is_declared(struct, each):
+                    waiting[each.name] = owner
+            elif owner not in names and path + owner in self.fixed and path + each.name not in self.fixed:
+                waiting[each.name] = owner
+        return waiting
 
     def _foreign(self, message: Message, struct: str) -> Iterator[tuple[str, str, str]]:
         """Yield the fields that have the column of another field of the message: path of the struct, name, and the other name."""

@@ -117,17 +117,18 @@ def test_a_letter_stays_if_its_schema_now_names_the_message_of_a_route(
     assert (result.rows, dict(result.codes)) == (1, {"UnknownSchema": 1, "OtherTable": 1})
 
 
+def protobuf(body: str) -> WriterSchema:
+    text = f'syntax = "proto3"; message R {{ {body} }}'
+    return WriterSchema(text=text, descriptors=base64.b64encode(protoc.descriptors(text, ())).decode())
+
+
 @pytest.mark.parametrize("kept", [False, True], ids=["by-the-contract", "by-the-table"])
 def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
     kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def writer(body: str) -> WriterSchema:
-        text = f'syntax = "proto3"; message R {{ {body} }}'
-        return WriterSchema(text=text, descriptors=base64.b64encode(protoc.descriptors(text, ())).decode())
-
     monkeypatch.setattr(decoding, "texts", dict)
     own = WANTED.model_copy(update={"format": SchemaFormat.PROTOBUF, "schema_id": 3, "fields": STRINGS})
-    contract = writer("string b = 1;" if kept else "string b = 1; string a = 2;")
+    contract = protobuf("string b = 1;" if kept else "string b = 1; string a = 2;")
     made = job().model_copy(update={"record_schema": own.model_copy(update=dict(contract)), "route": None})
     ids: list[dict[str, Any]] = [{"id": 1, "name": "b", "type": "string"}, {"id": 2, "name": "a", "type": "string"}]
     properties = {NUMBERS: '{"message": "R", "columns": {"1": [3, 1], "2": [3, 2]}}'} if kept else {}
@@ -140,7 +141,7 @@ def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
     deleted: list[str] = []
     io = SimpleNamespace(deleteFile=deleted.append)
     table: Any = SimpleNamespace(properties=lambda: properties, name=lambda: "lake.n.t", io=lambda: io)
-    schemas = {1: writer("string a = 1;"), 2: writer("string a = 1; string b = 2;")}
+    schemas = {1: protobuf("string a = 1;"), 2: protobuf("string a = 1; string b = 2;")}
     found: Any = SimpleNamespace(find=lambda _, number: schemas[number])
     spark = Letters(*(b"\0" + number.to_bytes(4) + b"\0\x0a\x01x" for number in (1, 2)))
     result = Decoding(spark, catalog, table, made, 1).run(spark, 2, table, found)
@@ -148,6 +149,48 @@ def test_a_letter_reaches_the_columns_of_its_numbers_in_protobuf(
     (file,) = result.files
     landed = pq.read_table(json.loads(file)["file-path"].removeprefix("file://"))
     assert landed.select(["b", "a"]).to_pylist() == [{"b": "x", "a": None}]
+
+
+STRUCT = {"type": "struct", "fields": [{"id": 3, "name": "sku", "type": "string"}]}
+
+
+@pytest.mark.parametrize(
+    ("body", "row"),
+    [
+        ("string buyer = 1; Line line = 2; message Line { string sku = 1; }", {"b": "x", "line": {"sku": "y"}}),
+        ("string b = 1; Line item = 2; message Line { string code = 1; }", {"b": "x", "line": {"sku": "y"}}),
+        ("string buyer = 1; Line item = 2; message Line { string code = 1; }", {"b": "x", "line": {"sku": "y"}}),
+        ("string buyer = 7; Line line = 2; message Line { string code = 1; }", None),
+    ],
+    ids=["column", "members", "both", "another-number"],
+)
+def test_a_letter_whose_fields_have_other_names_reaches_the_columns_of_their_numbers(
+    body: str, row: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decoding, "texts", dict)
+    fields = (Column(name="b", type="string"), Column(name="line", type="struct<sku: string>"))
+    contract = protobuf("string b = 1; Line line = 2; message Line { string sku = 1; }")
+    own = WANTED.model_copy(update={"format": SchemaFormat.PROTOBUF, "schema_id": 3, "fields": fields})
+    made = job().model_copy(update={"record_schema": own.model_copy(update=dict(contract)), "route": None})
+    ids: list[dict[str, Any]] = [{"id": 1, "name": "b", "type": "string"}, {"id": 2, "name": "line", "type": STRUCT}]
+    numbers = '{"message": "R", "columns": {"1": [3, 1], "2": [3, 2], "3": [3, 1]}}'
+    columns = {each.name: each.type for each in rows.columns_of_table(made.record_schema, made.table)}
+    catalog: Any = SimpleNamespace(
+        followed=lambda *_: Followed(fields=ids),
+        columns=lambda _: columns,
+        spec=lambda _: tables.table_of(made, tmp_path),
+    )
+    table: Any = SimpleNamespace(properties=lambda: {NUMBERS: numbers}, name=lambda: "lake.n.t")
+    found: Any = SimpleNamespace(find=lambda *_: protobuf(body))
+    first = b"\x0a" if "= 7" not in body else b"\x3a"
+    spark = Letters(b"\0" + (1).to_bytes(4) + b"\0" + first + b"\x01x\x12\x03\x0a\x01y")
+    result = Decoding(spark, catalog, table, made, 1).run(spark, 1, table, found)
+    if row is None:
+        assert (result.files, result.codes) == ([], {Code.INCOMPATIBLE_SCHEMA: 1})
+        return
+    (file,) = result.files
+    landed = pq.read_table(json.loads(file)["file-path"].removeprefix("file://"))
+    assert landed.select(["b", "line"]).to_pylist() == [row]
 
 
 def test_a_letter_with_integers_lands_in_a_column_of_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

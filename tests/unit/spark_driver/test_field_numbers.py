@@ -9,6 +9,7 @@ import pytest
 from firn import protoc
 from firn.model.errors import ConflictError
 from firn.model.jobs import ColumnVersion, RecordSchema, Rename, Subject, WriterSchema
+from firn.schemas import protobuf
 from firn.schemas.columns import columns_of
 from firn.tables import renames, rows, types
 from firn_spark.ingestion import writer_schemas
@@ -72,6 +73,24 @@ def test_a_renamed_field_keeps_its_column_after_a_restart() -> None:
     # Without the property, nothing says which field the column belongs to.
     _, steps = after_restart({8: f"{CONTRACT} string customer = 2;"}, TableColumns(fields))
     assert steps == {}
+
+
+def test_structs_in_structs_with_many_names_need_few_renames() -> None:
+    depth, names = 10, 3
+    bodies = []
+    for name in range(names):
+        body = f"string m{name} = 1;"
+        for level in range(depth):
+            body = f"M{level} l{level}_{name} = 2; message M{level} {{ {body} }}"
+        bodies.append(f"{CONTRACT} {body}")
+    messages = [
+        (number, protobuf.message_of(topic({1: body}).job.record_schema.of_writer(1, written(body))))
+        for number, body in enumerate(bodies, 1)
+    ]
+    found = list(field_numbers.implied(messages, (), {}, {}))
+    assert len(found) <= 2 * depth * field_numbers.MOST_WAYS
+    latest = ".".join(f"l{level}_{names - 1}" for level in reversed(range(depth)))
+    assert {each.old for each in found if each.new == f"{latest}.m{names - 1}"} == {f"{latest}.m{names - 2}"}
 
 
 def test_an_earlier_name_that_the_driver_never_read_belongs_to_the_column() -> None:
