@@ -57,6 +57,11 @@ def written(name: str) -> str:
     return name if NAME.fullmatch(name) else quoted(name)
 
 
+def has_text(name: str) -> bool:
+    """Return whether a path can have the name: one that is not empty, without control characters and lone surrogates."""
+    return re.fullmatch(QUOTED, quoted(name)) is not None
+
+
 def quoted(name: str) -> str:
     """Return a name in single quotes."""
     return "'" + name.replace("\\", r"\\").replace("'", r"\'") + "'"

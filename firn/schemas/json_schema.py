@@ -105,9 +105,9 @@ class Wanted:
     variants: bool = False
     """True if the table can have variants."""
     any_names: bool = False
+    """True if the members only have to be decoded, so that all names can be any that a path can have. Other members are left out."""
     keeps_others: bool = False
     """A column has the members of the record that have no column. So a member whose name no column can have is left out."""
-    """True if the members only have to be decoded, so that all names can be any."""
     of_key: bool = False
     """True if the schema is that of keys."""
 
@@ -468,7 +468,8 @@ class _Parser:
                 continue
             place = path + member_paths.step(name)
             if not self._is_usable(name, place):
-                if path in self.opened or (not path and self.wanted.keeps_others):
+                # No column can read a member whose name no path can have, so checks need not decode it.
+                if self.wanted.any_names or path in self.opened or (not path and self.wanted.keeps_others):
                     continue
                 self._refuse_name(name, path, place)
             found = self._find(part, document, place, level + 1) or _opened(place, "Any")
@@ -483,7 +484,9 @@ class _Parser:
 
     def _is_usable(self, name: str, place: str) -> bool:
         """Return whether the member at a place can have its name."""
-        if self.wanted.any_names or place in self.places:
+        if self.wanted.any_names:
+            return member_paths.has_text(name)
+        if place in self.places:
             return True
         return len(name) <= MOST_NAME and member_paths.NAME.fullmatch(name) is not None
 

@@ -164,6 +164,22 @@ def test_a_value_is_decoded_by_the_schema_of_its_id() -> None:
     assert refused(answer) == [0, 1, 2, 3]
 
 
+def test_members_with_names_that_no_path_can_have_are_not_decoded() -> None:
+    text = json.dumps(
+        {
+            "type": "object",
+            "properties": {
+                "a\u0001b": {"type": "string"},
+                "s": {"type": "object", "properties": {"c\td": {"type": "string"}, "k": {"type": "integer"}}},
+            },
+        }
+    )
+    sent = values(*(b"\0\0\0\0\7" + each for each in (b'{"s": {"k": 1, "c\\td": 2}}', b'{"s": {"k": "one"}}')))
+    contract = packed(RecordSchema(format="Json"))
+    (answer,) = run(answered(by_registry(firn_schema_contract=contract), with_schemas(JSON=text), sent))
+    assert refused(answer) == [1]
+
+
 def test_values_with_a_schema_of_another_format_or_without_columns_are_refused() -> None:
     texts = {"JSON": '{"properties": {"a": {"type": "integer"}}}', "AVRO": '"null"'}
     contract = packed(RecordSchema(format="Avro"))
