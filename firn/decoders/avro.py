@@ -276,6 +276,8 @@ def _scalar(node: Scalar) -> Decode:
             return lambda data: struct.unpack("<f", data.take(4))[0]
         case Scalar("double"):
             return lambda data: struct.unpack("<d", data.take(8))[0]
+        case Scalar("bytes", "as-string"):
+            return _text
         case Scalar("bytes"):
             return Bytes.counted
         case Scalar("string", logical):
@@ -297,6 +299,9 @@ def _integer(node: Scalar) -> Decode:
     def decode(data: Bytes) -> int:
         number = data.number()
         if not least <= number <= most:
+            if limits.is_rounded(node):
+                kind = avro.column_type(node)
+                raise BadRecordError(Code.INEXACT, Stage.SCHEMA, f"a column of type {kind} would round {number}")
             raise BadRecordError(Code.OUT_OF_RANGE, Stage.SCHEMA, f"expected {meaning}, found {number}")
         return number * factor
 

@@ -14,6 +14,8 @@ _RANGES = {
     "timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
     "local-timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
 }
+_EXACT = {"as-float": 2**24, "as-double": 2**53}
+"""The numbers up to which a column of another type has all integers, by the marks of `avro.read_as`."""
 MILLIS = frozenset({"time-millis", "timestamp-millis", "local-timestamp-millis"})
 """Logical types whose numbers become microseconds."""
 MEMORY_PER_BYTE, MEMORY = 100, 1 << 20
@@ -26,7 +28,14 @@ CALL_MEMORY = 64 << 20
 def number_range(node: Scalar) -> tuple[int, int]:
     """Return the least and the greatest number of an int or long."""
     bits = 31 if node.kind == "int" else 63
+    if node.logical in _EXACT:
+        return -_EXACT[node.logical], _EXACT[node.logical]
     return _RANGES.get(node.logical, (-(2**bits), 2**bits - 1))
+
+
+def is_rounded(node: Scalar) -> bool:
+    """Return whether the column of an int or long would round numbers beyond `number_range`."""
+    return node.logical in _EXACT
 
 
 def memory(node: Node) -> int:

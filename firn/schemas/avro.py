@@ -56,6 +56,13 @@ _LOGICAL: Mapping[tuple[str, str], str] = {
 """Primitive type and logical type -> column."""
 _NANOSECONDS = frozenset({"timestamp-nanos", "local-timestamp-nanos"})
 """Logical types that are longs unless the topic keeps nanoseconds: tables of format version 2 have no such times."""
+_AS_COLUMN: Mapping[tuple[str, str], str] = {
+    ("int", "as-float"): "float",
+    ("long", "as-float"): "float",
+    ("long", "as-double"): "double",
+    ("bytes", "as-string"): "string",
+}
+"""Primitive type and mark of `read_as` -> column. No schema has these marks."""
 
 
 WHOLE = "value"
@@ -64,7 +71,7 @@ WHOLE = "value"
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """A primitive type. ``logical`` is a logical type of `_LOGICAL`, else empty."""
+    """A primitive type. ``logical`` is a logical type of `_LOGICAL`, or a mark of `read_as`, else empty."""
 
     kind: str
     logical: str = ""
@@ -276,6 +283,37 @@ def _renamed_field(each: Field, path: Sequence[str], name: str) -> Field:
     return replace(each, name=name) if len(path) == 1 else replace(each, type=_renamed(each.type, path[1:], name))
 
 
+def read_as(node: Node, column: Type) -> Node:
+    """Return a type whose values a column of another type takes if they fit, with marks where each value decides.
+
+    The marks tell the decoders what fits (`firn.decoders.avro_limits`).
+    """
+    match node, column:
+        case Scalar(kind, ""), Primitive(name) if (kind, f"as-{name}") in _AS_COLUMN:
+            return Scalar(kind, f"as-{name}")
+        case Array(items), ListOf(element):
+            return Array(read_as(items, element))
+        case Map(values), MapOf(_, value):
+            return Map(read_as(values, value))
+        case Record(fields=fields), Struct(inside):
+            types = dict(inside)
+            return replace(
+                node,
+                fields=tuple(
+                    replace(each, type=read_as(each.type, types[each.name])) if each.name in types else each
+                    for each in fields
+                ),
+            )
+        case Union(branches), _:
+            named, inner = members(node), dict(column.fields) if isinstance(column, Struct) else {}
+            single = len(named) == 1
+            later = {
+                id(branch): read_as(branch, column if single else inner.get(name, column)) for name, branch in named
+            }
+            return Union(tuple(later.get(id(branch), branch) for branch in branches))
+    return node
+
+
 def aliases(record: Record) -> tuple[Rename, ...]:
     """Return the renames that the aliases of fields name, those of a record before those of the records in it.
 
@@ -324,7 +362,7 @@ def column_type(node: Node) -> Type | None:
         case Scalar("null") | Again():
             return None
         case Scalar(kind, logical):
-            return Primitive(_LOGICAL[kind, logical] if logical else _COLUMNS[kind])
+            return Primitive({**_LOGICAL, **_AS_COLUMN}[kind, logical] if logical else _COLUMNS[kind])
         case FixedBytes(size=size, uuid=uuid):
             return Primitive("uuid") if uuid else Fixed(size)
         case DecimalBytes(precision, scale):

@@ -49,6 +49,7 @@ _WRAPPERS = {
         ("Int64", "int64"), ("String", "string"), ("UInt32", "uint32"), ("UInt64", "uint64"),
     )
 }  # fmt: skip
+STRING_VALUE = "google.protobuf.StringValue"
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", '"': b'"', "'": b"'", "\\": b"\\"}
 Default = int | float | str | bytes
 

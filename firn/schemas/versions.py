@@ -95,7 +95,9 @@ class Versions:
 
 
 def _holds(present: str | None, wanted: str, form: SchemaFormat) -> bool:
-    return present is None or evolution.holding(types.of_table(present), types.parse(wanted), form) is not None
+    if present is None:
+        return True
+    return evolution.holding(types.of_table(present), types.parse(wanted), form, all_values=True) is not None
 
 
 def named(

@@ -35,19 +35,24 @@ _DIGITS = {"int": 10, "long": 19}
 _Reads = Callable[[Type, Type], bool]
 
 
-def is_read_as(written: Type, column: Type, form: SchemaFormat) -> bool:
+def is_read_as(written: Type, column: Type, form: SchemaFormat, *, all_values: bool = False) -> bool:
     """Return True if a column of another type takes the values that were written as ``written``. Types with parts are not compared.
 
     The decoders change no value. Only a JSON number can be rounded, as each number in a column of type double: the decoder reads it
-    by the type of the column. A text in a binary column of JSON is base64, and in other formats the bytes of the text.
+    by the type of the column. A text in a binary column of JSON is base64, and in other formats the bytes of the text. A record with
+    a value that does not fit is a bad record. ``all_values``: all values must fit.
     """
     match written, column:
         case Primitive("int"), Primitive("double"):
             return True
         case Primitive("long"), Primitive("double"):
-            return form is SchemaFormat.JSON
+            return form is SchemaFormat.JSON or (form is SchemaFormat.AVRO and not all_values)
+        case Primitive("int" | "long"), Primitive("float"):
+            return form is SchemaFormat.AVRO and not all_values
         case Primitive("string"), Primitive("binary"):
             return form in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+        case Primitive("binary"), Primitive("string"):
+            return form in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF) and not all_values
         case Primitive("int" | "long" as kind), Decimal(precision, scale):
             return precision - scale >= _DIGITS[kind]
     return False
@@ -58,12 +63,13 @@ def merged(one: Type, other: Type) -> Type | None:
     return _merged(one, other, lambda written, column: False)
 
 
-def holding(column: Type, written: Type, form: SchemaFormat) -> Type | None:
+def holding(column: Type, written: Type, form: SchemaFormat, *, all_values: bool = False) -> Type | None:
     """Return the type that lets a column take values that were written as ``written``, or None.
 
-    The column changes only as `can_become` allows. It keeps its type if the decoders read the values as this type.
+    The column changes only as `can_become` allows. It keeps its type if the decoders read the values as this type, with
+    ``all_values`` only if all values fit.
     """
-    return _merged(column, written, lambda other, own: is_read_as(other, own, form))
+    return _merged(column, written, lambda other, own: is_read_as(other, own, form, all_values=all_values))
 
 
 def _merged(one: Type, other: Type, reads: _Reads) -> Type | None:

@@ -15,7 +15,7 @@ import pytest
 
 from firn.decoders.avro import RecordReader
 from firn.decoders.bad_records import BadRecordError, Code
-from firn.model.jobs import RecordSchema
+from firn.model.jobs import Column, RecordSchema
 from firn.schemas import avro
 from firn_spark.worker import arrow_types
 from firn_spark.worker.decoding import Decoder
@@ -324,3 +324,38 @@ def test_both_decoders_read_values_into_columns_of_other_types(seed: int) -> Non
         assert vouched.tolist() == vouched_own.tolist()
         for before, after in zip(own.decode(fetched(inputs)).arrays, found.arrays, strict=True):
             assert is_same(before.to_pylist(), after.to_pylist()), schema.text
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_both_decoders_refuse_the_values_that_columns_of_other_types_do_not_take(seed: int) -> None:
+    pick = random.Random(seed)
+    values, codes = Values(pick), set[Code]()
+    for _ in range(SCHEMAS):
+        record, schema = schema_of(with_id(Schemas(pick).record()))
+        inputs = [values.make(record)[1] for _ in range(RECORDS)]
+        one = AvroFormat(with_other_columns(schema, pick, all_values=False))
+        found, strict = one.decode(fetched(inputs)), one._strict(Places.from_arrow(pa.array(inputs, pa.binary())), None)
+        shown, shown_strict = (
+            {row: (error.code, error.path, error.detail) for row, error in each.errors.items()}
+            for each in (found, strict)
+        )
+        assert shown == shown_strict
+        assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
+        codes |= {error.code for error in found.errors.values()}
+        good = [row for row in range(len(inputs)) if row not in found.errors]
+        for before, after in zip(AvroFormat(schema).decode(fetched(inputs)).arrays, found.arrays, strict=True):
+            assert is_same(before.take(good).to_pylist(), after.take(good).to_pylist()), schema.text
+    assert codes == {Code.INEXACT, Code.INVALID_UTF8}
+
+
+@pytest.mark.parametrize(
+    ("written", "column", "limit"), [("long", "double", 2**53), ("long", "float", 2**24), ("int", "float", 2**24)]
+)
+def test_a_column_of_another_type_takes_integers_up_to_a_limit(written: str, column: str, limit: int) -> None:
+    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": written}]})
+    schema = RecordSchema(format="Avro", framing="None", text=text, fields=(Column(name="a", type=column),))
+    numbers = [limit, -limit, limit + 1, -limit - 1, 0]
+    found = AvroFormat(schema).decode(fetched([number(each) for each in numbers]))
+    assert found.arrays[0].to_pylist() == [limit, -limit, None, None, 0]
+    details = {row: error.detail for row, error in found.errors.items()}
+    assert details == {row: f"a column of type {column} would round {numbers[row]}" for row in (2, 3)}

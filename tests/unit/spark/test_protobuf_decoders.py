@@ -1,5 +1,6 @@
 """Both Protobuf decoders read encoded records as google.protobuf does, and agree on all other bytes."""
 
+import base64
 import os
 import random
 from typing import Any
@@ -9,8 +10,9 @@ import pytest
 from google.protobuf import descriptor_pb2
 
 from firn import protoc
-from firn.decoders.bad_records import BadRecordError
+from firn.decoders.bad_records import BadRecordError, Code
 from firn.decoders.protobuf import RecordReader
+from firn.model.jobs import Column, RecordSchema
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.protobuf.decoding import ProtobufFormat
@@ -256,3 +258,41 @@ def test_both_decoders_read_values_into_columns_of_other_types(syntax: str, seed
         assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
         for before, after in zip(ProtobufFormat(schema).decode(fetched(inputs)).arrays, found.arrays, strict=True):
             assert is_same(before.to_pylist(), after.to_pylist()), made.file
+
+
+@each_syntax
+def test_both_decoders_refuse_bytes_that_are_no_text_for_a_column_of_texts(syntax: str, seed: int) -> None:
+    pick = random.Random(seed)
+    schemas, values = Schemas(pick, syntax), Values(pick)
+    codes, texts = set[Code](), 0
+    for _ in range(SCHEMAS):
+        made = schemas.make()
+        schema = made.record_schema()
+        inputs = [values.make(made) for _ in range(RECORDS)]
+        other = with_other_columns(schema, pick, all_values=False)
+        texts += schema.fields != other.fields
+        one = ProtobufFormat(other)
+        found, strict = one.decode(fetched(inputs)), one._strict(Places.from_arrow(pa.array(inputs, pa.binary())), None)
+        shown, shown_strict = (
+            {row: (error.code, error.path, error.detail) for row, error in each.errors.items()}
+            for each in (found, strict)
+        )
+        assert shown == shown_strict
+        assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
+        codes |= {error.code for error in found.errors.values()}
+        good = [row for row in range(len(inputs)) if row not in found.errors]
+        for before, after in zip(ProtobufFormat(schema).decode(fetched(inputs)).arrays, found.arrays, strict=True):
+            assert is_same(before.take(good).to_pylist(), after.take(good).to_pylist()), made.file
+    assert texts
+    assert codes == {Code.INVALID_UTF8}
+
+
+@pytest.mark.parametrize(("default", "landed"), [("a", ["a", "b"]), (r"\xff", [None, "b"])])
+def test_the_default_of_bytes_is_a_text_in_a_column_of_texts(default: str, landed: list[str | None]) -> None:
+    text = f'syntax = "proto2"; message R {{ optional bytes a = 1 [default = "{default}"]; }}'
+    packed = base64.b64encode(protoc.descriptors(text, ())).decode()
+    fields = (Column(name="a", type="string"),)
+    schema = RecordSchema(format="Protobuf", text=text, descriptors=packed, message="R", fields=fields)
+    found = ProtobufFormat(schema).decode(fetched([b"", tagged(1, 2, b"b")]))
+    assert found.arrays[0].to_pylist() == landed
+    assert [error.code for error in found.errors.values()] == [Code.MISSING_REQUIRED] * landed.count(None)

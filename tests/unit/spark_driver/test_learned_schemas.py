@@ -980,6 +980,17 @@ def test_values_that_the_column_of_a_later_schema_holds_need_no_change(incompati
     assert (fields(schema), left_out, schema.versions) == (present, {}, ())
 
 
+def test_values_that_may_not_fit_have_a_column_of_their_own_only_if_the_policy_says_so() -> None:
+    present = {"id": "double", "name": "string"}
+    known: Any = {1: WriterSchema(text=text(id="long", name="bytes"))}
+    orders = topic(("id", "double"), ("name", "string"))
+    orders.reading.writers.schemas = known
+    assert fields(adapted(orders, present)[0]) == present
+    apart = topic(("id", "double"), ("name", "string"), incompatible="NewColumn")
+    apart.reading.writers.schemas = known
+    assert fields(adapted(apart, present)[0]) == {**present, "id_v2": "long", "name_v2": "binary"}
+
+
 def test_a_column_keeps_its_type_if_the_latest_schema_has_integers_again() -> None:
     orders = topic(("id", "int"))
     orders.reading.writers.schemas = {1: WriterSchema(text=text(id="double")), 2: WriterSchema(text=text(id="int"))}

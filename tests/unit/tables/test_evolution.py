@@ -187,10 +187,29 @@ def test_new_columns_keep_the_width_of_known_ones() -> None:
 )
 def test_a_column_takes_values_that_another_type_holds_exactly(column: str, written: str, needed: str | None) -> None:
     for form in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF):
-        found = evolution.holding(types.parse(column), types.parse(written), form)
+        found = evolution.holding(types.parse(column), types.parse(written), form, all_values=True)
         assert found == (None if needed is None else types.parse(needed))
         if found is not None:
             assert evolution.can_become(types.parse(column), found)
+
+
+@pytest.mark.parametrize(
+    ("column", "written", "forms"),
+    [
+        ("double", "long", {SchemaFormat.AVRO}),
+        ("float", "int", {SchemaFormat.AVRO}),
+        ("list<float>", "list<long>", {SchemaFormat.AVRO}),
+        ("struct<a: string>", "struct<a: binary>", {SchemaFormat.AVRO, SchemaFormat.PROTOBUF}),
+        ("long", "double", set()),
+        ("string", "long", set()),
+    ],
+)
+def test_a_column_takes_those_values_of_another_type_that_fit(
+    column: str, written: str, forms: set[SchemaFormat]
+) -> None:
+    binary = (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
+    found = {form: evolution.holding(types.parse(column), types.parse(written), form) for form in binary}
+    assert found == {form: types.parse(column) if form in forms else None for form in binary}
 
 
 def test_json_has_one_kind_of_number_and_texts_of_base64() -> None:

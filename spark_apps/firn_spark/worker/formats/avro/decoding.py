@@ -12,7 +12,8 @@ from firn.decoders.avro import RecordReader
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.model.jobs import RecordSchema
 from firn.schemas import avro
-from firn.tables import rows
+from firn.tables import rows, types
+from firn.tables.types import Struct
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import arrays
@@ -33,10 +34,14 @@ class AvroFormat:
         record = avro.renamed(
             avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds, read=read), schema.renames
         )
-        types = {field.name: field.type for field in self._columns}
+        wanted = Struct(tuple((column.name, types.parse(column.type)) for column in schema.fields))
+        marked = avro.read_as(record, wanted)
+        assert isinstance(marked, avro.Record)
+        record = marked
+        columns = {field.name: field.type for field in self._columns}
         # Otherwise, bytes of a field without a column have to be valid, too.
-        passed = frozenset(each.name for each in record.fields if each.name not in types) if read is not None else ()
-        self._rows, self._order = fields_of(record.fields, types, passed)
+        passed = frozenset(each.name for each in record.fields if each.name not in columns) if read is not None else ()
+        self._rows, self._order = fields_of(record.fields, columns, passed)
         self._reader = RecordReader(record, passed)
         self._framed = schema.framing == "Registry"
         decoded = replace(record, fields=tuple(each for each in record.fields if each.name not in passed))

@@ -90,6 +90,8 @@ class Types:
 def _kind(node: Node) -> tuple[int, int]:
     """Return the kind of a type, and its number of bytes or symbols."""
     match node:
+        case Scalar("bytes", "as-string"):
+            return _SCALARS["string"]
         case Scalar(kind):
             return _SCALARS[kind]
         case FixedBytes(size=size):

@@ -12,7 +12,7 @@ from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.decoders.protobuf import RecordReader
 from firn.model.jobs import RecordSchema
 from firn.schemas import protobuf
-from firn.schemas.protobuf import Map, Message, Node, Repeated
+from firn.schemas.protobuf import Enum, Field, Map, Message, Node, Repeated, Scalar
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Fetched, Numbers, Places
 from firn_spark.worker.formats import arrays
@@ -96,28 +96,41 @@ def _expected_indexes(schema: RecordSchema) -> tuple[int, ...]:
 def with_columns(message: Message, types: Mapping[str, pa.DataType]) -> Message:
     """Return a message with only those fields that have a column, also inside fields. Decoders skip all others.
 
-    Times have the resolution of their columns.
+    Times have the resolution of their columns. Bytes for a column of texts are texts, which are encoded alike.
     """
     return replace(
-        message,
-        fields=tuple(
-            replace(each, type=_with_columns(each.type, types[each.name]))
-            for each in message.fields
-            if each.name in types
-        ),
+        message, fields=tuple(_field(each, types[each.name]) for each in message.fields if each.name in types)
     )
+
+
+def _field(field: Field, type_: pa.DataType) -> Field:
+    kind = _with_columns(field.type, type_)
+    if kind != Scalar("string") or not isinstance(field.default, bytes):
+        return replace(field, type=kind)
+    try:
+        return replace(field, type=kind, default=field.default.decode())
+    except UnicodeDecodeError:
+        # The default of proto2 is no text, so a record that lacks the field is a bad record.
+        return replace(field, type=kind, default=None, required=True)
 
 
 def _with_columns(node: Node, type_: pa.DataType) -> Node:
     match node:
-        case Message():
-            return _message_with_columns(node, type_)
-        case Repeated(Message() as item):
-            return Repeated(_message_with_columns(item, type_.value_type))
+        case Repeated(item):
+            return Repeated(_item_with_columns(item, type_.value_type))
         case Map(entry):
             key, value = entry.fields
-            inner = _with_columns(value.type, type_.item_type)
-            return Map(replace(entry, fields=(key, replace(value, type=inner))))
+            return Map(replace(entry, fields=(key, _field(value, type_.item_type))))
+        case _:
+            return _item_with_columns(node, type_)
+
+
+def _item_with_columns(node: Scalar | Enum | Message, type_: pa.DataType) -> Scalar | Enum | Message:
+    match node:
+        case Scalar("bytes") if type_ == pa.string():
+            return Scalar("string")
+        case Message():
+            return _message_with_columns(node, type_)
     return node
 
 
@@ -127,4 +140,7 @@ def _message_with_columns(message: Message, type_: pa.DataType) -> Message:
     if protobuf.is_timestamp(message):
         # A table may have a column of the other resolution.
         return protobuf.TIMESTAMP_NS if type_.unit == "ns" else protobuf.TIMESTAMP
+    wrapped = protobuf.wrapped_field(message)
+    if wrapped is not None and wrapped.type == Scalar("bytes") and type_ == pa.string():
+        return replace(message, name=protobuf.STRING_VALUE, fields=(_field(wrapped, type_),))
     return message
