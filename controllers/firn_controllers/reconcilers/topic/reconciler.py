@@ -147,7 +147,7 @@ class TopicReconciler:
         of_routes = of_parent if isinstance(of_parent, RecordSchema) else None
         schema = schema_of(resource) if ending else await self._schemas.find(entry.uid, resource, job, of_routes)
         if isinstance(schema, RecordSchema):
-            if schema.fields and schema.has_found_columns:
+            if _are_found(schema):
                 board.schemas[entry.uid] = schema
             else:
                 board.schemas.pop(entry.uid, None)
@@ -184,11 +184,10 @@ class TopicReconciler:
         if found is not None:
             return found
         schema = schema_of(parent.resource)
-        if not isinstance(schema, RecordSchema) or not schema.has_found_columns:
+        if not isinstance(schema, RecordSchema):
             return schema
-        key = schema.key.decoding if schema.key is not None else None
-        unknown = schema.subject is None or _finds_message(schema) or (key is not None and _finds_message(key))
-        return None if unknown else schema
+        compiled = schema.has_found_columns and schema.subject is None
+        return None if compiled or any(map(_finds_message, _found_parts(schema))) else schema
 
     async def _topic_rival(self, entry: TopicEntry) -> TopicEntry | None:
         """Return the older resource that owns the Kafka topic, or None.
@@ -238,6 +237,18 @@ class TopicReconciler:
         self._reports.forget(uid)
         self._deletion.forget(uid)
         self._contracts.forget(uid)
+
+
+def _found_parts(schema: RecordSchema) -> list[RecordSchema]:
+    """Return the schemas of values and keys whose columns the operator has to find."""
+    of_key = [schema.key.record_schema] if schema.key is not None and schema.key.decoding is not None else []
+    return [part for part in (schema, *of_key) if part.has_found_columns]
+
+
+def _are_found(schema: RecordSchema) -> bool:
+    """Return whether the operator has found the columns of a schema; False if it has to find none."""
+    parts = _found_parts(schema)
+    return bool(parts) and all(part.fields for part in parts)
 
 
 def _finds_message(schema: RecordSchema) -> bool:
