@@ -259,7 +259,10 @@ class _Reader:
         token = self._token
         if token.kind == "number":
             self._next += 1
-            return Constant(-self._number(token), minus.position)
+            value = self._number(token)
+            # The minus of `Decimal` rounds to the digits of its context.
+            negative = value.copy_negate() if isinstance(value, Decimal) else -value
+            return Constant(negative, minus.position)
         if depth > MAX_DEPTH:
             raise self._error(f"has more than {MAX_DEPTH} levels of nesting; use several rules")
         return Arithmetic("-", Constant(0, minus.position), self._operand(depth + 1), minus.position)

@@ -64,6 +64,7 @@ def value(of: Any) -> Any:
         ("a == 1", ("=", "a", value(1))),
         ("a <> 1.50", ("!=", "a", value(Decimal("1.50")))),
         ("a = -9223372036854775808", ("=", "a", value(Decimal(-(2**63))))),
+        ("a >= -" + "9" * 36 + ".01", (">=", "a", value(Decimal("-" + "9" * 36 + ".01")))),
         ("a < 1e3", ("<", "a", value(Decimal(1000)))),
         ("place.lat <= .5", ("<=", "place.lat", value(Decimal("0.5")))),
         ('"select"."a ""b""" = \'it\'\'s\'', ("=", 'select.a "b"', value("it's"))),
