@@ -8,7 +8,7 @@ import difflib
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, time
-from decimal import Decimal, InvalidOperation
+from decimal import Decimal
 from typing import cast
 
 from firn import member_paths
@@ -247,7 +247,7 @@ def _check_constant(column: ProjectedColumn, kind: Type) -> None:
     elif fits and name in _READ:
         fits = _is_time(name, text)
     elif isinstance(kind, types.Decimal) and fits:
-        fits = _is_exact(text, kind)
+        fits = exact_decimal(text, kind) is not None
     if not fits:
         raise _bad(
             column, f"the constant {text[:50]!r} is not a value of the type {kind}; correct it, or set type: string"
@@ -266,12 +266,20 @@ def _is_time(name: str, text: str) -> bool:
     return not far and re.search(FINER, text) is None
 
 
-def _is_exact(text: str, kind: types.Decimal) -> bool:
-    try:
-        unscaled = Decimal(text).scaleb(kind.scale)
-        return abs(unscaled) < 10**kind.precision and unscaled == unscaled.to_integral_value()
-    except InvalidOperation:
-        return False
+def exact_decimal(text: str, kind: types.Decimal) -> Decimal | None:
+    """Return the value of a text that has the form of decimals; None if the type does not have this value.
+
+    Arithmetic of `Decimal` would round to the precision of its context.
+    """
+    sign, digits, exponent = Decimal(text).as_tuple()
+    assert isinstance(exponent, int)
+    kept = "".join(map(str, digits)).rstrip("0")
+    exponent += len(digits) - len(kept)
+    if not kept:
+        return Decimal(0)
+    if exponent < -kind.scale or len(kept) + exponent + kind.scale > kind.precision:
+        return None
+    return Decimal((sign, tuple(map(int, kept)), exponent))
 
 
 def _check_names(projection: Projection) -> None:

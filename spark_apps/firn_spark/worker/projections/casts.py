@@ -15,13 +15,16 @@ import pyarrow.compute as pc
 from firn.decoders.bad_records import Code
 from firn.decoders.json_limits import EPOCHS, FIRST_MICROSECOND, LAST_MICROSECOND, MAX_MICROSECONDS
 from firn.model.jobs import Epoch
-from firn.schemas.projections import FAR_ZONE, FINER, FORMS, word
+from firn.schemas.projections import FAR_ZONE, FINER, FORMS, exact_decimal, word
+from firn.tables import types
 from firn.tables.types import Primitive, Type
 from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Numbers
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """Days since 1970 of the first day of the year 1, and of the last day of the year 9999."""
+MOST_DIGITS = 38
+"""Most digits of a decimal of 128 bits, and most characters of a text that Arrow converts to a decimal."""
 _STRING, _BINARY = Primitive("string"), Primitive("binary")
 _TIMES = frozenset({"time", "timestamp", "timestamptz"})
 Bad = dict[int, Code]
@@ -62,6 +65,8 @@ class Cast:
         array = _without(array, pc.call_function("invert", [formed]), Code.INVALID_FORMAT, bad)
         if name == "uuid":
             return _uuids(array), bad
+        if isinstance(self.after, types.Decimal):
+            return _decimals(array, self.after, kind, bad), bad
         if name in _TIMES:
             array = _in_micros(array, self.truncate, bad)
         if name == "time":  # Arrow reads no time without a date.
@@ -88,10 +93,11 @@ class Cast:
             return _counts(array, self.epoch)
         if before == "int" and after == "date":
             return _dates(array)
-        if before in ("int", "long") and pa.types.is_decimal(kind):
-            # Arrow refuses a precision that is too small for some integers, even if these fit.
-            wide = pa.decimal256(19 + kind.scale, kind.scale)
-            return _converted(array, lambda part: part.cast(wide).cast(kind), kind, Code.OUT_OF_RANGE)
+        if before in ("int", "long", "decimal") and pa.types.is_decimal(kind):
+            # Arrow refuses a precision that is too small for some integers, even if these fit. Its product of a decimal of 128 bits and
+            # a power of ten can overflow in silence.
+            code = Code.INEXACT if before == "decimal" else Code.OUT_OF_RANGE
+            return _converted(array, lambda part: part.cast(_wide(kind)).cast(kind), kind, code)
         if before == "decimal" and after == "double":
             # Arrow divides two doubles, which is not always the nearest one.
             return array.cast(pa.string()).cast(kind), {}
@@ -145,6 +151,31 @@ def _without_other_years(array: pa.Array, bad: Bad) -> pa.Array:
     early = pc.call_function("less", [numbers, pa.scalar(first, kind)])
     late = pc.call_function("greater", [numbers, pa.scalar(last, kind)])
     return _without(array, pc.call_function("or", [early, late]), Code.OUT_OF_RANGE, bad)
+
+
+def _wide(kind: pa.Decimal128Type) -> pa.Decimal256Type:
+    """Return a type that has all numbers of 38 digits with the scale of a type."""
+    return pa.decimal256(76, kind.scale)
+
+
+def _decimals(array: pa.Array, after: types.Decimal, kind: pa.Decimal128Type, bad: Bad) -> pa.Array:
+    """Return texts as decimals. Arrow reads those of at most `MOST_DIGITS` characters without an exponent.
+
+    Beyond, it can return another number without an error.
+    """
+    long = pc.call_function("greater", [pc.call_function("binary_length", [array]), pa.scalar(MOST_DIGITS, pa.int32())])
+    powers = pc.call_function("match_substring_regex", [array], pc.MatchSubstringOptions("[eE]"))
+    rest = pc.call_function("or", [long, powers]).fill_null(False)
+    usual = pc.call_function("if_else", [rest, pa.scalar(None, array.type), array])
+    found, beyond = _converted(usual, lambda part: part.cast(_wide(kind)).cast(kind), kind, Code.OUT_OF_RANGE)
+    bad |= beyond
+    places: Numbers = np.flatnonzero(rest.to_numpy(zero_copy_only=False))
+    if not len(places):
+        return found
+    values = {place: exact_decimal(array[place].as_py(), after) for place in places.tolist()}
+    bad |= dict.fromkeys((place for place, value in values.items() if value is None), Code.OUT_OF_RANGE)
+    others = pa.array((values.get(place) for place in range(len(array))), kind, size=len(array))
+    return pc.call_function("if_else", [rest, others, found])
 
 
 def _uuids(array: pa.Array) -> pa.Array:

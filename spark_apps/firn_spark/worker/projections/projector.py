@@ -65,6 +65,13 @@ class Projector:
             error.detail = error.detail.partition(", found ")[0]
 
 
+def _constant(text: str, cast: Cast) -> pa.Scalar:
+    """Return a constant of the spec, which the operator has checked."""
+    (value,), bad = cast.apply(pa.array([text], pa.string()))
+    assert not bad, f"the constant {text} is no {cast.after}"
+    return value
+
+
 def _value(found: pa.Scalar) -> object:
     try:
         return found.as_py()
@@ -92,7 +99,7 @@ class _Column:
         field, *members = projections.source_path(column, schema) if column.path else [""]
         place = places[field] if column.path else -1
         cast = Cast(kind, _taken(column, kind), column.epoch or "ms", schema.truncate_times)
-        constant = cast.apply(pa.array([column.constant], pa.string()))[0][0] if column.constant is not None else None
+        constant = _constant(column.constant, cast) if column.constant is not None else None
         can_truncate = schema.format is SchemaFormat.JSON
         return cls(column, place, tuple(members), cast, constant, can_truncate, salt)
 
