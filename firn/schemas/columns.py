@@ -45,6 +45,11 @@ def columns_of(
             )
     except InvalidSpecError as error:
         raise InvalidSpecError(f"{place}: {error}", reason=error.reason) from None
+    except ValueError as error:
+        # Any producer may register any text. Its topic decides what happens, and no other topic waits.
+        raise InvalidSpecError(
+            f"{place}: the schema cannot be read: {error}; correct the schema", reason=Reason.BAD_SCHEMA
+        ) from error
     return found
 
 

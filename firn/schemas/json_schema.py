@@ -150,6 +150,14 @@ def columns(text: str, references: Mapping[str, str], wanted: Wanted = Wanted())
     return tuple(Column(name=name, type=str(kind), doc=docs.get(name)) for name, kind in found.fields)
 
 
+def _joined(base: str, reference: str) -> str:
+    """Return the URI that a reference names; the reference itself if one of both is no URI."""
+    try:
+        return urljoin(base, reference)
+    except ValueError:
+        return reference
+
+
 def title(text: str) -> str:
     """Return the title of a schema, by which serializers name its record; empty without one, and for a text that is no schema."""
     try:
@@ -208,7 +216,11 @@ class _Parser:
         members = self.documents[""].get("properties") if isinstance(self.documents[""], dict) else None
         found = members.items() if isinstance(members, dict) else ()
         texts = {name: member.get("description") for name, member in found if isinstance(member, dict)}
-        return {name: text[:MOST_DOC] for name, text in texts.items() if isinstance(text, str) and text}
+        return {
+            name: text.encode("utf-8", "replace").decode()[:MOST_DOC]
+            for name, text in texts.items()
+            if isinstance(text, str) and text
+        }
 
     def _placed(self, document: str, place: str, path: str, level: int) -> _Found | None:
         """Return the type at a place of a document, as `_find`."""
@@ -294,7 +306,7 @@ class _Parser:
         target = document if not name else self._document(name, document)
         if target is not None and (not fragment or fragment.startswith("/")):
             return self._inmost(target, unquote(fragment))
-        own = f"{self._base(document)}#{fragment}" if not name else urljoin(self._base(document), reference)
+        own = f"{self._base(document)}#{fragment}" if not name else _joined(self._base(document), reference)
         return next((self.known_ids[each] for each in (own, reference) if each in self.known_ids), None)
 
     def _pointed(self, place: str, document: str) -> _Place:
@@ -346,9 +358,9 @@ class _Parser:
         if not self.by_id:
             own = _id(self.documents[""])
             for each, content in self.documents.items():
-                for whole in (each, urljoin(own, each) if each else own, _id(content)):
+                for whole in (each, _joined(own, each) if each else own, _id(content)):
                     self.by_id.setdefault(whole, each)
-        return self.by_id.get(urljoin(self._base(document), name))
+        return self.by_id.get(_joined(self._base(document), name))
 
     def find_embedded(self) -> None:
         """Find the schemas inside the documents that references name by an id or an anchor. Embedded documents join ``documents``."""
@@ -376,7 +388,7 @@ class _Parser:
     def _named(self, schema: Mapping[str, Any], document: str, place: str) -> _Place:
         """Learn the id of a schema inside a document. Return the document and the place of the schema."""
         own = schema.get("$id")
-        whole = urljoin(self._base(document), own.removesuffix("#")) if isinstance(own, str) else ""
+        whole = _joined(self._base(document), own.removesuffix("#")) if isinstance(own, str) else ""
         taken = whole in self.documents or whole == self._base(document)
         ignored = "$ref" in schema and self._ignores_siblings(document)
         if not isinstance(own, str) or own.startswith("#") or taken or ignored:
@@ -391,7 +403,7 @@ class _Parser:
             return
         target = document, place
         base = self._base(document)
-        whole = f"{base}{sign}{name}" if (sign + name).startswith("#") else urljoin(base, name)
+        whole = f"{base}{sign}{name}" if (sign + name).startswith("#") else _joined(base, name)
         self.known_ids.setdefault(whole, target)
         self.known_ids.setdefault(sign + name, target)
 

@@ -128,8 +128,13 @@ def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int
                 return {}
             return {indexes: name for name, indexes in declared.indexes.items() if indexes}
         case SchemaFormat.AVRO:
-            return avro.full_names(writer.text)
-    return {(): json_schema.title(writer.text) or ""}
+            return {branch: _as_text(name) for branch, name in avro.full_names(writer.text).items()}
+    return {(): _as_text(json_schema.title(writer.text))}
+
+
+def _as_text(name: str) -> str:
+    """Return a name without halves of surrogate pairs, which JSON can have, and which Arrow cannot hold."""
+    return name.encode("utf-8", "replace").decode()
 
 
 def _projection(by: str) -> Projection:

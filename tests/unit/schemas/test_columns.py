@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from firn.model.errors import InvalidSpecError
 from firn.model.jobs import RecordSchema, Rename
 from firn.schemas import avro, columns
 from firn.schemas.columns import columns_of
@@ -32,6 +33,15 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     monkeypatch.setattr(avro, "parse", counted)
     return texts
+
+
+def test_a_text_that_a_parser_cannot_read_is_a_bad_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: object, **__: object) -> None:
+        raise ValueError("no number")
+
+    monkeypatch.setattr(avro, "columns", failing)
+    with pytest.raises(InvalidSpecError, match="schema 7: the schema cannot be read: no number; correct the schema"):
+        columns_of(schema("a"), "schema 7", keep=False)
 
 
 def test_a_small_text_is_parsed_once(parsed: list[str]) -> None:

@@ -197,6 +197,24 @@ def test_descriptions_become_comments() -> None:
     assert docs == [("the number " * 200)[:1024], None]
 
 
+def test_a_description_with_half_of_a_surrogate_pair_is_a_text() -> None:
+    text = json.dumps(with_member({"type": "integer", "description": "a \ud800"}))
+    assert [column.doc for column in json_schema.columns(text, {})] == ["a ?", None]
+
+
+@pytest.mark.parametrize("name", ["https://[host]/order.json", "https://[COMPANY"])
+def test_an_id_that_is_no_uri_is_a_name(name: str) -> None:
+    order = {
+        "$id": "https://shop.example/order.json",
+        "type": "object",
+        "properties": {"a": {"$id": name, **POINT}, "b": {"$ref": name}},
+    }
+    ((a, kind), (b, same)) = columns(order)
+    assert (a, b, same) == ("a", "b", kind)
+    with pytest.raises(InvalidSpecError, match="is not known; declare it"):
+        columns({**order, "properties": {"b": {"$ref": name}}})
+
+
 ANY = "field a: the schema does not say what the value is"
 
 

@@ -214,11 +214,16 @@ def test_random_values_are_divided_exactly_once(form: SchemaFormat) -> None:
         ('{"type": "enum", "name": "E", "symbols": []}', None),
         ('["null"]', None),
         ('["A"]', None),
+        (r'{"type": "record", "name": "B\ud800"}', "B?"),
         ("{", None),
     ],
 )
 def test_the_full_name_of_an_avro_record(text: str, name: str | None) -> None:
     assert message_names(SchemaFormat.AVRO, WriterSchema(text=text)).get((), "") == (name or "")
+
+
+def test_a_title_with_half_of_a_surrogate_pair_is_a_text() -> None:
+    assert message_names(SchemaFormat.JSON, WriterSchema(text=r'{"title": "B\ud800"}')) == {(): "B?"}
 
 
 def test_a_message_needs_ids_of_a_registry() -> None:
