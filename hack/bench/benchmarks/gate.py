@@ -1,12 +1,15 @@
 """Measure the time of publish on topics of a diskless broker whose gate checks the values, against a topic without a gate.
 
-The client is librdkafka. Each load has small batches, and its topics take turns in several rounds, so that other work of the machine
-hits all of them. A figure is the median over the rounds. JSON with a map is a schema whose values only the strict decoder decides.
+The client is librdkafka. Each load has small batches. In each of many short rounds, its topics take turns in another order, so that
+other work of the machine hits all of them. A figure is the median over the rounds. The 99th percentile also has the median of its ratio
+to that of the topic without a gate in the same round, with the interval of this median. JSON with a map is a schema whose values only
+the strict decoder decides.
 """
 
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import threading
 import time
@@ -35,7 +38,9 @@ LOADS = (2_000, 10_000)
 BATCH_RECORDS, TICK_SECONDS = 50, 0.005
 """Most records of a batch, and the seconds after which the client sends the records that are due."""
 PARTITIONS = 4
-ROUNDS, SECONDS, WARM_SECONDS = 7, 3.0, 0.5
+ROUNDS, SECONDS, WARM_SECONDS = 20, 2.0, 0.5
+INTERVAL = slice(5, 15)
+"""The rounds, by their ratio, between whose first and last the median lies with a probability of 95.9 % (order statistics of 20 rounds)."""
 SCHEMA_ID = 1
 FRAMING = b"\0" + SCHEMA_ID.to_bytes(4, "big")
 PEER = "a topic without a gate"
@@ -67,16 +72,19 @@ def measure(options: Options) -> Iterator[Figure]:
         embedded(options.directory / "gate", FIRN_BROKER_REGISTRIES=json.dumps({"main": {"url": url}})) as broker,
     ):
         topics = create(broker.bootstrap)
+        order, pick = list(topics), random.Random(0)
         for rate in LOADS:
             rounds: dict[str, list[Round]] = {kind: [] for kind in topics}
             for turn in range(ROUNDS + 1):
                 say(f"{rate} records a second, round {turn} of {ROUNDS}")
-                for kind, values in topics.items():
-                    found = publish(broker, kind, values, rate)
+                pick.shuffle(order)
+                for kind in order:
+                    found = publish(broker, kind, topics[kind], rate)
                     if turn:  # The first round starts processes and compiles schemas.
                         rounds[kind].append(found)
             medians = {kind: Round(*map(statistics.median, zip(*each, strict=True))) for kind, each in rounds.items()}
             yield from figures(rate, medians)
+            yield from ratios(rate, rounds)
 
 
 def figures(rate: int, medians: Mapping[str, Round]) -> Iterator[Figure]:
@@ -86,6 +94,19 @@ def figures(rate: int, medians: Mapping[str, Round]) -> Iterator[Figure]:
         for kind, found in medians.items():
             peer, theirs = (None, None) if kind == "none" else (PEER, medians["none"][place])
             yield Figure(f"gate_{rate}_{kind}_{name}", found[place], f"{unit}, {rate} records/s", "lower", peer, theirs)
+
+
+def ratios(rate: int, rounds: Mapping[str, Sequence[Round]]) -> Iterator[Figure]:
+    """Yield the median of the rounds' ratios of 99th percentiles to those without a gate, and the ends of its interval."""
+    for kind, each in rounds.items():
+        if kind == "none":
+            continue
+        found = sorted(own.p99 / other.p99 for own, other in zip(each, rounds["none"], strict=True))
+        middle = found[INTERVAL]
+        for name, value in (("", statistics.median(found)), ("_least", middle[0]), ("_most", middle[-1])):
+            yield Figure(
+                f"gate_{rate}_{kind}_p99_ratio{name}", value, f"of {PEER} in the same round, {rate} records/s", "lower"
+            )
 
 
 def create(bootstrap: str) -> Mapping[str, Sequence[bytes]]:
