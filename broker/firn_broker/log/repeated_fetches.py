@@ -15,7 +15,7 @@ from firn_broker import metrics
 from firn_broker.log.fetch_sessions import FetchSession, FetchSessions
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import Partition
-from firn_broker.network.budget import release_answer
+from firn_broker.network.budget import Quota, release_answer
 from firn_broker.network.router import Buffers, Call, Serve
 from firn_broker.settings import ReaderSettings
 from firn_broker.wire import headers
@@ -46,8 +46,8 @@ class RepeatedFetches:
         self.watermarks = watermarks
         self.sessions = sessions
         self._min_wait_seconds = POLLS * settings.poll_seconds
-        self.held = 0
-        """Bytes of all remembered requests."""
+        self.bytes = Quota(TOTAL_BYTES)
+        """The bytes of the remembered request of each connection."""
         self._ticks: dict[int, dict[_Repeated, None]] = {}
         """The waiting fetches by the number of the tick at which their wait ends."""
 
@@ -60,9 +60,9 @@ class RepeatedFetches:
             return
         size = len(call.frame) + len(body)
         held = size + len(ends) * END_BYTES
-        if size <= REQUEST_BYTES and self.held + held <= TOTAL_BYTES:
-            self.held += held
-            call.client.repeatable = _Last(self, call, session, ends, wait, body, held)
+        if size <= REQUEST_BYTES and self.bytes.fits(call.client.address, held):
+            self.bytes.count(call.client.peer, {call.client.address: held})
+            call.client.repeatable = _Last(self, call, session, ends, wait, body)
 
     def wait(self, fetch: "_Repeated", seconds: float) -> int:
         """Let a fetch expire in the first tick after ``seconds``, and return the number of the tick."""
@@ -95,9 +95,8 @@ class _Last:
         ends: Ends,
         wait_seconds: float,
         body: bytes,
-        held: int,
     ) -> None:
-        self.fetches, self._held = fetches, held
+        self.fetches = fetches
         self._waiting: _Repeated | None = None
         self.watermarks, self._sessions = fetches.watermarks, fetches.sessions
         self.ends = ends
@@ -137,8 +136,7 @@ class _Last:
 
     def release(self) -> None:
         """Release the memory of the request."""
-        self.fetches.held -= self._held
-        self._held = 0
+        self.fetches.bytes.forget(self._client.peer)
 
     @property
     def holds(self) -> bool:

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
@@ -90,6 +91,8 @@ class Broker(AbstractContextManager["Broker"]):
         self.versions: dict[int, tuple[int, int]] = dict(VERSIONS)
         self.throttle = timedelta(0)
         self.silent = threading.Event()
+        self.drip = 0.0
+        """Seconds between two bytes of an answer to Fetch; 0 for an answer at once."""
         self._cluster = cluster
         cluster.append(self)
         self._open: list[socket.socket] = []
@@ -126,7 +129,13 @@ class Broker(AbstractContextManager["Broker"]):
                 if self.silent.is_set():
                     continue
                 head = frame[4:8] + (b"\0" if flexible and api != API_VERSIONS else b"")
-                connection.sendall((len(head) + len(answer)).to_bytes(4, "big") + head + answer)
+                whole = (len(head) + len(answer)).to_bytes(4, "big") + head + answer
+                if self.drip and api == FETCH:
+                    for place in range(len(whole)):
+                        connection.sendall(whole[place : place + 1])
+                        time.sleep(self.drip)
+                    continue
+                connection.sendall(whole)
 
     def _answer(self, api: int, version: int, frame: memoryview, place: int) -> bytes | None:
         if api == API_VERSIONS:

@@ -95,6 +95,26 @@ def test_a_batch_larger_than_the_first_space_is_read(codec: int, monkeypatch: py
     assert [len(row.value or b"") for row in rows_of(blocks)] == sizes
 
 
+@pytest.mark.parametrize("codec", [codec for codec in COMPRESS if codec])
+def test_a_small_batch_that_decompresses_to_more_than_a_task_may_hold_is_refused(
+    codec: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "SPACES", (1 << 20, 3 << 20))
+    data = Batch(7, [Record(0, bytes(4 << 20))], codec=codec).encode()
+    assert codec == 3 or len(data) < 300_000  # lz4 and snappy need a byte for 255 zeros at most
+    with pytest.raises(
+        CorruptDataError, match=r"offset 7: a record batch is damaged, or decompresses to more than 3 MiB; "
+    ):
+        blocks_of(data, 0, 100)
+
+
+@pytest.mark.parametrize("codec", [0, 4])
+def test_a_batch_with_more_records_than_a_task_may_hold_is_refused(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MOST_RECORDS", 5)
+    with pytest.raises(CorruptDataError, match="offset 7: a record batch has 6 records, more than 5; let the producer"):
+        blocks_of(Batch(7, [Record(d) for d in range(6)], codec=codec).encode(), 0, 100)
+
+
 def test_names_of_headers_that_are_not_utf_8_become_readable() -> None:
     names = [b"plain", b"\xff\xfe", b"cut short \xe2\x82"]
     one = Record(0, headers=tuple((name, b"v") for name in names))

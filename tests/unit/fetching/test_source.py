@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from firn.model.errors import AccessDeniedError, CorruptDataError, NotReadyError, UnavailableError
-from firn_spark.worker.fetching import source
+from firn_spark.worker.fetching import cluster, connection, source
 from firn_spark.worker.fetching.access import Access
 from firn_spark.worker.fetching.buffers import KEPT
+from firn_spark.worker.fetching.cluster import Cluster
 from firn_spark.worker.fetching.slices import Slice
 from tests.servers.process import free_port
 from tests.unit.fetching.broker import Answer, Broker, WantedPartition, disconnect, error, records
@@ -155,6 +156,45 @@ def test_a_leader_that_falls_silent_is_replaced(brokers: list[Broker], monkeypat
         for offset in block.offsets.tolist()
     ]
     assert found == list(range(8))
+
+
+def test_a_leader_that_only_one_broker_names_is_replaced(
+    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is cut off from the others still names itself, and its log gets no records."""
+    monkeypatch.setattr(source, "DOUBT_SECONDS", 0.2)
+    lead(brokers, {0: 1}, n2p0=[records(batches(0, 8))])
+    brokers[1].leaders, brokers[1].epochs = {0: 2}, {0: 5}
+    assert read(brokers, Slice("orders", 0, 0, 8)) == exactly(0, 8)
+
+
+def test_an_earlier_leader_epoch_does_not_replace_a_later_one(
+    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster, "TRUST_SECONDS", 0.0)
+    brokers[0].leaders, brokers[0].epochs = {0: 1}, {0: 4}
+    brokers[1].leaders, brokers[1].epochs = {0: 2}, {0: 5}
+    asked = Cluster(Access(f"127.0.0.1:{brokers[1].port},127.0.0.1:{brokers[0].port}"), 5)
+    try:
+        assert asked.leaders([("orders", 0)]) == {("orders", 0): (2, 5)}
+        asked.doubt()
+        assert asked.leaders([("orders", 0)]) == {}
+        asked.doubt()
+        assert asked.leaders([("orders", 0)]) == {("orders", 0): (2, 5)}
+    finally:
+        asked.close()
+
+
+def test_a_broker_that_sends_an_answer_byte_by_byte_is_replaced(
+    brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(connection, "SLOWEST", 1 << 30)
+    lead(brokers, {0: 1}, n1p0=[records(batches(0, 8))], n2p0=[records(batches(0, 8))])
+    brokers[1].leaders, brokers[1].epochs = {0: 2}, {0: 5}
+    brokers[0].drip = 0.05
+    assert read(brokers, Slice("orders", 0, 0, 8)) == exactly(0, 8)
+    assert brokers[0].wanted
 
 
 LAST = bytearray(Batch(0, [Record(0)]).encode())

@@ -20,8 +20,10 @@ from firn_spark.worker.fetching.slices import ObjectRange
 BLOCK_RECORDS = 16_384
 BLOCK_BYTES = 4 * 1024 * 1024
 """Records and bytes after which a block of records ends, because the memory of a decoder grows with them."""
-SPACES = (32 << 20, 256 << 20, 1 << 30)
+SPACES = (32 << 20, 128 << 20)
 """Bytes to which a batch may decompress: the next one is tried if the one before is too small. Pages that are not written cost no memory."""
+MOST_RECORDS = 1 << 20
+"""Records that a batch may have. A batch becomes a block as a whole, and a few kilobytes can decompress to a gigabyte."""
 WALK_BATCHES = 1_024
 
 
@@ -203,6 +205,9 @@ class Blocks:
                 row[kernel.PLACE], row[kernel.SIZE] = first, end - first
             if row[kernel.COUNT] * kernel.SMALLEST_RECORD > row[kernel.SIZE]:
                 raise _corrupt(batches.position, row[kernel.BASE], "a record batch has too few bytes for its records")
+            if row[kernel.COUNT] > MOST_RECORDS:
+                cause = f"a record batch has {row[kernel.COUNT]} records, more than {MOST_RECORDS}"
+                raise _too_large(batches.position, row[kernel.BASE], cause)
             self._rows.append(row)
             self._names.append(batches.position)
             self._records += row[kernel.COUNT]
@@ -216,7 +221,8 @@ class Blocks:
             self._topic, self._data, self._own = batches.topic, self._buffers.lend(size), True
             if self._decompress(codec, packed, row):
                 return
-        raise _corrupt(batches.position, row[kernel.BASE], "a record batch cannot be decompressed")
+        cause = f"a record batch is damaged, or decompresses to more than {SPACES[-1] >> 20} MiB"
+        raise _too_large(batches.position, row[kernel.BASE], cause)
 
     def _decompress(self, codec: int, packed: memoryview, row: list[int]) -> bool:
         """Decompress a batch behind the others. Return False if it does not fit, or is not valid."""
@@ -294,5 +300,12 @@ def _readable(names: Places) -> Places:
 def _corrupt(position: str, offset: int, cause: str) -> CorruptDataError:
     return CorruptDataError(
         f"{position}, offset {offset}: {cause}; check the disks of the brokers. kafka-delete-records skips the batch, and "
+        "Complete then lists its offsets as lost"
+    )
+
+
+def _too_large(position: str, offset: int, cause: str) -> CorruptDataError:
+    return CorruptDataError(
+        f"{position}, offset {offset}: {cause}; let the producer send smaller batches. kafka-delete-records skips the batch, and "
         "Complete then lists its offsets as lost"
     )

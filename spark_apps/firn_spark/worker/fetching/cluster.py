@@ -1,5 +1,6 @@
 """The brokers of a profile: connections that are kept, and the leaders of partitions."""
 
+import time
 from collections.abc import Iterable
 
 from kio.schema.errors import ErrorCode
@@ -11,6 +12,8 @@ from firn_spark.worker.fetching.access import GRANT_HINT, Access
 from firn_spark.worker.fetching.buffers import Buffers
 from firn_spark.worker.fetching.connection import METADATA, Connection
 
+TRUST_SECONDS = 1.0
+"""Seconds between two changes of the broker that names leaders, because each one opens a connection."""
 Partition = tuple[str, int]
 """Topic and number."""
 Leader = tuple[int, int]
@@ -27,6 +30,11 @@ class Cluster:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._connections: dict[int, Connection] = {}
         self._any: Connection | None = None
+        self._turn = 0
+        """The number of brokers whose answers about leaders were in doubt. Each time, another broker is asked first."""
+        self._trusted_until = 0.0
+        self._epochs: dict[Partition, int] = {}
+        """The newest leader epoch of each partition. A broker that is cut off from the others names an earlier leader."""
         self._buffers = Buffers()
         """For the answers of all brokers, because a reader receives them one after the other."""
 
@@ -54,6 +62,16 @@ class Cluster:
         if connection is not None:
             connection.close()
 
+    def doubt(self) -> None:
+        """Ask another broker for leaders the next time, because a leader does not serve its partitions."""
+        if time.monotonic() < self._trusted_until:
+            return
+        self._trusted_until = time.monotonic() + TRUST_SECONDS
+        self._turn += 1
+        if self._any is not None:
+            self._any.close()
+            self._any = None
+
     def leaders(self, partitions: Iterable[Partition]) -> dict[Partition, Leader]:
         """Ask a broker for the leaders of partitions. Those without one are left out.
 
@@ -68,13 +86,23 @@ class Cluster:
                 raise AccessDeniedError(f"topic {topic.name}: the brokers deny its metadata; {GRANT_HINT}")
             for part in topic.partitions:
                 place = (topic.name or "", part.partition_index)
-                if place in wanted and part.leader_id in self._addresses:
+                known = self._epochs.get(place, -1)
+                if place not in wanted or 0 <= part.leader_epoch < known:
+                    continue
+                self._epochs[place] = max(known, part.leader_epoch)
+                if part.leader_id in self._addresses:
                     leaders[place] = (part.leader_id, part.leader_epoch)
         return leaders
 
+    def _to_ask(self) -> list[tuple[str, int]]:
+        """Return the addresses of brokers in the order in which they are asked: also of those that an answer named."""
+        known = list(dict.fromkeys((*self._access.addresses, *self._addresses.values())))
+        first = self._turn % len(known) if known else 0
+        return known[first:] + known[:first]
+
     def _metadata(self, topics: list[str]) -> answers.Metadata:
         problem: Exception | None = None
-        for address in (None, *self._access.addresses):
+        for address in (None, *self._to_ask()):
             try:
                 if self._any is None:
                     if address is None:

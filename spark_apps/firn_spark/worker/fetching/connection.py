@@ -26,6 +26,8 @@ from firn_spark.worker.fetching.sasl.scram import Scram
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30
 """Bytes of an answer. A batch comes whole, however large it is."""
+SLOWEST = 128 << 10
+"""Bytes a second below which a broker counts as gone. The timeout of a socket starts again with each byte."""
 SESSION_PART = 0.9
 """Part of the lifetime of a session after which the client authenticates again."""
 CREDENTIALS_HINT = "correct the profile's credentials or certificates"
@@ -55,6 +57,7 @@ class Connection:
         self._session_end: float | None = None
         """Monotonic second after which the client authenticates again; None if the session does not end."""
         self._versions: dict[int, tuple[int, int]] = {}
+        self._seconds = seconds
         self._buffers = buffers
         self._socket: socket.socket = socket.create_connection((host, port), CONNECT_SECONDS)
         try:
@@ -142,12 +145,15 @@ class Connection:
     def _read(self, size: int) -> Numbers:
         data = self._buffers.lend(size)
         view, place = memoryview(data), 0  # type: ignore[arg-type]
+        deadline = time.monotonic() + self._seconds + size / SLOWEST
         try:
             while place < size:
                 count = self._socket.recv_into(view[place:])
                 if not count:
                     raise ConnectionError(f"broker {self.name} closed the connection")
                 place += count
+                if place < size and time.monotonic() > deadline:
+                    raise TimeoutError(f"broker {self.name} sent {place} of {size} bytes of an answer")
         except ssl.SSLError as error:
             self._refused(error)
         data.setflags(write=False)

@@ -24,6 +24,8 @@ from firn_spark.worker.fetching.slices import Slice
 
 STALL_SECONDS = 30.0
 """Seconds without a record after which reading fails."""
+DOUBT_SECONDS = 10.0
+"""Seconds without a record after which another broker is asked for the leaders."""
 ANSWER_SECONDS = 8.0
 """Seconds after which a broker that owes an answer counts as gone. Its partitions may have another leader by then."""
 ANSWER_BYTES = 8 << 20
@@ -65,7 +67,7 @@ class _Reader:
         self._leaders: dict[Partition, Leader] = {}
         self._asked: dict[int, float] = {}
         """Node that owes an answer -> monotonic seconds of the request."""
-        self._deadline = 0.0
+        self._deadline = self._doubted_at = 0.0
         self._problem = "check that the leader of the partition runs"
 
     def close(self) -> None:
@@ -87,9 +89,16 @@ class _Reader:
     def _progress(self, seconds: float = 0.0) -> None:
         """Restart the stall timeout, because a broker answered, or because landing a block took the time."""
         self._deadline = time.monotonic() + STALL_SECONDS + seconds
+        self._doubted_at = time.monotonic() + DOUBT_SECONDS + seconds
 
     def _check(self) -> None:
-        if time.monotonic() > self._deadline:
+        now = time.monotonic()
+        if now > self._doubted_at:
+            # A broker that is cut off from the others can answer as the leader, without new records.
+            self._doubted_at = now + DOUBT_SECONDS
+            self._cluster.doubt()
+            self._leaders.clear()
+        if now > self._deadline:
             part = next(iter(self._waiting.values()))
             raise UnavailableError(
                 f"{part.name}, offset {part.next}: no record arrived within {STALL_SECONDS:.0f} s; {self._problem}",
@@ -164,6 +173,7 @@ class _Reader:
                 continue
             batches, failed = self._receive(answer, frame)
             if failed:
+                self._cluster.doubt()
                 time.sleep(PAUSE_SECONDS)
             else:
                 self._send(node)
@@ -176,6 +186,7 @@ class _Reader:
         """Forget a connection and the leaders behind it."""
         self._problem = f"broker {node} does not answer: {error}"
         self._cluster.drop(node)
+        self._cluster.doubt()
         self._leaders = {place: leader for place, leader in self._leaders.items() if leader[0] != node}
 
     def _receive(self, answer: answers.Fetch, frame: Numbers) -> tuple[list[Batches], bool]:
