@@ -10,7 +10,7 @@ from hack.bench.measuring.repeats import median
 from hack.bench.options import Options
 from hack.bench.peers.race import BACKLOGGED, CHOSEN, FIGURES, LATER, PEERS, Run, Workload, prepare, run
 from hack.bench.peers.settings import variants
-from hack.bench.records.measurements import COLUMNS, create_topics, fill, read_through
+from hack.bench.records.measurements import COLUMNS, TEXTS, create_topics, fill, read_through
 from hack.support.progress import step
 
 TOPIC = "measurements"
@@ -26,13 +26,13 @@ def measure(options: Options) -> Iterator[Figure]:
             create_topics(bootstrap, [TOPIC], PARTITIONS)
             fill(bootstrap, TOPIC, options.rows, PARTITIONS)
         read_through(bootstrap, TOPIC, PARTITIONS)
-        workload = Workload(TOPIC, options.rows, COLUMNS)
+        workload, of_texts = (Workload(TOPIC, options.rows, columns) for columns in (COLUMNS, TEXTS))
         for peer in options.peers:
             settings = {"chosen": CHOSEN[peer], **variants(CHOSEN[peer])}
             runs: dict[str, list[Run]] = {name: [] for name in settings}
             for _ in range(options.repeats):
                 for name, made in runs.items():
-                    made.append(run(stores, workload, peer, settings[name]))
+                    made.append(run(stores, of_texts if settings[name].texts else workload, peer, settings[name]))
             yield from _compared(peer, runs)
 
 

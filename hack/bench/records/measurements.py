@@ -23,6 +23,10 @@ COLUMNS = (
     Column(name="active", type="boolean"),
     Column(name="note", type="string"),
 )
+TEXTS = tuple(
+    column.model_copy(update={"type": "string"}) if column.type == "timestamptz" else column for column in COLUMNS
+)
+"""Columns for the same records, with the timestamp as a text. Contestants do not parse it."""
 SCHEMA = RecordSchema(format="Json", fields=COLUMNS)
 
 _FORMAT = (
