@@ -12,13 +12,13 @@ from firn.records.message_writer import encode
 from firn_spark.worker.fetched import Fetched, Places
 from firn_spark.worker.fetching import answers, kernel
 from firn_spark.worker.fetching.batches import OldFormatError
+from firn_spark.worker.fetching.connection import FETCH, VERSIONS
 from tests.unit.fetching.log import COMPRESS, TRANSACTIONAL, Batch, Record, marker
 from tests.unit.fetching.reading import blocks_of
 from tests.unit.fetching.test_batches import crc_of
 
 FRAMES = 1_000_000 if os.environ.get("FIRN_LONG") else 50_000
 SEED = 11
-FETCH, VERSION = 1, 12
 
 
 def sample(rng: random.Random) -> bytes:
@@ -102,15 +102,18 @@ def test_damaged_answers_are_read_or_refused() -> None:
         "records": Batch(0, [Record(0)]).encode(),
     }  # fmt: skip
     fields = {"error_code": 0, "session_id": 0, "responses": [{"topic": "orders", "partitions": [part] * 3}] * 2}
-    whole = encode(FETCH, VERSION, fields)
-    answer = decode_answer(answers.Fetch, FETCH, VERSION, memoryview(whole), 0)
-    assert bytes(answer.responses[1].partitions[2].records or b"") == part["records"]
+    lowest, highest = VERSIONS[FETCH]
+    frames = [(version, encode(FETCH, version, fields)) for version in range(lowest, highest + 1)]
+    for version, whole in frames:
+        answer = decode_answer(answers.Fetch, FETCH, version, memoryview(whole), 0)
+        assert bytes(answer.responses[1].partitions[2].records or b"") == part["records"]
     for _ in range(FRAMES):
+        version, whole = rng.choice(frames)
         changed = bytearray(whole)
         for _ in range(rng.randrange(1, 4)):
             changed[rng.randrange(len(changed))] = rng.choice([0, 1, 0x7F, 0x80, 0xFF])
         try:
-            answer = decode_answer(answers.Fetch, FETCH, VERSION, memoryview(bytes(changed)), 0)
+            answer = decode_answer(answers.Fetch, FETCH, version, memoryview(bytes(changed)), 0)
         except MalformedError:
             continue
         for topic in answer.responses:
