@@ -33,6 +33,9 @@ LABEL_ROUTES_OF = f"{GROUP}/routes-of"
 LONGEST_NAME = 52
 """Longest name of an IcebergTopic, a policy, a TopicSet or a DeadLetterReplay, in characters. Rules of the resources have it, too."""
 
+_DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_LONGEST_DNS_LABEL = 63
+
 EXECUTOR_ROLE = {"spark-role": "executor"}
 """Labels that Spark adds to executor pods. Executors also have `LABEL_GROUP` and `LABEL_MANAGED_BY`."""
 
@@ -114,6 +117,16 @@ RUN_PATH = "/etc/firn/run/run.json"
 """Path of a maintenance run's contract."""
 SCHEMA_DIRECTORY = "/tmp/firn-schemas"
 SECRETS_PATH = "/etc/firn/secrets"
+
+
+def is_resource(name: str) -> bool:
+    """Return whether an IcebergTopic can have this name: a DNS subdomain of at most `LONGEST_NAME` characters."""
+    return len(name) <= LONGEST_NAME and re.fullmatch(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*", name) is not None
+
+
+def is_namespace(name: str) -> bool:
+    """Return whether a Kubernetes namespace can have this name: a DNS label."""
+    return len(name) <= _LONGEST_DNS_LABEL and re.fullmatch(_DNS_LABEL, name) is not None
 
 
 def fleet(profile: str) -> str:

@@ -20,7 +20,6 @@ from firn_controllers.ports import Manifest
 TOPIC = "topic"
 """Placeholder for the name of the Kafka topic."""
 _PLACEHOLDER = re.compile(r"\$(?:(?P<dollar>\$)|(?P<name>[^\W\d]\w*)|\{(?P<braced>[^\W\d]\w*)\}|)")
-_NAME = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _TABLE_NAMES = frozenset({"spec.table.namespace", "spec.table.name"})
 _RESOURCE_NAME = "metadata.name"
 
@@ -130,7 +129,7 @@ class TopicTemplate:
 
     def _checked(self, topic: str, manifest: Manifest) -> Rendered:
         name = manifest["metadata"]["name"]
-        if len(name) > names.LONGEST_NAME or _NAME.fullmatch(name) is None:
+        if not names.is_resource(name):
             cause = (
                 f"the template gives the name {name or '(empty)'}, but names of IcebergTopics have 1 to {names.LONGEST_NAME} small letters, digits, -"
                 " and ., and begin and end with a letter or digit; change template.metadata.name, or exclude the topic"

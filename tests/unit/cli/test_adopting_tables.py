@@ -71,7 +71,7 @@ def run(lake: dict[str, Any], tmp_path: Path) -> Callable[..., tuple[str, str]]:
     def run(*, dry_run: bool = False, **choices: Any) -> tuple[str, str]:
         file = tmp_path / "connector.json"
         file.write_text(json.dumps(lake))
-        return connect.run(str(file), Choices("shop", **choices), dry_run=dry_run)
+        return connect.run(str(file), Choices(**{"namespace": "shop", **choices}), dry_run=dry_run)
 
     return run
 
@@ -140,6 +140,38 @@ def test_the_table_consents_to_its_adoption_by_this_topic_only(lake: dict[str, A
     run()
     with pytest.raises(ConflictError, match="consents to its adoption by shop/orders"):
         run(name="copies")
+
+
+@pytest.mark.parametrize(
+    ("topic", "choices", "words"),
+    [
+        ("orders", {"name": "Bad_Name"}, "--topic gives the IcebergTopic the name Bad_Name, .*--topic NAME"),
+        ("orders", {"name": "shop/orders"}, "--topic gives the IcebergTopic the name shop/orders"),
+        ("orders", {"name": "a" * 60}, "the name a{60}, and such names have 1 to 52 small letters"),
+        ("orders", {"name": "a..b"}, r"the name a\.\.b"),
+        ("___", {}, r"Kafka topic ___ gives the IcebergTopic the name \(empty\), .*--topic NAME"),
+        ("orders", {"namespace": "Shop_1"}, "would be in namespace Shop_1, .*--namespace"),
+        ("orders", {"namespace": "shop.eu"}, r"would be in namespace shop\.eu"),
+        ("orders", {"namespace": "a" * 64}, "would be in namespace a{64}"),
+    ],
+)
+def test_a_table_does_not_consent_to_a_topic_that_kubernetes_refuses(
+    lake: dict[str, Any], run: Any, topic: str, choices: dict[str, str], words: str
+) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    lake["topics"] = topic
+    with pytest.raises(InvalidSpecError, match=f"connector orders-sink: .*{words}"):
+        run(**choices)
+    assert names.TABLE_ADOPT not in table(lake).properties
+
+
+@pytest.mark.parametrize("consent", ["shop/Bad_Name", "shop/", "shop", "Shop_1/orders", f"shop/{'a' * 60}"])
+def test_a_consent_that_no_topic_can_use_is_replaced(lake: dict[str, Any], run: Any, consent: str) -> None:
+    commit(lake, **{KEY: '{"0":7}'})
+    with table(lake).transaction() as transaction:
+        transaction.set_properties({names.TABLE_ADOPT: consent})
+    run()
+    assert table(lake).properties[names.TABLE_ADOPT] == "shop/orders"
 
 
 def test_a_table_of_another_topic_is_a_warning(lake: dict[str, Any], run: Any) -> None:

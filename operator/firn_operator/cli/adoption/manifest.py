@@ -76,6 +76,7 @@ class Adopting:
 
 def adopting(connector: Connector, schema: Schema, format_version: int, choices: Choices) -> Adopting:
     """Return the manifest that continues a table with this schema. Raises InvalidSpecError if none is valid."""
+    metadata = _metadata(connector, choices)
     if connector.transforms and not choices.ignore_transforms:
         raise InvalidSpecError(
             f"connector {connector.name} transforms records before it writes them, and ingestion lands them as they are in the topic:"
@@ -108,7 +109,7 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
     manifest = {
         "apiVersion": names.API_VERSION,
         "kind": "IcebergTopic",
-        "metadata": {"name": choices.name or _name(connector.topic), "namespace": choices.namespace},
+        "metadata": metadata,
         "spec": spec,
     }
     made = Adopting(manifest, left_out, (), ignores_case=connector.ignores_case)
@@ -116,6 +117,24 @@ def adopting(connector: Connector, schema: Schema, format_version: int, choices:
         found = IcebergTopic.parse(manifest).record_schema()
         made = replace(made, changed=comparison.changes(schema, made.target, found))
     return _with_added(made, schema)
+
+
+def _metadata(connector: Connector, choices: Choices) -> dict[str, str]:
+    """Return name and namespace of the topic. Raises InvalidSpecError if Kubernetes does not accept them."""
+    name = choices.name or _name(connector.topic)
+    if not names.is_resource(name):
+        origin = "--topic" if choices.name else f"Kafka topic {connector.topic}"
+        raise InvalidSpecError(
+            f"connector {connector.name}: {origin} gives the IcebergTopic the name {name or '(empty)'}, and such names have 1 to"
+            f" {names.LONGEST_NAME} small letters, digits, - and ., with a letter or digit at the start, at the end, and on both sides of each .;"
+            " choose another name with --topic NAME"
+        )
+    if not names.is_namespace(choices.namespace):
+        raise InvalidSpecError(
+            f"connector {connector.name}: the IcebergTopic would be in namespace {choices.namespace}, and names of namespaces have 1 to 63 small"
+            " letters, digits and -, with a letter or digit at the start and at the end; choose a namespace of the cluster with --namespace"
+        )
+    return {"name": name, "namespace": choices.namespace}
 
 
 def _catalog(connector: Connector, choices: Choices) -> str:
