@@ -11,7 +11,7 @@ from pyiceberg.schema import Schema
 from firn.api.v1alpha1.iceberg_topic import IcebergTopic
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import WriterSchema
-from firn_operator.cli.adoption.latest import Latest
+from firn_operator.cli.adoption.latest import Latest, of_file
 from firn_operator.cli.adoption.manifest import Adopting, Choices, adopting, with_latest
 from tests.unit.cli.test_adopting_tables import KEY, commit, lake, run
 from tests.unit.cli.test_connectors import read
@@ -230,3 +230,12 @@ def test_fields_of_a_sink_that_ignores_case_land_in_columns_of_other_case() -> N
         {"name": "Ref", "from": "$.ref", "type": "string"},
     ]
     assert (made.added, made.left_out) == (("_kafka",), ())
+
+
+def test_a_schema_of_too_many_levels_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "schema.json"
+    file.write_text("[" * 5000)
+    choices, schema = Choices("shop", registry="main"), Schema(column(LONG))
+    made = adopting(read(value_converter=AVRO), schema, 2, choices)
+    with pytest.raises(InvalidSpecError, match=r"the schema of .*schema\.json"):
+        with_latest(made, schema, of_file(str(file)))

@@ -318,3 +318,15 @@ def test_tables_with_names_that_no_spec_can_have_are_refused(name: str) -> None:
         InvalidSpecError, match=f"writes table {name}, .* rename the table, write the new name into iceberg.tables"
     ):
         read(iceberg_tables=name)
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [("{", "Expecting property name"), ("[" * 5000, "recursion"), ('{"name": ' + "9" * 5000 + "}", "digits")],
+    ids=["no JSON", "deep", "number"],
+)
+def test_a_configuration_that_cannot_be_read_has_the_next_step(text: str, cause: str) -> None:
+    with pytest.raises(
+        InvalidSpecError, match=rf"cannot be read as JSON: [^;]*{cause}[^;]*; save the answer of CONNECT_URL"
+    ):
+        connector.read(text)

@@ -13,6 +13,7 @@ from firn_operator.cli.resources.drafts import causes
 
 Manifest = dict[str, Any]
 TOPIC = "apiVersion: firn.dev/v1alpha1\nkind: IcebergTopic\nmetadata: {name: NAME}\n"
+LIST, ITEM = "kind: List\napiVersion: v1\nitems: ", "{kind: A, apiVersion: v1}"
 
 
 def test_files_folders_and_standard_input_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -24,12 +25,27 @@ def test_files_folders_and_standard_input_are_read(tmp_path: Path, monkeypatch: 
     )
     (folder / "notes.txt").write_text("no manifest")
     monkeypatch.setattr(
-        "sys.stdin", io.StringIO('{"apiVersion": "v1", "kind": "List", "items": [{"kind": "A"}, {"kind": "B"}]}')
+        "sys.stdin",
+        io.StringIO(
+            '{"apiVersion": "v1", "kind": "List", "items": [{"kind": "A", "apiVersion": "v1"}, {"kind": "B", "apiVersion": "v1"}]}'
+        ),
     )
     found = manifests.read([str(folder), "-"])
     names = [each.manifest.get("metadata", {}).get("name") or each.manifest["kind"] for each in found]
     assert names == ["a1", "a2", "b", "A", "B"]
     assert found[1].place == f"{folder}/a.yml, document 2"
+    assert found[-1].place == "standard input, item 2"
+
+
+def test_a_list_may_have_no_items() -> None:
+    assert not list(manifests.parse("kind: List\napiVersion: v1", "x"))
+
+
+def test_keys_are_texts_and_a_mapping_may_replace_a_merged_value() -> None:
+    text = "a: {1: x, no: y}\nb: {c: &b {<<: &d {x: 1}, x: 2}}\ne: {<<: [*b, *d], x: 3}\n"
+    (document,) = manifests.parse(TOPIC + text, "x")
+    assert document.manifest["a"] == {"1": "x", "false": "y"}
+    assert (document.manifest["b"], document.manifest["e"]) == ({"c": {"x": 2}}, {"x": 3})
 
 
 def test_times_stay_texts() -> None:
@@ -45,6 +61,26 @@ def test_times_stay_texts() -> None:
         ("kind: IcebergTopic", "a manifest needs apiVersion"),
         ("", "there is no manifest"),
         ("---\n---\n", "there is no manifest"),
+        *[(LIST + items, "items of List is no list; write a list") for items in ("5", "text", "{a: b}")],
+        *[(LIST + items, "item 2: a manifest needs") for items in (f"[{ITEM}, a]", f"[{ITEM}, null]")],
+        *[(LIST + f"[{{{item}}}]", "item 1: a manifest needs") for item in ("apiVersion: v1", "kind: A", "kind: [a]")],
+        (LIST + "[{apiVersion: v1, kind: A, metadata: [a]}]", "item 1: metadata of A is no mapping"),
+        ("kind: Namespace\napiVersion: v1\nmetadata: [a]", "metadata of Namespace is no mapping; write metadata:"),
+        ("kind: Namespace\napiVersion: 5", "a manifest needs apiVersion"),
+        ("a: " + "[" * 3000, "nested too deep to be read; remove levels"),
+        ("a: " + "{a: " * 3000, "nested too deep to be read; remove levels"),
+        (TOPIC + "a: " + "9" * 5000, "cannot be read as int, .* line 4, .*; correct this place"),
+        (TOPIC + "a: 0x" + "9" * 5000, "a value does not exist in JSON: Exceeds the limit [^;]*; correct it"),
+        *[(TOPIC + f"a: {value}", "cannot be read as int, .* line 4") for value in ("0x_", "0b_", "!!int ''")],
+        (TOPIC + "a: !!bool x", "cannot be read as bool, and a text of this form needs quotes .* line 4"),
+        (TOPIC + "a: !!timestamp x", "cannot be read as timestamp"),
+        *[
+            (TOPIC + f"a: {value}", "does not exist in JSON")
+            for value in ("!!binary aGk=", "!!set {a}", ".nan", "&a [*a]")
+        ],
+        (TOPIC + 'a: "\\ud800"', "does not exist in JSON"),
+        (TOPIC + "kind: TopicSet", "a mapping has the key kind twice .* line 4, .*; correct this place"),
+        (TOPIC + "spec: {a: {b: 1, 'b': 1}}", "the key b twice"),
     ],
 )
 def test_an_unusable_file_is_named(tmp_path: Path, content: str, words: str) -> None:
@@ -52,7 +88,16 @@ def test_an_unusable_file_is_named(tmp_path: Path, content: str, words: str) -> 
     path.write_text(content)
     with pytest.raises(InvalidSpecError, match=words) as failure:
         manifests.read([str(path)])
-    assert str(path) in str(failure.value)
+    assert str(failure.value).startswith(str(path))
+
+
+def test_a_file_of_a_folder_and_standard_input_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.yaml").write_bytes(b"\xff")
+    with pytest.raises(InvalidSpecError, match=r"a\.yaml: cannot be read: .*utf-8"):
+        manifests.read([str(tmp_path)])
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xff"), encoding="utf-8"))
+    with pytest.raises(InvalidSpecError, match=r"^standard input: cannot be read: .*utf-8"):
+        manifests.read(["-"])
 
 
 def test_a_missing_file_is_named() -> None:

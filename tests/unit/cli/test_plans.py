@@ -1,14 +1,19 @@
 """Result, exit code, text and JSON of plans, and what a person without rights to the configuration gets."""
 
 import json
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from typer.testing import CliRunner
 
+from firn.model import names
+from firn.model.errors import AccessDeniedError
 from firn_controllers.cache.topics import topic_entry
 from firn_controllers.preview.effects import Effect, EffectKind, changed, created, refused
 from firn_operator.cli import main
 from firn_operator.cli.resources import plan
+from firn_operator.cli.resources.connection import Collection, Connection, Login, Manifest, RefusedError
 from firn_operator.cli.resources.drafts import Draft
 from firn_operator.cli.resources.plan import Plan, PlanCode, Planned
 from firn_operator.cli.resources.surroundings import UNKNOWN, assumed_config, live_contract
@@ -89,6 +94,103 @@ def test_json_has_effects_without_empty_values(capsys: pytest.CaptureFixture[str
 
 def test_the_exit_code_without_a_plan_is_that_of_wrong_arguments() -> None:
     assert main.NO_PLAN == PlanCode.NO_PLAN
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "kind: List\napiVersion: v1\nitems: [null]",
+        "kind: Namespace\napiVersion: v1\nmetadata: [a]",
+        "a: " + "[" * 3000,
+        "a: " + "9" * 5000,
+        "kind: A\nkind: B",
+    ],
+    ids=["list", "metadata", "deep", "number", "twice"],
+)
+def test_a_file_that_cannot_be_read_has_the_exit_code_without_a_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    kubeconfig, file = tmp_path / "kubeconfig", tmp_path / "topic.yaml"
+    clusters = [{"name": "c", "cluster": {"server": "https://127.0.0.1:1"}}]
+    contexts = [{"name": "prod", "context": {"cluster": "c", "user": "u"}}]
+    users = [{"name": "u", "user": {"token": "t"}}]
+    whole = {"clusters": clusters, "contexts": contexts, "users": users, "current-context": "prod"}
+    kubeconfig.write_text(json.dumps(whole))
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    file.write_text(text)
+    result = CliRunner().invoke(main.app, ["plan", "-f", str(file)])
+    assert result.exit_code == PlanCode.NO_PLAN
+    assert f"firn: {file}" in result.stderr
+
+
+class Denying:
+    """An API server with nothing in it, which denies dry runs, or has no namespace for them, and denies the configuration."""
+
+    namespace = "shop"
+    login = Login(cast(Any, None), "shop", "context test")
+
+    def __init__(self, answer: Exception) -> None:
+        self._answer = answer
+
+    def read(self, collection: Collection, name: str) -> None:
+        if collection.plural == "configmaps":
+            raise AccessDeniedError("you may not get configmaps; ask an administrator")
+
+    def list(self, collection: Collection) -> list[Manifest]:
+        return []
+
+    def dry_run(self, *_: object, **__: object) -> Manifest:
+        raise self._answer
+
+
+SCHEMA = {"format": "Json", "fields": [{"name": "id", "type": "int"}]}
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        AccessDeniedError("you may not create icebergtopics; ask an administrator"),
+        RefusedError(404, {"message": "namespaces shop not found", "details": {"kind": "namespaces"}}),
+    ],
+    ids=["denied", "no namespace"],
+)
+@pytest.mark.parametrize(
+    ("kind", "changes", "field"),
+    [
+        ("IcebergTopic", {"spec": 5}, "spec"),
+        ("IcebergTopic", {"spec": {"schema": [1]}}, "spec.schema"),
+        ("IcebergTopic", {"spec": {"schema": {**SCHEMA, "columns": [None]}}}, "spec.schema.columns.0"),
+        ("IcebergTopic", {"spec": {"schema": SCHEMA, "table": {"catalog": ["a"]}}}, "spec.table.catalog"),
+        ("IcebergTopic", {"spec": {"schema": SCHEMA, "profile": "Bad_Name"}}, "spec.profile"),
+        ("IcebergTopic", {"metadata": {"labels": [1]}, "spec": {"schema": SCHEMA}}, "metadata.labels"),
+        ("IcebergTopic", {"metadata": {"name": 5}, "spec": {"schema": SCHEMA}}, "metadata.name"),
+        ("CompactionPolicy", {"metadata": {"annotations": "a"}, "spec": {}}, "metadata.annotations"),
+        ("RetentionPolicy", {"metadata": {"annotations": {"a": 1}}, "spec": {}}, "metadata.annotations.a"),
+        ("TopicSet", {"spec": "a"}, "spec"),
+        ("DeadLetterReplay", {"metadata": {"annotations": [1]}}, "metadata.annotations"),
+    ],
+)
+def test_a_value_that_the_api_server_did_not_check_is_refused(
+    tmp_path: Path, answer: Exception, kind: str, changes: Manifest, field: str
+) -> None:
+    manifest = {**changes, "apiVersion": names.API_VERSION, "kind": kind}
+    manifest["metadata"] = {"name": "a", **changes.get("metadata", {})}
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "shop"}}
+    file = tmp_path / "topic.yaml"
+    file.write_text(f"{json.dumps(namespace)}\n---\n{json.dumps(manifest)}\n")
+    made = plan.make(cast(Connection, Denying(answer)), [str(file)], release="firn-system", field_manager="kubectl")
+    assert made.code is PlanCode.REFUSED
+    assert field in [effect.field for effect in made.documents[1].effects]
+    assert "refused" in "\n".join(line.text for line in plan.lines(made))
+
+
+def test_a_null_label_counts_as_none_if_the_api_server_did_not_check_it(tmp_path: Path) -> None:
+    topic = gen.topic("a", namespace="shop")
+    topic["metadata"] = {"name": "a", "labels": None, "creationTimestamp": None}
+    file = tmp_path / "topic.yaml"
+    file.write_text(json.dumps(topic))
+    api = cast(Connection, Denying(AccessDeniedError("you may not create icebergtopics; ask an administrator")))
+    assert plan.make(api, [str(file)], release="firn-system", field_manager="kubectl").code is PlanCode.CHANGES
 
 
 def test_an_assumed_configuration_has_every_name_of_the_drafts() -> None:

@@ -116,9 +116,10 @@ def read(text: str) -> Connector:
 def _values(text: str) -> dict[str, str]:
     try:
         document: Any = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidSpecError(
-            f"the configuration of the connector is not JSON: {error}; save the answer of CONNECT_URL/connectors/NAME in the file"
+            f"the configuration of the connector cannot be read as JSON: {str(error).partition(';')[0]}; save the answer of"
+            " CONNECT_URL/connectors/NAME in the file"
         ) from error
     if isinstance(document, dict) and isinstance(document.get("config"), dict):
         document = {"name": document.get("name"), **document["config"]}

@@ -55,7 +55,7 @@ def of_file(file: str) -> Latest:
         ) from error
     try:
         answer = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         answer = None  # A text of Protobuf.
     kind, number = "", None
     if isinstance(answer, dict) and isinstance(answer.get("schema"), str):

@@ -3,8 +3,11 @@
 import re
 from collections.abc import Collection as Names
 from dataclasses import dataclass, field
-from typing import Any
 
+from pydantic import ValidationError
+
+from firn.api.model import ApiModel
+from firn.api.v1alpha1 import CompactionPolicy, DeadLetterReplay, IcebergTopic, RetentionPolicy, TopicSet
 from firn.model import names
 from firn.model.errors import AccessDeniedError
 from firn_controllers.preview.effects import Effect, refused
@@ -20,6 +23,13 @@ PLURALS = {
     "DeadLetterReplay": "deadletterreplays",
 }
 """Kinds of Firn, and their names in URLs."""
+_MODELS: dict[str, type[ApiModel]] = {
+    "IcebergTopic": IcebergTopic,
+    "CompactionPolicy": CompactionPolicy,
+    "RetentionPolicy": RetentionPolicy,
+    "TopicSet": TopicSet,
+    "DeadLetterReplay": DeadLetterReplay,
+}
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _VALUE = re.compile(r'^Invalid value: "[^"]*": ')
 """The kind of the value, which the API server puts before the message of a rule."""
@@ -97,11 +107,11 @@ class Drafts:
             draft.wanted = self._dry_run(draft, collection, manifest)
         except AccessDeniedError as error:
             draft.unchecked.append(f"the rules of the CRD, because {right(error)}")
-            draft.wanted = _local(draft.live, manifest)
+            _fill(draft, manifest)
         except RefusedError as error:
             if error.kind == "namespaces" and draft.namespace in namespaces:
                 draft.unchecked.append(f"the rules of the CRD, because namespace {draft.namespace} does not exist yet")
-                draft.wanted = _local(draft.live, manifest)
+                _fill(draft, manifest)
                 return
             draft.effects += causes(error)
 
@@ -129,8 +139,15 @@ def causes(error: RefusedError) -> list[Effect]:
     return [refused(path or "manifest", _VALUE.sub("", message), error.reason) for path, message in error.causes]
 
 
-def _local(live: Manifest | None, manifest: Manifest) -> dict[str, Any]:
-    """Return the object after the manifest is applied, without the defaults and rules of the API server."""
-    if live is None:
-        return manifests.merged(manifest, {})
-    return manifests.merged(live, manifests.three_way(manifests.last_applied(live), manifest, live))
+def _fill(draft: Draft, manifest: Manifest) -> None:
+    """Fill ``wanted`` without the defaults and rules of the API server, or refuse values that a field cannot have."""
+    live = draft.live or {}
+    wanted = manifests.merged(live, manifests.three_way(manifests.last_applied(live), manifest, live))
+    try:
+        _MODELS[draft.kind].model_validate(wanted)
+    except ValidationError as error:
+        for each in error.errors():
+            text = f"{each['msg']}; correct the value"
+            draft.effects.append(refused(".".join(map(str, each["loc"])), text, "Invalid"))
+        return
+    draft.wanted = wanted

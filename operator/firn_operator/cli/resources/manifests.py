@@ -15,11 +15,36 @@ from firn.model.errors import InvalidSpecError
 
 Manifest = dict[str, Any]
 LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
+_MERGE = "tag:yaml.org,2002:merge"
 _ENDINGS = (".yaml", ".yml", ".json")
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads times as text, as kubectl does."""
+    """Reads times as text, as kubectl does. Refuses mappings in which a key occurs twice."""
+
+    def compose_mapping_node(self, anchor: Any) -> Any:
+        """Return the node of a mapping. Raises YAMLError for a second value of a key."""
+        node = super().compose_mapping_node(anchor)
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
+                continue
+            if key.value in seen:
+                raise yaml.MarkedYAMLError(
+                    problem=f"a mapping has the key {key.value} twice", problem_mark=key.start_mark
+                )
+            seen.add(key.value)
+        return node
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:
+        """Return the value of a node. Raises YAMLError with its place if the node has no such value."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, LookupError, AttributeError):
+            problem = (
+                f"a value cannot be read as {str(node.tag).rpartition(':')[2]}, and a text of this form needs quotes"
+            )
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -43,36 +68,85 @@ def read(paths: Sequence[str]) -> list[Document]:
     """
     found: list[Document] = []
     for path in paths:
-        if path == "-":
-            found += parse(sys.stdin.read(), "standard input")
-            continue
-        try:
-            files = (
-                sorted(each for each in Path(path).iterdir() if each.suffix in _ENDINGS)
-                if Path(path).is_dir()
-                else [Path(path)]
-            )
-            for file in files:
-                found += parse(file.read_text(), str(file))
-        except (OSError, UnicodeDecodeError) as error:
-            raise InvalidSpecError(f"{path}: cannot be read: {getattr(error, 'strerror', None) or error}") from error
+        for file in _files(path):
+            place = "standard input" if file == "-" else file
+            found += parse(_text(file, place), place)
     if not found:
         raise InvalidSpecError(f"{', '.join(paths)}: there is no manifest; write at least one document")
     return found
 
 
+def _files(path: str) -> list[str]:
+    """Return the manifests of a folder, or the path of a file."""
+    folder = Path(path)
+    if path == "-" or not folder.is_dir():
+        return [path]
+    try:
+        return sorted(str(each) for each in folder.iterdir() if each.suffix in _ENDINGS)
+    except OSError as error:
+        raise InvalidSpecError(
+            f"{path}: cannot be read: {error.strerror}; correct -f, or the rights of the folder"
+        ) from error
+
+
+def _text(file: str, place: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        cause = getattr(error, "strerror", None) or error
+        raise InvalidSpecError(
+            f"{place}: cannot be read: {cause}; name a file of UTF-8 that you may read with -f"
+        ) from error
+
+
 def parse(text: str, place: str) -> Iterator[Document]:
     """Yield the documents of a YAML or JSON text. Lists of Kubernetes yield their items. Raises InvalidSpecError."""
-    try:
-        documents = [each for each in yaml.load_all(text, _Loader) if each is not None]
-    except yaml.YAMLError as error:
-        raise InvalidSpecError(f"{place}: this is no YAML: {' '.join(str(error).split())}") from error
+    documents = _loaded(text, place)
     for number, document in enumerate(documents, 1):
-        where = f"{place}, document {number}" if len(documents) > 1 else place
-        if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
-            raise InvalidSpecError(f"{where}: a manifest needs apiVersion, kind and metadata")
-        items = document.get("items") if str(document["kind"]).endswith("List") else [document]
-        yield from (Document(item, where) for item in items or [])
+        yield from _documents(document, f"{place}, document {number}" if len(documents) > 1 else place)
+
+
+def _loaded(text: str, place: str) -> list[Any]:
+    """Return the documents of a text as the API server gets them, which is JSON."""
+    try:
+        found = [each for each in yaml.load_all(text, _Loader) if each is not None]
+        sent: list[Any] = json.loads(json.dumps(found, allow_nan=False, ensure_ascii=False).encode())
+    except RecursionError:
+        raise InvalidSpecError(f"{place}: values are nested too deep to be read; remove levels") from None
+    except yaml.YAMLError as error:
+        raise InvalidSpecError(
+            f"{place}: this is no YAML: {' '.join(str(error).split())}; correct this place"
+        ) from error
+    except (ValueError, TypeError) as error:
+        raise InvalidSpecError(
+            f"{place}: a value does not exist in JSON: {str(error).partition(';')[0]}; correct it"
+        ) from error
+    return sent
+
+
+def _documents(found: Any, where: str) -> Iterator[Document]:
+    """Yield a manifest, or the items of a list of Kubernetes. Raises InvalidSpecError for anything else."""
+    kind = _checked(found, where)
+    if not kind.endswith("List"):
+        yield Document(found, where)
+        return
+    items = found.get("items")
+    if not isinstance(items, list | None):
+        raise InvalidSpecError(f"{where}: items of {kind} is no list; write a list of manifests")
+    for number, item in enumerate(items or (), 1):
+        place = f"{where}, item {number}"
+        _checked(item, place)
+        yield Document(item, place)
+
+
+def _checked(found: Any, where: str) -> str:
+    """Return the kind of a manifest. Raises InvalidSpecError without kind and apiVersion, or if metadata is no mapping."""
+    kind, version = (found.get("kind"), found.get("apiVersion")) if isinstance(found, dict) else (None, None)
+    if not (kind and isinstance(kind, str) and version and isinstance(version, str)):
+        raise InvalidSpecError(f"{where}: a manifest needs apiVersion, kind and metadata; add them")
+    if not isinstance(found.get("metadata"), dict | None):
+        raise InvalidSpecError(f"{where}: metadata of {kind} is no mapping; write metadata: {{name: NAME}}")
+    return kind
 
 
 def three_way(original: Mapping[str, Any], wanted: Mapping[str, Any], live: Mapping[str, Any]) -> Manifest:
