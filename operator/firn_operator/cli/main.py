@@ -337,7 +337,10 @@ def dlq_replay(
         list[str] | None, typer.Option("--code", help="Only letters with this cause. Can be repeated.")
     ] = None,
     since: Annotated[
-        str, typer.Option(help="Only letters that landed since a time, or since a duration before now, such as 2d.")
+        str,
+        typer.Option(
+            help="Only letters that landed since a time, a date (in UTC), or a duration before now, such as 2d."
+        ),
     ] = "",
     limit: Annotated[int | None, typer.Option(min=1, help="Largest number of letters to decode.")] = None,
     namespace: Namespace = None,

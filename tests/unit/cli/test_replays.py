@@ -1,5 +1,6 @@
 """``firn dlq replay`` creates a DeadLetterReplay and follows it to its end."""
 
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -109,16 +110,43 @@ def test_a_replay_that_is_deleted_or_refused_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ("since", "moment"),
-    [("2d", "2026-03-01T12:00:00Z"), ("2026-03-01T01:00:00+01:00", "2026-03-01T00:00:00Z")],
+    [
+        ("2d", "2026-03-01T12:00:00Z"),
+        ("1500ms", "2026-03-03T11:59:58Z"),
+        ("700000d", "0109-08-20T12:00:00Z"),
+        ("2026-03-01T01:00:00+01:00", "2026-03-01T00:00:00Z"),
+        ("2026-03-01T00:00:00.5Z", "2026-03-01T00:00:00Z"),
+        ("2026-01-01", "2026-01-01T00:00:00Z"),
+        ("20260101", "2026-01-01T00:00:00Z"),
+        ("0001-01-01", "0001-01-01T00:00:00Z"),
+        ("0900-01-01T00:00:00Z", "0900-01-01T00:00:00Z"),
+    ],
 )
 def test_since_is_a_time_or_a_duration_before_now(since: str, moment: str) -> None:
     assert Order("orders", since=since).manifest("shop", "orders", NOW)["spec"]["where"] == {"since": moment}
 
 
-@pytest.mark.parametrize("since", ["yesterday", "2026-03-01T00:00:00"])
-def test_a_wrong_since_is_named(since: str) -> None:
-    with pytest.raises(InvalidSpecError, match="--since"):
-        Order("orders", since=since).manifest("shop", "orders", NOW)
+YEARS = "the time is before the year 1 or after the year 9999 in UTC; write one in between"
+
+
+@pytest.mark.parametrize(
+    ("since", "words"),
+    [
+        ("yesterday", "write a time such as"),
+        ("2026-02-30", "write a time such as"),
+        ("2026-01-01Z", "write a time such as"),
+        ("9" * 5000 + "d", "write a time such as"),
+        ("2026-03-01T00:00:00", "has no zone; write 2026-03-01T00:00:00Z for UTC"),
+        ("2026-03-01T00", "has no zone; write 2026-03-01T00:00:00Z for UTC"),
+        *[(since, YEARS) for since in ("1000000d", "99999999d", "99999999999d", "9" * 400 + "ms")],
+        *[(since, YEARS) for since in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-10:00")],
+    ],
+)
+def test_a_wrong_since_is_named(since: str, words: str) -> None:
+    api = Api({})
+    with pytest.raises(InvalidSpecError, match=f"^--since {re.escape(since)}: .*{words}"):
+        follow(api, since=since)
+    assert not api.created
 
 
 def test_the_name_of_a_replay_fits_a_label() -> None:

@@ -4,14 +4,15 @@ import json
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime, timedelta
 from enum import IntEnum
 from typing import Any
 
 from firn.decoders.bad_records import Code
 from firn.model import durations, names
-from firn.model.errors import FirnError, InvalidSpecError, UnavailableError
+from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_operator.cli.resources.connection import Connection, Manifest, RefusedError, near, replays, topics
 from firn_operator.cli.resources.terminal import Line, show
 
@@ -43,7 +44,7 @@ class Order:
     dry_run: bool = False
     codes: Sequence[str] = ()
     since: str = ""
-    """A time such as 2026-03-01T00:00:00Z, or a duration before now such as 2d."""
+    """A time such as 2026-03-01T00:00:00Z, a date, whose day begins at midnight in UTC, or a duration before now such as 2d."""
     limit: int | None = None
 
     def manifest(self, namespace: str, topic: str, now: datetime) -> Manifest:
@@ -127,19 +128,31 @@ def _follow(
 
 
 def _moment(text: str, now: datetime) -> str:
-    """Return a time as the resource has it."""
+    """Return a time as the resource has it. Raises InvalidSpecError for a text that is no time."""
     try:
-        moment = now - durations.parse(text)
-    except (ValueError, FirnError):
-        try:
-            moment = datetime.fromisoformat(text)
-        except ValueError:
-            raise InvalidSpecError(
-                f"--since {text}: write a time such as 2026-03-01T00:00:00Z, or a duration before now such as 2d"
-            ) from None
+        moment = _time(text, now)
         if moment.tzinfo is None:
-            raise InvalidSpecError(f"--since {text}: the time has no zone; write {text}Z for UTC") from None
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+            raise InvalidSpecError(f"--since {text}: the time has no zone; write {moment.isoformat()}Z for UTC")
+        moment = moment.astimezone(UTC)
+    except OverflowError:
+        raise InvalidSpecError(
+            f"--since {text}: the time is before the year 1 or after the year 9999 in UTC; write one in between, or leave out --since"
+        ) from None
+    except ValueError:
+        raise InvalidSpecError(
+            f"--since {text}: write a time such as 2026-03-01T00:00:00Z, a date such as 2026-03-01, or a duration before now such as 2d"
+        ) from None
+    # strftime writes the years before 1000 without leading zeros.
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='seconds')}Z"
+
+
+def _time(text: str, now: datetime) -> datetime:
+    """Return the start of a duration before ``now``, the midnight of a date in UTC, or a time. Raises ValueError and OverflowError."""
+    with suppress(ValueError):
+        return now - timedelta(milliseconds=durations.milliseconds(text))
+    with suppress(ValueError):
+        return datetime.combine(date.fromisoformat(text), datetime.min.time(), UTC)
+    return datetime.fromisoformat(text)
 
 
 def _condition(manifest: Manifest, kind: str) -> Manifest:
