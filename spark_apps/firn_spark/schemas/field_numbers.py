@@ -7,6 +7,7 @@ import itertools
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
@@ -113,16 +114,20 @@ def _of_table(fields: Fields, known: Numbers, bases: Mapping[str, str]) -> Membe
     """Return what the columns of a table belong to. ``bases`` has the fields of columns for other types."""
     found: Members = {}
     for each in fields:
-        if each["id"] not in known:
-            continue
-        way, parts = _struct(each["type"])
-        inside = _of_table(parts, known, {}) if parts else None
-        name = bases.get(each["name"], each["name"])
-        kind = types.of_table(types.of_json(each["type"]))
-        seen = _Seen(known[each["id"]].schema, name, kind, way, inside, frozenset({name, each["name"]}))
-        for number in known[each["id"]].numbers:
-            found.setdefault(number, []).append(seen)
+        if each["id"] in known:
+            seen = _of_column(each, known, bases)
+            for number in known[each["id"]].numbers:
+                found.setdefault(number, []).append(seen)
     return found
+
+
+def _of_column(column: Mapping[str, Any], known: Numbers, bases: Mapping[str, str]) -> _Seen:
+    way, parts = _struct(column["type"])
+    inside = _of_table(parts, known, {}) if parts else None
+    name = bases.get(column["name"], column["name"])
+    kind = types.of_table(types.of_json(column["type"]))
+    schema = known[column["id"]].schema if column["id"] in known else 0
+    return _Seen(schema, name, kind, way, inside, frozenset({name, column["name"]}))
 
 
 def _struct(kind: object) -> tuple[str, Fields]:
@@ -226,22 +231,31 @@ class Belonging:
     """The column that a field of another schema goes to, by the path of the struct and the number of the field."""
     declared: dict[str, dict[int, Field]] = field(default_factory=dict)
     """The fields of schemas, by the path of the struct and the number, that of the contract first."""
-    fixed: Collection[str] = frozenset()
-    """The paths of columns that keep their names. Fields with their numbers and new names go to them. Other columns get the new names."""
+    fixed: Mapping[str, _Seen] = field(default_factory=dict)
+    """The columns that keep their names, by their paths. Fields with their numbers and new names go to them, if the types fit. Other
+    columns get the new names."""
 
     @classmethod
     def of_table(
-        cls, contract: RecordSchema, fields: Fields = (), numbers: str = "", versions: Collection[int] = ()
+        cls,
+        contract: RecordSchema,
+        fields: Fields = (),
+        numbers: str = "",
+        versions: Collection[int] = (),
+        *,
+        fixed: bool = False,
     ) -> "Belonging":
         """Return the numbers of a table's columns, and of those that the contract adds. The names of both are the later ones.
 
-        ``numbers`` is the value of `NUMBERS`, and ``versions`` has the ids of columns for other types.
+        ``numbers`` is the value of `NUMBERS`, and ``versions`` has the ids of columns for other types. ``fixed``: the columns keep their names.
         """
         message = message_of(contract)
         if message is None:
             return cls()
         found, kept = cls(message.name, contract, rows.read_fields(contract)), read(numbers, message.name, contract)
         own = [each for each in columns_of_fields(contract.projection, fields) if each["id"] not in versions]
+        if fixed:
+            found.fixed = {path: _of_column(each, kept, {}) for path, each in renames.all_fields(fields)}
         columns = [(path, kept[each["id"]]) for path, each in renames.all_fields(own) if each["id"] in kept]
         for path, each in sorted(columns, key=lambda item: item[1].schema):
             struct, _, name = path.rpartition(".")
@@ -342,8 +356,10 @@ class Belonging:
             if owner in waiting:
                 if (path + each.name, path + owner) in followed or self._is_declared(struct, each):
                     waiting[each.name] = owner
-            elif owner not in names and path + owner in self.fixed and path + each.name not in self.fixed:
-                waiting[each.name] = owner
+            elif owner not in names and path + each.name not in self.fixed:
+                seen, column = _of_field(each, 0), self.fixed.get(path + owner)
+                if seen is not None and column is not None and _fits(column, seen):
+                    waiting[each.name] = owner
         return waiting
 
     def _foreign(self, message: Message, struct: str) -> Iterator[tuple[str, str, str]]:

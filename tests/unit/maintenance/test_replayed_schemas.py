@@ -161,8 +161,10 @@ STRUCT = {"type": "struct", "fields": [{"id": 3, "name": "sku", "type": "string"
         ("string b = 1; Line item = 2; message Line { string code = 1; }", {"b": "x", "line": {"sku": "y"}}),
         ("string buyer = 1; Line item = 2; message Line { string code = 1; }", {"b": "x", "line": {"sku": "y"}}),
         ("string buyer = 7; Line line = 2; message Line { string code = 1; }", None),
+        ("bytes buyer = 1; Line line = 2; message Line { string sku = 1; }", None),
+        ("string b = 1; Line item = 2; message Line { bytes code = 1; }", None),
     ],
-    ids=["column", "members", "both", "another-number"],
+    ids=["column", "members", "both", "another-number", "another-type", "another-type-of-a-member"],
 )
 def test_a_letter_whose_fields_have_other_names_reaches_the_columns_of_their_numbers(
     body: str, row: dict[str, Any] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -19,7 +19,6 @@ from firn.schemas.other_clients import followed_schema, without
 from firn.schemas.versions import Versions, read_versions
 from firn.schemas.versions import named as named_versions
 from firn.tables import evolution, rows, types
-from firn.tables.renames import all_fields
 from firn_spark.credentials import read_salts
 from firn_spark.jvm import texts
 from firn_spark.kafka.tasks import land_records
@@ -85,8 +84,7 @@ class Decoding:
         self._schema = self._widened(followed_schema(job.record_schema, known))
         self._job = job
         kept = "" if job.table.shared else texts(table.properties()).get(NUMBERS, "")
-        self._belonging = Belonging.of_table(self._schema, known.fields, kept, self._versions)
-        self._belonging.fixed = frozenset(path for path, _ in all_fields(known.fields))
+        self._belonging = Belonging.of_table(self._schema, known.fields, kept, self._versions, fixed=True)
         if (problem := self._misfit(self._schema)) is not None:
             name, wanted, present = problem
             raise NotReadyError(
