@@ -14,7 +14,7 @@ _RANGES = {
     "timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
     "local-timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
 }
-_EXACT = {"as-float": 2**24, "as-double": 2**53}
+_EXACT = {"as-double": 2**53}
 """The numbers up to which a column of another type has all integers, by the marks of `avro.read_as`."""
 MILLIS = frozenset({"time-millis", "timestamp-millis", "local-timestamp-millis"})
 """Logical types whose numbers become microseconds."""

@@ -57,8 +57,6 @@ _LOGICAL: Mapping[tuple[str, str], str] = {
 _NANOSECONDS = frozenset({"timestamp-nanos", "local-timestamp-nanos"})
 """Logical types that are longs unless the topic keeps nanoseconds: tables of format version 2 have no such times."""
 _AS_COLUMN: Mapping[tuple[str, str], str] = {
-    ("int", "as-float"): "float",
-    ("long", "as-float"): "float",
     ("long", "as-double"): "double",
     ("bytes", "as-string"): "string",
 }

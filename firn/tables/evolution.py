@@ -47,8 +47,6 @@ def is_read_as(written: Type, column: Type, form: SchemaFormat, *, all_values: b
             return True
         case Primitive("long"), Primitive("double"):
             return form is SchemaFormat.JSON or (form is SchemaFormat.AVRO and not all_values)
-        case Primitive("int" | "long"), Primitive("float"):
-            return form is SchemaFormat.AVRO and not all_values
         case Primitive("string"), Primitive("binary"):
             return form in (SchemaFormat.AVRO, SchemaFormat.PROTOBUF)
         case Primitive("binary"), Primitive("string"):
@@ -67,7 +65,7 @@ def holding(column: Type, written: Type, form: SchemaFormat, *, all_values: bool
     """Return the type that lets a column take values that were written as ``written``, or None.
 
     The column changes only as `can_become` allows. It keeps its type if the decoders read the values as this type, with
-    ``all_values`` only if all values fit.
+    ``all_values`` only if all values fit. A column of type float becomes double for integers, of which it has few.
     """
     return _merged(column, written, lambda other, own: is_read_as(other, own, form, all_values=all_values))
 
@@ -92,6 +90,8 @@ def _merged(one: Type, other: Type, reads: _Reads) -> Type | None:
             return Struct(tuple(members.items()))
     if can_become(one, other):
         return other
+    if one == Primitive("float") and reads(other, Primitive("double")):
+        return Primitive("double")
     return one if can_become(other, one) or reads(other, one) else None
 
 

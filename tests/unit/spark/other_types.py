@@ -17,7 +17,7 @@ _TYPES = {
     "string": ("string", "binary"),
 }
 _SOME: Mapping[SchemaFormat, Mapping[str, Sequence[str]]] = {
-    SchemaFormat.AVRO: {"int": ("float",), "long": ("float", "double"), "binary": ("string",)},
+    SchemaFormat.AVRO: {"long": ("double",), "binary": ("string",)},
     SchemaFormat.PROTOBUF: {"binary": ("string",)},
 }
 

@@ -348,14 +348,11 @@ def test_both_decoders_refuse_the_values_that_columns_of_other_types_do_not_take
     assert codes == {Code.INEXACT, Code.INVALID_UTF8}
 
 
-@pytest.mark.parametrize(
-    ("written", "column", "limit"), [("long", "double", 2**53), ("long", "float", 2**24), ("int", "float", 2**24)]
-)
-def test_a_column_of_another_type_takes_integers_up_to_a_limit(written: str, column: str, limit: int) -> None:
-    text = json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": written}]})
-    schema = RecordSchema(format="Avro", framing="None", text=text, fields=(Column(name="a", type=column),))
+def test_a_column_of_another_type_takes_integers_up_to_a_limit() -> None:
+    limit, text = 2**53, json.dumps({"type": "record", "name": "R", "fields": [{"name": "a", "type": "long"}]})
+    schema = RecordSchema(format="Avro", framing="None", text=text, fields=(Column(name="a", type="double"),))
     numbers = [limit, -limit, limit + 1, -limit - 1, 0]
     found = AvroFormat(schema).decode(fetched([number(each) for each in numbers]))
     assert found.arrays[0].to_pylist() == [limit, -limit, None, None, 0]
     details = {row: error.detail for row, error in found.errors.items()}
-    assert details == {row: f"a column of type {column} would round {numbers[row]}" for row in (2, 3)}
+    assert details == {row: f"a column of type double would round {numbers[row]}" for row in (2, 3)}

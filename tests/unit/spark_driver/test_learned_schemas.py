@@ -991,6 +991,13 @@ def test_values_that_may_not_fit_have_a_column_of_their_own_only_if_the_policy_s
     assert fields(adapted(apart, present)[0]) == {**present, "id_v2": "long", "name_v2": "binary"}
 
 
+@pytest.mark.parametrize("incompatible", ["Hold", "NewColumn"])
+def test_a_column_of_floats_becomes_double_for_integers(incompatible: Any) -> None:
+    orders = topic(("id", "float"), incompatible=incompatible)
+    orders.reading.writers.schemas = {1: WriterSchema(text=text(id="int"))}
+    assert fields(adapted(orders, {"id": "float"})[0]) == {"id": "double"}
+
+
 def test_a_column_keeps_its_type_if_the_latest_schema_has_integers_again() -> None:
     orders = topic(("id", "int"))
     orders.reading.writers.schemas = {1: WriterSchema(text=text(id="double")), 2: WriterSchema(text=text(id="int"))}
