@@ -39,6 +39,8 @@ class Change:
 
     kind: ChangeKind
     text: str
+    basis: str = ""
+    """State of the table from which the change begins, unless the id of the table's schema says it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +93,14 @@ def of_layout(before: TableTarget, after: TableTarget) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def partition_change(terms: Sequence[PartitionTerm]) -> Change:
-    """Return the change to the partitioning by these terms."""
-    return Change(ChangeKind.PARTITION, f"partition by {', '.join(map(str, terms)) or 'no column'}")
+def partition_change(terms: Sequence[PartitionTerm], spec: str = "") -> Change:
+    """Return the change to the partitioning by these terms. ``spec`` is the id of the table's present partition spec."""
+    return Change(ChangeKind.PARTITION, f"partition by {', '.join(map(str, terms)) or 'no column'}", spec)
 
 
-def sort_change(terms: Sequence[SortTerm]) -> Change:
-    """Return the change to the sort order by these terms."""
-    return Change(ChangeKind.SORT, f"sort by {', '.join(map(str, terms)) or 'no column'}")
+def sort_change(terms: Sequence[SortTerm], order: str = "") -> Change:
+    """Return the change to the sort order by these terms. ``order`` is the id of the table's present sort order."""
+    return Change(ChangeKind.SORT, f"sort by {', '.join(map(str, terms)) or 'no column'}", order)
 
 
 def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tuple[Parsed, ...]:
@@ -184,7 +186,7 @@ def proposed_drops(names: Sequence[str], policy: Evolution, table_uuid: str, sch
 
 def _approval(proposed: Sequence[Change], table_uuid: str, schema_id: int) -> str:
     # Another set of changes, and the same set after another change of the table, needs another approval.
-    content = "\n".join([table_uuid, str(schema_id), *(each.text for each in proposed)])
+    content = "\n".join([table_uuid, str(schema_id), *(each.text + each.basis for each in proposed)])
     return hashlib.sha256(content.encode()).hexdigest()[:APPROVAL_DIGITS]
 
 

@@ -26,6 +26,9 @@ MANAGED = "firn.properties"
 """Property that lists the properties set by the spec, so that Firn can remove them when a later spec omits them."""
 LAYOUT = "firn.layout"
 """Property that lists which of `PARTITION_BY` and `SORT_BY` the spec set, for the same reason."""
+APPLIED = "firn.layout-applied"
+"""Property with the layout of the contract that the driver applied last, if changes of the layout need an approval. So it does not undo
+a change of another client without one."""
 PARTITION_BY, SORT_BY = "partitionBy", "sortBy"
 RESERVED = ("firn.", "format-version")
 """Prefixes of properties that a spec must not set."""

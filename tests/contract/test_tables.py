@@ -15,7 +15,7 @@ from pyiceberg.catalog import Catalog
 from pyiceberg.exceptions import ValidationError
 from pyiceberg.schema import Schema
 from pyiceberg.table import Table
-from pyiceberg.transforms import IdentityTransform
+from pyiceberg.transforms import IdentityTransform, YearTransform
 from pyiceberg.types import IntegerType, LongType, NestedField, StringType
 
 from firn.model import names
@@ -365,7 +365,17 @@ async def test_partitioning_and_sort_order_wait_for_their_approval(
     state = await tables.ensure(later, schema.model_copy(update={"evolution": approved}), claimant)
     assert state is not None
     assert state.proposed is None
-    assert [field.name for field in catalog.load_table((target.namespace, target.name)).spec().fields] == ["at_day"]
+    table = catalog.load_table((target.namespace, target.name))
+    assert [field.name for field in table.spec().fields] == ["at_day"]
+    # Another engine partitions the table again. The approval was for another change.
+    with table.update_spec() as update:
+        update.remove_field("at_day")
+        update.add_field("at", YearTransform())
+    state = await tables.ensure(later, schema.model_copy(update={"evolution": approved}), claimant)
+    assert state is not None
+    assert state.proposed is not None
+    assert state.proposed.changes == ("partition by day(at)",)
+    assert state.proposed.approve != approved.approved
 
 
 @pytest.mark.parametrize(

@@ -200,7 +200,8 @@ class Tables:
             terms = (target.partition_by or (), target.sort_by or ())
             first = [column for column in columns if column.name not in of_fields]
             table = self.create(target, target.name, first, *terms, self.claimant(job))
-            if not of_fields and more is None:
+            policy = job.record_schema.evolution
+            if not of_fields and more is None and "Propose" not in (policy.partition, policy.sort):
                 return table
         known = self.follow(table, job)
         try:
@@ -440,13 +441,17 @@ class Tables:
         properties = texts(table.properties())
         set_by_us = table_properties.set_for(claimant, properties)
         # The operator writes no contract with a change that is proposed. Another client may have changed the table.
-        kept = {"partition_by": None} if policy.partition == "Refuse" else {}
-        kept |= {"sort_by": None} if policy.sort == "Refuse" else {}
+        applied = json.dumps([target.partition_by, target.sort_by, policy.approved])
+        held = {"Refuse", "Propose"} if properties.get(table_properties.APPLIED) == applied else {"Refuse"}
+        kept = {"partition_by": None} if policy.partition in held else {}
+        kept |= {"sort_by": None} if policy.sort in held else {}
         self._lay_out(table, target.model_copy(update=kept), {} if kept else set_by_us)
         ours = {
             **target.properties,
             **table_properties.marks(claimant, target.properties, table_properties.layout_set_by(target)),
         }
+        if "Propose" in (policy.partition, policy.sort) and not claimant.shared:
+            ours[table_properties.APPLIED] = applied
         put = {key: value for key, value in ours.items() if properties.get(key) != value}
         gone = table_properties.dropped_by_spec(set_by_us, ours) | claimant.spent(properties)
         if table.operations().current().formatVersion() < target.format_version:

@@ -48,6 +48,21 @@ class TestIceberg(DriverTablesContract):
         tables.ensure(job.model_copy(update={"table": target}))
         assert kept() == ([], 0, None)
 
+    def test_another_partitioning_stays_until_its_change_is_approved(self, tables: Tables, job: IngestJob) -> None:
+        def ensured(approved: str = "") -> list[str]:
+            policy = Evolution(partition="Propose", approved=approved)
+            schema = job.record_schema.model_copy(update={"evolution": policy})
+            tables.ensure(job.model_copy(update={"table": target, "record_schema": schema}))
+            return partition_terms(self.load(tables, job))
+
+        target = job.table.model_copy(update={"format_version": 3, "partition_by": ("bucket(2, id)",)})
+        assert ensured() == ["bucket(2, id)"]
+        table = self.load(tables, job)
+        table.updateSpec().removeField(table.spec().fields()[0].name()).commit()
+        assert ensured() == []
+        # The operator writes the contract with the approval only if it belongs to this change.
+        assert ensured(approved="3f1c9a0b72de") == ["bucket(2, id)"]
+
     @pytest.mark.parametrize("version", [2, 3])
     def test_columns_are_renamed_by_field_id(self, tables: Tables, job: IngestJob, version: int) -> None:
         """A driver with the earlier contract finds the column under its later name, and adds none."""

@@ -402,7 +402,7 @@ def layout_changes(metadata: TableMetadata, named: Schema, layout: Layout) -> tu
             if not isinstance(field.transform, VoidTransform)
         }
         if spec != {(term.column, str(transform_of(term))) for term in layout.partition}:
-            found.append(changes.partition_change(layout.partition))
+            found.append(changes.partition_change(layout.partition, f" from spec {metadata.default_spec_id}"))
     if layout.sort is not None:
         order = metadata.sort_order_by_id(metadata.default_sort_order_id)
         present = [
@@ -414,7 +414,7 @@ def layout_changes(metadata: TableMetadata, named: Schema, layout: Layout) -> tu
             for each in layout.sort
         ]
         if present != wanted:
-            found.append(changes.sort_change(layout.sort))
+            found.append(changes.sort_change(layout.sort, f" from order {metadata.default_sort_order_id}"))
     return tuple(found)
 
 
