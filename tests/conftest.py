@@ -35,6 +35,7 @@ GROUPS = {
     "tests/e2e/test_second_release.py": "a second release",
     "tests/e2e": "the release",
     "tests/integration/ingestion/test_exactly_once.py": "Spark under faults",
+    "tests/integration/ingestion/test_faults_of_direct_reads.py": "Spark under faults",
     "tests/integration/ingestion": "Spark",
     "tests/integration/landing": "Spark",
     "tests/integration/maintenance": "Spark for maintenance",

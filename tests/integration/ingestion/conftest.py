@@ -13,6 +13,7 @@ from tests.integration.ingestion.world import World
 from tests.servers.apicurio import Apicurio, apicurio
 from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
+from tests.servers.proxies.tcp import Proxy
 from tests.servers.s3 import S3
 from tests.servers.spark import spark_conf
 
@@ -76,3 +77,14 @@ def served(world: World, registry: Apicurio, tmp_path: Path) -> World:
         update={"registries": {"main": registry.connection}, "schema_directory": str(tmp_path / "schemas")}
     )
     return world
+
+
+@pytest.fixture
+def flaky(world: World, lake: CatalogConnection, database: Postgres) -> Iterator[Proxy]:
+    """Return catalog ``flaky``: the usual one behind a proxy."""
+    with Proxy(database.port) as proxy:
+        connection = lake.model_copy(
+            update={"uri": lake.uri.replace(str(database.port), str(proxy.port)) + "?prepareThreshold=0"}
+        )
+        world.add_catalog(f"flaky_{world.suffix}", connection)
+        yield proxy

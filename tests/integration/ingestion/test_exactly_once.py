@@ -3,7 +3,7 @@ table."""
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any, get_args
 
 import pytest
@@ -13,7 +13,6 @@ from firn.model import names
 from firn.model.jobs import CatalogConnection, IngestJob
 from firn_spark import failpoints
 from tests.integration.ingestion.world import WAIT, World, exactly, maintain, places, value
-from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
 from tests.servers.proxies.tcp import Proxy
 
@@ -58,8 +57,8 @@ def topic_with(world: World, records: Sequence[bytes], **changes: Any) -> tuple[
     return topic, job
 
 
-@pytest.mark.parametrize("name", get_args(failpoints.Ingestion))
-def test_a_failure_at_each_place_lands_each_record_once(world: World, name: str) -> None:
+def failed(world: World, name: str) -> None:
+    """Let the driver fail once at this place."""
     topic = world.topic()
     job = world.job(topic)
     world.produce(topic, passing(name, 0))
@@ -69,6 +68,11 @@ def test_a_failure_at_each_place_lands_each_record_once(world: World, name: str)
     world.produce(topic, some(20))
     await_all(world, job, 40)
     audit(world, job, {0: 40})
+
+
+@pytest.mark.parametrize("name", get_args(failpoints.Ingestion))
+def test_a_failure_at_each_place_lands_each_record_once(world: World, name: str) -> None:
+    failed(world, name)
 
 
 def test_dead_letters_are_read_back_under_any_catalog_and_namespace(world: World, lake: CatalogConnection) -> None:
@@ -130,12 +134,14 @@ def test_dead_letters_of_a_killed_round_are_found_after_maintenance(world: World
     assert len(world.dead(job)) == dead
 
 
+# With a dead-letter table, the first commit of a new driver claims it, without rows. Its creation happens once for a
+# topic.
+EACH_PLACE = (*TABLE_PLACES, *(name for name in get_args(failpoints.Ingestion) if name not in TABLE_PLACES))
+
+
 @pytest.mark.long
 def test_kill_9_at_each_place_lands_each_record_once(world: World) -> None:
-    # With a dead-letter table, the first commit of a new driver claims it, without rows. Its creation happens once for
-    # a topic.
-    dead_letters = [name for name in get_args(failpoints.Ingestion) if name not in TABLE_PLACES]
-    killed(world, [*TABLE_PLACES, *dead_letters])
+    killed(world, EACH_PLACE)
 
 
 def test_a_restart_continues_at_the_offsets_of_the_table(world: World) -> None:
@@ -150,7 +156,8 @@ def test_a_restart_continues_at_the_offsets_of_the_table(world: World) -> None:
     audit(world, job, {0: 60})
 
 
-def test_of_two_drivers_one_is_fenced_and_records_land_once(world: World) -> None:
+def fenced(world: World) -> None:
+    """Let two drivers ingest the same three topics."""
     topics = [world.topic(f"t{number}") for number in range(3)]
     jobs = [world.job(topic, freshness_ms=500) for topic in topics]
     world.apply(*jobs)
@@ -165,6 +172,10 @@ def test_of_two_drivers_one_is_fenced_and_records_land_once(world: World) -> Non
         audit(world, job, {0: 120})
         states = {progress.state for driver in drivers if (progress := world.progress(job, driver)) is not None}
         assert "Fenced" in states
+
+
+def test_of_two_drivers_one_is_fenced_and_records_land_once(world: World) -> None:
+    fenced(world)
 
 
 def test_a_fenced_driver_takes_its_topic_back_after_the_other_driver_stops(world: World) -> None:
@@ -197,19 +208,8 @@ def test_a_fenced_driver_takes_its_topic_back_after_the_other_driver_stops(world
     audit(world, job, {0: end + 20})
 
 
-@pytest.fixture
-def flaky(world: World, lake: CatalogConnection, database: Postgres) -> Iterator[Proxy]:
-    """Return catalog ``flaky``: the usual one behind a proxy."""
-    with Proxy(database.port) as proxy:
-        connection = lake.model_copy(
-            update={"uri": lake.uri.replace(str(database.port), str(proxy.port)) + "?prepareThreshold=0"}
-        )
-        world.add_catalog(f"flaky_{world.suffix}", connection)
-        yield proxy
-
-
-@pytest.mark.parametrize("after", [0, 1], ids=["dead letters", "table"])
-def test_a_commit_without_an_answer_lands_each_record_once(world: World, flaky: Proxy, after: int) -> None:
+def unanswered(world: World, flaky: Proxy, after: int) -> None:
+    """Lose the answer to a commit after ``after`` other commits of a round."""
     topic = world.topic()
     job = world.job(topic, table={"catalog": f"flaky_{world.suffix}"})
     world.apply(job)
@@ -223,6 +223,11 @@ def test_a_commit_without_an_answer_lands_each_record_once(world: World, flaky: 
         await_all(world, job, end)
     assert flaky.lost == 1
     audit(world, job, {0: end})
+
+
+@pytest.mark.parametrize("after", [0, 1], ids=["dead letters", "table"])
+def test_a_commit_without_an_answer_lands_each_record_once(world: World, flaky: Proxy, after: int) -> None:
+    unanswered(world, flaky, after)
 
 
 def test_a_recreated_topic_is_read_from_its_beginning(world: World) -> None:
@@ -362,10 +367,8 @@ def test_records_deleted_by_retention_are_reported(world: World) -> None:
     assert [(gap.partition, gap.start, gap.end) for gap in losses.ranges] == [(0, 10, 15)]
 
 
-@pytest.mark.parametrize(
-    ("seed", "kills"), [(0, 1), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(2, 8, marks=pytest.mark.long)]
-)
-def test_kill_9_at_random_moments_lands_each_record_once(world: World, seed: int, kills: int) -> None:
+def killed_at_random(world: World, seed: int, kills: int) -> None:
+    """Kill drivers at random moments while a producer writes."""
     choose = random.Random(seed)
     topic = world.topic(partitions=1)
     job = world.job(topic, freshness_ms=500)
@@ -395,3 +398,10 @@ def test_kill_9_at_random_moments_lands_each_record_once(world: World, seed: int
     world.start()
     await_all(world, job, end)
     audit(world, job, {0: end})
+
+
+@pytest.mark.parametrize(
+    ("seed", "kills"), [(0, 1), pytest.param(1, 8, marks=pytest.mark.long), pytest.param(2, 8, marks=pytest.mark.long)]
+)
+def test_kill_9_at_random_moments_lands_each_record_once(world: World, seed: int, kills: int) -> None:
+    killed_at_random(world, seed, kills)
