@@ -178,7 +178,7 @@ class Consumer:
         world, history = self._world, self._history
         began = world.now()
         try:
-            answer = await wire.fetch(world, host, Client("reader"), *self._log, self._offset, wait_ms=wait_ms)
+            answer = await self._ask(host, wait_ms)
         except Dead:
             return None
         if answer.error == OUT_OF_RANGE:
@@ -193,6 +193,10 @@ class Consumer:
             last = answer.batches[-1]
             self._offset = last.offset + last.records
         return answer
+
+    async def _ask(self, host: Host, wait_ms: int) -> wire.Fetched:
+        """Send a fetch on a connection of its own. Raises Dead."""
+        return await wire.fetch(self._world, host, Client("reader"), *self._log, self._offset, wait_ms=wait_ms)
 
 
 class Member:

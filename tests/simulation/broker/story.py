@@ -12,6 +12,7 @@ from firn_broker.network.router import Client
 from tests.fakes.virtual_time import run
 from tests.simulation.broker import history, wire
 from tests.simulation.broker.clients import RETRIABLE, Admin, Consumer, Member, Producer, somewhere
+from tests.simulation.broker.connected import ConnectedConsumer
 from tests.simulation.broker.followers import Follower, FollowingConsumer
 from tests.simulation.broker.history import History, Log
 from tests.simulation.broker.losses import Losses, forget_reports, how_often
@@ -38,6 +39,8 @@ class Outcome:
     operations: int
     faults: dict[str, int]
     wrong: list[str]
+    repeated: int
+    """Fetches that a timer answered."""
 
 
 def run_story(seed: int) -> Outcome:
@@ -54,7 +57,7 @@ def run_story(seed: int) -> Outcome:
     wrong += [f"unexpected: {error}" for error in world.errors]
     if not wrong:
         wrong += history.violations(record)
-    return Outcome(record, world.operations, dict(world.faults), wrong)
+    return Outcome(record, world.operations, dict(world.faults), wrong, world.repeated)
 
 
 @dataclass
@@ -138,9 +141,15 @@ def _producers(world: World, record: History) -> list[Producer]:
 
 
 def _readers(world: World, record: History) -> _Readers:
-    """Return consumers of each log that use any broker or the leader, slow consumers, and the members of a group."""
+    """Return consumers of each log that use any broker, one broker or the leader, slow consumers, and the members of a
+    group."""
     logs = [(topic, part) for topic in (KEPT_TOPIC, TRIMMED) for part in range(PARTITIONS[topic])]
-    consumers = [Consumer(world, record, f"reader of {log}", log) for log in logs]
+    consumers = [Consumer(world, record, f"reader of {log}", log) for log in logs if log[1] == 0]
+    consumers += [
+        ConnectedConsumer(world, record, f"connected reader of {log}", log, in_session=log[0] == TRIMMED or log[1] == 2)
+        for log in logs
+        if log[1] > 0
+    ]
     consumers += [FollowingConsumer(world, record, f"follower of {log}", log) for log in logs if log[0] == KEPT_TOPIC]
     # These are too slow for records that retention deletes.
     consumers += [Consumer(world, record, f"slow reader of {log}", log, 10.0) for log in logs if log[0] == TRIMMED]

@@ -26,8 +26,8 @@ from tests.simulation.broker.losses import how_often
 from tests.simulation.broker.story import run_story
 
 SEEDS = range(12)
-LOSING = [seed for seed in range(30) if how_often(seed)]
-"""Seeds of stories in which the coordinator loses commits."""
+LOSING = [seed for seed in range(50, 110) if how_often(seed)]
+"""Seeds of stories in which the coordinator loses commits. Only some of them show brokers that do not notice it."""
 LOSS = re.compile("no broker repeated the lost commits|has the acknowledged offset")
 
 

@@ -33,3 +33,4 @@ def test_a_seed_always_runs_the_same_way() -> None:
     first, second = run_story(3), run_story(3)
     assert (first.operations, first.faults) == (second.operations, second.faults)
     assert first.history == second.history
+    assert first.repeated == second.repeated > 0

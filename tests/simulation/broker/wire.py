@@ -82,13 +82,54 @@ async def fetch_bytes(
     world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int = 0
 ) -> tuple[int, int, int, memoryview]:
     """Fetch, and return (error, log start, high watermark, batches as bytes). Raises Dead."""
-    name = topic.encode()
-    body = struct.pack(
-        f">iiiibiiih{len(name)}siiiqqiih", -1, wait_ms, 1 if wait_ms else 0, 1 << 16, 0, 0, -1, 1, len(name), name, 1, partition, -1,
-        offset, -1, 1 << 16, 0, 0,
-    )  # fmt: skip
+    reply = await world.ask(host, client, FETCH, 11, _fetch_body(topic, partition, offset, wait_ms, 0, -1))
+    return _fetched_bytes(reply, topic)
+
+
+class Session(NamedTuple):
+    """A fetch session (KIP-227) as the consumer knows it."""
+
+    id: int = 0
+    epoch: int = 0
+    offset: int = -1
+    """The offset in the last request that named the partition."""
+    bounds: tuple[int, int] | None = None
+    """Log start and high watermark in the last answer that had the partition; None after an error."""
+
+
+async def fetch_in(
+    world: World, host: Host, client: Client, topic: str, partition: int, offset: int, *, wait_ms: int, session: Session
+) -> tuple[Fetched, Session]:
+    """Fetch one partition in a session, and return what the consumer knows then. Raises Dead."""
+    named = offset != session.offset
+    body = _fetch_body(topic, partition, offset, wait_ms, session.id, session.epoch, named=named)
     reply = await world.ask(host, client, FETCH, 11, body)
-    place = 4 + 2 + 4 + 4 + 2 + len(name) + 4 + 4
+    error, id, topics = struct.unpack_from(">hii", reply, 4)
+    assert not error, f"error {error} for {session}"
+    if not topics:
+        assert session.bounds is not None, f"the answer lacks the partition: {session}"
+        return Fetched(0, *session.bounds, []), session._replace(epoch=session.epoch + 1)
+    problem, start, high, data = _fetched_bytes(reply, topic)
+    after = Session(id, session.epoch + 1, offset, None if problem else (start, high)) if id else Session()
+    return Fetched(problem, start, high, batches(data)), after
+
+
+def _fetch_body(
+    topic: str, partition: int, offset: int, wait_ms: int, session: int, epoch: int, *, named: bool = True
+) -> bytes:
+    """Return a fetch of one partition, or of all partitions of the session if it is not ``named``."""
+    name = topic.encode()
+    head = struct.pack(">iiiibii", -1, wait_ms, 1 if wait_ms else 0, 1 << 16, 0, session, epoch)
+    if not named:
+        return head + bytes(10)
+    return head + struct.pack(
+        f">ih{len(name)}siiiqqiih", 1, len(name), name, 1, partition, -1, offset, -1, 1 << 16, 0, 0
+    )
+
+
+def _fetched_bytes(reply: bytes, topic: str) -> tuple[int, int, int, memoryview]:
+    """Return (error, log start, high watermark, batches as bytes) of an answer."""
+    place = 4 + 2 + 4 + 4 + 2 + len(topic.encode()) + 4 + 4
     error, high, _, start, _, _, size = struct.unpack_from(">hqqqiii", reply, place)
     place += struct.calcsize(">hqqqiii")
     return error, start, high, memoryview(reply)[place : place + size]

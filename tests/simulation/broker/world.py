@@ -226,6 +226,8 @@ class World:
         """When each broker became ready."""
         self.calls = 0
         self.requests = 0
+        self.repeated = 0
+        """Answers that a timer sent again."""
         self.errors: list[Any] = []
         """Errors that no fault explains."""
         self._count = 0
@@ -343,8 +345,18 @@ class World:
     async def _deliver(self, host: Host, client: Client, frame: memoryview, answer: "asyncio.Future[bytes]") -> None:
         await host.running()
         header = headers.read(frame)
+        served: list[asyncio.Task[Any]] = []
+
+        def serve() -> "asyncio.Task[Any]":
+            served.append(asyncio.create_task(host.broker.router.handle(header, frame, client)))
+            return served[-1]
+
+        # A connection asks first whether the request repeats the last one.
+        repeated = None if client.repeatable is None else client.repeatable.again(frame, serve)
         try:
-            reply = await host.broker.router.handle(header, frame, client)
+            reply = await (serve() if repeated is None else repeated)
+            if not served:
+                self.repeated += 1
             if isinstance(reply, Counted):
                 reply.share.release()
         except (UnavailableError, MalformedError):
