@@ -53,7 +53,7 @@ class SetPlan:
     """Number of IcebergTopics of the set whose topic does not match, and that the plan does not delete."""
     refused: tuple[Refusal, ...]
     excess: int
-    """Number of matched topics beyond the limit."""
+    """Number of matched topics beyond the limit. Refused topics are not among them."""
     lost: int = 0
     """Number of IcebergTopics that the plan does not delete although their topics do not exist, because no topic of the set exists."""
 
@@ -94,7 +94,7 @@ def plan_set(observed: ObservedSet) -> SetPlan:
     room = max(0, entry.resource.spec.limit - len(by_topic))
     others = [rendered for topic, rendered in observed.rendered.items() if topic not in by_topic]
     update, refused = _updates(observed, by_topic)
-    create, not_created = _creations(observed, others[:room])
+    create, not_created = _creations(observed, others, room)
     # Another cluster behind the same address, or one without its data, must not delete what the set made.
     lost = (
         entry.deletes and not by_topic and len(strangers) > 1 and not any(_exists(observed, each) for each in strangers)
@@ -108,7 +108,7 @@ def plan_set(observed: ObservedSet) -> SetPlan:
         made=len(by_topic),
         kept=len(strangers) - len(delete),
         refused=tuple(sorted([*refused, *not_created], key=lambda refusal: refusal.topic)),
-        excess=max(0, len(others) - room),
+        excess=len(others) - len(create) - len(not_created),
         lost=len(strangers) if lost else 0,
     )
 
@@ -151,15 +151,17 @@ def _updates(
     return update, refused
 
 
-def _creations(observed: ObservedSet, chosen: Sequence[Rendered]) -> tuple[list[Rendered], list[Refusal]]:
-    """Return the IcebergTopics to create, and the topics that get none."""
+def _creations(
+    observed: ObservedSet, candidates: Sequence[Rendered], room: int
+) -> tuple[list[Rendered], list[Refusal]]:
+    """Return at most ``room`` IcebergTopics to create, and the refused topics, which need no room."""
     create: list[Rendered] = []
     refused: list[Refusal] = []
-    if not chosen:
+    if not candidates:
         return create, refused
     names_taken: dict[str, str] = {}
     tables = _tables(observed.topics)
-    for rendered in chosen:
+    for rendered in candidates:
         refusal = (
             rendered.refusal
             or _taken(observed, rendered)
@@ -170,6 +172,8 @@ def _creations(observed: ObservedSet, chosen: Sequence[Rendered]) -> tuple[list[
         if refusal is not None:
             refused.append(refusal)
             continue
+        if len(create) >= room:
+            continue  # a later topic may still be refused, and a larger limit would not help it
         create.append(rendered)
         names_taken[rendered.name] = rendered.topic
         name = (observed.entry.name[0], rendered.name)

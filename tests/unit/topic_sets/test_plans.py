@@ -162,6 +162,23 @@ def test_the_limit_prefers_topics_that_have_an_iceberg_topic() -> None:
     assert (given.settled, given.excess, given.made) == (True, 0, 2), "no IcebergTopic is deleted for a lower limit"
 
 
+def test_refused_topics_do_not_use_up_the_limit() -> None:
+    first, second, third = "dev.a.first", "dev.a.second", "dev.z.third"
+    topics = (first, second, CARTS, ORDERS, third)
+    others = [gen.topic(name, topicName=topic) for name, topic in (("one", first), ("two", second))]
+    taken = {first: "TopicTaken", second: "TopicTaken"}
+    given = plan(*others, topics=topics, limit=2)
+    assert (created(given), refused(given), given.excess) == ([CARTS, ORDERS], taken, 1)
+    given = plan(*others, made(CARTS), made(ORDERS), topics=topics, limit=2)
+    assert (created(given), refused(given), given.excess) == ([], taken, 1), "a full set reports the same topics"
+
+
+def test_topics_with_invalid_names_do_not_use_up_the_limit() -> None:
+    invalid = {f"dev.a.{'x' * 200}{number}": "InvalidName" for number in range(3)}
+    given = plan(topics=(*invalid, CARTS), limit=1)
+    assert (created(given), refused(given), given.excess) == ([CARTS], invalid, 0)
+
+
 @pytest.mark.parametrize(("removal", "deleted", "kept"), [("Keep", 0, 1), ("Delete", 1, 0)])
 def test_removal_of_an_iceberg_topic_without_a_match(removal: str, deleted: int, kept: int) -> None:
     given = plan(made(ORDERS), topics=(CARTS,), removal=removal)
