@@ -1,5 +1,6 @@
 """Defaults of fields: the value of a record without the field, and of the rows before the column (Iceberg specification, "Default values")."""
 
+import ctypes
 import json
 import uuid
 from datetime import date
@@ -23,6 +24,17 @@ def json_value(kind: Type, text: str) -> Any:
         raise InvalidSpecError(
             f"the default {text[:50]!r} is not a value of the type {kind}; correct it", reason=Reason.BAD_SCHEMA
         ) from None
+
+
+def is_same(kind: Type, text: str, stored: Any) -> bool:
+    """Return whether ``stored``, in the schema of a table, is the default of a column of the type ``kind``.
+
+    Iceberg keeps the nearest number with 32 bits of a float. A column of type double can have it, too.
+    """
+    value = json_value(kind, text)
+    if kind == Primitive("float") and isinstance(stored, float):
+        return ctypes.c_float(value).value == ctypes.c_float(stored).value
+    return bool(value == stored)
 
 
 def token(kind: Type, text: str) -> str:
@@ -68,7 +80,7 @@ def _decimal(kind: types.Decimal, text: str) -> str:
     exact = number.quantize(Decimal(1).scaleb(-kind.scale), context=_EXACT)
     if exact != number or exact.copy_abs() >= Decimal(10) ** (kind.precision - kind.scale):
         raise ValueError(text)
-    return format(exact, "f")
+    return format(exact or exact.copy_abs(), "f")  # Iceberg has no negative zero of decimals.
 
 
 def _float(text: str, highest: float) -> float:

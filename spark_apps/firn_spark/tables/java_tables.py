@@ -542,7 +542,8 @@ def _changed(columns: Sequence[Column], present: Mapping[str, Mapping[str, Any]]
                 )
             changed.append(column)
         elif (field["required"] and not column.required) or (
-            column.default is not None and _defaults(column)["write-default"] != field.get("write-default")
+            column.default is not None
+            and not defaults.is_same(types.parse(column.type), column.default, field.get("write-default"))
         ):
             changed.append(column)
     missing = {name for name, field in present.items() if field["required"] and "write-default" not in field}

@@ -142,3 +142,17 @@ def test_a_table_gets_the_version_before_the_columns_that_need_it(lake: Lake) ->
     topic.job = topic.job.model_copy(update={"record_schema": schema})
     column = topic.tables.ensure(topic.job).schema().findField("usual")
     assert (str(column.initialDefault()), str(column.writeDefault())) == ("1.50", "2.50")
+
+
+def test_a_default_that_the_type_rounds_is_no_change(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = lake.topic(format_version=3)
+    near = Column(name="near", type="float", default="0.1000000001")
+    far = Column(name="far", type="float", default="16777217")
+    evolve(topic, near, far, Column(name="none", type="decimal(5, 2)", default="-0"))
+    changes: list[Any] = []
+    monkeypatch.setattr(topic.tables, "_change", lambda *changed: changes.append(changed))
+    topic.table = topic.tables.ensure(topic.job)
+    assert changes == []
+    topic.ingest(1, 1)
+    (row,) = topic.sql_rows("SELECT CAST(near AS STRING) AS near, far, CAST(none AS STRING) AS none FROM {t}")
+    assert (row["near"], row["far"], row["none"]) == ("0.1", 16777216.0, "0.00")

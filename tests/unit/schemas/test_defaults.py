@@ -16,6 +16,7 @@ from firn.tables import types
         ("boolean", "true", True), ("int", "-7", -7), ("long", "9223372036854775807", 2**63 - 1), ("float", "1.5", 1.5), ("double", "1e300", 1e300),
         ("decimal(9, 2)", "1.5", "1.50"), ("decimal(38, 0)", "9" * 38, "9" * 38), ("string", "", ""), ("string", "7", "7"),
         ("date", "2020-02-29", "2020-02-29"), ("uuid", "F79C3E09-677C-4BBD-A479-3F349CB785E7", "f79c3e09-677c-4bbd-a479-3f349cb785e7"),
+        ("decimal(5, 2)", "-0", "0.00"), ("decimal(5, 2)", "-0.5", "-0.50"),
     ],
 )  # fmt: skip
 def test_a_default_is_a_value_of_the_table_and_of_records(kind: str, text: str, value: Any) -> None:
@@ -42,3 +43,22 @@ def test_a_default_that_is_no_value_of_the_type_is_refused(kind: str, text: str)
 def test_some_types_have_no_defaults(kind: str) -> None:
     with pytest.raises(InvalidSpecError, match=r"cannot have a default; choose one of boolean, int"):
         defaults.json_value(types.parse(kind), "x")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "stored"),
+    [
+        ("float", "0.1", 0.1), ("float", "0.1000000001", 0.1), ("float", "16777217", 16777216.0), ("float", "1e-50", 0.0),
+        ("float", "0.1", 0.10000000149011612), ("double", "0.1", 0.1), ("decimal(5, 2)", "-0", "0.00"), ("int", "7", 7),
+    ],
+)  # fmt: skip
+def test_a_default_is_the_value_that_iceberg_keeps_of_it(kind: str, text: str, stored: Any) -> None:
+    assert defaults.is_same(types.parse(kind), text, stored)
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "stored"),
+    [("float", "0.1", 0.2), ("float", "0.1", None), ("float", "0.1", 1e300), ("double", "0.1000000001", 0.1), ("int", "7", 8), ("string", "", None)],
+)  # fmt: skip
+def test_another_default_is_a_change(kind: str, text: str, stored: Any) -> None:
+    assert not defaults.is_same(types.parse(kind), text, stored)
