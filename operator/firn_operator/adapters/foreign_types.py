@@ -63,8 +63,8 @@ def _readable(kind: Any) -> Any:
 
 def _field(field: Mapping[str, Any]) -> dict[str, Any]:
     readable = {**field, "type": _readable(field["type"])}
-    if field["type"] in types.NANOSECONDS:
-        # PyIceberg cannot read these defaults, and the operator does not need them.
+    if not isinstance(readable["type"], str) or readable["type"] in types.NANOSECONDS:
+        # PyIceberg cannot read defaults of structs, lists, maps, and these types. The operator does not need them.
         return {key: value for key, value in readable.items() if key not in ("initial-default", "write-default")}
     return readable
 

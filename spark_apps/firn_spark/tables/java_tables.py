@@ -546,8 +546,11 @@ def _changed(columns: Sequence[Column], present: Mapping[str, Mapping[str, Any]]
             and not defaults.is_same(types.parse(column.type), column.default, field.get("write-default"))
         ):
             changed.append(column)
-    missing = {name for name, field in present.items() if field["required"] and "write-default" not in field}
+    missing = {name for name, field in present.items() if field["required"] and field.get("write-default") is None}
     missing -= {column.name for column in columns}
+    for column in columns:
+        if column.name in present:
+            missing |= set(_unfilled(column.name, present[column.name]["type"], types.parse(column.type)))
     if missing:
         raise ConflictError(
             f"table {target.identifier}: required column {', '.join(sorted(missing))} is not in the schema; "
@@ -555,6 +558,23 @@ def _changed(columns: Sequence[Column], present: Mapping[str, Mapping[str, Any]]
             reason=Reason.SCHEMA_INCOMPATIBLE,
         )
     return changed
+
+
+def _unfilled(path: str, current: Any, wanted: types.Type) -> Iterator[str]:
+    """Yield the paths of required members without a default that values of the type ``wanted`` lack. ``current`` is Iceberg's JSON."""
+    match wanted:
+        case types.Struct(members):
+            kinds = dict(members)
+            for member in current["fields"]:
+                name = member["name"]
+                if name in kinds:
+                    yield from _unfilled(f"{path}.{name}", member["type"], kinds[name])
+                elif member["required"] and member.get("write-default") is None:
+                    yield f"{path}.{name}"
+        case types.ListOf(element):
+            yield from _unfilled(f"{path}.element", current["element"], element)
+        case types.MapOf(_, value):
+            yield from _unfilled(f"{path}.value", current["value"], value)
 
 
 def _without_default(column: Column) -> Column:

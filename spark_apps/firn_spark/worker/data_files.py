@@ -33,6 +33,7 @@ from pyiceberg.table.sorting import SortOrder
 from firn_spark.worker import arrow_types
 from firn_spark.worker.partitioning import Part, Partitioner
 from firn_spark.worker.table_types import annotations
+from firn_spark.worker.table_types.filling import Filling
 from firn_spark.worker.table_types.written import VariantType, written_schema
 
 log = logging.getLogger(__name__)
@@ -93,34 +94,16 @@ class _Layout(NamedTuple):
     schema: Schema
     arrow: pa.Schema
     paths: tuple[str, ...]
-    defaults: Mapping[str, pa.Scalar]
-    """Values of the columns that a writer without a value for them has to write (``write-default``)."""
+    filling: Filling
 
 
 @functools.lru_cache(maxsize=256)
 def _layout(schema: str) -> _Layout:
     """Return the layout of a schema in Iceberg's JSON. A worker writes files with few rows for many topics, again and again."""
-    parsed = written_schema(schema).schema
-    arrow = arrow_schema(parsed)
-    defaults = {
-        column.name: _scalar(column, kind)
-        for column, kind in zip(parsed.fields, arrow.types, strict=True)
-        if column.write_default is not None
-    }
-    return _Layout(parsed, arrow, parquet_paths(parsed), defaults)
-
-
-def _scalar(column: types.NestedField, kind: pa.DataType) -> pa.Scalar:
-    """Return the default of a column. Raises ValueError for a value that its type cannot have."""
-    value = column.write_default
-    if isinstance(value, uuid.UUID):
-        value = value.bytes
-    try:
-        return pa.scalar(value, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise ValueError(
-            f"column {column.name}: the default {value!r} is not a value of {column.field_type}: {error}"
-        ) from error
+    found = written_schema(schema)
+    arrow = arrow_schema(found.schema)
+    filling = Filling(found.schema.fields, arrow, found.defaults)
+    return _Layout(found.schema, arrow, parquet_paths(found.schema), filling)
 
 
 def parquet_paths(schema: Schema) -> tuple[str, ...]:
@@ -141,7 +124,7 @@ class DataFileWriter:
         """Prepare to write. Raises ValueError for a table that cannot be written, such as a codec that Parquet lacks."""
         layout = _layout(table.schema)
         self._schema, self._arrow, self._paths = layout.schema, layout.arrow, layout.paths
-        self._defaults = layout.defaults
+        self._filling = layout.filling
         self._spec = PartitionSpec.model_validate_json(table.partition_spec)
         self._order = SortOrder.model_validate_json(table.sort_order)
         self._partitioner = Partitioner(self._schema, self._spec, self._order)
@@ -194,20 +177,16 @@ class DataFileWriter:
 
     def _fitted(self, rows: pa.Table) -> pa.Table:
         columns = []
-        for column in self._arrow:
-            if column.name in rows.column_names:
-                array = rows[column.name]
-                if not column.nullable and array.null_count:
-                    raise ValueError(
-                        f"column {column.name} is required in the table, and {array.null_count} rows have no value"
-                    )
-                columns.append(array if array.type == column.type else array.cast(column.type))
-            elif column.name in self._defaults:
-                columns.append(pa.repeat(self._defaults[column.name], rows.num_rows))
-            elif column.nullable:
-                columns.append(pa.nulls(rows.num_rows, column.type))
-            else:
-                raise ValueError(f"column {column.name} is required in the table, and the records do not have it")
+        for wanted, column in zip(self._schema.fields, self._arrow, strict=True):
+            if column.name not in rows.column_names:
+                columns.append(self._filling.missing(wanted, column.type, rows.num_rows, (column.name,)))
+                continue
+            array = rows[column.name]
+            if not column.nullable and array.null_count:
+                raise ValueError(
+                    f"column {column.name} is required in the table, and {array.null_count} rows have no value"
+                )
+            columns.append(self._filling.fitted(wanted, column.type, array))
         surplus = set(rows.column_names) - set(self._arrow.names)
         if surplus:
             raise ValueError(f"the table has no column {', '.join(sorted(surplus))}")

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
+from firn.model.errors import ConflictError
 from firn.model.jobs import Column
 from firn.model.maintenance import CompactionWork, RetentionWork, SnapshotsWork
 from tests.integration.maintenance.lake import DAY, FIELDS, Lake, Topic
@@ -156,3 +157,41 @@ def test_a_default_that_the_type_rounds_is_no_change(lake: Lake, monkeypatch: py
     topic.ingest(1, 1)
     (row,) = topic.sql_rows("SELECT CAST(near AS STRING) AS near, far, CAST(none AS STRING) AS none FROM {t}")
     assert (row["near"], row["far"], row["none"]) == ("0.1", 16777216.0, "0.00")
+
+
+def test_new_rows_have_the_defaults_of_members(lake: Lake) -> None:
+    fields = (
+        *FIELDS,
+        Column(name="price", type="struct<amount: long>"),
+        Column(name="parts", type="list<struct<n: int>>"),
+    )
+    topic = lake.topic(fields=fields, format_version=3)
+    topic.ingest(1, 1, more={"price": {"amount": 1}, "parts": [{"n": 1}]})
+    iceberg = lake.spark._jvm.org.apache.iceberg
+    text = iceberg.types.Types.fromPrimitiveString("string")
+    euro = iceberg.expressions.Expressions.lit("EUR")
+    update = topic.table.updateSchema().addRequiredColumn("price", "currency", text, None, euro)
+    update.addColumn("parts.element", "unit", text, None, iceberg.expressions.Expressions.lit("kg")).commit()
+    topic.table = topic.tables.ensure(topic.job)
+    topic.table.updateSchema().updateColumnDefault(
+        "price.currency", iceberg.expressions.Expressions.lit("USD")
+    ).commit()
+    topic.spec = topic.tables.spec(topic.table)
+    topic.ingest(1, 1, more={"price": {"amount": 2}, "parts": [{"n": 2}, {"n": 3}]})
+    topic.ingest(1, 1)
+    found = topic.sql_rows("SELECT to_json(price) AS price, to_json(parts) AS parts FROM {t} ORDER BY id")
+    assert [(row["price"], row["parts"]) for row in found] == [
+        ('{"amount":1,"currency":"EUR"}', '[{"n":1,"unit":"kg"}]'),
+        ('{"amount":2,"currency":"USD"}', '[{"n":2,"unit":"kg"},{"n":3,"unit":"kg"}]'),
+        (None, None),
+    ]
+
+
+def test_a_required_member_that_the_schema_lacks_is_refused(lake: Lake) -> None:
+    topic = lake.topic(fields=(*FIELDS, Column(name="price", type="struct<amount: long>")), format_version=3)
+    topic.ingest(1, 1)
+    text = lake.spark._jvm.org.apache.iceberg.types.Types.fromPrimitiveString("string")
+    update = topic.table.updateSchema().allowIncompatibleChanges()
+    update.addRequiredColumn("price", "currency", text).commit()
+    with pytest.raises(ConflictError, match=r"required column price\.currency is not in the schema"):
+        topic.tables.ensure(topic.job)

@@ -124,3 +124,97 @@ def test_variants_have_two_columns_in_the_file_and_a_mark(tmp_path: Path) -> Non
     assert set(descriptor["column-sizes"]["keys"]) == {1, 2, 4, 5}
     size = Path(descriptor["file-path"].removeprefix("file://")).stat().st_size
     assert descriptor["file-size-in-bytes"] == size
+
+
+CURRENCY = column(4, "currency", "string", required=True, **{"write-default": "EUR"})
+PRICE = {"type": "struct", "fields": [column(3, "amount", "int"), CURRENCY, column(8, "note", "string")]}
+AMOUNT = pa.struct([("amount", pa.int32())])
+FULL = {"amount": 5, "currency": "EUR", "note": None}
+EMPTY = {"amount": None, "currency": "EUR", "note": None}
+
+
+def list_of(number: int, kind: Any) -> dict[str, Any]:
+    return {"type": "list", "element-id": number, "element": kind, "element-required": False}
+
+
+def map_of(number: int, kind: Any) -> dict[str, Any]:
+    ids = {"key-id": number, "value-id": number + 1}
+    return {"type": "map", **ids, "key": "string", "value": kind, "value-required": False}
+
+
+def struct_of(number: int, kind: Any) -> dict[str, Any]:
+    return {"type": "struct", "fields": [column(number, "in", kind)]}
+
+
+NESTED: list[tuple[Any, pa.DataType, list[Any], list[Any]]] = [
+    (PRICE, AMOUNT, [{"amount": 5}, None, {"amount": None}], [FULL, None, EMPTY]),
+    (struct_of(5, PRICE), pa.struct([("in", AMOUNT)]), [{"in": {"amount": 5}}, {"in": None}, None], [{"in": FULL}, {"in": None}, None]),
+    (list_of(5, PRICE), pa.list_(AMOUNT), [[{"amount": 5}, None], None, []], [[FULL, None], None, []]),
+    (
+        map_of(5, PRICE),
+        pa.map_(pa.string(), AMOUNT),
+        [[("a", {"amount": 5}), ("b", None)], None, []],
+        [[("a", FULL), ("b", None)], None, []],
+    ),
+    (
+        list_of(5, struct_of(7, PRICE)),
+        pa.list_(pa.struct([("in", AMOUNT)])),
+        [[{"in": {"amount": 5}}], [{"in": None}], None],
+        [[{"in": FULL}], [{"in": None}], None],
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "arrow", "values", "expected"), NESTED, ids=range(len(NESTED)))
+@pytest.mark.parametrize("sliced", [False, True])
+def test_members_that_the_rows_lack_get_their_write_defaults(
+    tmp_path: Path, kind: Any, arrow: pa.DataType, values: list[Any], expected: list[Any], sliced: bool
+) -> None:
+    before = [values[0], values[1]] if sliced else []
+    array = pa.array([*before, *values], arrow)[len(before) :]
+    rows = pa.table({"id": pa.array(range(len(values)), pa.int64()), "s": array})
+    table, _ = written(tmp_path, column(2, "s", kind), rows=rows)
+    assert table["s"].to_pylist() == expected
+
+
+def test_members_with_values_keep_their_nulls(tmp_path: Path) -> None:
+    optional = {"type": "struct", "fields": [column(3, "a", "int", **{"write-default": 7}), column(4, "b", "int")]}
+    rows = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"a": None}], pa.struct([("a", pa.int32())]))})
+    table, _ = written(tmp_path, column(2, "s", optional), rows=rows)
+    assert table["s"].to_pylist() == [{"a": None, "b": None}]
+
+
+def test_a_required_member_without_a_default_is_named(tmp_path: Path) -> None:
+    required = {"type": "struct", "fields": [column(3, "amount", "int"), column(4, "b", "int", required=True)]}
+    rows = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([{"amount": 1}], AMOUNT)})
+    with pytest.raises(ValueError, match=r"column s\.b is required in the table, and the records do not have it"):
+        written(tmp_path, column(2, "s", required), rows=rows)
+    nothing = pa.table({"id": pa.array([1], pa.int64()), "s": pa.array([None], AMOUNT)})
+    assert written(tmp_path, column(2, "s", required), rows=nothing)[0]["s"].to_pylist() == [None]
+
+
+OF_NESTED: list[tuple[Any, Any, Any]] = [
+    (PRICE, {}, EMPTY),
+    (struct_of(5, PRICE), {}, {"in": None}),
+    ({"type": "struct", "fields": [column(5, "in", PRICE, **{"write-default": {}})]}, {}, {"in": EMPTY}),
+    (list_of(3, "int"), [1, 2], [1, 2]),
+    (list_of(3, "uuid"), [], []),
+    (list_of(5, PRICE), [{}, {"3": 5}], [EMPTY, FULL]),
+    (map_of(3, "int"), {"keys": ["a"], "values": [1]}, [("a", 1)]),
+]
+
+
+@pytest.mark.parametrize(("kind", "default", "value"), OF_NESTED, ids=range(len(OF_NESTED)))
+@pytest.mark.parametrize("required", [False, True])
+def test_structs_lists_and_maps_have_defaults(
+    tmp_path: Path, kind: Any, default: Any, value: Any, required: bool
+) -> None:
+    given = {"write-default": default, "initial-default": default}
+    table, _ = written(tmp_path, column(2, "w", kind, required=required, **given))
+    assert table["w"].to_pylist() == [value, value]
+
+
+@pytest.mark.parametrize(("kind", "default"), [("int", "x"), (PRICE, 1), (list_of(3, "int"), ["x"]), ("variant", 1)])
+def test_a_default_that_is_no_value_of_the_type_is_named(tmp_path: Path, kind: Any, default: Any) -> None:
+    with pytest.raises(ValueError, match=r"column w: the default .* is not a value of"):
+        written(tmp_path, column(2, "w", kind, **{"write-default": default}))

@@ -533,7 +533,7 @@ class _Comparison:
         present = {field.name: field for field in current.fields}
         names = {name for name, _ in members}
         for field in current.fields:
-            if field.required and field.name not in names:
+            if field.required and field.write_default is None and field.name not in names:
                 raise self._refused(
                     (*path, field.name),
                     "is required in the table, but no member of the schema fills it; add the member",

@@ -5,16 +5,14 @@ null (Iceberg specification, "Column Projection"), so these stay out of the file
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
-import numpy as np
 from pydantic import Field
 from pydantic.functional_validators import ModelWrapValidatorHandler, model_validator
-from pyiceberg.conversions import from_json
 from pyiceberg.schema import Schema
-from pyiceberg.types import PrimitiveType, TimestampNanoType, TimestamptzNanoType
+from pyiceberg.types import PrimitiveType
 
 from firn.tables import types
 
@@ -31,43 +29,47 @@ class VariantType(PrimitiveType):
         return handler(v)
 
 
-@from_json.register(TimestampNanoType)
-@from_json.register(TimestamptzNanoType)
-def _nanoseconds(_: PrimitiveType, text: str) -> int:
-    """Return a default in the JSON of a schema as nanoseconds from 1970, which PyIceberg does not read."""
-    return int(np.datetime64(text.removesuffix("+00:00"), "ns").astype(np.int64))
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenSchema:
-    """The columns of a table that Firn writes, and the paths and types of those that it leaves out."""
+    """The columns of a table that Firn writes, without defaults, and the paths and types of those that it leaves out."""
 
     schema: Schema
     left_out: tuple[tuple[str, str], ...]
+    defaults: Mapping[int, Any]
+    """The JSON of write defaults by field id. PyIceberg cannot read those of structs, lists, maps, and times in nanoseconds."""
+
+
+@dataclass(slots=True)
+class _Found:
+    left_out: list[tuple[str, str]] = field(default_factory=list)
+    defaults: dict[int, Any] = field(default_factory=dict)
 
 
 def written_schema(text: str) -> WrittenSchema:
     """Return the written part of a schema in Iceberg's JSON. Raises ValueError if a required column cannot be written."""
     document = json.loads(text)
-    left_out: list[tuple[str, str]] = []
-    document["fields"] = list(_fields(document["fields"], "", left_out))
-    return WrittenSchema(Schema.model_validate(document), tuple(left_out))
+    found = _Found()
+    document["fields"] = list(_fields(document["fields"], "", found))
+    return WrittenSchema(Schema.model_validate(document), tuple(found.left_out), found.defaults)
 
 
-def _fields(fields: list[dict[str, Any]], path: str, left_out: list[tuple[str, str]]) -> Iterator[dict[str, Any]]:
-    for field in fields:
-        kind, unknown = _written(field["type"], f"{path}{field['name']}.", left_out)
+def _fields(columns: list[dict[str, Any]], path: str, found: _Found) -> Iterator[dict[str, Any]]:
+    for column in columns:
+        kind, unknown = _written(column["type"], f"{path}{column['name']}.", found)
         if kind is not None:
-            yield {**field, "type": kind}
-        elif field["required"]:
+            if column.get("write-default") is not None:
+                found.defaults[column["id"]] = column["write-default"]
+            kept = {key: value for key, value in column.items() if key not in ("initial-default", "write-default")}
+            yield {**kept, "type": kind}
+        elif column["required"]:
             raise ValueError(
-                f"column {path}{field['name']} has the type {unknown}, which Firn does not write, and it is required; make it optional"
+                f"column {path}{column['name']} has the type {unknown}, which Firn does not write, and it is required; make it optional"
             )
         else:
-            left_out.append((path + field["name"], unknown))
+            found.left_out.append((path + column["name"], unknown))
 
 
-def _written(kind: Any, path: str, left_out: list[tuple[str, str]]) -> tuple[Any, str]:
+def _written(kind: Any, path: str, found: _Found) -> tuple[Any, str]:
     """Return a type as PyIceberg takes it, or None and the name of the type that cannot be written."""
     if isinstance(kind, str):
         if kind == types.VARIANT:
@@ -75,12 +77,12 @@ def _written(kind: Any, path: str, left_out: list[tuple[str, str]]) -> tuple[Any
         known = kind in types.PRIMITIVES or kind.startswith(("decimal(", "fixed["))
         return (kind, "") if known else (None, kind)
     if kind["type"] == "struct":
-        members = list(_fields(kind["fields"], path, left_out))
+        members = list(_fields(kind["fields"], path, found))
         return ({**kind, "fields": members}, "") if members else (None, "struct")
     parts: dict[str, Any] = {}
     for part in ("element", "key", "value"):
         if part in kind:
-            parts[part], unknown = _written(kind[part], f"{path}{part}.", left_out)
+            parts[part], unknown = _written(kind[part], f"{path}{part}.", found)
             if parts[part] is None:
                 return None, unknown
     return {**kind, **parts}, ""
