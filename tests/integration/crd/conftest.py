@@ -16,9 +16,9 @@ def api(api_server: ApiServer) -> ApiServer:
     return api_server
 
 
-@pytest.fixture(scope="package", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def created(api_server: ApiServer) -> Iterator[None]:
-    """Delete the objects that the tests of this folder leave. Operators of other tests would work on them."""
+    """Delete the objects that the tests of a file leave. Operators of other tests would work on them."""
     before = _places(api_server)
     yield
     for place in _places(api_server) - before:
