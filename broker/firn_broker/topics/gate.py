@@ -7,8 +7,9 @@ decodes each value, by the schema of its id or by that of the topic.
 
 import asyncio
 import hashlib
-from collections import OrderedDict, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, OrderedDict, defaultdict
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import TypeVar
 
@@ -49,6 +50,8 @@ MOST_LOOKUPS = 16
 """Most ids that a batch asks the registry for. The client sends a batch with more of them again."""
 MOST_PENDING, MOST_ABSENT = 1_000, 10_000
 """Most lookups that wait or run, and most ids that subjects do not have in memory."""
+PENDING_OF_ADDRESS = MOST_PENDING // 8
+"""Most lookups that wait or run for clients of one address, so that the clients of other addresses find room."""
 MOST_SCHEMA, MOST_SCHEMAS = 1 << 20, 16 << 20
 """Most characters of a schema by which values are decoded, and of all schemas in memory."""
 SERIES = 1_000
@@ -84,6 +87,8 @@ class SchemaGate:
         self._failures: dict[_Id | str, tuple[float, str]] = {}
         """Lookups that failed: the time of the next attempt, and the reason. A name is that of a registry that does not answer."""
         self._pending: dict[_Id, asyncio.Task[None]] = {}
+        self._pending_of: Counter[str] = Counter()
+        """Number of lookups that wait or run, by the address of the client."""
         self._turns: defaultdict[str, Turns] = defaultdict(lambda: Turns(LOOKUPS, 1))
         self._inline = 0
         self._named: set[str] = set()
@@ -197,8 +202,11 @@ class SchemaGate:
             if (task := self._pending.get(id)) is None:
                 if len(self._pending) >= MOST_PENDING:
                     raise _try_again(f"{MOST_PENDING} schema ids wait for the answers of schema registries")
+                if self._pending_of[address] >= PENDING_OF_ADDRESS:
+                    raise _try_again(f"{PENDING_OF_ADDRESS} new schema ids of clients of this address wait for answers")
                 task = self._pending[id] = asyncio.create_task(self._look_up(id, address))
-                task.add_done_callback(partial(self._end, id))
+                self._pending_of[address] += 1
+                task.add_done_callback(partial(self._end, id, address))
             started.append(task)
         # The lookups go on if the client disconnects, because it will send the batch again.
         _, late = await asyncio.wait(started, timeout=HOLD_SECONDS)
@@ -206,17 +214,9 @@ class SchemaGate:
         if late:
             if not registry:
                 raise _try_again(f"protoc has not compiled the schema of the topic within {HOLD_SECONDS:.0f} s")
-            # Until one answers, requests do not wait for this registry again.
-            _keep(
-                self._failures,
-                registry,
-                (
-                    asyncio.get_running_loop().time() + ANSWER_SECONDS,
-                    f"schema registry {registry} does not answer; check why it is slow",
-                ),
-            )
             raise _try_again(
-                f"schema registry {registry} did not answer within {HOLD_SECONDS:.0f} s; check why it is slow"
+                f"lookups of its schema ids in schema registry {registry} took more than {HOLD_SECONDS:.0f} s; send fewer new ids, or check why"
+                " the registry is slow"
             )
 
     def _raise_failure(self, ids: Sequence[_Id]) -> None:
@@ -227,8 +227,29 @@ class SchemaGate:
             if failure is not None and now < failure[0]:
                 raise _try_again(failure[1])
 
-    def _end(self, id: _Id, _: "asyncio.Task[None]") -> None:
+    def _end(self, id: _Id, address: str, _: "asyncio.Task[None]") -> None:
         del self._pending[id]
+        self._pending_of[address] -= 1
+        if not self._pending_of[address]:
+            del self._pending_of[address]
+
+    @asynccontextmanager
+    async def _turn(self, registry: str, address: str) -> AsyncIterator[None]:
+        """Wait for a turn at the registry. If the block then takes more than `HOLD_SECONDS`, the registry does not answer."""
+        async with self._turns[registry].turn(address):
+            if not registry:
+                yield
+                return
+            late = asyncio.get_running_loop().call_later(HOLD_SECONDS, self._suspend, registry)
+            try:
+                yield
+            finally:
+                late.cancel()
+
+    def _suspend(self, registry: str) -> None:
+        """Make requests not wait for a registry again until it answers."""
+        until = asyncio.get_running_loop().time() + ANSWER_SECONDS
+        _keep(self._failures, registry, (until, f"schema registry {registry} does not answer; check why it is slow"))
 
     async def _look_up(self, id: _Id, address: str) -> None:
         gate, value = id
@@ -275,7 +296,7 @@ class SchemaGate:
     async def _belongs(self, id: _Id, address: str) -> bool:
         """Ask the registry whether the subject has an id."""
         gate, value = id
-        async with self._turns[gate.registry].turn(address):
+        async with self._turn(gate.registry, address):
             subjects = await self._registries.subjects(gate.registry, _number(value))
         metrics.GATE_LOOKUPS.labels("found" if gate.subject in subjects else "absent").inc()
         return gate.subject in subjects
@@ -292,7 +313,7 @@ class SchemaGate:
         """Return the schema of values. Raises InvalidSpecError if it is not one by which values can be decoded."""
         gate, value = id
         wanted = checks.unpacked(gate.contract) if gate.contract else None
-        async with self._turns[gate.registry].turn(address):
+        async with self._turn(gate.registry, address):
             if not gate.registry:
                 assert wanted is not None
                 if wanted.format is not SchemaFormat.PROTOBUF:

@@ -14,6 +14,7 @@ from firn.model.errors import AccessDeniedError, UnavailableError
 from firn.records.cursor import MalformedError
 from firn.schema_registry import RegistryAwayError
 from firn_broker import metrics
+from firn_broker.network.router import Client
 from firn_broker.topics import gate, quick_values
 from firn_broker.topics.value_checks import MOST_NAMED
 from tests.fakes.schemas import FakeSubjects
@@ -242,6 +243,49 @@ async def test_a_batch_with_many_new_ids_needs_several_attempts(asked: Asked, re
     registry.registered |= {number: {"orders-value"} for number in many}
     assert (await produce(asked, "orders", 0, values(*many))).error_code is ErrorCode.kafka_storage_error
     assert not (await produce(asked, "orders", 0, values(*many))).error_code
+
+
+def _many_ids_of_one_address(asked: Asked, connections: int) -> list[asyncio.Task[Any]]:
+    """Send a batch with unknown ids on each of many connections of an address."""
+    numbers = [range(first, first + gate.MOST_LOOKUPS) for first in range(1000, 1000 + connections * 100, 100)]
+    return [
+        asyncio.create_task(
+            produce(Asked(asked.broker, Client(f"10.0.0.9:{each[0]}", "many")), "orders", 0, values(*each))
+        )
+        for each in numbers
+    ]
+
+
+@at_a_gate
+async def test_many_ids_of_one_address_leave_room_for_the_ids_of_others(asked: Asked, registry: FakeSubjects) -> None:
+    registry.registered[LATER] = {"orders-value"}
+    registry.answering.clear()
+    many = _many_ids_of_one_address(asked, 2 * gate.MOST_PENDING // gate.MOST_LOOKUPS)
+    await settle()
+    other = asyncio.create_task(produce(asked, "orders", 0, values(LATER)))
+    await settle()
+    registry.answering.set()
+    assert not (await other).error_code
+    answers = await asyncio.gather(*many)
+    beyond = [answer for answer in answers if "ids of clients of this address" in (answer.error_message or "")]
+    assert {answer.error_code for answer in beyond} == {ErrorCode.kafka_storage_error}
+    assert not asked.broker.gate._pending_of
+
+
+@at_a_gate
+async def test_a_wait_for_a_turn_is_no_failure_of_the_registry(asked: Asked, registry: FakeSubjects) -> None:
+    registry.registered[LATER] = {"orders-value"}
+    answer_at_once = registry.subjects
+
+    async def subjects(name: str, number: int) -> frozenset[str]:
+        await asyncio.sleep(0.1)
+        return await answer_at_once(name, number)
+
+    registry.subjects = subjects  # type: ignore[assignment, method-assign]
+    answers = await asyncio.gather(*_many_ids_of_one_address(asked, 4))
+    assert {answer.error_code for answer in answers} == {ErrorCode.kafka_storage_error}
+    assert all("took more than 2 s" in answer.error_message for answer in answers)
+    assert not (await produce(asked, "orders", 0, values(LATER))).error_code
 
 
 @at_a_gate
