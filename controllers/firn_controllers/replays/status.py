@@ -34,16 +34,19 @@ def replay_status(replay: ReplayEntry, decision: ReplayDecision, now: datetime) 
 
 
 def invalid_status(replay: ReplayEntry, problem: InvalidSpecError, now: datetime) -> Manifest:
-    """Compute the status of a replay whose spec cannot be followed."""
+    """Compute the status of a replay whose spec cannot be followed. It has ended, unless another configuration can allow the spec."""
     reasons = {str(reason): reason for reason in Reason}
     reason, message = reasons.get(problem.reason, Reason.INVALID_SPEC), steady(str(problem))
+    # The spec cannot change, so only the configuration can cure a problem.
+    ended = reason is not Reason.NOT_ALLOWED
     verdicts = {
         ConditionType.READY: Verdict("False", reason, message),
         ConditionType.SPEC_VALID: Verdict("False", reason, message),
-        ConditionType.FINISHED: Verdict("False", Reason.INVALID_SPEC, message),
+        ConditionType.FINISHED: Verdict("True" if ended else "False", Reason.INVALID_SPEC, message),
         ConditionType.STALLED: Verdict("True", Reason.INVALID_SPEC, message),
     }
-    return {"observedGeneration": replay.generation, "conditions": _rendered(replay, verdicts, now)}
+    status: Manifest = {"observedGeneration": replay.generation, "conditions": _rendered(replay, verdicts, now)}
+    return status | {"finishTime": timestamp(now)} if ended else status
 
 
 def paused_status(replay: ReplayEntry, now: datetime) -> Manifest:

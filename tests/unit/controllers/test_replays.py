@@ -100,7 +100,9 @@ async def test_a_replay_without_a_selected_letter_names_the_causes_that_exist() 
 async def test_a_cause_that_does_not_exist_is_refused() -> None:
     world = await world_with(replay(where={"codes": ["WrongKind", "WrongKnd"]}))
     assert world.conditions("mend", kind=REPLAY)["SpecValid"] == ("False", "InvalidSpec")
-    assert finished(world) == ("False", "InvalidSpec")
+    assert finished(world) == ("True", "InvalidSpec")
+    assert world.conditions("mend", kind=REPLAY)["Ready"] == ("False", "InvalidSpec")
+    assert "finishTime" in status(world)
     assert world.message("SpecValid", "mend", of=REPLAY).startswith(
         "spec.where.codes: WrongKnd is no cause of dead letters; create"
     )
@@ -244,7 +246,14 @@ async def test_a_spec_that_the_configuration_does_not_allow_is_a_condition() -> 
     world = await world_with(replay(run={"size": "huge"}))
     assert world.conditions("mend", kind=REPLAY)["SpecValid"] == ("False", "NotAllowed")
     assert finished(world) == ("False", "InvalidSpec")
+    assert "finishTime" not in status(world)
     assert not jobs(world)
+
+
+async def test_a_replay_with_an_invalid_spec_is_deleted_after_its_time_to_live() -> None:
+    world = await world_with(replay(where={"codes": ["WrongKnd"]}, ttlAfterFinished="10m"))
+    await pass_time(world, 900)
+    assert not list(world.cluster.all(REPLAY))
 
 
 async def test_the_operator_deletes_a_finished_replay_after_its_time_to_live() -> None:
