@@ -57,7 +57,7 @@ def written(name: str) -> str:
     return name if NAME.fullmatch(name) else quoted(name)
 
 
-def has_text(name: str) -> bool:
+def can_name(name: str) -> bool:
     """Return whether a path can have the name: one that is not empty, without control characters and lone surrogates."""
     return re.fullmatch(QUOTED, quoted(name)) is not None
 

@@ -299,7 +299,7 @@ def _integer(node: Scalar) -> Decode:
     def decode(data: Bytes) -> int:
         number = data.number()
         if not least <= number <= most:
-            if limits.is_rounded(node):
+            if limits.is_limited_by_column(node):
                 kind = avro.column_type(node)
                 raise BadRecordError(Code.INEXACT, Stage.SCHEMA, f"a column of type {kind} would round {number}")
             raise BadRecordError(Code.OUT_OF_RANGE, Stage.SCHEMA, f"expected {meaning}, found {number}")

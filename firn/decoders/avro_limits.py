@@ -15,7 +15,7 @@ _RANGES = {
     "local-timestamp-millis": (-_MAX_MILLIS, _MAX_MILLIS),
 }
 _EXACT = {"as-double": 2**53}
-"""The numbers up to which a column of another type has all integers, by the marks of `avro.read_as`."""
+"""Largest number up to which a column has all integers exactly, by the mark of `avro.read_as`."""
 MILLIS = frozenset({"time-millis", "timestamp-millis", "local-timestamp-millis"})
 """Logical types whose numbers become microseconds."""
 MEMORY_PER_BYTE, MEMORY = 100, 1 << 20
@@ -33,8 +33,8 @@ def number_range(node: Scalar) -> tuple[int, int]:
     return _RANGES.get(node.logical, (-(2**bits), 2**bits - 1))
 
 
-def is_rounded(node: Scalar) -> bool:
-    """Return whether the column of an int or long would round numbers beyond `number_range`."""
+def is_limited_by_column(node: Scalar) -> bool:
+    """Return whether the column would round numbers beyond `number_range`."""
     return node.logical in _EXACT
 
 

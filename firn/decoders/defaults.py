@@ -26,10 +26,10 @@ def json_value(kind: Type, text: str) -> Any:
         ) from None
 
 
-def is_same(kind: Type, text: str, stored: Any) -> bool:
+def is_stored(kind: Type, text: str, stored: Any) -> bool:
     """Return whether ``stored``, in the schema of a table, is the default of a column of the type ``kind``.
 
-    Iceberg keeps the nearest number with 32 bits of a float. A column of type double can have it, too.
+    Iceberg keeps the nearest number with 32 bits of a float. A column that has become double keeps this number.
     """
     value = json_value(kind, text)
     if kind == Primitive("float") and isinstance(stored, float):

@@ -119,6 +119,13 @@ SCHEMA_DIRECTORY = "/tmp/firn-schemas"
 SECRETS_PATH = "/etc/firn/secrets"
 
 
+RESOURCE_NAMES = (
+    f"names of IcebergTopics have 1 to {LONGEST_NAME} lower-case letters, digits, - and ., and each part between dots begins and ends with"
+    " a letter or digit"
+)
+"""The rule of `is_resource` for messages."""
+
+
 def is_resource(name: str) -> bool:
     """Return whether an IcebergTopic can have this name: a DNS subdomain of at most `LONGEST_NAME` characters."""
     return len(name) <= LONGEST_NAME and re.fullmatch(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*", name) is not None

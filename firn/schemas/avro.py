@@ -282,9 +282,9 @@ def _renamed_field(each: Field, path: Sequence[str], name: str) -> Field:
 
 
 def read_as(node: Node, column: Type) -> Node:
-    """Return a type whose values a column of another type takes if they fit, with marks where each value decides.
+    """Return the type with a mark at each part that the column has as another type, such as ``as-double`` at a long for a double.
 
-    The marks tell the decoders what fits (`firn.decoders.avro_limits`).
+    The decoders refuse values of such a part that the column cannot have exactly (`firn.decoders.avro_limits`).
     """
     match node, column:
         case Scalar(kind, ""), Primitive(name) if (kind, f"as-{name}") in _AS_COLUMN:

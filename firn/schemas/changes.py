@@ -40,7 +40,7 @@ class Change:
     kind: ChangeKind
     text: str
     basis: str = ""
-    """State of the table from which the change begins, unless the id of the table's schema says it."""
+    """Text of the partition spec or sort order that the change replaces, as a part of the approval. Other changes have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,14 +93,14 @@ def of_layout(before: TableTarget, after: TableTarget) -> tuple[Change, ...]:
     return tuple(found)
 
 
-def partition_change(terms: Sequence[PartitionTerm], spec: str = "") -> Change:
-    """Return the change to the partitioning by these terms. ``spec`` is the id of the table's present partition spec."""
-    return Change(ChangeKind.PARTITION, f"partition by {', '.join(map(str, terms)) or 'no column'}", spec)
+def partition_change(terms: Sequence[PartitionTerm], basis: str = "") -> Change:
+    """Return the change to the partitioning by these terms. ``basis`` names the table's present partition spec."""
+    return Change(ChangeKind.PARTITION, f"partition by {', '.join(map(str, terms)) or 'no column'}", basis)
 
 
-def sort_change(terms: Sequence[SortTerm], order: str = "") -> Change:
-    """Return the change to the sort order by these terms. ``order`` is the id of the table's present sort order."""
-    return Change(ChangeKind.SORT, f"sort by {', '.join(map(str, terms)) or 'no column'}", order)
+def sort_change(terms: Sequence[SortTerm], basis: str = "") -> Change:
+    """Return the change to the sort order by these terms. ``basis`` names the table's present sort order."""
+    return Change(ChangeKind.SORT, f"sort by {', '.join(map(str, terms)) or 'no column'}", basis)
 
 
 def _parsed(parse: Callable[[str], Parsed], terms: Sequence[str] | None) -> tuple[Parsed, ...]:

@@ -497,7 +497,7 @@ class _Parser:
     def _is_usable(self, name: str, place: str) -> bool:
         """Return whether the member at a place can have its name."""
         if self.wanted.any_names:
-            return member_paths.has_text(name)
+            return member_paths.can_name(name)
         if place in self.places:
             return True
         return len(name) <= MOST_NAME and member_paths.NAME.fullmatch(name) is not None

@@ -128,12 +128,12 @@ def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int
                 return {}
             return {indexes: name for name, indexes in declared.indexes.items() if indexes}
         case SchemaFormat.AVRO:
-            return {branch: _as_text(name) for branch, name in avro.full_names(writer.text).items()}
-    return {(): _as_text(json_schema.title(writer.text))}
+            return {branch: _without_surrogates(name) for branch, name in avro.full_names(writer.text).items()}
+    return {(): _without_surrogates(json_schema.title(writer.text))}
 
 
-def _as_text(name: str) -> str:
-    """Return a name without halves of surrogate pairs, which JSON can have, and which Arrow cannot hold."""
+def _without_surrogates(name: str) -> str:
+    """Return a name with ? in place of lone surrogates, which JSON can have and Arrow cannot."""
     return name.encode("utf-8", "replace").decode()
 
 

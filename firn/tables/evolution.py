@@ -36,11 +36,11 @@ _Reads = Callable[[Type, Type], bool]
 
 
 def is_read_as(written: Type, column: Type, form: SchemaFormat, *, all_values: bool = False) -> bool:
-    """Return True if a column of another type takes the values that were written as ``written``. Types with parts are not compared.
+    """Return whether a column of another type takes values that were written as ``written``. Types with parts are not compared.
 
     The decoders change no value. Only a JSON number can be rounded, as each number in a column of type double: the decoder reads it
     by the type of the column. A text in a binary column of JSON is base64, and in other formats the bytes of the text. A record with
-    a value that does not fit is a bad record. ``all_values``: all values must fit.
+    a value that does not fit is a bad record. With ``all_values``, return True only if every value fits.
     """
     match written, column:
         case Primitive("int"), Primitive("double"):
@@ -65,7 +65,7 @@ def holding(column: Type, written: Type, form: SchemaFormat, *, all_values: bool
     """Return the type that lets a column take values that were written as ``written``, or None.
 
     The column changes only as `can_become` allows. It keeps its type if the decoders read the values as this type, with
-    ``all_values`` only if all values fit. A column of type float becomes double for integers, of which it has few.
+    ``all_values`` only if all values fit. A column of type float becomes double for integers that a double takes.
     """
     return _merged(column, written, lambda other, own: is_read_as(other, own, form, all_values=all_values))
 

@@ -27,8 +27,8 @@ MANAGED = "firn.properties"
 LAYOUT = "firn.layout"
 """Property that lists which of `PARTITION_BY` and `SORT_BY` the spec set, for the same reason."""
 APPLIED = "firn.layout-applied"
-"""Property with the layout of the contract that the driver applied last, if changes of the layout need an approval. So it does not undo
-a change of another client without one."""
+"""Property with the layout and the approval of the contract that the driver applied last, if changes of the layout need an approval.
+While the contract stays, the driver keeps the layout of another client."""
 PARTITION_BY, SORT_BY = "partitionBy", "sortBy"
 RESERVED = ("firn.", "format-version")
 """Prefixes of properties that a spec must not set."""

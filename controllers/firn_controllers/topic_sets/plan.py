@@ -173,7 +173,7 @@ def _creations(
             refused.append(refusal)
             continue
         if len(create) >= room:
-            continue  # a later topic may still be refused, and a larger limit would not help it
+            continue  # the status reports a refused topic as refused, and not as beyond the limit
         create.append(rendered)
         names_taken[rendered.name] = rendered.topic
         name = (observed.entry.name[0], rendered.name)

@@ -131,8 +131,8 @@ class TopicTemplate:
         name = manifest["metadata"]["name"]
         if not names.is_resource(name):
             cause = (
-                f"the template gives the name {name or '(empty)'}, but names of IcebergTopics have 1 to {names.LONGEST_NAME} small letters, digits, -"
-                " and ., and begin and end with a letter or digit; change template.metadata.name, or exclude the topic"
+                f"the template gives the name {name or '(empty)'}, but {names.RESOURCE_NAMES}; change template.metadata.name, or exclude the"
+                " topic"
             )
             return Rendered(topic, manifest, None, refusal=Refusal(topic, "InvalidName", steady(cause)))
         try:

@@ -40,7 +40,7 @@ BATCH_RECORDS, TICK_SECONDS = 50, 0.005
 PARTITIONS = 4
 ROUNDS, SECONDS, WARM_SECONDS = 20, 2.0, 0.5
 INTERVAL = slice(5, 15)
-"""The rounds, by their ratio, between whose first and last the median lies with a probability of 95.9 % (order statistics of 20 rounds)."""
+"""The sixth to fifteenth of the 20 sorted ratios: a confidence interval of 95.9 % for their median."""
 SCHEMA_ID = 1
 FRAMING = b"\0" + SCHEMA_ID.to_bytes(4, "big")
 PEER = "a topic without a gate"

@@ -26,7 +26,7 @@ COLUMNS = (
 TEXTS = tuple(
     column.model_copy(update={"type": "string"}) if column.type == "timestamptz" else column for column in COLUMNS
 )
-"""Columns for the same records, with the timestamp as a text. Contestants do not parse it."""
+"""Columns for the same records, with the timestamp as a text. No contestant parses it."""
 SCHEMA = RecordSchema(format="Json", fields=COLUMNS)
 
 _FORMAT = (

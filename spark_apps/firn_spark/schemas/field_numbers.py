@@ -31,9 +31,9 @@ class Known:
     numbers: frozenset[int]
 
 
-MOST_WAYS = 100
-"""Paths of one struct, by the names of the structs around it, whose members `implied` renames. Each level with three names triples
-the paths, so ten levels would have 59,049."""
+MOST_STRUCT_PATHS = 100
+"""Most paths of one struct for which `implied` yields renames of its members. Each level with three names triples the paths of the
+structs in it, so ten levels would have 59,049."""
 
 Numbers = Mapping[int, Known]
 """The numbers by the id of a column in the table."""
@@ -161,8 +161,8 @@ def implied(
 ) -> Iterator[Rename]:
     """Yield the renames of fields that have another name in a later schema, by the messages of schemas and the columns of a table.
 
-    ``messages`` have the ids of their schemas. A later schema has a larger id. Of more than `MOST_WAYS` paths of a struct, the
-    renames have those with the latest names, which the table has after the renames of the structs around it.
+    ``messages`` have the ids of their schemas. A later schema has a larger id. If a struct has more than `MOST_STRUCT_PATHS` paths,
+    the renames are those for the latest names, which the table has after the renames of the structs around it.
     """
     found = _of_table(fields, known, bases)
     for schema, message in messages:
@@ -190,7 +190,7 @@ def _implied(found: Members, prefixes: Sequence[str]) -> Iterator[Rename]:
                 _add(inside, each.inside or {})
             names = dict.fromkeys(name for each in reversed(structs) for name in sorted(each.prefixes))
             ways = (f"{prefix}{name}.{way}" for prefix in prefixes for name in names)
-            yield from _implied(inside, list(itertools.islice(ways, MOST_WAYS)))
+            yield from _implied(inside, list(itertools.islice(ways, MOST_STRUCT_PATHS)))
 
 
 def bases_of(fields: Fields, versions: Mapping[int, str], former: FormerNames) -> dict[str, str]:
@@ -232,8 +232,8 @@ class Belonging:
     declared: dict[str, dict[int, Field]] = field(default_factory=dict)
     """The fields of schemas, by the path of the struct and the number, that of the contract first."""
     fixed: Mapping[str, _Seen] = field(default_factory=dict)
-    """The columns that keep their names, by their paths. Fields with their numbers and new names go to them, if the types fit. Other
-    columns get the new names."""
+    """The columns that keep their names, by their paths: none in the driver, which renames columns. A field with another name goes to
+    the column of its number, if the types fit."""
 
     @classmethod
     def of_table(

@@ -440,7 +440,8 @@ class Tables:
         """Evolve partitioning, sorting, properties and format of a table that the operator's library cannot write."""
         properties = texts(table.properties())
         set_by_us = table_properties.set_for(claimant, properties)
-        # The operator writes no contract with a change that is proposed. Another client may have changed the table.
+        # The operator writes no contract with a change that waits for an approval. If the contract is the same as before, another
+        # client has changed the table.
         applied = json.dumps([target.partition_by, target.sort_by, policy.approved])
         held = {"Refuse", "Propose"} if properties.get(table_properties.APPLIED) == applied else {"Refuse"}
         kept = {"partition_by": None} if policy.partition in held else {}
@@ -543,7 +544,7 @@ def _changed(columns: Sequence[Column], present: Mapping[str, Mapping[str, Any]]
             changed.append(column)
         elif (field["required"] and not column.required) or (
             column.default is not None
-            and not defaults.is_same(types.parse(column.type), column.default, field.get("write-default"))
+            and not defaults.is_stored(types.parse(column.type), column.default, field.get("write-default"))
         ):
             changed.append(column)
     missing = {name for name, field in present.items() if field["required"] and field.get("write-default") is None}

@@ -23,7 +23,10 @@ class _Connection:
 
 
 class ConnectedConsumer(Consumer):
-    """Fetches from one broker until it fails, with the same bytes while nothing arrives."""
+    """A consumer that keeps its connection to a broker, and repeats the bytes of its last fetch while no record arrives.
+
+    It connects to another broker after a failure, and before some of its fetches.
+    """
 
     def __init__(self, world: World, history: History, name: str, log: Log, *, in_session: bool) -> None:
         """With ``in_session``, name the partition only if the offset changes (KIP-227)."""

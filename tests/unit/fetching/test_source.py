@@ -189,7 +189,7 @@ def test_a_broker_that_sends_an_answer_byte_by_byte_is_replaced(
     brokers: list[Broker], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "ANSWER_SECONDS", 0.3)
-    monkeypatch.setattr(connection, "SLOWEST", 1 << 30)
+    monkeypatch.setattr(connection, "LOWEST_RATE", 1 << 30)
     lead(brokers, {0: 1}, n1p0=[records(batches(0, 8))], n2p0=[records(batches(0, 8))])
     brokers[1].leaders, brokers[1].epochs = {0: 2}, {0: 5}
     brokers[0].drip = 0.05

@@ -88,7 +88,7 @@ def test_structs_in_structs_with_many_names_need_few_renames() -> None:
         for number, body in enumerate(bodies, 1)
     ]
     found = list(field_numbers.implied(messages, (), {}, {}))
-    assert len(found) <= 2 * depth * field_numbers.MOST_WAYS
+    assert len(found) <= 2 * depth * field_numbers.MOST_STRUCT_PATHS
     latest = ".".join(f"l{level}_{names - 1}" for level in reversed(range(depth)))
     assert {each.old for each in found if each.new == f"{latest}.m{names - 1}"} == {f"{latest}.m{names - 2}"}
 

@@ -147,7 +147,7 @@ class TopicReconciler:
         of_routes = of_parent if isinstance(of_parent, RecordSchema) else None
         schema = schema_of(resource) if ending else await self._schemas.find(entry.uid, resource, job, of_routes)
         if isinstance(schema, RecordSchema):
-            if _are_found(schema):
+            if _has_found_all(schema):
                 board.schemas[entry.uid] = schema
             else:
                 board.schemas.pop(entry.uid, None)
@@ -187,7 +187,7 @@ class TopicReconciler:
         if not isinstance(schema, RecordSchema):
             return schema
         compiled = schema.has_found_columns and schema.subject is None
-        return None if compiled or any(map(_finds_message, _found_parts(schema))) else schema
+        return None if compiled or any(map(_finds_message, _parts_to_find(schema))) else schema
 
     async def _topic_rival(self, entry: TopicEntry) -> TopicEntry | None:
         """Return the older resource that owns the Kafka topic, or None.
@@ -239,15 +239,15 @@ class TopicReconciler:
         self._contracts.forget(uid)
 
 
-def _found_parts(schema: RecordSchema) -> list[RecordSchema]:
+def _parts_to_find(schema: RecordSchema) -> list[RecordSchema]:
     """Return the schemas of values and keys whose columns the operator has to find."""
     of_key = [schema.key.record_schema] if schema.key is not None and schema.key.decoding is not None else []
     return [part for part in (schema, *of_key) if part.has_found_columns]
 
 
-def _are_found(schema: RecordSchema) -> bool:
-    """Return whether the operator has found the columns of a schema; False if it has to find none."""
-    parts = _found_parts(schema)
+def _has_found_all(schema: RecordSchema) -> bool:
+    """Return whether the operator has to find columns of a schema, and has found all of them."""
+    parts = _parts_to_find(schema)
     return bool(parts) and all(part.fields for part in parts)
 
 

@@ -98,7 +98,10 @@ def _last_commit(connector: Connector, table: Table) -> dict[str, str]:
 
 
 def _check_owner(place: str, table: Table, made: Adopting) -> None:
-    """Raise ConflictError if the table consents to its adoption by another topic. No topic can have an invalid name, so it is replaced."""
+    """Raise ConflictError if the table consents to its adoption by another topic.
+
+    The command replaces a consent whose name no IcebergTopic can have.
+    """
     owner = Ownership.of(table.properties)
     namespace, _, name = owner.consent.partition("/")
     if owner.consent != made.consent and names.is_namespace(namespace) and names.is_resource(name):

@@ -125,14 +125,13 @@ def _metadata(connector: Connector, choices: Choices) -> dict[str, str]:
     if not names.is_resource(name):
         origin = "--topic" if choices.name else f"Kafka topic {connector.topic}"
         raise InvalidSpecError(
-            f"connector {connector.name}: {origin} gives the IcebergTopic the name {name or '(empty)'}, and such names have 1 to"
-            f" {names.LONGEST_NAME} small letters, digits, - and ., with a letter or digit at the start, at the end, and on both sides of each .;"
+            f"connector {connector.name}: {origin} gives the IcebergTopic the name {name or '(empty)'}, but {names.RESOURCE_NAMES};"
             " choose another name with --topic NAME"
         )
     if not names.is_namespace(choices.namespace):
         raise InvalidSpecError(
-            f"connector {connector.name}: the IcebergTopic would be in namespace {choices.namespace}, and names of namespaces have 1 to 63 small"
-            " letters, digits and -, with a letter or digit at the start and at the end; choose a namespace of the cluster with --namespace"
+            f"connector {connector.name}: the IcebergTopic would be in namespace {choices.namespace}, but names of namespaces have 1 to 63"
+            " lower-case letters, digits and -, with a letter or digit at the start and at the end; choose a namespace of the cluster with --namespace"
         )
     return {"name": name, "namespace": choices.namespace}
 

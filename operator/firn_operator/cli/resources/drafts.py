@@ -140,7 +140,7 @@ def causes(error: RefusedError) -> list[Effect]:
 
 
 def _fill(draft: Draft, manifest: Manifest) -> None:
-    """Fill ``wanted`` without the defaults and rules of the API server, or refuse values that a field cannot have."""
+    """Set ``wanted`` to the merged manifest, without defaults and rules of the API server. Refuse values that a field cannot have."""
     live = draft.live or {}
     wanted = manifests.merged(live, manifests.three_way(manifests.last_applied(live), manifest, live))
     try:

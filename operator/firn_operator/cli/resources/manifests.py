@@ -31,7 +31,7 @@ class _Loader(yaml.SafeLoader):
                 continue
             if key.value in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"a mapping has the key {key.value} twice", problem_mark=key.start_mark
+                    problem=f"a mapping has the key {key.value} more than once", problem_mark=key.start_mark
                 )
             seen.add(key.value)
         return node
@@ -41,9 +41,7 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, LookupError, AttributeError):
-            problem = (
-                f"a value cannot be read as {str(node.tag).rpartition(':')[2]}, and a text of this form needs quotes"
-            )
+            problem = f"the value is not a valid {str(node.tag).rpartition(':')[2]}; a string of this form needs quotes"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
 
@@ -85,7 +83,7 @@ def _files(path: str) -> list[str]:
         return sorted(str(each) for each in folder.iterdir() if each.suffix in _ENDINGS)
     except OSError as error:
         raise InvalidSpecError(
-            f"{path}: cannot be read: {error.strerror}; correct -f, or the rights of the folder"
+            f"{path}: cannot be read: {error.strerror}; check the path in -f, and your permissions for the folder"
         ) from error
 
 
@@ -95,7 +93,7 @@ def _text(file: str, place: str) -> str:
     except (OSError, UnicodeDecodeError) as error:
         cause = getattr(error, "strerror", None) or error
         raise InvalidSpecError(
-            f"{place}: cannot be read: {cause}; name a file of UTF-8 that you may read with -f"
+            f"{place}: cannot be read: {cause}; give -f the path of a readable file in UTF-8, or - and a text in UTF-8"
         ) from error
 
 
@@ -115,37 +113,39 @@ def _loaded(text: str, place: str) -> list[Any]:
         raise InvalidSpecError(f"{place}: values are nested too deep to be read; remove levels") from None
     except yaml.YAMLError as error:
         raise InvalidSpecError(
-            f"{place}: this is no YAML: {' '.join(str(error).split())}; correct this place"
+            f"{place}: the YAML cannot be read: {' '.join(str(error).split())}; correct this place"
         ) from error
     except (ValueError, TypeError) as error:
         raise InvalidSpecError(
-            f"{place}: a value does not exist in JSON: {str(error).partition(';')[0]}; correct it"
+            f"{place}: a value has no form in JSON: {str(error).partition(';')[0]}; replace it"
         ) from error
     return sent
 
 
 def _documents(found: Any, where: str) -> Iterator[Document]:
     """Yield a manifest, or the items of a list of Kubernetes. Raises InvalidSpecError for anything else."""
-    kind = _checked(found, where)
+    kind = _checked_kind(found, where)
     if not kind.endswith("List"):
         yield Document(found, where)
         return
     items = found.get("items")
     if not isinstance(items, list | None):
-        raise InvalidSpecError(f"{where}: items of {kind} is no list; write a list of manifests")
+        raise InvalidSpecError(f"{where}: items of {kind} is not a list; write a list of manifests")
     for number, item in enumerate(items or (), 1):
         place = f"{where}, item {number}"
-        _checked(item, place)
+        _checked_kind(item, place)
         yield Document(item, place)
 
 
-def _checked(found: Any, where: str) -> str:
-    """Return the kind of a manifest. Raises InvalidSpecError without kind and apiVersion, or if metadata is no mapping."""
+def _checked_kind(found: Any, where: str) -> str:
+    """Return the kind of a manifest. Raises InvalidSpecError if kind or apiVersion is missing, or metadata is not a mapping."""
     kind, version = (found.get("kind"), found.get("apiVersion")) if isinstance(found, dict) else (None, None)
     if not (kind and isinstance(kind, str) and version and isinstance(version, str)):
-        raise InvalidSpecError(f"{where}: a manifest needs apiVersion, kind and metadata; add them")
+        raise InvalidSpecError(
+            f"{where}: apiVersion or kind is missing, or is not a string; write both, such as apiVersion: {names.API_VERSION} and kind: IcebergTopic"
+        )
     if not isinstance(found.get("metadata"), dict | None):
-        raise InvalidSpecError(f"{where}: metadata of {kind} is no mapping; write metadata: {{name: NAME}}")
+        raise InvalidSpecError(f"{where}: metadata of {kind} is not a mapping; write metadata: {{name: NAME}}")
     return kind
 
 

@@ -136,7 +136,7 @@ def _moment(text: str, now: datetime) -> str:
         moment = moment.astimezone(UTC)
     except OverflowError:
         raise InvalidSpecError(
-            f"--since {text}: the time is before the year 1 or after the year 9999 in UTC; write one in between, or leave out --since"
+            f"--since {text}: the time is before the year 1 or after the year 9999 in UTC; write a time of these years, or leave out --since"
         ) from None
     except ValueError:
         raise InvalidSpecError(

@@ -21,9 +21,10 @@ BLOCK_RECORDS = 16_384
 BLOCK_BYTES = 4 * 1024 * 1024
 """Records and bytes after which a block of records ends, because the memory of a decoder grows with them."""
 SPACES = (32 << 20, 128 << 20)
-"""Bytes to which a batch may decompress: the next one is tried if the one before is too small. Pages that are not written cost no memory."""
+"""Bytes to which a batch may decompress: the next one is tried if the one before is too small. Pages that are not written cost no memory. A few
+kilobytes can decompress to a gigabyte."""
 MOST_RECORDS = 1 << 20
-"""Records that a batch may have. A batch becomes a block as a whole, and a few kilobytes can decompress to a gigabyte."""
+"""Records that a batch may have. A batch becomes a block as a whole."""
 WALK_BATCHES = 1_024
 
 
@@ -221,7 +222,7 @@ class Blocks:
             self._topic, self._data, self._own = batches.topic, self._buffers.lend(size), True
             if self._decompress(codec, packed, row):
                 return
-        cause = f"a record batch is damaged, or decompresses to more than {SPACES[-1] >> 20} MiB"
+        cause = f"a record batch cannot be decompressed into {SPACES[-1] >> 20} MiB, so it is too large or damaged"
         raise _too_large(batches.position, row[kernel.BASE], cause)
 
     def _decompress(self, codec: int, packed: memoryview, row: list[int]) -> bool:
@@ -306,6 +307,6 @@ def _corrupt(position: str, offset: int, cause: str) -> CorruptDataError:
 
 def _too_large(position: str, offset: int, cause: str) -> CorruptDataError:
     return CorruptDataError(
-        f"{position}, offset {offset}: {cause}; let the producer send smaller batches. kafka-delete-records skips the batch, and "
-        "Complete then lists its offsets as lost"
+        f"{position}, offset {offset}: {cause}; skip the batch with kafka-delete-records, and let the producer send smaller batches. "
+        "The condition Complete then lists its offsets as lost"
     )

@@ -31,7 +31,7 @@ class Cluster:
         self._connections: dict[int, Connection] = {}
         self._any: Connection | None = None
         self._turn = 0
-        """The number of brokers whose answers about leaders were in doubt. Each time, another broker is asked first."""
+        """Number of changes of the broker that is asked for leaders first."""
         self._trusted_until = 0.0
         self._epochs: dict[Partition, int] = {}
         """The newest leader epoch of each partition. A broker that is cut off from the others names an earlier leader."""
@@ -63,7 +63,7 @@ class Cluster:
             connection.close()
 
     def doubt(self) -> None:
-        """Ask another broker for leaders the next time, because a leader does not serve its partitions."""
+        """Ask another broker for leaders the next time, unless the last change of this broker is less than `TRUST_SECONDS` old."""
         if time.monotonic() < self._trusted_until:
             return
         self._trusted_until = time.monotonic() + TRUST_SECONDS
@@ -95,7 +95,7 @@ class Cluster:
         return leaders
 
     def _to_ask(self) -> list[tuple[str, int]]:
-        """Return the addresses of brokers in the order in which they are asked: also of those that an answer named."""
+        """Return the configured addresses and those in the last answer about leaders, in the order in which they are asked."""
         known = list(dict.fromkeys((*self._access.addresses, *self._addresses.values())))
         first = self._turn % len(known) if known else 0
         return known[first:] + known[:first]

@@ -26,8 +26,8 @@ from firn_spark.worker.fetching.sasl.scram import Scram
 CONNECT_SECONDS = 10.0
 ANSWER_BYTES = 1 << 30
 """Bytes of an answer. A batch comes whole, however large it is."""
-SLOWEST = 128 << 10
-"""Bytes a second below which a broker counts as gone. The timeout of a socket starts again with each byte."""
+LOWEST_RATE = 128 << 10
+"""Bytes a second that an answer must have after the time for its first byte. The timeout of a socket starts again with each byte."""
 SESSION_PART = 0.9
 """Part of the lifetime of a session after which the client authenticates again."""
 CREDENTIALS_HINT = "correct the profile's credentials or certificates"
@@ -145,7 +145,7 @@ class Connection:
     def _read(self, size: int) -> Numbers:
         data = self._buffers.lend(size)
         view, place = memoryview(data), 0  # type: ignore[arg-type]
-        deadline = time.monotonic() + self._seconds + size / SLOWEST
+        deadline = time.monotonic() + self._seconds + size / LOWEST_RATE
         try:
             while place < size:
                 count = self._socket.recv_into(view[place:])
@@ -153,7 +153,9 @@ class Connection:
                     raise ConnectionError(f"broker {self.name} closed the connection")
                 place += count
                 if place < size and time.monotonic() > deadline:
-                    raise TimeoutError(f"broker {self.name} sent {place} of {size} bytes of an answer")
+                    raise TimeoutError(
+                        f"broker {self.name} sent only {place} of {size} bytes of an answer in time; check its load and the network"
+                    )
         except ssl.SSLError as error:
             self._refused(error)
         data.setflags(write=False)

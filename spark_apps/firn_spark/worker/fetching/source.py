@@ -67,7 +67,7 @@ class _Reader:
         self._leaders: dict[Partition, Leader] = {}
         self._asked: dict[int, float] = {}
         """Node that owes an answer -> monotonic seconds of the request."""
-        self._deadline = self._doubted_at = 0.0
+        self._deadline = self._doubt_at = 0.0
         self._problem = "check that the leader of the partition runs"
 
     def close(self) -> None:
@@ -89,13 +89,13 @@ class _Reader:
     def _progress(self, seconds: float = 0.0) -> None:
         """Restart the stall timeout, because a broker answered, or because landing a block took the time."""
         self._deadline = time.monotonic() + STALL_SECONDS + seconds
-        self._doubted_at = time.monotonic() + DOUBT_SECONDS + seconds
+        self._doubt_at = time.monotonic() + DOUBT_SECONDS + seconds
 
     def _check(self) -> None:
         now = time.monotonic()
-        if now > self._doubted_at:
+        if now > self._doubt_at:
             # A broker that is cut off from the others can answer as the leader, without new records.
-            self._doubted_at = now + DOUBT_SECONDS
+            self._doubt_at = now + DOUBT_SECONDS
             self._cluster.doubt()
             self._leaders.clear()
         if now > self._deadline:

@@ -30,11 +30,12 @@ class Filling:
         """
         self._json = defaults
         self._values: dict[int, pa.Scalar] = {}
-        self._parts = {
+        self._to_fill = {
             column.name
             for column, field in zip(columns, arrow, strict=True)
             if self._prepare(column, field.type, (column.name,))
         }
+        """The names of the columns whose structs can lack a member that is required or has a default."""
 
     def missing(self, column: types.NestedField, kind: pa.DataType, count: int, path: Sequence[str]) -> pa.Array:
         """Return ``count`` values of the column or member at ``path``, which the rows lack. Raises ValueError if it is required."""
@@ -42,20 +43,20 @@ class Filling:
         if value is not None:
             return pa.repeat(value, count)
         if column.required:
-            raise ValueError(f"column {'.'.join(path)} is required in the table, and the records do not have it")
+            raise ValueError(f"column {'.'.join(path)} is required in the table, and the records do not have it; make it optional")
         return pa.nulls(count, kind)
 
     def fitted(self, column: types.NestedField, kind: pa.DataType, array: pa.ChunkedArray) -> pa.ChunkedArray:
         """Return a column with the members of ``kind``. Raises ValueError if the rows lack a required member without a default."""
         if array.type == kind:
             return array
-        if column.name not in self._parts:
+        if column.name not in self._to_fill:
             return array.cast(kind)
         chunks = [self._fit(column.field_type, kind, chunk, (column.name,)) for chunk in array.chunks]
         return pa.chunked_array(chunks, kind)
 
     def _prepare(self, column: types.NestedField, kind: pa.DataType, path: Sequence[str]) -> bool:
-        """Read the defaults of a column and its members, and return whether rows may lack a member that must not be null."""
+        """Read the defaults of a column and its members. Return whether a struct in it has a member that is required or has a default."""
         parts = [
             (
                 self._prepare(member, part, (*path, member.name)),
@@ -69,7 +70,7 @@ class Filling:
                 self._values[column.field_id] = self._one(column.field_type, kind, value, path)[0]
             except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, pa.ArrowException) as error:
                 raise ValueError(
-                    f"column {'.'.join(path)}: the default {value!r} is not a value of {column.field_type}: {error}"
+                    f"column {'.'.join(path)}: the default {value!r} is not a value of {column.field_type}: {error}; set another write default"
                 ) from error
         return any(below or own for below, own in parts)
 
