@@ -98,6 +98,13 @@ class BatchRangeContract(StoreContract):
         assert later is not None
         assert later.base_offset == 2
 
+    async def test_ranges_are_found_by_a_time_of_today(self, log: Log) -> None:
+        await log.commit(batch(time=1_700_000_000_000))
+        batch_range = await log.store.log.find_by_time(FIRST, 1_700_000_000_000)
+        assert batch_range is not None
+        assert batch_range.base_offset == 0
+        assert await log.store.log.find_by_time(FIRST, 1_700_000_000_001) is None
+
     async def test_ranges_are_found_by_time_over_several_transactions(
         self, log: Log, monkeypatch: pytest.MonkeyPatch
     ) -> None:

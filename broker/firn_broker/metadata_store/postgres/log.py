@@ -202,7 +202,7 @@ class PostgresLog:
         order = "max_ts DESC, last_offset" if timestamp == MAX_TIMESTAMP else "last_offset"
         rows = await self._database.rows(
             f"SELECT {RANGE_COLUMNS} FROM log CROSS JOIN LATERAL (SELECT * FROM run WHERE run.log = log.id"
-            f" AND last_offset >= greatest(log_start, $4) AND ($3 = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1) run"
+            f" AND last_offset >= greatest(log_start, $4) AND ($3::bigint = {MAX_TIMESTAMP} OR max_ts >= $3) ORDER BY {order} LIMIT 1) run"
             " JOIN wal ON wal.id = run.wal WHERE topic_id = $1 AND part = $2 AND NOT deleted",
             partition.topic, partition.index, timestamp, since,
         )  # fmt: skip
