@@ -238,6 +238,12 @@ class Kafka:
             if isinstance(end, KafkaError):
                 subject = f"topic {partition.topic}, partition {partition.partition}"
                 answers[partition.topic] = self.translate(KafkaException(end), subject)
+            elif end.offset < 0 and wanted in (OFFSET_BEGINNING, OFFSET_END):
+                # The client has it for an answer that it could not read. As an end, it would mean that the log lost all records.
+                answers[partition.topic] = UnavailableError(
+                    f"topic {partition.topic}, partition {partition.partition}: the brokers returned no offset; check that they are running",
+                    reason=Reason.BROKER_UNREACHABLE,
+                )
             else:
                 epoch = end.leader_epoch
                 ends[partition.partition] = LogEnd(end.offset, epoch if epoch is not None and epoch >= 0 else None)

@@ -102,16 +102,16 @@ def test_a_small_batch_that_decompresses_to_more_than_a_task_may_hold_is_refused
     monkeypatch.setattr(batches, "SPACES", (1 << 20, 3 << 20))
     data = Batch(7, [Record(0, bytes(4 << 20))], codec=codec).encode()
     assert codec == 3 or len(data) < 300_000  # lz4 and snappy need a byte for 255 zeros at most
-    with pytest.raises(
-        CorruptDataError, match=r"offset 7: a record batch cannot be decompressed into 3 MiB, so"
-    ):
+    with pytest.raises(CorruptDataError, match=r"offset 7: a record batch cannot be decompressed into 3 MiB, so"):
         blocks_of(data, 0, 100)
 
 
 @pytest.mark.parametrize("codec", [0, 4])
 def test_a_batch_with_more_records_than_a_task_may_hold_is_refused(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "MOST_RECORDS", 5)
-    with pytest.raises(CorruptDataError, match="offset 7: a record batch has 6 records, more than 5; skip the batch with"):
+    with pytest.raises(
+        CorruptDataError, match="offset 7: a record batch has 6 records, more than 5; skip the batch with"
+    ):
         blocks_of(Batch(7, [Record(d) for d in range(6)], codec=codec).encode(), 0, 100)
 
 

@@ -48,6 +48,14 @@ def test_an_error_of_a_partition_is_that_of_its_topic_only(kafka: Kafka, monkeyp
     assert found["payments"] == {0: 3}
 
 
+def test_an_offset_below_zero_is_no_end_of_a_log(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer(kafka, monkeypatch, {("orders", 0): (-1001, None), ("orders", 1): (7, 1), ("payments", 0): (3, 1)})
+    for found in (kafka.ends(ASKED), kafka.log_ends(ASKED)):
+        problem = found["orders"]
+        assert isinstance(problem, UnavailableError)
+        assert "topic orders, partition 0: the brokers returned no offset" in str(problem)
+
+
 def test_an_error_of_the_request_is_that_of_each_topic(kafka: Kafka, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise KafkaException(KafkaError(KafkaError._TIMED_OUT))

@@ -131,7 +131,7 @@ def _metadata(connector: Connector, choices: Choices) -> dict[str, str]:
     if not names.is_namespace(choices.namespace):
         raise InvalidSpecError(
             f"connector {connector.name}: the IcebergTopic would be in namespace {choices.namespace}, but names of namespaces have 1 to 63"
-            " lower-case letters, digits and -, with a letter or digit at the start and at the end; choose a namespace of the cluster with --namespace"
+            " lower-case letters, digits and -, with a letter or digit at the start and at the end; choose another with --namespace"
         )
     return {"name": name, "namespace": choices.namespace}
 

@@ -43,7 +43,9 @@ class Filling:
         if value is not None:
             return pa.repeat(value, count)
         if column.required:
-            raise ValueError(f"column {'.'.join(path)} is required in the table, and the records do not have it; make it optional")
+            raise ValueError(
+                f"column {'.'.join(path)} is required in the table, and the records do not have it; make it optional"
+            )
         return pa.nulls(count, kind)
 
     def fitted(self, column: types.NestedField, kind: pa.DataType, array: pa.ChunkedArray) -> pa.ChunkedArray:
