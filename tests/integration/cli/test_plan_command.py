@@ -267,7 +267,7 @@ def test_a_missing_configuration_names_the_option(cluster: Cluster) -> None:
     ("arguments", "text", "words"),
     [
         (["-f", "/nowhere.yaml"], "", "/nowhere.yaml: cannot be read"),
-        (["-f", "-"], "a: [", "standard input: this is no YAML"),
+        (["-f", "-"], "a: [", "standard input: the YAML cannot be read"),
         ([], "", "Missing option"),
         (["-f", "-", "--bogus"], "", "No such option"),
         (["-f", "-", "--context", "tset"], "a: 1", "did you mean test?"),

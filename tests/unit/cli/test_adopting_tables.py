@@ -147,7 +147,7 @@ def test_the_table_consents_to_its_adoption_by_this_topic_only(lake: dict[str, A
     [
         ("orders", {"name": "Bad_Name"}, "--topic gives the IcebergTopic the name Bad_Name, .*--topic NAME"),
         ("orders", {"name": "shop/orders"}, "--topic gives the IcebergTopic the name shop/orders"),
-        ("orders", {"name": "a" * 60}, "the name a{60}, and such names have 1 to 52 small letters"),
+        ("orders", {"name": "a" * 60}, "the name a{60}, but names of IcebergTopics have 1 to 52 lower-case letters"),
         ("orders", {"name": "a..b"}, r"the name a\.\.b"),
         ("___", {}, r"Kafka topic ___ gives the IcebergTopic the name \(empty\), .*--topic NAME"),
         ("orders", {"namespace": "Shop_1"}, "would be in namespace Shop_1, .*--namespace"),

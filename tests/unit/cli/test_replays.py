@@ -126,7 +126,7 @@ def test_since_is_a_time_or_a_duration_before_now(since: str, moment: str) -> No
     assert Order("orders", since=since).manifest("shop", "orders", NOW)["spec"]["where"] == {"since": moment}
 
 
-YEARS = "the time is before the year 1 or after the year 9999 in UTC; write one in between"
+YEARS = "the time is before the year 1 or after the year 9999 in UTC; write a time of these years"
 
 
 @pytest.mark.parametrize(
