@@ -63,7 +63,10 @@ def test_times_stay_texts() -> None:
         ("---\n---\n", "there is no manifest"),
         *[(LIST + items, "items of List is not a list; write a list") for items in ("5", "text", "{a: b}")],
         *[(LIST + items, "item 2: apiVersion or kind is missing") for items in (f"[{ITEM}, a]", f"[{ITEM}, null]")],
-        *[(LIST + f"[{{{item}}}]", "item 1: apiVersion or kind is missing") for item in ("apiVersion: v1", "kind: A", "kind: [a]")],
+        *[
+            (LIST + f"[{{{item}}}]", "item 1: apiVersion or kind is missing")
+            for item in ("apiVersion: v1", "kind: A", "kind: [a]")
+        ],
         (LIST + "[{apiVersion: v1, kind: A, metadata: [a]}]", "item 1: metadata of A is not a mapping"),
         ("kind: Namespace\napiVersion: v1\nmetadata: [a]", "metadata of Namespace is not a mapping; write metadata:"),
         ("kind: Namespace\napiVersion: 5", "apiVersion or kind is missing"),
