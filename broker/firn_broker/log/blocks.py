@@ -14,8 +14,9 @@ from firn.model.errors import CorruptDataError
 from firn.records import record_batch
 from firn_broker.log_types import BatchRange
 
-Slot = tuple[str, int]
-"""Key of an object, and the position of a batch range in it; -1 for the whole object."""
+Slot = tuple[str, int, int]
+"""Key of an object, position of a batch range in it, and base offset of the range; -1 twice for the whole object. After the coordinator
+has lost a commit, the same bytes may get another offset."""
 LARGE = 1 << 14
 """Average bytes of batches from which heads cost less than a copy of the batches."""
 
@@ -42,6 +43,11 @@ class Block:
         self.bases = bases
         self.heads = heads
         """The first bytes of each batch, with its offset; empty if ``data`` has the offsets."""
+
+    def has(self, batch_range: BatchRange) -> bool:
+        """Return whether the block has the batches of a range, with its offsets."""
+        place = bisect_left(self.positions, batch_range.place.position)
+        return place < len(self.bases) and self.bases[place] == batch_range.base_offset
 
     def slice(
         self, batch_range: BatchRange, offset: int, max_bytes: int, *, at_least_one: bool
@@ -72,6 +78,11 @@ class Block:
         """Return all batches of ``batch_range`` in one buffer."""
         buffers = self.slice(batch_range, batch_range.base_offset, len(self.data), at_least_one=True)
         return memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+
+
+def slot_of(batch_range: BatchRange) -> Slot:
+    """Return the slot of a batch range."""
+    return batch_range.place.key, batch_range.place.position, batch_range.base_offset
 
 
 def number_batches(batch_range: BatchRange, data: memoryview) -> Block:
@@ -146,8 +157,9 @@ class BlockCache:
 
     def get(self, batch_range: BatchRange) -> Block | None:
         """Return the block with this batch range; None if it is not cached."""
-        key, position = batch_range.place.key, batch_range.place.position
-        block = self.tail.get((key, -1)) or self.tail.get((key, position)) or self.history.get((key, position))
+        block = self.tail.get((batch_range.place.key, -1, -1))
+        if block is None or not block.has(batch_range):
+            block = self.tail.get(slot_of(batch_range)) or self.history.get(slot_of(batch_range))
         if block is None:
             self.misses += 1
         else:
@@ -156,8 +168,8 @@ class BlockCache:
 
     def put_written(self, key: str, block: Block) -> None:
         """Cache an object that this broker just committed."""
-        self.tail.put((key, -1), block)
+        self.tail.put((key, -1, -1), block)
 
     def put_read(self, batch_range: BatchRange, block: Block, *, recent: bool) -> None:
         """Cache a batch range that was read from the store: in the tail if it is ``recent``, else in the history."""
-        (self.tail if recent else self.history).put((batch_range.place.key, batch_range.place.position), block)
+        (self.tail if recent else self.history).put(slot_of(batch_range), block)

@@ -15,7 +15,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.model.errors import CorruptDataError, UnavailableError
 from firn_broker import metrics
-from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches
+from firn_broker.log.blocks import Block, BlockCache, Slot, number_batches, slot_of
 from firn_broker.log.watermarks import Waiter, Watermarks
 from firn_broker.log_types import LOOKUP_RANGES, BatchRange, Lookup, LookupResult, Partition
 from firn_broker.network.budget import SHARES, Budget, Share
@@ -281,7 +281,7 @@ class Reader:
                 left -= batch_range.place.length
             plan.ranges.append(chosen)
             if at_tail:
-                plan.recent.update(_slot(batch_range) for batch_range in chosen)
+                plan.recent.update(slot_of(batch_range) for batch_range in chosen)
             elif len(positions) == 1:
                 self._ahead(result.ranges[len(chosen) :])
         return plan
@@ -295,13 +295,13 @@ class Reader:
             if (block := self._cache.get(batch_range)) is None:
                 missing.append(batch_range)
             else:
-                blocks[_slot(batch_range)] = block
+                blocks[slot_of(batch_range)] = block
         if missing:
             for fresh in (True, False):
                 self._start(
-                    [batch_range for batch_range in missing if (_slot(batch_range) in recent) is fresh], recent=fresh
+                    [batch_range for batch_range in missing if (slot_of(batch_range) in recent) is fresh], recent=fresh
                 )
-            waiting = {_slot(batch_range): self._loading[_slot(batch_range)] for batch_range in missing}
+            waiting = {slot_of(batch_range): self._loading[slot_of(batch_range)] for batch_range in missing}
             await asyncio.wait(waiting.values())
             for slot, future in waiting.items():
                 if not future.cancelled() and future.exception() is None:
@@ -316,11 +316,11 @@ class Reader:
         """Start to load ranges that are not being loaded, with one read for each object."""
         by_object: dict[str, list[BatchRange]] = {}
         for batch_range in ranges:
-            if _slot(batch_range) not in self._loading:
+            if slot_of(batch_range) not in self._loading:
                 future: asyncio.Future[Block] = asyncio.get_running_loop().create_future()
                 # The fetch may be cancelled by then: asyncio must not report an exception that no fetch retrieves.
                 future.add_done_callback(lambda loaded: loaded.cancelled() or loaded.exception())
-                self._loading[_slot(batch_range)] = future
+                self._loading[slot_of(batch_range)] = future
                 by_object.setdefault(batch_range.place.key, []).append(batch_range)
         for key, group in by_object.items():
             task = asyncio.create_task(self._read(key, group, recent=recent))
@@ -337,7 +337,7 @@ class Reader:
             if not isinstance(error, UnavailableError):
                 log.exception("cannot read batches", key=key)
             for batch_range in ranges:
-                if (future := self._loading.pop(_slot(batch_range), None)) is not None:
+                if (future := self._loading.pop(slot_of(batch_range), None)) is not None:
                     future.set_exception(UnreadableError(f"{key}: {error}"))
 
     async def _get(self, key: str, ranges: Sequence[BatchRange], *, recent: bool, read: str) -> list[BatchRange]:
@@ -363,7 +363,7 @@ class Reader:
                 errors.append(error)
                 continue
             self._cache.put_read(batch_range, block, recent=recent)
-            self._loading.pop(_slot(batch_range)).set_result(block)
+            self._loading.pop(slot_of(batch_range)).set_result(block)
         if errors and read == "second":
             raise errors[0]
         return damaged
@@ -373,7 +373,7 @@ class Reader:
         block = self._cache.get(batch_range)
         if block is None:
             self._start([batch_range], recent=False)
-            block = await asyncio.shield(self._loading[_slot(batch_range)])
+            block = await asyncio.shield(self._loading[slot_of(batch_range)])
         return block
 
     async def poll(self, alone: Callable[[], bool]) -> None:
@@ -419,7 +419,7 @@ def _slices(
     The batches in front of a missing block are a good answer: the consumer asks for the rest again."""
     batches: list[bytes | memoryview] = []
     for batch_range in ranges:
-        block = blocks.get(_slot(batch_range))
+        block = blocks.get(slot_of(batch_range))
         if block is None:
             return batches, False
         part = block.slice(batch_range, offset, budget, at_least_one=at_least_one and not batches)
@@ -430,10 +430,6 @@ def _slices(
         if budget <= 0:
             break
     return batches, True
-
-
-def _slot(batch_range: BatchRange) -> Slot:
-    return batch_range.place.key, batch_range.place.position
 
 
 def _bytes(results: Iterable[LookupResult]) -> int:

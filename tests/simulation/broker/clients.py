@@ -102,6 +102,7 @@ class Producer:
                 continue
             if not answer.error_code:
                 self._history.producer_ids.append(answer.producer_id)
+                self._history.allocated[answer.producer_id] = self._world.now()
                 return int(answer.producer_id)
             await asyncio.sleep(0.2)
 
@@ -190,6 +191,7 @@ class Consumer:
         history.bounds.append(Bounds(self._log, began, world.now(), answer.start, answer.high))
         if answer.batches:
             history.seen.append((self._name, self._log, answer.batches))
+            history.seen_at.append(world.now())
             last = answer.batches[-1]
             self._offset = last.offset + last.records
         return answer

@@ -11,6 +11,8 @@ from typing import NamedTuple
 Log = tuple[str, int]
 """A partition: (topic, index)."""
 NEVER = float("inf")
+ANSWER_SECONDS = 0.5
+"""Time after a lost second in which a broker may still answer a fetch from before its end."""
 
 
 class Batch(NamedTuple):
@@ -90,6 +92,8 @@ class History:
     seen: list[tuple[str, Log, list[Batch]]] = field(default_factory=list)
     """(reader, partition, batches), in each reader's order. A reader continues where it stopped, or at a log start
     from a broker."""
+    seen_at: list[float] = field(default_factory=list)
+    """The time of each item of ``seen``."""
     skipped: list[tuple[str, Log, int, int]] = field(default_factory=list)
     """(reader, partition, requested offset, log start that the broker returned)."""
     bounds: list[Bounds] = field(default_factory=list)
@@ -99,6 +103,8 @@ class History:
     consumed: dict[Log, set[int]] = field(default_factory=lambda: defaultdict(set))
     """Offsets that members of the group were given."""
     producer_ids: list[int] = field(default_factory=list)
+    allocated: dict[int, float] = field(default_factory=dict)
+    """The time at which each producer id was allocated."""
     made_anew: dict[str, list[tuple[float, float]]] = field(default_factory=dict)
     """Topics that were deleted and created again: start of each deletion, and time at which the new topic existed."""
     lost_seconds: list[tuple[float, float]] = field(default_factory=list)
@@ -127,7 +133,7 @@ def violations(history: History) -> Iterator[str]:
 
 
 def _recovered(history: History) -> Iterator[str]:
-    """The log has every acknowledged batch, at any offset, and those of idempotent producers once.
+    """The log has every acknowledged batch, at any offset, and those of idempotent producers once if no loss forgot their id.
 
     Logs from which retention or a client deletes records prove nothing, because offsets have changed.
     """
@@ -137,12 +143,19 @@ def _recovered(history: History) -> Iterator[str]:
             copies = count[sent.producer, sent.number]
             if sent.log == log and sent.offset is not None and not copies:
                 yield f"{log}: {sent} was acknowledged, and is lost after the recovery"
-            if sent.log == log and sent.idempotent and copies > 1:
+            # A coordinator that lost the allocation of an id may give it to another producer. So a recovery takes no batch of
+            # this id for a copy of another one.
+            allocated = history.allocated.get(sent.id, NEVER)
+            lost = any(since <= allocated <= end for since, end in history.lost_seconds)
+            if sent.log == log and sent.idempotent and copies > 1 and not lost:
                 yield f"{log}: {sent} exists {copies} times after the recovery"
 
 
 def _logs(history: History) -> Iterator[str]:
-    """Offsets have no gaps, and no offset ever belonged to two batches."""
+    """Offsets have no gaps, and no offset ever belonged to two batches, except for records that a reader saw in a lost second.
+
+    A broker cannot repeat a lost commit whose answer it did not get.
+    """
     for log, (start, batches) in history.logs.items():
         expected = None
         for batch in batches:
@@ -152,8 +165,13 @@ def _logs(history: History) -> Iterator[str]:
                 yield f"{log}: {batch} has another offset than the expected {expected}"
             expected = batch.offset + batch.records
     at: dict[tuple[Log, int], Batch] = {}
+    seen = [
+        item
+        for item, time in zip(history.seen, history.seen_at, strict=True)
+        if not any(since <= time <= end + ANSWER_SECONDS for since, end in history.lost_seconds)
+    ]
     final = [("the end", log, batches) for log, (_, batches) in history.logs.items()]
-    for reader, log, batches in history.seen + final:
+    for reader, log, batches in seen + final:
         for batch in batches:
             first = at.setdefault((log, batch.offset), batch)
             if first != batch:

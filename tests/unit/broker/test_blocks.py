@@ -6,7 +6,7 @@ from random import Random
 import pytest
 
 from firn.records import record_batch
-from firn_broker.log.blocks import LARGE, number_batches
+from firn_broker.log.blocks import LARGE, BlockCache, number_batches
 from firn_broker.log_types import BatchRange, WalRange
 from tests.unit.broker.batches import batch
 
@@ -62,3 +62,21 @@ def test_append_time_is_written_into_a_copy() -> None:
     for place, size, _ in record_batch.walk(whole):
         assert record_batch.intact(whole[place : place + size])
         assert record_batch.header(whole, place)[0] == 5
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["read", "written"])
+def test_a_range_that_got_other_offsets_is_not_cached(written: bool) -> None:
+    """The coordinator has lost the commit, and its broker has committed the object again, behind other records."""
+    before, sent = stored(100)
+    after = before._replace(base_offset=BASE + 7, last_offset=before.last_offset + 7)
+    cache, data = BlockCache(1 << 20, 1 << 20), b"".join(sent)
+    block = number_batches(before, memoryview(data))
+    if written:
+        cache.put_written("key", block)
+    else:
+        cache.put_read(before, block, recent=True)
+    assert cache.get(before) is block
+    assert cache.get(after) is None
+    again = number_batches(after, memoryview(data))
+    cache.put_read(after, again, recent=False)
+    assert cache.get(after) is again

@@ -320,7 +320,7 @@ async def test_blocks_evicted_during_a_wait_for_memory_are_read_again() -> None:
         async with asyncio.timeout(5):
             while not parts.reader.answers.waiting:
                 await asyncio.sleep(0)
-        parts.cache.tail.put(("others", -1), Block(0, memoryview(bytes(parts.cache.tail.budget)), [], [], []))
+        parts.cache.tail.put(("others", -1, -1), Block(0, memoryview(bytes(parts.cache.tail.budget)), [], [], []))
         others.release()
         (records,) = await asked
         assert (records.error, bases(records), parts.objects.reads) == (ErrorCode.none, [0], 1)
