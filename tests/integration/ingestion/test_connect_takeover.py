@@ -59,6 +59,11 @@ class Connector:
         return f"connect-{self.topic}"
 
     @property
+    def resource(self) -> str:
+        """The name of the IcebergTopic. Unlike that of a Kafka topic, it has no underscores."""
+        return self.control.replace("_", "-")
+
+    @property
     def connection(self) -> CatalogConnection:
         secret = self.directory / "password"
         secret.write_text(self.database.password)
@@ -108,14 +113,14 @@ class Connector:
         """Return the contract of the manifest that ``firn adopt connect`` writes."""
         file = self.directory / "connector.json"
         file.write_text(json.dumps({"connector.class": CONNECTOR, **JSON, **self.properties}))
-        choices = Choices("tests", name=self.control, catalog="local", registry="main" if registry else "")
+        choices = Choices("tests", name=self.resource, catalog="local", registry="main" if registry else "")
         text, _ = connect.run(str(file), choices, dry_run=False)
         topic = IcebergTopic.parse(yaml.safe_load(text))
         target = topic.table_target("").model_dump()
         schema = topic.record_schema()
         if registry is not None:
             schema = projections.applied(schema_of(registry, f"{self.topic}-value"), schema.projection)
-        return self.world.job(self.topic, table=target, record_schema=schema, adopt=topic.adoption, name=self.control)
+        return self.world.job(self.topic, table=target, record_schema=schema, adopt=topic.adoption, name=self.resource)
 
     def ids(self) -> list[int]:
         """Return the column id of all rows."""
@@ -183,7 +188,7 @@ def test_a_topic_continues_where_the_sink_ended_and_the_sink_where_the_topic_end
     with sink(connector, 40):
         job = connector.job()
         before = world.table(job)
-        assert before.properties().get(names.TABLE_ADOPT) == f"tests/{connector.control}"
+        assert before.properties().get(names.TABLE_ADOPT) == f"tests/{connector.resource}"
         world.apply(job)
         state = world.await_state(job, "BackingOff", reason=Reason.WAITING_FOR_CONNECTOR)
         assert "so the connector runs; stop the connector" in state.message
