@@ -12,8 +12,8 @@ from typing import Any
 
 from firn.decoders.bad_records import DETAIL_LIMIT, BadRecordError, Code, Stage
 from firn.decoders.json_limits import MAX_VARIANT_BYTES
+from firn.tables import types
 
-_MOST_DIGITS = 38
 _MOST_SHORT = 63
 """Most bytes of a text whose length is in its header."""
 _OBJECT, _ARRAY, _SHORT_TEXT = 2, 3, 1
@@ -165,11 +165,11 @@ def _number(text: str, integral: bool) -> bytes:
         for size, kind in _INTEGERS:
             if -(1 << (8 * size - 1)) <= number < 1 << (8 * size - 1):
                 return bytes([kind << 2]) + number.to_bytes(size, "little", signed=True)
-    if len(text) <= 2 * _MOST_DIGITS and "e" not in text and "E" not in text:
+    if len(text) <= 2 * types.MOST_DIGITS and "e" not in text and "E" not in text:
         digits = Decimal(text).as_tuple()
         scale = len(text.partition(".")[2])
         places = max(len(digits.digits), scale)
-        if places <= _MOST_DIGITS:
+        if places <= types.MOST_DIGITS:
             unscaled = int("".join(map(str, digits.digits))) * (-1 if digits.sign else 1)
             size, kind = next((size, kind) for most, size, kind in _DECIMALS if places <= most)
             return bytes([kind << 2, scale]) + unscaled.to_bytes(size, "little", signed=True)

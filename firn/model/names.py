@@ -33,6 +33,11 @@ LABEL_ROUTES_OF = f"{GROUP}/routes-of"
 LONGEST_NAME = 52
 """Longest name of an IcebergTopic, a policy, a TopicSet or a DeadLetterReplay, in characters. Rules of the resources have it, too."""
 
+RESOURCE_NAMES = (
+    f"names of IcebergTopics have 1 to {LONGEST_NAME} lower-case letters, digits, - and ., and each part between dots begins and ends with"
+    " a letter or digit"
+)
+"""The rule of `is_resource` for messages."""
 _DNS_LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _LONGEST_DNS_LABEL = 63
 
@@ -117,13 +122,6 @@ RUN_PATH = "/etc/firn/run/run.json"
 """Path of a maintenance run's contract."""
 SCHEMA_DIRECTORY = "/tmp/firn-schemas"
 SECRETS_PATH = "/etc/firn/secrets"
-
-
-RESOURCE_NAMES = (
-    f"names of IcebergTopics have 1 to {LONGEST_NAME} lower-case letters, digits, - and ., and each part between dots begins and ends with"
-    " a letter or digit"
-)
-"""The rule of `is_resource` for messages."""
 
 
 def is_resource(name: str) -> bool:

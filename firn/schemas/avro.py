@@ -61,6 +61,7 @@ _AS_COLUMN: Mapping[tuple[str, str], str] = {
     ("bytes", "as-string"): "string",
 }
 """Primitive type and mark of `read_as` -> column. No schema has these marks."""
+_WITH_LOGICAL = {**_LOGICAL, **_AS_COLUMN}
 
 
 WHOLE = "value"
@@ -304,10 +305,9 @@ def read_as(node: Node, column: Type) -> Node:
             )
         case Union(branches), _:
             named, inner = members(node), dict(column.fields) if isinstance(column, Struct) else {}
-            single = len(named) == 1
-            later = {
-                id(branch): read_as(branch, column if single else inner.get(name, column)) for name, branch in named
-            }
+            if len(named) == 1:
+                inner = {name: column for name, _ in named}
+            later = {id(branch): read_as(branch, inner[name]) for name, branch in named if name in inner}
             return Union(tuple(later.get(id(branch), branch) for branch in branches))
     return node
 
@@ -360,7 +360,7 @@ def column_type(node: Node) -> Type | None:
         case Scalar("null") | Again():
             return None
         case Scalar(kind, logical):
-            return Primitive({**_LOGICAL, **_AS_COLUMN}[kind, logical] if logical else _COLUMNS[kind])
+            return Primitive(_WITH_LOGICAL[kind, logical] if logical else _COLUMNS[kind])
         case FixedBytes(size=size, uuid=uuid):
             return Primitive("uuid") if uuid else Fixed(size)
         case DecimalBytes(precision, scale):

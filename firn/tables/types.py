@@ -16,6 +16,8 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 
 MAX_DEPTH = 16
+MOST_DIGITS = 38
+"""Most digits of a decimal."""
 MOST_COLUMNS = 1000
 """Most columns of a table, without those of Kafka."""
 NANOSECONDS = ("timestamp_ns", "timestamptz_ns")
@@ -131,8 +133,8 @@ class _Reader:
             self.expect(",")
             scale = self.number()
             self.expect(")")
-            if not 1 <= precision <= 38 or scale > precision:
-                raise self.error("requires a precision of 1 to 38 and a scale of at most the precision")
+            if not 1 <= precision <= MOST_DIGITS or scale > precision:
+                raise self.error(f"requires a precision of 1 to {MOST_DIGITS} and a scale of at most the precision")
             return Decimal(precision, scale)
         if name == "fixed":
             self.expect("[")

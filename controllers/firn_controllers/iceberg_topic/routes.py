@@ -3,7 +3,6 @@
 The IcebergTopic with ``spec.routes`` is the parent. It has the Kafka topic, and lands the records that no route takes.
 """
 
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -299,10 +298,9 @@ def _problems(observed: ObservedTopic, routes: RoutesSpec) -> Iterator[str]:
                 " name"
             )
         name = child_name(observed.resource.metadata.name, table.name)
-        if len(name) > names.LONGEST_NAME or not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
+        if not names.is_resource(name):
             yield (
-                f"{field}: the IcebergTopic of table {table.name} would have the name {name}, but names have at most {names.LONGEST_NAME} small"
-                " letters, digits, - and ., and end with a letter or digit; choose another name"
+                f"{field}: the IcebergTopic of table {table.name} would have the name {name}, but {names.RESOURCE_NAMES}; choose another name"
             )
         if topics.setdefault(name, table.name) != table.name:
             yield f"{field}: {topics[name]} and {table.name} give the same name {name} of an IcebergTopic; rename one of them"

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -57,7 +58,9 @@ class Diskless:
         return sorted(path for path in self.bucket.rglob("*") if path.is_file())
 
 
-def start(directory: Path, database: Postgres, storage: S3, name: str) -> Diskless:
+@contextmanager
+def running(directory: Path, database: Postgres, storage: S3, name: str) -> Iterator[Diskless]:
+    """Run a broker of a fleet whose topics tasks read from the bucket."""
     metrics, internal = free_port(), free_port()
     token = directory / "token"
     token.write_text("the-token\n")
@@ -81,16 +84,24 @@ def start(directory: Path, database: Postgres, storage: S3, name: str) -> Diskle
         secret_properties=settings["objects"]["secretConfig"],
     )
     connection = KafkaConnection(bootstrap_servers=broker.bootstrap)
-    return Diskless(broker, connection, direct, metrics, storage.directory / "buckets" / storage.bucket / name)
+    try:
+        yield Diskless(broker, connection, direct, metrics, storage.directory / "buckets" / storage.bucket / name)
+    finally:
+        broker.stop()
+
+
+@contextmanager
+def world_of(diskless: Diskless, settings: GroupSettings, spark: object, directory: Path) -> Iterator[World]:
+    """Run drivers that serve topics of the broker, with direct reads."""
+    update = {"kafka": {"classic": diskless.connection}, "direct": {"classic": diskless.direct}}
+    with World(settings.model_copy(update=update), Kafka(diskless.broker.bootstrap), spark, directory) as world:
+        yield world
 
 
 @pytest.fixture(scope="module")
 def diskless(tmp_path_factory: pytest.TempPathFactory, database: Postgres, storage: S3) -> Iterator[Diskless]:
-    made = start(tmp_path_factory.mktemp("direct"), database, storage, "direct")
-    try:
+    with running(tmp_path_factory.mktemp("direct"), database, storage, "direct") as made:
         yield made
-    finally:
-        made.broker.stop()
 
 
 @pytest.fixture
@@ -290,10 +301,7 @@ def test_a_wrong_token_names_no_places(diskless: Diskless, admin: AdminClient, t
 
 @pytest.fixture
 def world(settings: GroupSettings, diskless: Diskless, spark: object, tmp_path: Path) -> Iterator[World]:
-    settings = settings.model_copy(
-        update={"kafka": {"classic": diskless.connection}, "direct": {"classic": diskless.direct}}
-    )
-    with World(settings, Kafka(diskless.broker.bootstrap), spark, tmp_path) as world:
+    with world_of(diskless, settings, spark, tmp_path) as world:
         yield world
 
 

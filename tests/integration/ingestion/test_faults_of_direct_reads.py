@@ -10,7 +10,7 @@ from confluent_kafka import TopicPartition
 from firn.model.jobs import GroupSettings
 from firn_spark.kafka.direct_reads import DirectReader
 from firn_spark.worker.fetching.slices import ObjectRange, Slice
-from tests.integration.ingestion.test_direct_reads import Diskless, start
+from tests.integration.ingestion.test_direct_reads import Diskless, running, world_of
 from tests.integration.ingestion.test_exactly_once import (
     EACH_PLACE,
     await_all,
@@ -23,7 +23,6 @@ from tests.integration.ingestion.test_exactly_once import (
     unanswered,
 )
 from tests.integration.ingestion.world import Record, World, exactly, places, value
-from tests.servers.kafka import Kafka
 from tests.servers.postgres import Postgres
 from tests.servers.process import await_true
 from tests.servers.proxies.tcp import Proxy
@@ -32,19 +31,13 @@ from tests.servers.s3 import S3
 
 @pytest.fixture(scope="module")
 def diskless(tmp_path_factory: pytest.TempPathFactory, database: Postgres, storage: S3) -> Iterator[Diskless]:
-    made = start(tmp_path_factory.mktemp("faults"), database, storage, "faults")
-    try:
+    with running(tmp_path_factory.mktemp("faults"), database, storage, "faults") as made:
         yield made
-    finally:
-        made.broker.stop()
 
 
 @pytest.fixture
 def world(settings: GroupSettings, diskless: Diskless, spark: object, tmp_path: Path) -> Iterator[World]:
-    settings = settings.model_copy(
-        update={"kafka": {"classic": diskless.connection}, "direct": {"classic": diskless.direct}}
-    )
-    with World(settings, Kafka(diskless.broker.bootstrap), spark, tmp_path) as world:
+    with world_of(diskless, settings, spark, tmp_path) as world:
         yield world
 
 

@@ -279,8 +279,8 @@ async def test_an_operator_killed_at_any_call_makes_the_same_tables(kill_at: int
         ({"routes": routes(TABLES[0], TABLES[0])}, Reason.BAD_ROUTE, r"name of spec.routes.tables\[0\]"),
         ({"routes": routes({"match": "a", "name": "Flights"})}, Reason.BAD_ROUTE, "the topic's own table"),
         ({"routes": routes({"match": "a", "name": "flights__dlq"})}, Reason.BAD_ROUTE, "reserved for dead-letter"),
-        ({"routes": routes({"match": "a", "name": "a" * 60})}, Reason.BAD_ROUTE, "at most 52"),
-        ({"routes": routes({"match": "a", "name": "_"})}, Reason.BAD_ROUTE, "end with a letter or digit"),
+        ({"routes": routes({"match": "a", "name": "a" * 60})}, Reason.BAD_ROUTE, "1 to 52 lower-case letters"),
+        ({"routes": routes({"match": "a", "name": "_"})}, Reason.BAD_ROUTE, "ends with a letter or digit"),
         ({"routes": routes({"match": "a", "name": "a_b"}, {"match": "b", "name": "A_B"})}, Reason.BAD_ROUTE, "case"),
         ({"routes": routes(by="$.at")}, Reason.BAD_ROUTE, "has the type timestamptz"),
         (

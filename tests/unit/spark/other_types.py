@@ -2,13 +2,22 @@
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
+import pyarrow as pa
+
+from firn.decoders.bad_records import Code
 from firn.model.jobs import Column, RecordSchema, SchemaFormat
 from firn.tables import evolution, types
 from firn.tables.types import Decimal, ListOf, MapOf, Primitive, Struct, Type
+from firn_spark.worker.fetched import Places
+from firn_spark.worker.formats.avro.decoding import AvroFormat
+from firn_spark.worker.formats.protobuf.decoding import ProtobufFormat
+from tests.unit.spark.records import fetched
+
+Decoder = AvroFormat | ProtobufFormat
 
 _TYPES = {
     "int": ("int", "long", "double", "decimal(10,0)", "decimal(14,3)"),
@@ -63,3 +72,20 @@ def is_same(value: Any, other: Any) -> bool:
         case (list(), list()) | (tuple(), tuple()):
             return len(value) == len(other) and all(map(is_same, value, other))
     return bool(value == other)
+
+
+def refusals(one: Decoder, own: Decoder, inputs: Sequence[bytes], plain: Callable[[Any], Any]) -> set[Code]:
+    """Check that both decoders of ``one`` refuse the same values, and that the others are equal to those of ``own``.
+
+    Return the codes of the refused values. ``plain`` returns the values of an array in a form that compares exactly.
+    """
+    found, strict = one.decode(fetched(inputs)), one._strict(Places.from_arrow(pa.array(inputs, pa.binary())), None)
+    shown, shown_strict = (
+        {row: (error.code, error.path, error.detail) for row, error in each.errors.items()} for each in (found, strict)
+    )
+    assert shown == shown_strict
+    assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
+    good = [row for row in range(len(inputs)) if row not in found.errors]
+    for before, after in zip(own.decode(fetched(inputs)).arrays, found.arrays, strict=True):
+        assert is_same(before.take(good).to_pylist(), after.take(good).to_pylist())
+    return {error.code for error in found.errors.values()}

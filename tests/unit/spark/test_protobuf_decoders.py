@@ -17,7 +17,7 @@ from firn_spark.worker import arrow_types
 from firn_spark.worker.fetched import Places
 from firn_spark.worker.formats.protobuf.decoding import ProtobufFormat
 from firn_spark.worker.formats.protobuf.rows import Rows
-from tests.unit.spark.other_types import is_same, with_other_columns
+from tests.unit.spark.other_types import is_same, refusals, with_other_columns
 from tests.unit.spark.protobuf_values import Schema, Schemas, Values, of_peer, tagged, varint
 from tests.unit.spark.records import fetched
 
@@ -271,18 +271,7 @@ def test_both_decoders_refuse_bytes_that_are_no_text_for_a_column_of_texts(synta
         inputs = [values.make(made) for _ in range(RECORDS)]
         other = with_other_columns(schema, pick, all_values=False)
         texts += schema.fields != other.fields
-        one = ProtobufFormat(other)
-        found, strict = one.decode(fetched(inputs)), one._strict(Places.from_arrow(pa.array(inputs, pa.binary())), None)
-        shown, shown_strict = (
-            {row: (error.code, error.path, error.detail) for row, error in each.errors.items()}
-            for each in (found, strict)
-        )
-        assert shown == shown_strict
-        assert [plain(array) for array in found.arrays] == [plain(array) for array in strict.arrays]
-        codes |= {error.code for error in found.errors.values()}
-        good = [row for row in range(len(inputs)) if row not in found.errors]
-        for before, after in zip(ProtobufFormat(schema).decode(fetched(inputs)).arrays, found.arrays, strict=True):
-            assert is_same(before.take(good).to_pylist(), after.take(good).to_pylist()), made.file
+        codes |= refusals(ProtobufFormat(other), ProtobufFormat(schema), inputs, plain)
     assert texts
     assert codes == {Code.INVALID_UTF8}
 

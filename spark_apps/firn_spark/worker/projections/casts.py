@@ -23,8 +23,6 @@ from firn_spark.worker.fetched import Numbers
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896
 """Days since 1970 of the first day of the year 1, and of the last day of the year 9999."""
-MOST_DIGITS = 38
-"""Most digits of a decimal of 128 bits, and most characters of a text that Arrow converts to a decimal."""
 _STRING, _BINARY = Primitive("string"), Primitive("binary")
 _TIMES = frozenset({"time", "timestamp", "timestamptz"})
 Bad = dict[int, Code]
@@ -159,11 +157,13 @@ def _wide(kind: pa.Decimal128Type) -> pa.Decimal256Type:
 
 
 def _decimals(array: pa.Array, after: types.Decimal, kind: pa.Decimal128Type, bad: Bad) -> pa.Array:
-    """Return texts as decimals. Arrow reads those of at most `MOST_DIGITS` characters without an exponent.
+    """Return texts as decimals. Arrow reads those of at most `types.MOST_DIGITS` characters without an exponent.
 
     Beyond, it can return another number without an error.
     """
-    long = pc.call_function("greater", [pc.call_function("binary_length", [array]), pa.scalar(MOST_DIGITS, pa.int32())])
+    long = pc.call_function(
+        "greater", [pc.call_function("binary_length", [array]), pa.scalar(types.MOST_DIGITS, pa.int32())]
+    )
     powers = pc.call_function("match_substring_regex", [array], pc.MatchSubstringOptions("[eE]"))
     rest = pc.call_function("or", [long, powers]).fill_null(False)
     usual = pc.call_function("if_else", [rest, pa.scalar(None, array.type), array])

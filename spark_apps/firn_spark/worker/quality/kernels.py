@@ -29,6 +29,7 @@ from firn.quality.expressions import (
     Sign,
     Value,
 )
+from firn.tables import types
 
 Columns = Mapping[str, pa.Array]
 Datum = Any
@@ -43,8 +44,6 @@ _LETTERS: dict[Function, str] = {"lower": "utf8_lower", "upper": "utf8_upper"}
 _NULL = pa.scalar(None, pa.bool_())
 _LONG = pa.decimal128(19, 0)
 """The decimal type that holds every integer of 64 bits."""
-_MOST_DIGITS = 38
-"""Most digits of a decimal in 128 bits."""
 
 
 def kernel(expression: Expression) -> Kernel:
@@ -186,7 +185,7 @@ def _comparable(left: Datum, right: Datum) -> tuple[Datum, Datum]:
     left, right = (value.cast(_LONG) if pa.types.is_integer(value.type) else value for value in (left, right))
     scale = max(left.type.scale, right.type.scale)
     digits = max(left.type.precision - left.type.scale, right.type.precision - right.type.scale) + scale
-    common = pa.decimal128(digits, scale) if digits <= _MOST_DIGITS else pa.decimal256(digits, scale)
+    common = pa.decimal128(digits, scale) if digits <= types.MOST_DIGITS else pa.decimal256(digits, scale)
     return left.cast(common), right.cast(common)
 
 
