@@ -12,6 +12,7 @@ from pathlib import Path
 from firn import protobuf_imports
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError, NotReadyError
+from firn.texts import without_surrogates
 
 SECONDS = 30
 """Time for one text. protoc takes a tenth of a second for an ordinary one."""
@@ -131,7 +132,7 @@ def _in_set(name: str, content: bytes) -> bytes:
 
     The last value of a field counts, so the name of the producer's own file does not.
     """
-    return _member(content + _member(name.encode("utf-8", "replace")))
+    return _member(content + _member(without_surrogates(name).encode()))
 
 
 def _member(content: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from enum import StrEnum
 
 from firn import member_paths
+from firn.texts import without_surrogates
 
 DETAIL_LIMIT = 200
 
@@ -112,5 +113,5 @@ class BadRecordError(ValueError):
 
 
 def _bounded(text: str, limit: int) -> str:
-    text = text.encode("utf-8", "replace").decode()  # half of a surrogate pair cannot be stored
+    text = without_surrogates(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"

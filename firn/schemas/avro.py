@@ -18,6 +18,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, Rename
 from firn.tables import types
 from firn.tables.types import Decimal, Fixed, ListOf, MapOf, Primitive, Struct, Type
+from firn.texts import without_surrogates
 
 MOST_TEXT = 1 << 20
 """Largest schema, in characters."""
@@ -603,8 +604,7 @@ class _Parser:
         if "type" not in value:
             raise _bad(place, 'the field has no "type"; write its type')
         doc = value.get("doc")
-        # Half of a surrogate pair, which JSON can have, is no text for other programs.
-        comment = doc.encode("utf-8", "replace").decode()[:MOST_DOC] if isinstance(doc, str) else None
+        comment = without_surrogates(doc)[:MOST_DOC] if isinstance(doc, str) else None
         named = value.get("aliases")
         known = [each for each in named if isinstance(each, str)] if isinstance(named, list) else []
         earlier = tuple(each for each in dict.fromkeys(known) if _NAME.fullmatch(each) and len(each) <= MOST_NAME)

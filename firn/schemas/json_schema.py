@@ -20,6 +20,7 @@ from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column
 from firn.tables import types
 from firn.tables.types import ListOf, MapOf, Primitive, Struct, Type
+from firn.texts import without_surrogates
 
 MOST_TEXT = 1 << 20
 """Largest schema, in characters."""
@@ -217,9 +218,7 @@ class _Parser:
         found = members.items() if isinstance(members, dict) else ()
         texts = {name: member.get("description") for name, member in found if isinstance(member, dict)}
         return {
-            name: text.encode("utf-8", "replace").decode()[:MOST_DOC]
-            for name, text in texts.items()
-            if isinstance(text, str) and text
+            name: without_surrogates(text)[:MOST_DOC] for name, text in texts.items() if isinstance(text, str) and text
         }
 
     def _placed(self, document: str, place: str, path: str, level: int) -> _Found | None:

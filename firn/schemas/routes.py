@@ -24,6 +24,7 @@ from firn.model.jobs import (
 from firn.schemas import avro, columns, descriptors, json_schema, protobuf
 from firn.tables import types
 from firn.tables.types import Primitive, Struct, Type
+from firn.texts import without_surrogates
 
 PLACE = "spec.routes.by"
 MESSAGE = "message"
@@ -128,13 +129,8 @@ def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int
                 return {}
             return {indexes: name for name, indexes in declared.indexes.items() if indexes}
         case SchemaFormat.AVRO:
-            return {branch: _without_surrogates(name) for branch, name in avro.full_names(writer.text).items()}
-    return {(): _without_surrogates(json_schema.title(writer.text))}
-
-
-def _without_surrogates(name: str) -> str:
-    """Return a name with ? in place of lone surrogates, which JSON can have and Arrow cannot."""
-    return name.encode("utf-8", "replace").decode()
+            return {branch: without_surrogates(name) for branch, name in avro.full_names(writer.text).items()}
+    return {(): without_surrogates(json_schema.title(writer.text))}
 
 
 def _projection(by: str) -> Projection:
