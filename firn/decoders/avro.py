@@ -21,7 +21,7 @@ from typing import Any
 from firn.decoders import avro_limits as limits
 from firn.decoders.bad_records import BadRecordError, Code, Stage
 from firn.schemas import avro
-from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Passed, Record, Scalar, Union
 
 MOST_LEVELS = 10_000
 """Most records, arrays and maps inside each other of which the decoder has to read more parts, in a field over which it passes. Only
@@ -106,6 +106,8 @@ def _decoder(node: Node) -> Decode:
             return _union(node)
         case Record(fields=fields):
             return _record(fields)
+        case Passed(inner):
+            return _Passing([inner]).decoder(inner)
         case Again():
             raise AssertionError(f"a column reads {node.name}, which contains itself")
 
@@ -203,6 +205,8 @@ class _Passing:
         match node:
             case Again():
                 return node.record
+            case Passed(inner):
+                return inner
             case Record():
                 if id(node) not in self._finite:
                     raise data.bad(data.at, "the value contains itself without an end")

@@ -3,7 +3,7 @@
 from typing import Any
 
 from firn.schemas import avro
-from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Passed, Record, Scalar, Union
 
 _DAY_MILLIS = 86_400_000
 _MAX_MILLIS = (2**63 - 1) // 1000
@@ -41,7 +41,7 @@ def is_limited_by_column(node: Scalar) -> bool:
 def memory(node: Node) -> int:
     """Return the bytes of memory of a value, without texts and without items of arrays and maps."""
     match node:
-        case Scalar("null"):
+        case Scalar("null") | Passed():
             return 0
         case Scalar("long" | "double"):
             return 9
@@ -74,7 +74,8 @@ def most_bytes(record: Record) -> int:
 
 def _growth(node: Node) -> int:
     """Return the bytes of memory for an encoded byte, in the worst part of a value."""
-    inner = {id(part): _growth(part) for part in avro.parts(node)}.values()
+    parts = () if isinstance(node, Passed) else avro.parts(node)
+    inner = {id(part): _growth(part) for part in parts}.values()
     return max(memory(node) // max(1, _least_bytes(node)), 1, *inner)
 
 

@@ -295,6 +295,10 @@ class RecordSchema(Contract):
         return self.subject is not None or self.format is SchemaFormat.PROTOBUF
 
 
+class PartialSchema(RecordSchema):
+    """A schema of which only the members at the paths that columns read have to be able to become columns. No contract has it."""
+
+
 KeySchema.model_rebuild()
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from firn.member_paths import Path
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, Rename
@@ -157,7 +158,14 @@ class Again:
         return self.found[0]
 
 
-Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record | Again
+@dataclass(frozen=True, slots=True)
+class Passed:
+    """A type that has no column, because only other members of its record are read. Decoders pass over its values."""
+
+    node: "Node"
+
+
+Node = Scalar | FixedBytes | DecimalBytes | Enum | Array | Map | Union | Record | Again | Passed
 _Named = FixedBytes | DecimalBytes | Enum | Record
 
 
@@ -167,12 +175,13 @@ def parse(
     *,
     nanoseconds: bool = False,
     read: Collection[str] | None = None,
+    paths: Collection[Path] | None = None,
 ) -> Record:
     """Parse the schema of record values or keys. Raises InvalidSpecError (BadSchema) with cause and place.
 
     A schema of one value (`_is_single`) becomes a record with the field `WHOLE`, because both have the same bytes. ``references`` are schemas whose
     types the schema uses. ``nanoseconds``: times in nanoseconds are no longs. ``read`` are the names of the fields that have
-    columns, if not all have them.
+    columns, if not all have them. ``paths`` are those of the members in these fields, if not all members have columns.
     """
     parser = _Parser(nanoseconds, judges=read is None)
     for reference in references:
@@ -185,7 +194,12 @@ def parse(
             "the schema is null or bytes, or a union with bytes, and serializers write such bytes without their length; use raw, or key.columns:"
             " Binary"
         )
-    if read is not None:
+    if read is not None and paths is not None:
+        part = _only(parsed, frozenset(paths))
+        assert isinstance(part, Record)
+        parser.judge_part(part)
+        parsed = part
+    elif read is not None:
         parser.judge(parsed, read)
     elif not columns(parsed):
         raise _bad_schema("the record has no field that can become a column; add a field with a type other than null")
@@ -208,6 +222,33 @@ def _is_single(node: Node) -> bool:
         case FixedBytes() | Enum() | Array() | Map():
             return True
     return False
+
+
+def _only(node: Node, paths: frozenset[Path]) -> Node:
+    """Return a type of which only the members at ``paths`` have columns. A type inside itself is followed as far as a path goes."""
+    if () in paths:
+        return node
+    match node:
+        case Again():
+            return _only(node.record, paths)
+        case Record(fields=fields):
+            return replace(
+                node, fields=tuple(replace(each, type=_part(each.type, each.name, paths)) for each in fields)
+            )
+        case Union(branches):
+            named = members(node)
+            if len(named) == 1:
+                return Union(tuple(_only(branch, paths) for branch in branches))
+            names = {id(branch): name for name, branch in named}
+            return Union(
+                tuple(_part(branch, names[id(branch)], paths) if id(branch) in names else branch for branch in branches)
+            )
+    return node
+
+
+def _part(node: Node, name: str, paths: frozenset[Path]) -> Node:
+    inner = frozenset(path[1:] for path in paths if path[0] == name)
+    return _only(node, inner) if inner else Passed(node)
 
 
 def full_names(text: str) -> dict[tuple[int, ...], str]:
@@ -358,7 +399,7 @@ def column_type(node: Node) -> Type | None:
     one is not null.
     """
     match node:
-        case Scalar("null") | Again():
+        case Scalar("null") | Again() | Passed():
             return None
         case Scalar(kind, logical):
             return Primitive(_WITH_LOGICAL[kind, logical] if logical else _COLUMNS[kind])
@@ -405,7 +446,7 @@ def members(union: Union) -> list[tuple[str, Node]]:
 def parts(node: Node) -> tuple[Node, ...]:
     """Return the types directly inside a type."""
     match node:
-        case Array(part) | Map(part):
+        case Array(part) | Map(part) | Passed(part):
             return (part,)
         case Union(branches):
             return branches
@@ -445,8 +486,14 @@ class _Parser:
                 raise _bad(f".{each.name}", f"the column has more than {types.MAX_DEPTH} levels of nesting")
             self._judge(each.type, f".{each.name}", judged)
 
+    def judge_part(self, record: Record) -> None:
+        """Check that the members of a record can become columns that are not passed over. Raises InvalidSpecError (BadSchema)."""
+        judged = set[int]()
+        for each in record.fields:
+            self._judge(each.type, f".{each.name}", judged)
+
     def _judge(self, node: Node, path: str, judged: set[int]) -> None:
-        if id(node) in judged:
+        if id(node) in judged or isinstance(node, Passed):
             return
         judged.add(id(node))
         if isinstance(node, Again):
@@ -456,7 +503,7 @@ class _Parser:
                 " use schema.raw: Binary",
             )
         if isinstance(node, Record):
-            self._check_names(node.name, node.fields, path)
+            self._check_names(node.name, [each for each in node.fields if not isinstance(each.type, Passed)], path)
             for each in node.fields:
                 self._judge(each.type, f"{path}.{each.name}", judged)
             return
@@ -689,6 +736,8 @@ def _identity(branch: Node) -> str:
             return "bytes"
         case FixedBytes(name=name) | DecimalBytes(name=name) | Enum(name=name) | Record(name=name) | Again(name=name):
             return name
+        case Passed(inner):
+            return _identity(inner)
         case Union():
             raise AssertionError("a union has no union as a branch")
 

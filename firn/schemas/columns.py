@@ -4,7 +4,7 @@ import functools
 
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
-from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
+from firn.model.jobs import Column, PartialSchema, RecordSchema, Rename, SchemaFormat
 from firn.schemas import avro, json_schema, protobuf
 from firn.tables import rows, types
 from firn.tables.renames import renamed_columns
@@ -91,12 +91,19 @@ def _record(schema: RecordSchema, *, keep: bool = True) -> avro.Record:
         record = _kept_record(schema.text, schema.references, schema.nanoseconds, rows.read_fields(schema))
     else:
         read = rows.read_fields(schema)
-        record = avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds, read=read)
+        record = avro.parse(
+            schema.text,
+            schema.references,
+            nanoseconds=schema.nanoseconds,
+            read=read,
+            paths=rows.read_members(schema),
+        )
     return avro.renamed(record, schema.renames)
 
 
 def _is_small(schema: RecordSchema) -> bool:
-    return len(schema.text) + sum(map(len, schema.references)) <= SMALL_TEXT
+    """Return whether the columns of a schema are kept in memory."""
+    return not isinstance(schema, PartialSchema) and len(schema.text) + sum(map(len, schema.references)) <= SMALL_TEXT
 
 
 def aliases(schema: RecordSchema) -> tuple[Rename, ...]:

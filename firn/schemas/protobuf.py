@@ -11,6 +11,7 @@ import struct
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from firn.member_paths import Path
 from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, RecordSchema, Rename, SchemaFormat
@@ -50,6 +51,10 @@ _WRAPPERS = {
     )
 }  # fmt: skip
 STRING_VALUE = "google.protobuf.StringValue"
+_WELL_KNOWN = "google.protobuf."
+"""Messages with these names may have a column of their own kind, such as a time."""
+_WHOLE: frozenset[Path] = frozenset({()})
+"""Paths of all members of a field."""
 _ESCAPES = {"n": b"\n", "r": b"\r", "t": b"\t", '"': b'"', "'": b"'", "\\": b"\\"}
 Default = int | float | str | bytes
 
@@ -131,12 +136,19 @@ TIMESTAMP_NS = replace(TIMESTAMP, nanoseconds=True)
 
 
 def parse(
-    data: bytes, message: str = "", *, found: str = "", nanoseconds: bool = False, read: Collection[str] | None = None
+    data: bytes,
+    message: str = "",
+    *,
+    found: str = "",
+    nanoseconds: bool = False,
+    read: Collection[str] | None = None,
+    paths: Collection[Path] | None = None,
 ) -> Message:
     """Return a message of serialized descriptors: ``message``, else ``found`` as in `message_name`.
 
     ``nanoseconds``: the columns of times keep them. ``read`` are the names of the fields that have columns, if not all have them. The
-    message lacks other fields that cannot become columns, and decoders skip them as they skip unknown fields.
+    message lacks other fields that cannot become columns, and decoders skip them as they skip unknown fields. If there are ``paths``, the
+    message has only the fields and members at these paths.
     Raises InvalidSpecError (BadSchema) with cause and place.
     """
     declared = descriptors.read(data)
@@ -145,7 +157,10 @@ def parse(
         raise _bad_schema("the text has no message; declare one")
     if name not in declared.messages or declared.messages[name].map_entry:
         raise _bad_schema(f"the text has no message {name}; set schema.message to {_choices(declared, name)}")
-    parsed = _Parser(declared, nanoseconds, read).message(declared.messages[name], "", 1)
+    parser = _Parser(declared, nanoseconds, read)
+    if paths is not None:
+        return parser.part(declared.messages[name], "", 1, frozenset(paths))
+    parsed = parser.message(declared.messages[name], "", 1)
     if read is None and not columns(parsed):
         raise _bad_schema(f"message {name} has no field that can become a column; add a field")
     return parsed
@@ -155,7 +170,12 @@ def message_of(schema: RecordSchema, *, whole: bool = False) -> Message:
     """Return the message of a contract's schema, with the fields that columns read, or with all. Raises InvalidSpecError (BadSchema)."""
     read = rows.read_fields(schema)
     message = parse(
-        _content(schema), schema.message, found=schema.found_message, nanoseconds=schema.nanoseconds, read=read
+        _content(schema),
+        schema.message,
+        found=schema.found_message,
+        nanoseconds=schema.nanoseconds,
+        read=read,
+        paths=None if whole else rows.read_members(schema),
     )
     for rename in schema.renames:
         message = _renamed(message, rename.old_path, rename.name)
@@ -540,6 +560,18 @@ class _Parser:
         self.messages[name] = made_message
         return made_message
 
+    def part(self, declared: MessageDeclaration, path: str, level: int, paths: frozenset[Path]) -> Message:
+        """Parse only the fields of a message that are on ``paths``, and the members in them.
+
+        A message inside itself is followed as far as a path goes.
+        """
+        fields = []
+        for each in declared.fields:
+            inner = frozenset(rest[1:] for rest in paths if rest[0] == each.name)
+            if inner:
+                fields.append(self._field(each, declared, path, level, inner))
+        return Message(declared.name, tuple(fields))
+
     def _can_be_column(self, field: FieldDeclaration, message: MessageDeclaration, level: int) -> bool:
         """Return whether a field of the record is read, or could be read."""
         if self.read is None or field.name in self.read:
@@ -552,11 +584,18 @@ class _Parser:
             return False
         return extent.levels <= types.MAX_DEPTH
 
-    def _field(self, declared: FieldDeclaration, message: MessageDeclaration, path: str, level: int) -> Field:
+    def _field(
+        self,
+        declared: FieldDeclaration,
+        message: MessageDeclaration,
+        path: str,
+        level: int,
+        paths: frozenset[Path] = _WHOLE,
+    ) -> Field:
         place = f"{path}.{declared.name}"
         if len(declared.name) > MOST_NAME:
             raise _bad(path, f"the name {declared.name[:40]}... has more than {MOST_NAME} characters; rename the field")
-        node = self._node(declared, place, level)
+        node = self._node(declared, place, level, paths)
         repeated = isinstance(node, Repeated | Map)
         in_oneof = declared.oneof >= 0 and not declared.proto3_optional
         implicit = message.map_entry or (declared.implicit and declared.oneof < 0 and not isinstance(node, Message))
@@ -575,8 +614,8 @@ class _Parser:
             group=declared.type == descriptors.GROUP and not message.map_entry and not isinstance(node, Map),
         )
 
-    def _node(self, declared: FieldDeclaration, place: str, level: int) -> Node:
-        single = self._single(declared, place, level)
+    def _node(self, declared: FieldDeclaration, place: str, level: int, paths: frozenset[Path]) -> Node:
+        single = self._single(declared, place, level, paths)
         if declared.label != descriptors.REPEATED:
             return single
         if isinstance(single, Message) and self.declared.messages[single.name].map_entry:
@@ -584,14 +623,20 @@ class _Parser:
         assert not isinstance(single, Repeated | Map)
         return Repeated(single)
 
-    def _single(self, declared: FieldDeclaration, place: str, level: int) -> "Scalar | Enum | Message":
+    def _single(
+        self, declared: FieldDeclaration, place: str, level: int, paths: frozenset[Path]
+    ) -> "Scalar | Enum | Message":
         kind = descriptors.PACKED_TYPES.get(declared.type) or descriptors.TEXT_TYPES.get(declared.type)
         if kind is not None:
             return Scalar(kind)
         if declared.type == descriptors.ENUM and declared.type_name in self.declared.enums:
             return _enum(self.declared.enums[declared.type_name])
         if declared.type in (descriptors.MESSAGE, descriptors.GROUP) and declared.type_name in self.declared.messages:
-            return self.message(self.declared.messages[declared.type_name], place, level + 1)
+            inside = self.declared.messages[declared.type_name]
+            is_single = declared.label != descriptors.REPEATED and not inside.name.startswith(_WELL_KNOWN)
+            if is_single and () not in paths:
+                return self.part(inside, place, level + 1, paths)
+            return self.message(inside, place, level + 1)
         raise _bad(place, f"type {declared.type_name or declared.type} is not known")
 
     def _explicit(self, node: Node, declared: FieldDeclaration) -> Default:

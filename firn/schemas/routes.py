@@ -14,6 +14,7 @@ from firn.model.conditions import Reason
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import (
     Column,
+    PartialSchema,
     ProjectedColumn,
     Projection,
     RecordSchema,
@@ -102,7 +103,8 @@ def field_schema(writer: RecordSchema) -> RecordSchema | None:
     assert writer.projection is not None
     by = writer.projection.columns[0].source
     path = _path(by)
-    fields = columns.columns_of(writer, f"schema {writer.schema_id}")
+    part = PartialSchema.model_validate(dict(writer))
+    fields = columns.columns_of(part, f"schema {writer.schema_id}")
     kind = _kind(fields, path)
     if kind is None:
         return None
@@ -112,7 +114,7 @@ def field_schema(writer: RecordSchema) -> RecordSchema | None:
             " write another type",
             reason=Reason.BAD_SCHEMA,
         )
-    return writer.model_copy(update={"fields": tuple(field for field in fields if field.name == path[0])})
+    return part.model_copy(update={"fields": tuple(field for field in fields if field.name == path[0])})
 
 
 def message_names(form: SchemaFormat, writer: WriterSchema) -> Mapping[tuple[int, ...], str]:

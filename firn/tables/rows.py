@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from firn.member_paths import Path
-from firn.model.jobs import Column, KeySchema, RecordSchema, Rename, SchemaFormat, TableTarget
+from firn.model.jobs import Column, KeySchema, PartialSchema, RecordSchema, Rename, SchemaFormat, TableTarget
 from firn.tables import renames, types
 from firn.tables.types import ListOf, Primitive, Struct
 
@@ -75,6 +75,11 @@ def read_paths(schema: RecordSchema) -> frozenset[Path]:
     paths = {column.path for column in columns if column.path}
     paths |= {renames.moved(path, schema.renames) for path in paths}
     return frozenset(earlier for path in paths for earlier in renames.origins(path, schema.renames))
+
+
+def read_members(schema: RecordSchema) -> frozenset[Path] | None:
+    """Return the paths of `read_paths` if only these members of a field have to be able to become columns, else None."""
+    return read_paths(schema) if isinstance(schema, PartialSchema) else None
 
 
 def column_renames(schema: RecordSchema, wanted: Sequence[Rename]) -> tuple[Rename, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from firn.schemas import avro
-from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Passed, Record, Scalar, Union
 
 LOGICAL = (
     ("int", "date"),
@@ -148,6 +148,8 @@ class Values:
                 return value if name is None or len(members) == 1 else {name: value}, number(place) + content
             case Again():
                 return self.make(node.record)
+            case Passed(inner):
+                return None, self.make(inner)[1]
             case Record(fields=fields):
                 record = {each.name: self.make(each.type) for each in fields}
                 return {name: value for name, (value, _) in record.items()}, b"".join(

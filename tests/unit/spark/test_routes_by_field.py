@@ -11,9 +11,11 @@ import fastavro
 import pytest
 
 from firn import protoc
+from firn.decoders.avro import RecordReader
 from firn.decoders.bad_records import Code
 from firn.model.errors import InvalidSpecError
 from firn.model.jobs import Column, IngestJob, RecordSchema, Rename, SchemaFormat, Subject, WriterSchema
+from firn.schemas.avro import parse
 from firn.schemas.routes import check_unchanged, registry_schema, value_schema
 from firn_spark.worker.decoding import Decoder, Known
 from firn_spark.worker.formats.writer_schemas import Refusal, SchemasNeededError, WriterSchemas
@@ -80,6 +82,20 @@ PROTOBUF: WriterSchemas = {
 }
 
 
+def nested(levels: int) -> Any:
+    kind: Any = "int"
+    for level in range(levels):
+        kind = {"type": "record", "name": f"L{level}", "fields": [{"name": "x", "type": kind}]}
+    return kind
+
+
+def filled(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
 def plain(number: int, content: Any, **more: Any) -> bytes:
     buffer = io.BytesIO()
     name = "kind" if FIELDS[number] is None else "type"
@@ -121,6 +137,122 @@ def test_a_member_of_a_struct_decides() -> None:
     values = [avro(7, {"size": 1.0, "type": 5}), avro(7, {"size": 1.0, "type": 6}), avro(7, None)]
     found = divided(contracts(SchemaFormat.AVRO, "5", by="$.type.type"), AVRO, values)
     assert found == {"5": ([0], {}), REST: ([], {1: "NoRoute", 2: "NoRoute"})}
+
+
+SIBLINGS: dict[str, tuple[list[dict[str, Any]], dict[str, Any]]] = {
+    "contains itself": (
+        [{"name": "parent", "type": ["null", "Meta"]}],
+        {"parent": {"parent": None, "type": "other"}},
+    ),
+    "differ in case": ([{"name": "a", "type": "int"}, {"name": "A", "type": "string"}], {"a": 1, "A": "x"}),
+    "deep": ([{"name": "deep", "type": nested(20)}], {"deep": filled(20)}),
+    "of other types": (
+        [{"name": "more", "type": {"type": "map", "values": ["null", "Meta"]}}, {"name": "n", "type": "null"}],
+        {"more": {"x": None, "y": {"more": {}, "n": None, "type": "other"}}, "n": None},
+    ),
+}
+
+
+@pytest.mark.parametrize("nullable", [False, True])
+@pytest.mark.parametrize(("fields", "more"), SIBLINGS.values(), ids=SIBLINGS)
+def test_other_members_of_an_avro_record_need_no_column(
+    fields: list[dict[str, Any]], more: dict[str, Any], nullable: bool
+) -> None:
+    meta = {"type": "record", "name": "Meta", "fields": [*fields, {"name": "type", "type": "string"}]}
+    schema = {
+        "type": "record",
+        "name": "E",
+        "fields": [{"name": "meta", "type": ["null", meta] if nullable else meta}, {"name": "id", "type": "int"}],
+    }
+    values: list[bytes] = []
+    for kind in ("sale", "other"):
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, schema, {"meta": {**more, "type": kind}, "id": 1})
+        values.append(framed(1, buffer.getvalue()))
+    values += [framed(1, b"\0\2")] if nullable else []
+    values.append(values[0] + b"\0")
+    known: WriterSchemas = {1: WriterSchema(text=json.dumps(schema))}
+    found = divided(contracts(SchemaFormat.AVRO, "sale", by="$.meta.type", otherwise="Table"), known, values)
+    last = len(values) - 1
+    assert found == {"sale": ([0], {}), REST: (list(range(1, last)), {last: "InvalidAvro"})}
+    read = parse(json.dumps(schema), read={"meta"}, paths={("meta", "type")})
+    strict = RecordReader(read).read(values[0][5:])
+    assert strict == {"meta": {**dict.fromkeys(more), "type": "sale"}, "id": None}
+
+
+def test_a_member_of_a_branch_and_of_a_type_inside_itself_decides() -> None:
+    node = {
+        "type": "record",
+        "name": "N",
+        "fields": [{"name": "type", "type": "string"}, {"name": "next", "type": ["null", "N"]}],
+    }
+    schema = {"type": "record", "name": "E", "fields": [{"name": "x", "type": [node, "int", "null"]}]}
+    values = []
+    for content in ({"type": "first", "next": {"type": "sale", "next": {"type": "y", "next": None}}}, 5, None):
+        buffer = io.BytesIO()
+        fastavro.schemaless_writer(buffer, schema, {"x": content})
+        values.append(framed(1, buffer.getvalue()))
+    known: WriterSchemas = {1: WriterSchema(text=json.dumps(schema))}
+    for by, match in (("$.x.N.next.type", "sale"), ("$.x.N.type", "first")):
+        found = divided(contracts(SchemaFormat.AVRO, match, by=by, otherwise="Table"), known, values)
+        assert found == {match: ([0], {}), REST: ([1, 2], {})}
+    found = divided(contracts(SchemaFormat.AVRO, "sale", by="$.x.N.next", otherwise="Table"), known, values)
+    assert found[REST] == ([], dict.fromkeys(range(3), "IncompatibleSchema"))
+
+
+def test_other_members_of_a_protobuf_message_need_no_column() -> None:
+    text = """syntax = "proto3";
+    message E { int32 id = 1; Meta meta = 2; }
+    message Meta { Meta parent = 1; repeated Meta more = 2; int32 a = 3; int32 A = 4; string type = 5; }
+    """
+    known: WriterSchemas = {1: protobuf(text)}
+    sale, other = b"\x2a\x04sale", b"\x2a\x05other"
+    inner = b"\x0a\x07" + other + b"\x12\0\x18\1\x20\2"
+    values = [framed(1, b"\0\x12" + bytes([len(meta)]) + meta) for meta in (inner + sale, inner + other, b"")]
+    values += [framed(1, b"\0"), framed(1, b"\0\x12\x40")]
+    found = divided(contracts(SchemaFormat.PROTOBUF, "sale", by="$.meta.type", otherwise="Table"), known, values)
+    assert found == {"sale": ([0], {}), REST: ([1, 2, 3], {4: "InvalidProtobuf"})}
+    found = divided(
+        contracts(SchemaFormat.PROTOBUF, "other", by="$.meta.parent.type", otherwise="Table"), known, values
+    )
+    assert found == {"other": ([0, 1], {}), REST: ([2, 3], {4: "InvalidProtobuf"})}
+
+
+def test_a_member_of_a_well_known_message_does_not_decide() -> None:
+    text = (
+        'syntax = "proto3"; import "google/protobuf/timestamp.proto"; message E { google.protobuf.Timestamp at = 1; }'
+    )
+    found = divided(
+        contracts(SchemaFormat.PROTOBUF, "5", by="$.at.seconds", otherwise="Table"),
+        {1: protobuf(text)},
+        [framed(1, b"\0\x0a\x02\x08\x05")],
+    )
+    assert found == {"5": ([], {}), REST: ([0], {})}
+
+
+def test_a_path_is_at_most_as_long_as_a_column_is_deep() -> None:
+    known: WriterSchemas = {
+        1: WriterSchema(
+            text=json.dumps({"type": "record", "name": "E", "fields": [{"name": "x", "type": nested(20)}]})
+        ),
+        2: protobuf('syntax = "proto3"; message E { E x = 1; string type = 2; }'),
+    }
+    avro_value, protobuf_value = framed(1, b"\x02"), framed(2, b"\0")
+    found = divided(contracts(SchemaFormat.AVRO, "1", by="$.x" + ".x" * 20), known, [avro_value])
+    assert found[REST] == ([], {0: "IncompatibleSchema"})
+    found = divided(contracts(SchemaFormat.PROTOBUF, "1", by="$" + ".x" * 20 + ".type"), known, [protobuf_value])
+    assert found[REST] == ([], {0: "IncompatibleSchema"})
+
+
+def test_a_json_schema_of_a_registry_does_not_decide_what_the_members_are() -> None:
+    subject = Subject(registry="main", name="s")
+    schema = RecordSchema(format=SchemaFormat.JSON, subject=subject, text='{"$ref": "#"}')
+    values = value_schema(schema, "$.meta.type")
+    assert (values.text, values.subject, [field.type for field in values.fields]) == (
+        "",
+        None,
+        ["struct<type: string>"],
+    )
 
 
 def test_a_record_whose_field_cannot_be_read_is_a_dead_letter_of_the_topic_only() -> None:

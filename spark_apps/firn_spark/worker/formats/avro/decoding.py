@@ -32,7 +32,14 @@ class AvroFormat:
         self._columns = arrow_types.arrow_schema(schema.fields)
         read = rows.read_fields(schema)
         record = avro.renamed(
-            avro.parse(schema.text, schema.references, nanoseconds=schema.nanoseconds, read=read), schema.renames
+            avro.parse(
+                schema.text,
+                schema.references,
+                nanoseconds=schema.nanoseconds,
+                read=read,
+                paths=rows.read_members(schema),
+            ),
+            schema.renames,
         )
         wanted = Struct(tuple((column.name, types.parse(column.type)) for column in schema.fields))
         marked = avro.read_as(record, wanted)

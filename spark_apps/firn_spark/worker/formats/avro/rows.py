@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from firn.decoders import avro_limits as limits
 from firn.schemas import avro
-from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Record, Scalar, Union
+from firn.schemas.avro import Again, Array, DecimalBytes, Enum, FixedBytes, Map, Node, Passed, Record, Scalar, Union
 from firn_spark.worker.fetched import Numbers
 from firn_spark.worker.formats import arrays, words
 from firn_spark.worker.formats.avro import kernel
@@ -50,6 +50,11 @@ class Wanted:
     type: pa.DataType | None
     passed: bool = False
 
+    @classmethod
+    def of(cls, node: Node, type_: pa.DataType | None, *, passed: bool = False) -> "Wanted":
+        """Return the field for a type, which may be one to pass over."""
+        return cls(node.node, None, passed=True) if isinstance(node, Passed) else cls(node, type_, passed)
+
 
 class Types:
     """The types of a schema as the kernel's data, so that it can pass over a value of any type."""
@@ -63,6 +68,8 @@ class Types:
 
     def add(self, node: Node) -> int:
         """Return the number of a type."""
+        if isinstance(node, Passed):
+            node = node.node
         if isinstance(node, Again):
             node = node.record
         if id(node) in self._numbers:
@@ -109,6 +116,8 @@ def _kind(node: Node) -> tuple[int, int]:
             return kernel.UNION, 0
         case Record() | Again():
             return kernel.RECORD, 0
+        case Passed(inner):
+            return _kind(inner)
 
 
 class _Reader(Protocol):
@@ -341,7 +350,7 @@ def fields_of(
     """
     # A column may come from another schema, in which the field is more than null.
     wanted = [
-        Wanted(each.type, types.get(each.name) if avro.column_type(each.type) else None, each.name in passed)
+        Wanted.of(each.type, types.get(each.name) if avro.column_type(each.type) else None, passed=each.name in passed)
         for each in fields
     ]
     names = [each.name for each, want in zip(fields, wanted, strict=True) if want.type is not None]
@@ -443,7 +452,7 @@ class _Unions:
         values = [number for number, branch in enumerate(branches) if branch != Scalar("null")]
         self._null = next((number for number, branch in enumerate(branches) if branch == Scalar("null")), -1)
         self._readers = {
-            number: (name, kind, Rows([Wanted(branch, kind)]))
+            number: (name, kind, Rows([Wanted.of(branch, kind)]))
             for number, kind, (name, branch) in zip(values, types, members, strict=True)
         }
 
