@@ -285,6 +285,22 @@ def test_the_manifest_has_the_strategy_of_subject_names(strategy: str) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("topic", "name"),
+    [
+        ("a..b", "a.b"),
+        ("a.-b_.c", "a.b.c"),
+        ("_.orders", "orders"),
+        ("a" * 51 + ".b", "a" * 51),
+        ("a" * 50 + "._b", "a" * 50 + ".b"),
+    ],
+)
+def test_the_name_of_a_topic_becomes_a_name_that_kubernetes_accepts(topic: str, name: str) -> None:
+    made = adopting(read(topics=topic), SCHEMA, 3, Choices("shop"))
+    assert made.manifest["metadata"]["name"] == name
+    assert names.is_resource(name)
+
+
 def test_avro_needs_the_name_of_the_registry() -> None:
     avro = read(value_converter="io.confluent.connect.avro.AvroConverter", topics="Orders_EU")
     with pytest.raises(InvalidSpecError, match="name this registry .* with --registry"):

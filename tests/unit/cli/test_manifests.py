@@ -41,6 +41,13 @@ def test_a_list_may_have_no_items() -> None:
     assert not list(manifests.parse("kind: List\napiVersion: v1", "x"))
 
 
+def test_the_lists_in_a_list_have_their_items() -> None:
+    inner = "{kind: List, apiVersion: v1, items: [{kind: B, apiVersion: v1}, {kind: CList, apiVersion: v1, items: []}]}"
+    text = LIST + f"[{ITEM}, {inner}, {{kind: DenyList, apiVersion: v1}}]"
+    found = [(each.manifest["kind"], each.place) for each in manifests.parse(text, "x")]
+    assert found == [("A", "x, item 1"), ("B", "x, item 2, item 1"), ("DenyList", "x, item 3")]
+
+
 def test_keys_are_texts_and_a_mapping_may_replace_a_merged_value() -> None:
     text = "a: {1: x, no: y}\nb: {c: &b {<<: &d {x: 1}, x: 2}}\ne: {<<: [*b, *d], x: 3}\n"
     (document,) = manifests.parse(TOPIC + text, "x")
@@ -84,6 +91,12 @@ def test_times_stay_texts() -> None:
         (TOPIC + 'a: "\\ud800"', "has no form in JSON"),
         (TOPIC + "kind: TopicSet", "a mapping has the key kind more than once .* line 4, .*; correct this place"),
         (TOPIC + "spec: {a: {b: 1, 'b': 1}}", "the key b more than once"),
+        (TOPIC + "spec: {a: {1: a, 0x1: b}}", "the key 1 more than once .* line 4"),
+        (TOPIC + "spec: {a: {no: a, off: b}}", "the key false more than once"),
+        (TOPIC + "spec: {a: {'1': a, 0b1: b}}", "the key 1 more than once"),
+        (TOPIC + "spec: {a: {!!binary aGk=: a}}", "has no form in JSON"),
+        (LIST + "[{kind: List, apiVersion: v1, items: [null]}]", "item 1, item 1: apiVersion or kind is missing"),
+        (LIST + "[{kind: List, apiVersion: v1, items: 5}]", "item 1: items of List is not a list"),
     ],
 )
 def test_an_unusable_file_is_named(tmp_path: Path, content: str, words: str) -> None:

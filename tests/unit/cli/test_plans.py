@@ -184,6 +184,25 @@ def test_a_value_that_the_api_server_did_not_check_is_refused(
     assert "refused" in "\n".join(line.text for line in plan.lines(made))
 
 
+@pytest.mark.parametrize("name", [".", ".."])
+@pytest.mark.parametrize("field", ["name", "namespace"])
+def test_a_name_that_changes_the_path_of_a_url_is_refused_without_a_request(
+    tmp_path: Path, name: str, field: str
+) -> None:
+    file = tmp_path / "topic.yaml"
+    topic = gen.topic("a", namespace="shop")
+    topic["metadata"] = {"name": "a", "namespace": "shop", field: name}
+    file.write_text(json.dumps(topic))
+    api = cast(Connection, Denying(AssertionError("a request")))
+    made = plan.make(api, [str(file)], release="firn-system", field_manager="kubectl")
+    assert made.code is PlanCode.REFUSED
+    (effect,) = made.documents[0].effects
+    assert (effect.field, effect.text) == (
+        f"metadata.{field}",
+        f"no resource of Kubernetes can have the name {name}; choose another",
+    )
+
+
 def test_a_null_label_counts_as_none_if_the_api_server_did_not_check_it(tmp_path: Path) -> None:
     topic = gen.topic("a", namespace="shop")
     topic["metadata"] = {"name": "a", "labels": None, "creationTimestamp": None}

@@ -160,7 +160,8 @@ def _catalog(connector: Connector, choices: Choices) -> str:
 
 def _name(topic: str) -> str:
     """Return the name of a Kafka topic as one of a resource."""
-    return re.sub(r"[^a-z0-9.-]+", "-", topic.lower()).strip("-.")[: names.LONGEST_NAME].rstrip("-.")
+    parts = re.sub(r"[^a-z0-9.-]+", "-", topic.lower()).split(".")
+    return ".".join(part for each in parts if (part := each.strip("-")))[: names.LONGEST_NAME].rstrip("-.")
 
 
 def with_latest(made: Adopting, schema: Schema, latest: Latest) -> Adopting:

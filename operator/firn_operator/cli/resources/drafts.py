@@ -30,6 +30,8 @@ _MODELS: dict[str, type[ApiModel]] = {
     "TopicSet": TopicSet,
     "DeadLetterReplay": DeadLetterReplay,
 }
+_NO_NAMES = (".", "..")
+"""Names that would change the path of a URL."""
 _UNKNOWN = re.compile(r'unknown field "([^"]+)"')
 _VALUE = re.compile(r'^Invalid value: "[^"]*": ')
 """The kind of the value, which the API server puts before the message of a rule."""
@@ -92,6 +94,12 @@ class Drafts:
         if not draft.name:
             draft.effects.append(refused("metadata.name", "a plan needs metadata.name; set it", "Invalid"))
             return draft
+        for path, name in (("metadata.namespace", draft.namespace), ("metadata.name", draft.name)):
+            if name in _NO_NAMES:
+                draft.effects.append(
+                    refused(path, f"no resource of Kubernetes can have the name {name}; choose another", "Invalid")
+                )
+                return draft
         manifest["metadata"] = {**metadata, "namespace": draft.namespace}
         collection = Collection(PLURALS[draft.kind], draft.namespace)
         draft.live = self._connection.read(collection, draft.name)

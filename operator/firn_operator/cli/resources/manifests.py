@@ -29,12 +29,21 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode) or key.tag == _MERGE:
                 continue
-            if key.value in seen:
+            text = self._key(key)
+            if text in seen:
                 raise yaml.MarkedYAMLError(
-                    problem=f"a mapping has the key {key.value} more than once", problem_mark=key.start_mark
+                    problem=f"a mapping has the key {text} more than once", problem_mark=key.start_mark
                 )
-            seen.add(key.value)
+            seen.add(text)
         return node
+
+    def _key(self, node: yaml.ScalarNode) -> str:
+        """Return a key as JSON has it, so that 1 and 0x1 are one key. Return a key that JSON cannot have as it is written."""
+        try:
+            (text,) = json.loads(json.dumps({self.construct_object(node): None}))
+        except (ValueError, TypeError):
+            return str(node.value)
+        return str(text)
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:
         """Return the value of a node. Raises YAMLError with its place if the node has no such value."""
@@ -123,18 +132,16 @@ def _loaded(text: str, place: str) -> list[Any]:
 
 
 def _documents(found: Any, where: str) -> Iterator[Document]:
-    """Yield a manifest, or the items of a list of Kubernetes. Raises InvalidSpecError for anything else."""
+    """Yield a manifest, or the items of a list of Kubernetes and of the lists in it. Raises InvalidSpecError for anything else."""
     kind = _checked_kind(found, where)
-    if not kind.endswith("List"):
+    if not kind.endswith("List") or (kind != "List" and "items" not in found):
         yield Document(found, where)
         return
     items = found.get("items")
     if not isinstance(items, list | None):
         raise InvalidSpecError(f"{where}: items of {kind} is not a list; write a list of manifests")
     for number, item in enumerate(items or (), 1):
-        place = f"{where}, item {number}"
-        _checked_kind(item, place)
-        yield Document(item, place)
+        yield from _documents(item, f"{where}, item {number}")
 
 
 def _checked_kind(found: Any, where: str) -> str:
