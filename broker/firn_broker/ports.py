@@ -10,6 +10,7 @@ from uuid import UUID
 
 from firn.model.errors import UnavailableError
 from firn.schema_registry import Registered
+from firn_broker.access_types import Access, AccessVersion, Acl, CredentialKey, Entity, ScramCredential
 from firn_broker.log_types import (
     LOOKUP_RANGES,
     BatchEntry,
@@ -398,6 +399,38 @@ class GroupStore(Protocol):
         ...
 
 
+class AccessStore(Protocol):
+    """Credentials, ACLs and quotas of the cluster. Every call that changes something makes a new version, even if it changes
+    nothing."""
+
+    async def load_access(self, known: AccessVersion | None = None) -> Access | None:
+        """Return what has changed since the version ``known``, and None if nothing has.
+
+        Return all if ``known`` is None, or if the store has no such version or no longer knows what has changed since.
+        What has changed is whole by user, by principal and by entity.
+        """
+        ...
+
+    async def change_credentials(
+        self, put: Sequence[ScramCredential], delete: Sequence[CredentialKey] = ()
+    ) -> Sequence[CredentialKey]:
+        """Store credentials in place of those with the same key, and delete others. Return the keys to delete that did not
+        exist."""
+        ...
+
+    async def create_acls(self, acls: Sequence[Acl], most: int) -> bool:
+        """Store ACLs. Return False, and change nothing, if the cluster would have more than ``most``."""
+        ...
+
+    async def delete_acls(self, acls: Sequence[Acl]) -> None:
+        """Delete ACLs. Do nothing for those that do not exist."""
+        ...
+
+    async def change_quotas(self, changes: Mapping[Entity, Mapping[str, float | None]]) -> None:
+        """Store quotas by entity and name. None deletes a quota."""
+        ...
+
+
 class MetadataStore(Protocol):
     """The coordinator: the one place that orders commits, and keeps all metadata of a cluster.
 
@@ -429,6 +462,11 @@ class MetadataStore(Protocol):
     @property
     def groups(self) -> GroupStore:
         """The port for groups and their offsets."""
+        ...
+
+    @property
+    def access(self) -> AccessStore:
+        """The port for credentials, ACLs and quotas."""
         ...
 
     async def start(self) -> None:
