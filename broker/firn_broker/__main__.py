@@ -28,8 +28,8 @@ from firn_broker.cluster.processes import Supervisor
 from firn_broker.internal.listener import InternalListener
 from firn_broker.log_types import Endpoint, NodeAddress
 from firn_broker.maintenance import fsck, recovery
+from firn_broker.metadata_store.downgrade import RELEASES, downgrade
 from firn_broker.metadata_store.postgres.store import PostgresStore
-from firn_broker.metadata_store.sqlite.downgrade import RELEASES, downgrade
 from firn_broker.metadata_store.sqlite.store import SqliteStore
 from firn_broker.network.server import Server
 from firn_broker.ports import MetadataStore, ObjectStore

@@ -66,7 +66,7 @@ class Operation(IntEnum):
 
 
 class Permission(IntEnum):
-    """What an ACL does, with the codes of Kafka's ACL APIs. Only filters have ANY."""
+    """The effect of an ACL, with the codes of Kafka's ACL APIs. Only filters have ANY."""
 
     ANY = 1
     DENY = 2

@@ -13,6 +13,7 @@ from firn.event_loop import follow_stalls
 from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
+from firn_broker.access.directory import AccessDirectory
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
@@ -85,6 +86,7 @@ class Broker:
         self.gate = SchemaGate(ports.registries, self.decoder, self.value_checks)
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
+        self.access = AccessDirectory(store.access)
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(
             store.topics,
@@ -122,6 +124,7 @@ class Broker:
         )
         await _reached(self.membership.join)
         await _reached(self.topic_metadata.refresh)
+        await _reached(self.access.refresh)
         await _reached(self.producer_ids.reserve)
         self.writer = WalWriter(
             self.metadata_store.log,
@@ -151,6 +154,7 @@ class Broker:
         for name, work in (
             ("lease", self.membership.keep()),
             ("topics", self.topic_metadata.keep()),
+            ("access", self.access.keep()),
             ("producer ids", self.producer_ids.keep()),
             ("commits", self.writer.run()),
             ("keys of abandoned files", self.writer.settle()),

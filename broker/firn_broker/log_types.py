@@ -124,8 +124,9 @@ class NodeLease:
 COMMITS = "commits/"
 """Prefix of the counters of commits. Each lease has its own, so that commits of two brokers do not wait for each
 other."""
-TOPICS, PRODUCERS = "topics", "producer"
-"""Counters of topic changes and of producer ids. They can be raised again without another repair."""
+TOPICS, PRODUCERS, ACCESS = "topics", "producer", "access"
+"""Counters of topic changes, of producer ids, and of changes of credentials, ACLs and quotas. They can be raised again
+without another repair."""
 REPAIRS = "repairs"
 """Counter that the end of a repair raises, at least to the time in milliseconds, so that no two repairs have the same
 value."""
@@ -140,7 +141,7 @@ class Progress:
     """Values that show whether the coordinator went back to an earlier state."""
 
     counters: Mapping[str, int]
-    """Values that never fall: topics, producer ids, and the commits of each lease."""
+    """Values that never fall: topics, producer ids, access, and the commits of each lease."""
     stopped: str = ""
     """The reason why no broker may serve until an administrator decides; empty if brokers may serve."""
 

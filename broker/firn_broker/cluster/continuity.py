@@ -24,7 +24,7 @@ import structlog
 
 from firn.model.errors import FencedError
 from firn_broker import metrics
-from firn_broker.log_types import COMMITS, PRODUCERS, REPAIRS, TOPICS, BatchOutcome, Commit, NodeLease
+from firn_broker.log_types import ACCESS, COMMITS, PRODUCERS, REPAIRS, TOPICS, BatchOutcome, Commit, NodeLease
 from firn_broker.ports import MetadataStore, WentBackError
 
 log = structlog.get_logger()
@@ -195,8 +195,8 @@ class Continuity:
         if self._failure is not None:
             await self._stop_cluster(self._failure)
             return
-        for name in fallen.keys() & {TOPICS, PRODUCERS}:
-            # Above what any broker knows, so that each loads the topics that exist.
+        for name in fallen.keys() & {TOPICS, PRODUCERS, ACCESS}:
+            # Above what any broker knows, so that each loads the topics, credentials, ACLs and quotas that exist.
             await self._store.nodes.raise_counter(name, fallen[name][0] + 1)
 
     def _plan(self, value: int) -> None:

@@ -12,8 +12,10 @@ import structlog
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn_broker.access_types import Access, AccessVersion
 from firn_broker.cluster.continuity import Continuity
 from firn_broker.log_types import (
+    ACCESS,
     PRODUCERS,
     TOPICS,
     BatchOutcome,
@@ -27,7 +29,16 @@ from firn_broker.log_types import (
     Topics,
     TopicsVersion,
 )
-from firn_broker.ports import GroupStore, LogStore, MetadataStore, NodeStore, RetentionStore, TopicStore, WentBackError
+from firn_broker.ports import (
+    AccessStore,
+    GroupStore,
+    LogStore,
+    MetadataStore,
+    NodeStore,
+    RetentionStore,
+    TopicStore,
+    WentBackError,
+)
 
 log = structlog.get_logger()
 
@@ -46,6 +57,7 @@ class GuardedStore:
         self.log = cast(LogStore, _Log(store, "log", self.continuity))
         self.retention = cast(RetentionStore, _Port(store, "retention", self.continuity))
         self.groups = cast(GroupStore, _Port(store, "groups", self.continuity))
+        self.access = cast(AccessStore, _Access(store, "access", self.continuity))
 
     async def start(self) -> None:
         """Start the store."""
@@ -113,6 +125,15 @@ class _Topics(_Port):
         if topics is not None:
             self._continuity.saw(TOPICS, topics.version.number)
         return topics
+
+
+class _Access(_Port):
+    async def load_access(self, known: AccessVersion | None = None) -> Access | None:
+        self._continuity.require()
+        access: Access | None = await self._port.load_access(known)
+        if access is not None:
+            self._continuity.saw(ACCESS, access.version.number)
+        return access
 
 
 class _Log(_Port):

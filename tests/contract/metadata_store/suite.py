@@ -2,6 +2,7 @@
 
 from firn_broker.log_types import Topic
 from firn_broker.ports import MetadataStore
+from tests.contract.metadata_store.access import AccessContract, acl, credential, loaded
 from tests.contract.metadata_store.batch_ranges import BatchRangeContract
 from tests.contract.metadata_store.builders import ADDRESS, TOPIC, TTL, Log, batch, produced
 from tests.contract.metadata_store.commits import CommitContract
@@ -13,8 +14,9 @@ from tests.contract.metadata_store.topics import TopicContract
 
 
 class MetadataStoreContract(
-    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, RetentionContract, GroupContract
-):
+    NodeContract, TopicContract, CommitContract, HistoryContract, BatchRangeContract, RetentionContract, GroupContract,
+    AccessContract,
+):  # fmt: skip
     """All tests that an implementation has to pass."""
 
 
@@ -29,3 +31,6 @@ async def check_all_ports(store: MetadataStore, cluster: str) -> None:
     assert await store.retention.drop_ranges(10) == 1
     assert await store.retention.forget_replies(0, 10) == 0
     assert [await store.retention.mark_times(10) for _ in range(2)] == [True, False]
+    await store.access.change_credentials([credential()])
+    assert await store.access.create_acls([acl()], 1)
+    assert (await loaded(store)).acls == {acl().principal: [acl()]}

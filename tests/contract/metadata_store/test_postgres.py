@@ -20,12 +20,14 @@ from firn.model.errors import InvalidSpecError, UnavailableError
 from firn_broker.__main__ import make_ports
 from firn_broker.log_types import Commit, CommittedOffset, Partition, Topic
 from firn_broker.metadata_store import idempotence
+from firn_broker.metadata_store.postgres import access as postgres_access
 from firn_broker.metadata_store.postgres import database as postgres_database
 from firn_broker.metadata_store.postgres import retention as postgres_retention
 from firn_broker.metadata_store.postgres.migrations import FUNCTIONS, SCRIPTS
 from firn_broker.metadata_store.postgres.store import PostgresStore
 from firn_broker.ports import MetadataStore, WentBackError
 from firn_broker.settings import BrokerSettings, DirectorySettings, PostgresSettings
+from tests.contract.metadata_store.access import acl, loaded
 from tests.contract.metadata_store.builders import ADDRESS, FIRST, SECOND, TOPIC, Advance, Log, batch, placed, produced
 from tests.contract.metadata_store.suite import MetadataStoreContract, check_all_ports
 from tests.contract.metadata_store.topics import whole
@@ -131,6 +133,25 @@ class TestPostgres(MetadataStoreContract):
         assert after is not None
         assert ([topic.name for topic in after.topics], after.whole) == (["slow"], False)
         await db.close()
+
+    async def test_changes_of_access_do_not_overlap(self, log: Log, db: Any) -> None:
+        """The second one would otherwise get a later version, and be visible first."""
+        store = log.store
+        async with db.transaction():
+            await db.execute("SELECT raise_counter('access', 1)")
+            change = asyncio.create_task(store.access.create_acls([acl()], 1))
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE pg_backend_pid() = ANY(pg_blocking_pids(pid))"
+            while not change.done() and not await db.fetchval(waits):
+                await asyncio.sleep(0.01)
+            assert not change.done()
+        assert await change
+        assert (await loaded(store)).version.number == 2
+
+    async def test_a_load_of_many_acls_reads_them_in_steps(self, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(postgres_access, "LOADED_ROWS", 2)
+        many = [acl(name=f"t{number}") for number in range(5)]
+        await log.store.access.create_acls(many, 5)
+        assert sorted((await loaded(log.store)).acls[acl().principal]) == many
 
     async def test_a_topic_that_version_0_1_0_creates_is_loaded(
         self, settings: PostgresSettings, database: Postgres, log: Log

@@ -51,7 +51,7 @@ AGAIN = frozenset({"commit", "reserve", "put", "renew", "advance_start", "save_g
 """Calls that may also take effect late, after the caller received an error, or twice."""
 LATE_SECONDS = 4.0
 COORDINATOR, OBJECTS = "coordinator", "objects"
-PARTS = ("nodes", "topics", "log", "retention", "groups")
+PARTS = ("nodes", "topics", "log", "retention", "groups", "access")
 """The ports of the metadata store."""
 BEFORE, AFTER = "before", "after"
 STEPS = (

@@ -12,9 +12,10 @@ from firn.model.errors import ExitCode
 from firn_broker import telemetry
 from firn_broker.__main__ import main
 from firn_broker.log_types import CommittedOffset, NodeLease, StoredGroup, Topic
-from firn_broker.metadata_store.sqlite.downgrade import RELEASES
+from firn_broker.metadata_store.downgrade import RELEASES
 from firn_broker.metadata_store.sqlite.migrations import MIGRATIONS
 from firn_broker.metadata_store.sqlite.store import SqliteStore
+from tests.contract.metadata_store.access import OF_ALL, acl, credential, loaded
 from tests.contract.metadata_store.builders import ADDRESS, FIRST, TOPIC, TTL, Log, batch, produced
 
 each_release = pytest.mark.parametrize("release", RELEASES)
@@ -42,6 +43,9 @@ async def filled(directory: Path) -> NodeLease:
     assert held is not None
     await store.groups.save_group(held, 1, StoredGroup("g", 1, "{}"))
     await store.groups.commit_offsets(held, "g", {FIRST: CommittedOffset(2)}, 1)
+    await store.access.change_credentials([credential()])
+    await store.access.create_acls([acl()], 1)
+    await store.access.change_quotas({OF_ALL: {"producer_byte_rate": 1.0}})
     await store.close()
     return log.lease
 
@@ -99,6 +103,11 @@ async def test_a_downgrade_and_an_upgrade_keep_all_data(release: str, tmp_path: 
     assert [group.name for group in await store.groups.load_groups(1)] == ["g"]
     log = Log(store, await store.nodes.join(ADDRESS, TTL))
     assert [outcome.base_offset for outcome in await log.commit(produced(1))] == [4]
+    access = await loaded(store)
+    # The released version does not know them.
+    assert [*access.credentials, *access.acls, *access.quotas] == []
+    assert await store.access.create_acls([acl()], 1)
+    assert (await loaded(store, access.version)).acls == {acl().principal: [acl()]}
     await store.close()
 
 

@@ -124,6 +124,15 @@ SCRIPTS = (
     """,
     # Only functions have changed: `commit_in_order` and those that it calls.
     "SELECT 1",
+    """
+    CREATE TABLE credential(name text COLLATE "C" NOT NULL, mechanism int NOT NULL, iterations int NOT NULL, salt bytea NOT NULL,
+      stored_key bytea NOT NULL, server_key bytea NOT NULL, PRIMARY KEY(name, mechanism));
+    CREATE TABLE acl(principal text COLLATE "C" NOT NULL, host text COLLATE "C" NOT NULL, resource_type int NOT NULL,
+      name text COLLATE "C" NOT NULL, pattern int NOT NULL, operation int NOT NULL, permission int NOT NULL,
+      PRIMARY KEY(principal, host, resource_type, name, pattern, operation, permission));
+    CREATE TABLE quota(entity text COLLATE "C" NOT NULL, name text NOT NULL, value float8 NOT NULL, PRIMARY KEY(entity, name));
+    CREATE TABLE access_change(version bigint PRIMARY KEY, kind int NOT NULL, key text NOT NULL, mark text NOT NULL);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -139,6 +148,8 @@ it allocated counts.
 `topic_change` has the newest changes of topics. Its version is the value of the counter "topics" after the change. The
 trigger runs when a transaction commits, and locks the counter until the commit is visible. So a transaction that sees a
 version sees all earlier ones. The trigger also notes the changes of earlier versions of the program.
+
+`metadata_store.access_rows` explains `access_change`.
 """
 
 COMPATIBLE_FROM = 1

@@ -1,5 +1,6 @@
-"""The PostgreSQL store as a whole: one database and the five stores over it."""
+"""The PostgreSQL store as a whole: one database and the six stores over it."""
 
+from firn_broker.metadata_store.postgres.access import PostgresAccess
 from firn_broker.metadata_store.postgres.database import Database
 from firn_broker.metadata_store.postgres.groups import PostgresGroups
 from firn_broker.metadata_store.postgres.log import PostgresLog
@@ -19,6 +20,7 @@ class PostgresStore:
         self.log = PostgresLog(self.database)
         self.retention = PostgresRetention(self.database)
         self.groups = PostgresGroups(self.database)
+        self.access = PostgresAccess(self.database)
 
     async def start(self) -> None:
         await self.database.start()

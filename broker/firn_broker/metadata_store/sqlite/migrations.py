@@ -75,6 +75,15 @@ MIGRATIONS = (
     """
     ALTER TABLE wal ADD COLUMN producers INTEGER;
     """,
+    """
+    CREATE TABLE credential(name TEXT NOT NULL, mechanism INTEGER NOT NULL, iterations INTEGER NOT NULL, salt BLOB NOT NULL,
+      stored_key BLOB NOT NULL, server_key BLOB NOT NULL, PRIMARY KEY(name, mechanism)) WITHOUT ROWID;
+    CREATE TABLE acl(principal TEXT NOT NULL, host TEXT NOT NULL, resource_type INTEGER NOT NULL, name TEXT NOT NULL,
+      pattern INTEGER NOT NULL, operation INTEGER NOT NULL, permission INTEGER NOT NULL,
+      PRIMARY KEY(principal, host, resource_type, name, pattern, operation, permission)) WITHOUT ROWID;
+    CREATE TABLE quota(entity TEXT NOT NULL, name TEXT NOT NULL, value REAL NOT NULL, PRIMARY KEY(entity, name)) WITHOUT ROWID;
+    CREATE TABLE access_change(version INTEGER PRIMARY KEY, kind INTEGER NOT NULL, key TEXT NOT NULL, mark TEXT NOT NULL);
+    """,
 )
 """`wal.made_ms` is the time of an object's reservation, and after its commit the time of the reply.
 
@@ -87,6 +96,8 @@ or with the topic. Earlier versions did not store it, so any id that they alloca
 `time_mark` holds the marks of `metadata_store.time_marks`. Versions without it neither use nor damage it.
 
 `topic_change` has the newest changes of topics. Its version is the value of the counter "topics" after the change.
+
+`metadata_store.access_rows` explains `access_change`.
 """
 RAISE_FORGOTTEN = (
     "ON CONFLICT(topic) DO UPDATE SET pid=max(pid, excluded.pid), forgotten_ms=max(forgotten_ms, excluded.forgotten_ms)"

@@ -1,8 +1,9 @@
-"""The SQLite store as a whole: one database and the five stores over it."""
+"""The SQLite store as a whole: one database and the six stores over it."""
 
 from concurrent.futures import Executor
 
 from firn.model.clock import Clock
+from firn_broker.metadata_store.sqlite.access import SqliteAccess
 from firn_broker.metadata_store.sqlite.database import Database
 from firn_broker.metadata_store.sqlite.groups import SqliteGroups
 from firn_broker.metadata_store.sqlite.log import SqliteLog
@@ -24,6 +25,7 @@ class SqliteStore:
         self.log = SqliteLog(self.database)
         self.retention = SqliteRetention(self.database)
         self.groups = SqliteGroups(self.database)
+        self.access = SqliteAccess(self.database)
 
     async def start(self) -> None:
         await self.database.start(self._new_cluster_id)

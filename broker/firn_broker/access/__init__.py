@@ -1,0 +1,1 @@
+"""Access control: who a client is, and what it may do."""
