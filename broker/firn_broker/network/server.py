@@ -20,10 +20,10 @@ import structlog
 from firn.records.cursor import MalformedError
 from firn.records.message_reader import REQUEST_LIMIT
 from firn_broker import metrics
-from firn_broker.memory import uncleared
 from firn_broker.network.budget import SHARES, Budget, Counted, Share, release_answer
 from firn_broker.network.router import Buffers, Client, Router
 from firn_broker.settings import ConnectionSettings
+from firn_broker.storage.memory import uncleared
 from firn_broker.wire import headers
 
 log = structlog.get_logger()

@@ -18,7 +18,7 @@ from obstore.exceptions import BaseError, NotFoundError
 from obstore.store import from_url
 
 from firn.model.errors import UnavailableError
-from firn_broker.memory import PAGE, whole_pages
+from firn_broker.storage.memory import PAGE, whole_pages
 
 T = TypeVar("T")
 COALESCE = 1 << 20

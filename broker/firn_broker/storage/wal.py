@@ -24,8 +24,8 @@ from crc32c import crc32c
 from firn.model.errors import CorruptDataError
 from firn.records.record_batch import Batch
 from firn_broker.log_types import Partition
-from firn_broker.memory import uncleared_pages
 from firn_broker.ports import ObjectStore
+from firn_broker.storage.memory import uncleared_pages
 
 MAGIC = int.from_bytes(b"LSW1", "big")
 VERSION = 1

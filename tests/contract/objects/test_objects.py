@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from firn.model.errors import UnavailableError
-from firn_broker.memory import PAGE, uncleared_pages
 from firn_broker.ports import ObjectStore
+from firn_broker.storage.memory import PAGE, uncleared_pages
 from firn_broker.storage.objects import BucketObjects, DirectoryObjects, MemoryObjects
 from tests.servers.process import free_port
 from tests.servers.s3 import S3

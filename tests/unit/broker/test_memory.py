@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from firn_broker.memory import PAGE, uncleared, uncleared_pages, whole_pages
+from firn_broker.storage.memory import PAGE, uncleared, uncleared_pages, whole_pages
 
 
 def address(data: memoryview) -> int:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from firn.model.errors import CorruptDataError
 from firn_broker.log_types import Partition
-from firn_broker.memory import whole_pages
 from firn_broker.storage import wal
+from firn_broker.storage.memory import whole_pages
 from tests.unit.broker.batches import batch
 
 ID = UUID(int=3)
