@@ -92,9 +92,9 @@ TABLE_AUDIT_FROM = "firn.audit-from"
 TABLE_FILTERED = "firn.filtered"
 """Table property: numbers of records that the filter of the topic left out (`firn.model.progress.Filtered`)."""
 REPLAY = "firn.replay"
-"""Summary key of the snapshots of a replay: the UID of the DeadLetterReplay and the part. As a property of the table, it says that
-letters of a replay may be rows already (`firn.model.progress.Replaying`). As a property of the dead-letter table, it changes each
-time that a replay removes letters."""
+"""Summary key of the snapshots of a replay: the UID of the DeadLetterReplay and the part. As a property of the table, it has the
+counts of the newest replay, and whether its letters may be rows already (`firn.model.progress.Replaying`). As a property of the
+dead-letter table, it changes each time that a replay removes letters."""
 TABLE_OWNER = "firn.owner"
 """Table property: UID of the IcebergTopic that created or adopted the table. Only that resource may drop the table."""
 TABLE_TENANT = "firn.tenant"

@@ -382,10 +382,10 @@ _CAUSES = {
 
 
 class Replaying(BaseModel):
-    """A replay of dead letters that is under way. The table's property `firn.model.names.REPLAY` has it as JSON.
+    """The newest replay of dead letters. The table's property `firn.model.names.REPLAY` has it as JSON.
 
-    The commit that lands rows of letters writes it, and the replay removes it after the letters are gone. In between, an
-    offset may have a row and a letter, which are the same record.
+    The commit that lands rows of letters writes it. Until ``done``, an offset may have a row and a letter, which are the same
+    record. A pod that follows an evicted one continues from these counts, or reports them if the replay is done.
     """
 
     model_config = ConfigDict(extra="ignore", frozen=True)
@@ -398,6 +398,16 @@ class Replaying(BaseModel):
     """Number of letters that the replay selected at its beginning, by cause."""
     landed: int = 0
     """Number of letters that became rows."""
+    decoded: int = 0
+    """Number of letters that count against the limit of the replay: those that the finished parts decoded."""
+    failures: dict[str, int] = Field(default_factory=dict)
+    """Number of letters of the finished parts that stay, by the cause that they have now."""
+    through: int | None = None
+    """Newest ``ingested_at`` of the finished parts, in microseconds since 1970."""
+    remaining: int = 0
+    """Number of the topic's letters that stay, selected or not. Known at the end."""
+    done: bool = False
+    """True if the replay has ended: no letter that it landed is a letter any more."""
 
     @classmethod
     def read(cls, text: str | None) -> "Replaying | None":
@@ -406,6 +416,14 @@ class Replaying(BaseModel):
             return cls.model_validate_json(text) if text else None
         except ValidationError:
             return None
+
+    @classmethod
+    def under_way(cls, text: str | None) -> bool:
+        """Return whether letters may be rows already, by the value of the property. A value that cannot be read means yes."""
+        if text is None:
+            return False
+        found = cls.read(text)
+        return found is None or not found.done
 
 
 class AuditFrom(BaseModel):

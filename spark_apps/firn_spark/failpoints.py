@@ -39,6 +39,7 @@ Maintenance = Literal[
     "before-deletion",
     "after-replay-append",
     "after-replay-deletion",
+    "after-replay-end",
 ]
 Name = Literal[Ingestion, Publishing, Maintenance]
 Action = Literal["kill", "stop", "raise"]

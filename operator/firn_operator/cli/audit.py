@@ -23,7 +23,7 @@ Dead letters are committed before the table. Those at or beyond the landed offse
 that was lost. A later audit finds them below the landed offsets. For the same reason the audit reads the table first and
 its dead letters later. In the other order, letters that land in between would look missing (`tables`).
 
-While the table property ``firn.replay`` says that a DeadLetterReplay moves letters into the table, an offset may have a row and
+While the table property ``firn.replay`` says that a DeadLetterReplay has not ended, an offset may have a row and
 a letter, which are the same record. Such a letter does not count. A replay that removes letters while the audit loads both
 tables would leave out records, so the audit loads them again (`tables`).
 
@@ -54,6 +54,7 @@ from firn.model.progress import (
     FilteredRange,
     Losses,
     Offsets,
+    Replaying,
     SharedOffsets,
     described,
     joined_ranges,
@@ -711,7 +712,7 @@ def audit_tables(
         joined_ranges(
             Filtered.of_table(table.properties, live.topic_id, shared=is_shared(table)).ranges for table, _ in parts
         ),
-        any(names.of_topic(names.REPLAY, of) in table.properties for (table, _), of in zip(parts, views, strict=True)),
+        any(_replays(table, of) for (table, _), of in zip(parts, views, strict=True)),
     )
     drops = drops or any(rows_removed(each) for each in all_tables)
     decided = AuditFrom(topic_id=live.topic_id)
@@ -732,6 +733,11 @@ def audit_tables(
     most = max(losses, key=lambda each: each.since(0)[0])
     unpublished = "; ".join(note for table, _ in parts if (note := _unpublished(table)))
     return Audit(partitions, live.compacted, skips, history, drops, waiting, most, decided, unpublished)
+
+
+def _replays(table: Table, topic_id: str) -> bool:
+    """Return whether letters of a replay may be rows of the table already. ``topic_id``: of the topic, if the table is shared."""
+    return Replaying.under_way(table.properties.get(names.of_topic(names.REPLAY, topic_id)))
 
 
 def _without(batches: Iterator[pa.Table], landed: Offsets, own: Offsets) -> Iterator[pa.Table]:

@@ -11,8 +11,11 @@ from firn.model import names
 from firn.model.errors import ExitCode
 from firn.model.jobs import Column, ProjectedColumn, Projection, RecordSchema, RegistryConnection, Subject, WriterSchema
 from firn.model.maintenance import ReplayReport, ReplayWork
+from firn.model.progress import Replaying
 from firn.schema_registry import Registered
 from firn_spark.ingestion.publishing.switching import land_on
+from firn_spark.maintenance.replaying import letters as replayed
+from firn_spark.maintenance.replaying.decoding import Decoding, Result
 from firn_spark.maintenance.steps import audit
 from firn_spark.schemas import registries
 from firn_spark.tables import dead_letters
@@ -76,7 +79,7 @@ class Letters:
         self.topic.spec = self.lake.tables.spec(self.topic.table)
 
     def work(self, **changes: Any) -> ReplayWork:
-        return ReplayWork(uid="replay-1", job=self.job, **{"enforce": True, **changes})
+        return ReplayWork(**{"uid": "replay-1", "job": self.job, "enforce": True, **changes})
 
     def replay(self, **changes: Any) -> ReplayReport:
         registries = {"main": RegistryConnection(url="http://registry")}
@@ -91,9 +94,18 @@ class Letters:
     def offsets(self) -> list[int]:
         return [row["_kafka"]["offset"] for row in self.topic.rows()]
 
-    def marker(self) -> str | None:
-        value = self.topic.fresh().properties().get(names.REPLAY)
-        return None if value is None else str(value)
+    def marker(self) -> Replaying | None:
+        return Replaying.read(self.topic.fresh().properties().get(names.REPLAY))
+
+    def under_way(self) -> bool:
+        """Return whether audits leave out letters whose offset has a row."""
+        return audit.is_replaying(self.topic.fresh())
+
+    def evict(self, failpoint: str, **changes: Any) -> None:
+        """Replay until the pod ends at a failpoint, without a report."""
+        run = self.lake.prepare(self.topic.work(replay=self.work(**changes)), failpoints=failpoint)
+        assert run.work() == ExitCode.TEMPORARY, run.report()
+        assert run.report().tables[0].replay is None
 
     def audited(self) -> tuple[int, int]:
         """Return the missing and the doubled offsets that an audit finds now."""
@@ -163,7 +175,7 @@ def test_letters_that_fit_the_current_schema_become_rows_at_their_own_offsets(le
     assert letters.letters() == [3]
     assert letters.offsets() == [0, 1, 2, 4, 5]
     assert {row["id"]: row["extra"] for row in letters.topic.rows()} == {0: None, 1: "e1", 2: "e2", 4: "e4", 5: None}
-    assert letters.marker() is None
+    assert not letters.under_way()
     letters.check(6)
 
 
@@ -185,9 +197,10 @@ def test_a_dry_run_changes_nothing(letters: Letters) -> None:
 
 def test_a_replay_takes_only_the_letters_that_it_selects(letters: Letters) -> None:
     assert letters.replay(codes=("WrongKind",)).matched == 1
-    assert letters.replay(codes=("WrongKnd",)) == ReplayReport(remaining=4, causes={"UnknownField": 3, "WrongKind": 1})
-    assert letters.replay(generations=(9,)).matched == 0
-    assert letters.replay(records=1).landed <= 1
+    report = letters.replay(uid="replay-2", codes=("WrongKnd",))
+    assert report == ReplayReport(remaining=4, causes={"UnknownField": 3, "WrongKind": 1})
+    assert letters.replay(uid="replay-3", generations=(9,)).matched == 0
+    assert letters.replay(uid="replay-4", records=1).landed <= 1
     letters.check(6)
 
 
@@ -207,17 +220,126 @@ def test_the_next_attempt_completes_a_replay_that_ended_anywhere(
     code = first.work()
     assert code in (ExitCode.TEMPORARY, ExitCode.DONE)
     if code == ExitCode.TEMPORARY:
-        assert (letters.marker() is not None) == rows_landed
+        assert letters.under_way() == rows_landed
     assert letters.audited() == (0, 0)
     # Snapshots expire, and with them the marks in their summaries.
     letters.topic.sql("CALL tidy_lake.system.expire_snapshots(table => '{t}', older_than => now(), retain_last => 1)")
     report = letters.replay()
     assert letters.offsets() == [0, 1, 2, 4, 5]
     assert letters.letters() == [3]
-    assert letters.marker() is None
+    assert not letters.under_way()
     if code == ExitCode.TEMPORARY:
         assert (report.matched, report.landed, report.remaining) == (4, 3, 1)
     letters.check(6)
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+def test_a_pod_after_the_end_of_a_replay_reports_its_counts_and_lands_nothing(
+    letters: Letters, limit: int | None
+) -> None:
+    """The first pod is evicted after the end of its work, before the operator has its report."""
+    letters.evict("after-replay-end=raise:1", records=limit)
+    ended, left = letters.marker(), letters.letters()
+    assert ended is not None
+    assert (ended.done, ended.decoded) == (True, limit or 4)
+    letters.topic.landed = read_landed(letters.topic.table)
+    letters.dead.refresh()
+    letters.ingest(fitting(6), wrong(7))
+    kinds = letters.topic.kinds()
+    report = letters.replay(records=limit)
+    assert (report.matched, report.landed + report.failed, report.remaining) == (4, limit or 4, len(left))
+    assert report.codes == {"UnknownField": 3, "WrongKind": 1}
+    assert (letters.topic.kinds(), letters.letters()) == (kinds, [*left, 7])
+    assert not letters.under_way()
+    letters.check(8)
+
+
+@pytest.fixture
+def days(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> Letters:
+    """A topic with a dead letter at every offset. Those of each of three days are a part: 0 and 1, 2, and 3 to 5.
+
+    The current schema takes all but 1 and 2.
+    """
+    made, now = Letters(lake), dead_letters.now()
+    made.refuse_unknown_fields()
+    for day, values in enumerate(([unknown(0), wrong(1)], [wrong(2)], [unknown(3), unknown(4), unknown(5)])):
+        monkeypatch.setattr(dead_letters, "now", lambda day=day: now + day * 86_400_000_000)
+        made.ingest(*values)
+    made.mend()
+    parts = replayed.parts
+    monkeypatch.setattr(replayed, "parts", lambda frame: parts(frame, 1))
+    return made
+
+
+def test_the_limit_and_the_counts_of_a_replay_hold_over_its_pods(days: Letters) -> None:
+    limit = 4
+    days.evict("after-replay-deletion=raise:1", records=limit)
+    assert days.letters() == [1, 2, 3, 4, 5]
+    # The second pod ends after a part without a row, whose counts it has stored.
+    days.evict("after-readback=raise:1", records=limit)
+    assert days.letters() == [1, 2, 3, 4, 5]
+    assert days.audited() == (0, 0)
+    report = days.replay(records=limit)
+    assert report == ReplayReport(
+        matched=6,
+        landed=2,
+        failed=2,
+        remaining=4,
+        codes={"UnknownField": 4, "WrongKind": 2},
+        failures={"WrongKind": 2},
+    )
+    assert len(days.offsets()) == 2
+    days.check(6)
+
+
+def test_letters_that_do_not_fit_are_counted_once_over_the_pods(days: Letters) -> None:
+    days.evict("after-replay-append=raise:1")
+    report = days.replay()
+    assert (report.landed, report.failures, report.remaining) == (4, {"WrongKind": 2}, 2)
+    days.check(6)
+
+
+def test_another_replay_follows_one_that_has_ended(letters: Letters) -> None:
+    assert letters.replay(records=1, codes=("UnknownField",)).landed == 1
+    letters.evict("after-replay-append=raise:1", uid="replay-2")
+    assert letters.under_way()
+    assert letters.audited() == (0, 0)
+    report = letters.replay(uid="replay-2")
+    assert (report.matched, report.landed, report.failed, report.remaining) == (3, 2, 1, 1)
+    ended = letters.marker()
+    assert ended is not None
+    assert (ended.replay, ended.done, ended.part) == ("replay-2", True, 1)
+    assert letters.letters() == [3]
+    letters.check(6)
+
+
+def test_a_replay_that_selects_nothing_ends_another_that_ended_early(letters: Letters) -> None:
+    letters.evict("after-replay-append=raise:1")
+    for _ in range(2):
+        report = letters.replay(uid="replay-2", codes=("WrongKnd",))
+        assert report == ReplayReport(remaining=1, causes={"WrongKind": 1})
+        assert not letters.under_way()
+    letters.check(6)
+
+
+def test_a_replay_does_not_overwrite_the_counts_of_another(letters: Letters, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another replay changes the property while this one decodes letters, none of which becomes a row."""
+    other, decode = Replaying(replay="replay-2", decoded=1).model_dump_json(), Decoding.run
+
+    def overtaken(*args: Any) -> Result:
+        letters.lake.spark.sql(
+            f"ALTER TABLE {letters.topic.identifier} SET TBLPROPERTIES ('{names.REPLAY}' = '{other}')"
+        )
+        return decode(*args)
+
+    monkeypatch.setattr(Decoding, "run", overtaken)
+    for codes in (("WrongKind",), ("UnknownField",)):
+        run = letters.lake.prepare(letters.topic.work(replay=letters.work(codes=codes)))
+        letters.topic.sql("ALTER TABLE {t} UNSET TBLPROPERTIES IF EXISTS ('firn.replay')")
+        assert run.work() == ExitCode.TEMPORARY
+        assert "another replay works on the dead letters" in run.report().tables[0].message
+        assert letters.marker() == Replaying.read(other)
+    assert letters.letters() == [1, 2, 3, 4]
 
 
 def test_commits_of_ingestion_and_of_a_replay_do_not_disturb_each_other(letters: Letters) -> None:

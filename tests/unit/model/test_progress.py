@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from firn.model import names, progress
-from firn.model.progress import GroupProgress, ReportReader, TopicProgress
+from firn.model.progress import GroupProgress, Replaying, ReportReader, TopicProgress
 
 
 @given(st.dictionaries(st.integers(0, 9999), st.integers(0, 2**63 - 1)))
@@ -126,3 +126,18 @@ def test_a_broken_report_is_an_error_and_the_next_one_is_read() -> None:
         with pytest.raises(ValidationError):
             reader.read(broken)
     assert reader.read(whole.encode()) == whole
+
+
+@pytest.mark.parametrize(
+    ("text", "under_way"),
+    [
+        (None, False),
+        ('{"replay":"uid","part":1,"matched":{"WrongKind":2},"landed":1}', True),
+        (Replaying(replay="uid", decoded=2).model_dump_json(), True),
+        (Replaying(replay="uid", done=True).model_dump_json(), False),
+        ("unreadable", True),
+        ("", True),
+    ],
+)
+def test_a_replay_is_under_way_until_its_property_says_that_it_is_done(text: str | None, under_way: bool) -> None:
+    assert Replaying.under_way(text) == under_way

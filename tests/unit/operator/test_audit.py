@@ -396,14 +396,14 @@ class Live:
         )
         table.append(rows, snapshot_properties={"firn.topic-id": "t", "firn.offsets": f'{{"0":{end}}}'})
 
-    def replayed(self, offsets: list[int], *, marked: bool = True) -> None:
+    def replayed(self, offsets: list[int], marker: str | None = '{"replay":"uid","part":1}') -> None:
         """Land dead letters again, as a replay does before it removes them."""
         table = self._catalog.load_table(("demo", "orders"))
         ends = max((offset for _, offset in self.log), default=-1) + 1
         self._append(table, offsets, ends)
-        if marked:
+        if marker is not None:
             with self._catalog.load_table(("demo", "orders")).transaction() as change:
-                change.set_properties({"firn.replay": '{"replay":"uid","part":1}'})
+                change.set_properties({"firn.replay": marker})
 
     def remove_letters(self, offsets: list[int]) -> None:
         """Remove dead letters, as a replay does."""
@@ -509,16 +509,18 @@ def test_a_topic_that_lands_during_the_audit_is_exact(live: Live, monkeypatch: p
     assert [(part.landed, part.rows, part.dead_letters) for part in report.partitions] == [(4, 2, 2)]
 
 
-def test_a_letter_that_a_replay_has_landed_and_not_yet_removed_is_its_row(live: Live) -> None:
+@pytest.mark.parametrize("marker", ['{"replay":"uid","part":1}', '{"replay":"uid","done":false}', "unreadable"])
+def test_a_letter_that_a_replay_has_landed_and_not_yet_removed_is_its_row(live: Live, marker: str) -> None:
     live.round([0], [1, 2])
-    live.replayed([1])
+    live.replayed([1], marker)
     (part,) = live.audit().partitions
     assert (part.rows, part.dead_letters, part.doubled, part.exact) == (2, 1, 0, True)
 
 
-def test_without_the_mark_of_a_replay_such_a_letter_is_doubled(live: Live) -> None:
+@pytest.mark.parametrize("marker", [None, '{"replay":"uid","part":1,"done":true}'])
+def test_without_the_mark_of_a_replay_such_a_letter_is_doubled(live: Live, marker: str | None) -> None:
     live.round([0], [1, 2])
-    live.replayed([1], marked=False)
+    live.replayed([1], marker)
     (part,) = live.audit().partitions
     assert (part.doubled, part.exact) == (1, False)
 

@@ -95,6 +95,11 @@ def parts(frame: Any, most: int = LETTERS_PER_PART) -> list[Part]:
     return found
 
 
+def after(frame: Any, through: int | None) -> Any:
+    """Return the letters that are newer than those of finished parts: ``through`` is their newest ``ingested_at``, if there are any."""
+    return frame.where(f"ingested_at > timestamp_micros({through})") if through is not None else frame
+
+
 def within(frame: Any, part: Part) -> Any:
     """Return the letters of a part."""
     return frame.where(

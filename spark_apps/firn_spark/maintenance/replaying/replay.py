@@ -6,9 +6,12 @@ For each part of the letters, the run
 2. appends the files to the table, and sets the property `firn.model.names.REPLAY` in the same commit;
 3. removes the letters that are rows now, in a commit to the dead-letter table.
 
-At the end it removes the property. A crash in between leaves letters that are rows: the property says so to audits, and
-survives the expiry of snapshots. The next attempt finds these letters by comparing them with the rows, and removes them
+At the end it marks the property as done. A crash in between leaves letters that are rows: the property says so to audits,
+and survives the expiry of snapshots. The next attempt finds these letters by comparing them with the rows, and removes them
 first. It decodes only letters whose offset has no row. So it lands no letter twice, whatever became of the snapshots.
+
+The property has the counts of the finished parts, also of parts without a row. So the next attempt leaves these parts out,
+keeps the limit, and reports the counts of all attempts. If the property is done, it only reports.
 
 An append is refused if another replay has landed letters since this run read the table.
 """
@@ -38,7 +41,7 @@ from firn_spark.tables.columns import replaced_column
 from firn_spark.tables.commits import Landed, key_of, newest, view_of
 from firn_spark.tables.java_errors import JAVA_ERRORS, translate
 from firn_spark.tables.java_tables import Tables, data_file
-from firn_spark.tables.swaps import PATIENT, swap
+from firn_spark.tables.swaps import PATIENT, OutdatedError, swap
 
 log = structlog.get_logger()
 
@@ -73,8 +76,7 @@ class Replay:
         self._flat = work.job.table.metadata_columns == "Flat"
         self._view = view_of(work.job)
         self._marker_key = key_of(names.REPLAY, self._view)
-        self._failures: Counter[str] = Counter()
-        self._expected: Replaying | None = None
+        self._expected: str | None = None
         """The property as this run knows it."""
 
     def run(self) -> ReplayReport:
@@ -86,74 +88,91 @@ class Replay:
 
     def _run(self) -> ReplayReport:
         selection = self._selection()
-        if selection is None:
-            return ReplayReport()
-        if self._work.enforce and self._marker() is not None:
-            self._remove_landed(selection, None)
         self._expected = self._marker()
+        before = self._own(self._expected)
+        if before is not None and before.done and before.matched:
+            return _report(before)
+        if selection is None:
+            return _report(before or self._begun({}))
+        if self._work.enforce and Replaying.under_way(self._expected):
+            self._remove_landed(selection, None)
         chosen = self._chosen(selection)
         if chosen is None:
-            return ReplayReport()
-        before = self._own_marker()
-        matched = before.matched if before is not None else letters.by_code(chosen)
-        if not matched:
+            return _report(before or self._begun({}))
+        progress = before or self._begun(letters.by_code(chosen))
+        if not progress.matched:
             return self._nothing(selection)
-        progress = before or Replaying(replay=self._work.uid, matched=matched)
-        left = None if self._work.records is None else max(0, self._work.records - progress.landed)
-        decoding = Decoding(self._table.spark, self._tables, self._table.table, self._work.job, self._tasks)
-        for part in letters.parts(chosen):
-            if left == 0:
-                break
-            count = part.letters if left is None else min(left, part.letters)
-            progress = self._part(selection, decoding, part, count, progress)
-            left = None if left is None else left - count
-        if self._work.enforce:
-            self._end()
+        progress = self._parts(selection, letters.after(chosen, progress.through), progress)
         everything = letters.of_topic(self._table.spark, self._dead.table, selection.since)
         remaining = int(everything.count()) if everything is not None else 0
-        return ReplayReport(
-            matched=sum(matched.values()),
-            landed=progress.landed,
-            failed=self._failures.total(),
-            remaining=remaining if self._work.enforce else remaining - progress.landed,
-            codes=matched,
-            failures=dict(self._failures),
-        )
+        if not self._work.enforce:
+            return _report(progress.model_copy(update={"remaining": remaining - progress.landed}))
+        progress = progress.model_copy(update={"remaining": remaining, "done": True})
+        self._keep(progress)
+        self._table.failpoints.reach("after-replay-end")
+        return _report(progress)
+
+    def _begun(self, matched: Mapping[str, int]) -> Replaying:
+        return Replaying(replay=self._work.uid, matched=dict(matched))
 
     def _nothing(self, selection: Selection) -> ReplayReport:
         """Return the report if no letter meets the conditions. It has the causes of all, because a condition may be misspelt."""
-        if self._work.enforce:
-            self._end()
+        if self._work.enforce and Replaying.under_way(self._expected):
+            # Another replay ended early. The letters that it landed are removed now.
+            self._keep(self._begun({}).model_copy(update={"done": True}))
         everything = letters.of_topic(self._table.spark, self._dead.table, selection.since)
         causes = letters.by_code(everything) if everything is not None else {}
         return ReplayReport(remaining=sum(causes.values()), causes=causes)
 
+    def _parts(self, selection: Selection, chosen: Any, progress: Replaying) -> Replaying:
+        """Replay the letters part by part, up to the limit."""
+        decoding = Decoding(self._table.spark, self._tables, self._table.table, self._work.job, self._tasks)
+        limit = self._work.records
+        for part in letters.parts(chosen):
+            count = part.letters if limit is None else min(limit - progress.decoded, part.letters)
+            if count <= 0:
+                break
+            progress = self._part(selection, decoding, part, count, progress)
+        return progress
+
     def _part(self, selection: Selection, decoding: Decoding, part: Part, count: int, progress: Replaying) -> Replaying:
-        """Decode the letters of a part, and move those that fit."""
+        """Decode the letters of a part, move those that fit, and store the counts in the table."""
         self._table.guard.check()
         self._table.renew()
         self._dead.renew()
         self._table.table.refresh()
         base = head(self._table.table)
-        self._check_alone()
-        frame = self._free(selection, part)
+        self._check_alone(self._marker())
+        frame, others = self._free(selection, part)
         if count < part.letters:
             # Spark's limit moves all letters to one task.
             frame = frame.limit(count)
         result = decoding.run(frame, count, self._table.table, self._registries, self._salts)
-        self._failures.update(result.codes)
-        after = progress.model_copy(update={"part": progress.part + 1, "landed": progress.landed + result.rows})
+        after = progress.model_copy(
+            update={
+                "part": progress.part + (1 if result.rows else 0),
+                "landed": progress.landed + result.rows,
+                "decoded": progress.decoded + count,
+                "failures": dict(Counter(progress.failures) + result.codes + Counter({OFFSET_TAKEN: others})),
+                "through": part.last,
+            }
+        )
         if not self._work.enforce or not result.rows:
             decoding.discard(self._table.table, result)
-            return after if result.rows else progress
+            if self._work.enforce:
+                self._keep(after)
+            return after
         self._append(result, after, base)
         self._table.failpoints.reach("after-replay-append")
         self._remove_landed(selection, part)
         self._table.failpoints.reach("after-replay-deletion")
         return after
 
-    def _free(self, selection: Selection, part: Part) -> Any:
-        """Return the letters of a part whose offset has no row. Remove those that are rows already."""
+    def _free(self, selection: Selection, part: Part) -> tuple[Any, int]:
+        """Return the letters of a part whose offset has no row, and the number of those whose offset has the row of another record.
+
+        Remove those that are rows already.
+        """
         frame = letters.within(self._current(selection), part)
         taken = letters.occupied(
             self._table.spark,
@@ -164,14 +183,11 @@ class Replay:
             shared=self._view is not None,
         )
         if taken is None:
-            return frame
+            return frame, 0
         same = taken.where("same")
         if self._work.enforce and same.head(1):
             self._remove(same, selection, part)
-        others = int(taken.where("not same").count())
-        if others:
-            self._failures[OFFSET_TAKEN] += others
-        return letters.without(frame, taken)
+        return letters.without(frame, taken), int(taken.where("not same").count())
 
     def _selection(self) -> Selection | None:
         """Return the letters to select, or None if the tables have no records of the topic."""
@@ -198,13 +214,17 @@ class Replay:
         assert chosen is not None
         return chosen
 
-    def _marker(self) -> Replaying | None:
-        return Replaying.read(self._table.table.properties().get(self._marker_key))
+    def _marker(self) -> str | None:
+        return self._marker_of(self._table.table.properties())
 
-    def _own_marker(self) -> Replaying | None:
+    def _marker_of(self, properties: Any) -> str | None:
+        value = properties.get(self._marker_key)
+        return None if value is None else str(value)
+
+    def _own(self, marker: str | None) -> Replaying | None:
         """Return the state of an earlier attempt of this replay."""
-        marker = self._marker()
-        return marker if self._work.enforce and marker is not None and marker.replay == self._work.uid else None
+        found = Replaying.read(marker)
+        return found if self._work.enforce and found is not None and found.replay == self._work.uid else None
 
     def _append(self, result: Result, progress: Replaying, base: Any | None) -> None:
         """Commit the files to the table."""
@@ -212,9 +232,11 @@ class Replay:
         files = [data_file(jvm, table, text) for text in result.files]
         base_id = int(base.snapshotId()) if base is not None else None
         written = str(jvm.org.apache.iceberg.SchemaParser.toJson(table.schema()))
+        text = progress.model_dump_json()
 
         def check(current: Any) -> None:
             self._check_overtaken(current, base_id)
+            self._check_alone(self._marker_of(current.properties()))
             column = replaced_column(written, str(jvm.org.apache.iceberg.SchemaParser.toJson(current.schema())))
             if column is not None:
                 raise CommitConflictError(
@@ -228,15 +250,15 @@ class Replay:
                 append.appendFile(file)
             return append
 
-        marks = Marks(self._summary(progress), {self._marker_key: progress.model_dump_json()}, check)
+        marks = Marks(self._summary(progress), {self._marker_key: text}, check)
         self._table.snapshot(REPLAY, produce, files, marks=marks)
-        self._expected = progress
+        self._expected = text
         log.info("dead letters landed", table=self._table.name, rows=result.rows, part=progress.part)
 
-    def _check_alone(self) -> None:
-        """Raise CommitConflictError if another replay has landed letters, which it has perhaps not removed yet."""
-        if self._work.enforce and self._marker() != self._expected:
-            raise CommitConflictError(
+    def _check_alone(self, marker: str | None) -> None:
+        """Raise OutdatedError if another replay has landed letters, which it has perhaps not removed yet, or counted others."""
+        if self._work.enforce and marker != self._expected:
+            raise OutdatedError(
                 f"table {self._table.name}: another replay works on the dead letters; the next attempt reads them again"
             )
 
@@ -308,22 +330,34 @@ class Replay:
                 whole += group
             elif count:
                 mixed.append(group)
-        marker = self._marker()
+        marker = Replaying.read(self._marker())
         marks = Marks(
-            self._summary(marker) if marker is not None else {},
+            self._summary(marker) if marker is not None and not marker.done else {},
             {names.REPLAY: uuid.uuid4().hex},
         )
         self._dead.drop(REPLAY, snapshot_id, whole, mixed, f"NOT ({matching})", TARGET_BYTES, marks=marks)
 
-    def _end(self) -> None:
-        """Remove the property: no letter is a row any more."""
+    def _keep(self, progress: Replaying) -> None:
+        """Set the property in a commit without rows. Raises OutdatedError if another replay has changed it."""
+        text = progress.model_dump_json()
 
-        def edit(builder: Any, _base: Any) -> None:
-            gone = self._table.jvm.java.util.HashSet()
-            gone.add(self._marker_key)
-            builder.removeProperties(gone)
+        def edit(builder: Any, base: Any) -> None:
+            self._check_alone(self._marker_of(base.properties()))
+            builder.setProperties({self._marker_key: text})
 
         def done(metadata: Any) -> bool:
-            return metadata.properties().get(self._marker_key) is None
+            return self._marker_of(metadata.properties()) == text
 
         swap(self._table.table, NewMetadata(self._table.guard, edit, done), self._table.failpoints, PATIENT)
+        self._expected = text
+
+
+def _report(progress: Replaying) -> ReplayReport:
+    return ReplayReport(
+        matched=sum(progress.matched.values()),
+        landed=progress.landed,
+        failed=sum(progress.failures.values()),
+        remaining=progress.remaining,
+        codes=progress.matched,
+        failures=progress.failures,
+    )

@@ -19,7 +19,7 @@ from pyspark.sql import functions
 from firn.model import names
 from firn.model.errors import FirnError
 from firn.model.maintenance import MOST_RANGES, AuditReport, OffsetRange, covering
-from firn.model.progress import AuditFrom, Filtered, Offsets, View, joined_ranges, landed_together, outside
+from firn.model.progress import AuditFrom, Filtered, Offsets, Replaying, View, joined_ranges, landed_together, outside
 from firn_spark.kafka.admin import Kafka, offsets_of
 from firn_spark.kafka.clients import client_config
 from firn_spark.kafka.gaps import find_records
@@ -247,7 +247,7 @@ def _audit_from(table: Any, landed: Landed, view: View | None) -> AuditFrom:
 
 def is_replaying(table: Any, view: View | None = None) -> bool:
     """Return whether letters of a replay may be rows of the table already."""
-    return table.properties().get(key_of(names.REPLAY, view)) is not None
+    return Replaying.under_way(table.properties().get(key_of(names.REPLAY, view)))
 
 
 def _dropped(dead: Any, topic_id: str) -> Offsets:
