@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
+from firn.api.model import Duration
 from firn.api.v1alpha1 import DeadLetterReplay
 from firn.decoders.bad_records import Code
 from firn.model import durations, names
@@ -21,6 +22,7 @@ from firn_controllers.specs.calendar import Windows
 from firn_controllers.specs.terms import PolicyTerms
 
 KIND: Literal["DeadLetterReplay"] = "DeadLetterReplay"
+_DURATION: TypeAdapter[str] = TypeAdapter(Duration)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class ReplayEntry:
     resource: DeadLetterReplay | None
     terms: PolicyTerms | None
     problem: InvalidSpecError | None
+    ttl: timedelta | None
+    """Time after the end until the deletion, also of a replay that cannot be read. None: the replay stays."""
 
     @property
     def finished(self) -> bool:
@@ -105,7 +109,17 @@ def replay_entry(manifest: Manifest, config: Config) -> ReplayEntry:
         resource=resource,
         terms=terms,
         problem=problem,
+        ttl=_ttl(manifest.get("spec")),
     )
+
+
+def _ttl(spec: object) -> timedelta | None:
+    """Return ``ttlAfterFinished`` of a spec, of which other fields may be invalid; None if it is unset or itself invalid."""
+    text = spec.get("ttlAfterFinished") if isinstance(spec, Mapping) else None
+    try:
+        return durations.parse(_DURATION.validate_python(text)) if text is not None else None
+    except ValueError:
+        return None
 
 
 def _terms(resource: DeadLetterReplay, config: Config) -> PolicyTerms:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import timedelta
 
-from firn.model import durations, names
+from firn.model import names
 from firn.model.jobs import IngestJob
 from firn_controllers.cache.replays import KIND, ReplayEntry, replay_entry
 from firn_controllers.cache.topics import Name
@@ -92,10 +92,10 @@ class ReplayReconciler:
 
     async def _expire(self, replay: ReplayEntry) -> Outcome:
         """Delete the replay if its time to live is over."""
-        spec = replay.resource.spec if replay.resource is not None else None
-        if spec is None or spec.ttl_after_finished is None or replay.finish_time is None:
+        if replay.ttl is None or replay.finish_time is None:
             return Outcome()
-        left = replay.finish_time + durations.parse(spec.ttl_after_finished) - self._context.ports.clock.now()
+        # The sum of both times may be beyond the last date of Python.
+        left = replay.ttl - (self._context.ports.clock.now() - replay.finish_time)
         if left > timedelta():
             return Outcome(after=left.total_seconds() + 0.1)
         await self._context.ports.cluster.delete(names.API_VERSION, KIND, *replay.name)

@@ -250,16 +250,27 @@ async def test_a_spec_that_the_configuration_does_not_allow_is_a_condition() -> 
     assert not jobs(world)
 
 
-async def test_a_replay_with_an_invalid_spec_is_deleted_after_its_time_to_live() -> None:
-    world = await world_with(replay(where={"codes": ["WrongKnd"]}, ttlAfterFinished="10m"))
+@pytest.mark.parametrize("invalid", [{"where": {"codes": ["WrongKnd"]}}, {"limit": {"records": 0}}])
+async def test_a_replay_with_an_invalid_spec_is_deleted_after_its_time_to_live(invalid: dict[str, Any]) -> None:
+    world = await world_with(replay(**invalid, ttlAfterFinished="10m"))
+    assert finished(world) == ("True", "InvalidSpec")
     await pass_time(world, 900)
     assert not list(world.cluster.all(REPLAY))
 
 
-async def test_the_operator_deletes_a_finished_replay_after_its_time_to_live() -> None:
-    world = await world_with(replay(ttlAfterFinished="10m"), replay("kept"))
+@pytest.mark.parametrize("ttl", ["soon", 600, "10000000000000000000d", None])
+async def test_an_invalid_replay_without_a_valid_time_to_live_stays(ttl: object) -> None:
+    world = await world_with(replay(limit={"records": 0}, ttlAfterFinished=ttl))
     await pass_time(world, 900)
-    assert [live["metadata"]["name"] for live in world.cluster.all(REPLAY)] == ["kept"]
+    assert finished(world) == ("True", "InvalidSpec")
+
+
+async def test_the_operator_deletes_a_finished_replay_after_its_time_to_live() -> None:
+    world = await world_with(
+        replay(ttlAfterFinished="10m"), replay("kept"), replay("long", ttlAfterFinished="9999999d")
+    )
+    await pass_time(world, 900)
+    assert {live["metadata"]["name"] for live in world.cluster.all(REPLAY)} == {"kept", "long"}
 
 
 async def test_deleting_a_replay_stops_its_run() -> None:
