@@ -23,6 +23,15 @@ LOOP_CPU_WAIT = Counter(
     "Seconds in which the broker's event loop was ready to run and waited for a CPU",
 )
 CONNECTIONS = Gauge("firn_broker_connections", "Connections that are open, or closed with a request still running")
+DENIALS = Counter(
+    "firn_broker_authorization_denials_total",
+    "Operations on resources that ACLs denied to clients that named the resource, by operation, such as Write",
+    ["operation"],
+)
+AUDIT_OMITTED = Counter(
+    "firn_broker_audit_omitted_total",
+    "Events without a line in the audit log, because it had as many lines as it may have within a minute",
+)
 BYTES_IN = Counter("firn_broker_received_bytes_total", "Bytes of requests")
 BYTES_OUT = Counter("firn_broker_sent_bytes_total", "Bytes of responses")
 PRODUCED_RECORDS = Counter("firn_broker_produced_records_total", "Records that were assigned an offset")

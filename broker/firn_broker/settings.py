@@ -194,6 +194,18 @@ class Listener(Settings):
     """Address that clients connect to, as HOST:PORT. Default: the bound address."""
 
 
+class AuthorizationSettings(Settings):
+    """What clients may do."""
+
+    type: Literal["Open", "Acl"] = "Open"
+    """Open: every client may do everything. Acl: the ACLs of the cluster decide, as with Kafka's ``StandardAuthorizer``."""
+    default: Literal["Allow", "Deny"] = "Deny"
+    """With ``Acl``: whether clients may use a resource that no ACL matches (``allow.everyone.if.no.acl.found``)."""
+    super_users: tuple[Annotated[str, Field(pattern=r"^User:.")], ...] = ()
+    """With ``Acl``: principals that may do everything, such as ``User:admin`` (``super.users``). Without one, no client can
+    create the first ACL."""
+
+
 class InternalSettings(Settings):
     """The internal listener, at which ingestion drivers ask where batches are stored. Their tasks then read the bucket."""
 
@@ -293,6 +305,8 @@ class BrokerSettings(Settings):
     external: Listener | None = None
     """A second listener, for clients that reach the brokers at other addresses. Clients get the addresses of the listener
     that they use, for all brokers. Default: none."""
+    authorization: AuthorizationSettings = AuthorizationSettings()
+    """What clients may do."""
     internal: InternalSettings | None = None
     """The internal listener for ingestion drivers. Objects have to be in a bucket. Default: none."""
     node_id: int | None = Field(default=None, ge=0)

@@ -11,6 +11,7 @@ from firn.records.cursor import MalformedError
 from firn.records.message_reader import decode
 from firn.records.message_writer import Fields, pieces
 from firn_broker import metrics
+from firn_broker.access_types import Caller
 from firn_broker.network.budget import Budget, Counted
 from firn_broker.wire import headers
 from firn_broker.wire.headers import RequestHeader
@@ -66,6 +67,11 @@ class Client:
     def address(self) -> str:
         """Return the address without the port."""
         return self.peer.rpartition(":")[0]
+
+    @property
+    def caller(self) -> Caller:
+        """Return the client as ACLs see it."""
+        return Caller(self.principal, self.address)
 
     @property
     def zone(self) -> str:
