@@ -13,7 +13,10 @@ from firn.event_loop import follow_stalls
 from firn.model.clock import Clock
 from firn.model.errors import UnavailableError
 from firn_broker import metrics
+from firn_broker.access.audit import Audit
+from firn_broker.access.authorizer import Authorizer
 from firn_broker.access.directory import AccessDirectory
+from firn_broker.access_types import ResourceType
 from firn_broker.cluster.guarded_store import GuardedStore
 from firn_broker.cluster.identifiers import Identifiers
 from firn_broker.cluster.membership import Membership
@@ -87,6 +90,8 @@ class Broker:
         self.cache = BlockCache(settings.reader.tail_cache_bytes, settings.reader.history_cache_bytes)
         self.topic_metadata = TopicMetadata(store.topics, self.watermarks)
         self.access = AccessDirectory(store.access)
+        self.audit = Audit(ports.clock)
+        self.authorizer = Authorizer(self.access, settings.authorization, self.audit)
         self.configs = TopicConfigs(settings.topics.configs)
         self.topics = TopicCreator(
             store.topics,
@@ -101,7 +106,7 @@ class Broker:
         self.parsed = Budget(settings.connections.buffered_bytes)
         """Bounds what produce requests take besides their bytes, from their parsing until their answer."""
         self.fetch_sessions = FetchSessions(settings.reader.max_session_partitions, self.identifiers)
-        self.repeated_fetches = RepeatedFetches(self.watermarks, self.fetch_sessions, settings.reader)
+        self.repeated_fetches = RepeatedFetches(self.watermarks, self.fetch_sessions, self.authorizer, settings.reader)
         self.large_fetches = Budget(settings.connections.buffered_bytes // 2)
         """Limits the memory that fetches of many partitions take besides records, from before their parsing until the
         answer is written."""
@@ -156,6 +161,7 @@ class Broker:
             ("topics", self.topic_metadata.keep()),
             ("access", self.access.keep()),
             ("producer ids", self.producer_ids.keep()),
+            ("audit", self.audit.keep()),
             ("commits", self.writer.run()),
             ("keys of abandoned files", self.writer.settle()),
             ("watermarks", self.reader.poll(lambda: len(self.membership.nodes) <= 1)),
@@ -206,6 +212,11 @@ class Broker:
             for node in self.membership.reachable(external=external)
             if (endpoint := node.address.endpoint(external=external)) is not None
         ]
+
+    def note_change(self, client: Client, change: str, type: ResourceType, name: str) -> None:
+        """Note an administrative change in the audit log, by the name of the API that made it."""
+        if not self.authorizer.open:
+            self.audit.changed(client.caller, change, type, name)
 
     def observe(self) -> None:
         """Update the gauges that are read from the parts."""

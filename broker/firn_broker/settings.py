@@ -195,7 +195,7 @@ class Listener(Settings):
 
 
 class AuthorizationSettings(Settings):
-    """What clients may do."""
+    """The rights of clients."""
 
     type: Literal["Open", "Acl"] = "Open"
     """Open: every client may do everything. Acl: the ACLs of the cluster decide, as with Kafka's ``StandardAuthorizer``."""
@@ -306,7 +306,7 @@ class BrokerSettings(Settings):
     """A second listener, for clients that reach the brokers at other addresses. Clients get the addresses of the listener
     that they use, for all brokers. Default: none."""
     authorization: AuthorizationSettings = AuthorizationSettings()
-    """What clients may do."""
+    """The rights of clients."""
     internal: InternalSettings | None = None
     """The internal listener for ingestion drivers. Objects have to be in a bucket. Default: none."""
     node_id: int | None = Field(default=None, ge=0)

@@ -82,6 +82,20 @@ class Client(Protocol):
         """Return the client as ACLs see it."""
 
 
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """Which topics a member of a group may describe. Two are equal if they decide the same."""
+
+    caller: Caller
+    version: int
+    """`Authorizer.version` when the member asked."""
+    authorizer: "Authorizer" = field(compare=False, repr=False)
+
+    def sees(self, topic: str) -> bool:
+        """Return whether the member may describe a topic."""
+        return self.authorizer.allows(self.caller, Operation.DESCRIBE, ResourceType.TOPIC, topic)
+
+
 Hosts = dict[str, tuple[int, int]]
 """The operations that the ACLs of one pattern allow and deny, as bits, by host."""
 Pattern = tuple[ResourceType, str]
@@ -185,11 +199,23 @@ class Authorizer:
         """Return the names of resources for which `forbids` is true."""
         if self.open:
             return NOTHING
-        return frozenset(name for name in set(names) if self.forbids(client, operation, type, name, audited=audited))
+        caller = client.caller
+        known = self._known(caller)
+        denied = frozenset(
+            name for name in set(names) if not self._kept_decision(known, caller, type, name) >> operation & 1
+        )
+        if audited:
+            for name in denied:
+                self._audit.denied(caller, operation, type, name)
+        return denied
 
     def operations(self, client: Client, type: ResourceType, name: str) -> int:
         """Return the operations that the client may do, as bits (KIP-430)."""
         return SUPPORTED[type] if self.open else SUPPORTED[type] & self._operations(client.caller, type, name)
+
+    def sight(self, client: Client) -> Sight | None:
+        """Return which topics the client may describe; None for all."""
+        return None if self.open else Sight(client.caller, self.version, self)
 
     def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
         """Return whether the caller may do this."""
@@ -206,12 +232,14 @@ class Authorizer:
         return decision
 
     def _operations(self, caller: Caller, type: ResourceType, name: str) -> int:
-        known = self._known(caller)
+        return self._kept_decision(self._known(caller), caller, type, name)
+
+    def _kept_decision(self, known: _Known, caller: Caller, type: ResourceType, name: str) -> int:
         operations = known.operations.get((type, name))
         if operations is None:
             operations = self._decide(caller, type, name)
             if len(name) <= LONGEST_NAME:
-                self._make_room(known)
+                self._make_room()
                 known.operations[type, name] = operations
                 self._kept += 1
         return operations
@@ -241,14 +269,15 @@ class Authorizer:
         self._callers.clear()
         self._kept = 0
 
-    def _make_room(self, known: _Known) -> None:
+    def _make_room(self) -> None:
+        """Forget decisions on the callers that asked least recently, and last of all on the one that asks."""
         while self._kept >= DECISIONS:
-            oldest = next(iter(self._callers.values()))
-            self._kept -= len(oldest.operations)
-            if oldest is known:
-                known.operations.clear()
+            oldest = next(iter(self._callers))
+            self._kept -= len(self._callers[oldest].operations)
+            if len(self._callers) > 1:
+                del self._callers[oldest]
             else:
-                self._callers.popitem(last=False)
+                self._callers[oldest].operations.clear()
 
     def _decide(self, caller: Caller, type: ResourceType, name: str) -> int:
         if caller.principal in self._super_users:

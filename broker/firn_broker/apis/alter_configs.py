@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
@@ -42,7 +43,7 @@ async def handle(broker: Broker, request: AlterConfigsRequest, call: Call) -> Fi
     """Replace the configs of each requested resource."""
     return {
         "responses": [
-            await alter(broker, resource, replaced, validate_only=request.validate_only)
+            await alter(broker, call, resource, replaced, validate_only=request.validate_only)
             for resource in request.resources
         ]
     }
@@ -53,15 +54,19 @@ def replaced(topic: Topic, resource: AlterConfigsResource) -> dict[str, str | No
     return {config.name: config.value for config in resource.configs}
 
 
-async def alter(broker: Broker, resource: R, change: Change[R], *, validate_only: bool) -> Fields:
+async def alter(broker: Broker, call: Call, resource: R, change: Change[R], *, validate_only: bool) -> Fields:
     """Change the configs of one resource to what ``change(topic, resource)`` returns."""
     kind, name = resource.resource_type, resource.resource_name
     error: ErrorCode
     message: str | None
     if kind != TOPIC:
         error, message = ErrorCode.invalid_request, "Only configs of topics can be altered here."
+    elif broker.authorizer.forbids(call.client, Operation.ALTER_CONFIGS, ResourceType.TOPIC, name):
+        error, message = ErrorCode.topic_authorization_failed, None
     else:
         error, message = await _alter(broker, name, resource, change, validate_only=validate_only)
+        if not error and not validate_only:
+            broker.note_change(call.client, "AlterConfigs", ResourceType.TOPIC, name)
     return {"error_code": error, "error_message": message, "resource_type": kind, "resource_name": name}
 
 

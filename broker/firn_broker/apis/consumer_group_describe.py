@@ -5,9 +5,12 @@ The kind of a member (version 1) is always "consumer", as no group has members o
 A group that is named more than once is described once.
 """
 
+from collections.abc import Iterator
+
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.apis.consumer_group_heartbeat import by_topic
 from firn_broker.broker import Broker
 from firn_broker.groups import consumer
@@ -18,6 +21,7 @@ from firn_broker.wire.requests import ConsumerGroupDescribeRequest
 KEY = 69
 VERSIONS = (0, 1)
 CONSUMER = 1
+HIDDEN_TOPICS = "The group has topics that the client is not authorized to describe."
 
 
 async def handle(broker: Broker, request: ConsumerGroupDescribeRequest, call: Call) -> Fields:
@@ -25,11 +29,21 @@ async def handle(broker: Broker, request: ConsumerGroupDescribeRequest, call: Ca
     groups = []
     for name in dict.fromkeys(request.group_ids):
         try:
+            if broker.authorizer.forbids(call.client, Operation.DESCRIBE, ResourceType.GROUP, name):
+                raise GroupError(ErrorCode.group_authorization_failed)
             group = await broker.groups.describe(name)
-            if isinstance(group, consumer.Group):
-                groups.append(_described(broker, group))
-            else:
+            if not isinstance(group, consumer.Group):
                 groups.append(_refused(name, ErrorCode.group_id_not_found, f"Group {name} is not a consumer group."))
+            elif broker.authorizer.forbidden(
+                call.client, Operation.DESCRIBE, ResourceType.TOPIC, _topics(broker, group)
+            ):
+                groups.append(_refused(name, ErrorCode.topic_authorization_failed, HIDDEN_TOPICS))
+            else:
+                described = _described(broker, group)
+                if request.include_authorized_operations:
+                    operations = broker.authorizer.operations(call.client, ResourceType.GROUP, name)
+                    described["authorized_operations"] = operations
+                groups.append(described)
         except GroupError as error:
             groups.append(_refused(name, error.code, None))
     return {"groups": groups}
@@ -42,7 +56,15 @@ def _refused(name: str, error: ErrorCode, message: str | None) -> Fields:
     }  # fmt: skip
 
 
-def _described(broker: Broker, group: consumer.Group) -> Fields:
+def _topics(broker: Broker, group: consumer.Group) -> Iterator[str]:
+    """Yield the topics of all assignments, perhaps several times."""
+    topics = broker.topic_metadata.by_id
+    for member in group.members.values():
+        for partitions in (member.assigned, member.target):
+            yield from (topics[partition.topic].name for partition in partitions if partition.topic in topics)
+
+
+def _described(broker: Broker, group: consumer.Group) -> dict[str, object]:
     return {
         "error_code": ErrorCode.none, "error_message": None, "group_id": group.name, "group_state": group.state.value,
         "group_epoch": group.epoch, "assignment_epoch": group.assignment_epoch, "assignor_name": group.assignor,

@@ -8,9 +8,11 @@ matches in linear time, so no pattern blocks the broker. Online migration betwee
 from datetime import timedelta
 from uuid import UUID
 
+from kio.schema.errors import ErrorCode
 from kio.static.primitive import i32Timedelta
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.consumer import JOIN, HeartbeatReply, HeartbeatRequest, Partitions
 from firn_broker.groups.group import GroupError
@@ -33,6 +35,10 @@ async def handle(broker: Broker, request: ConsumerGroupHeartbeatRequest, call: C
     names = request.subscribed_topic_names
     owned = request.topic_partitions
     try:
+        if broker.authorizer.forbids(call.client, Operation.READ, ResourceType.GROUP, request.group_id):
+            raise GroupError(ErrorCode.group_authorization_failed)
+        if broker.authorizer.forbidden(call.client, Operation.DESCRIBE, ResourceType.TOPIC, names or ()):
+            raise GroupError(ErrorCode.topic_authorization_failed)
         reply = await broker.groups.consume(
             request.group_id,
             HeartbeatRequest(
@@ -49,6 +55,7 @@ async def handle(broker: Broker, request: ConsumerGroupHeartbeatRequest, call: C
                 ),
                 call.client.id,
                 "/" + call.client.address,
+                broker.authorizer.sight(call.client),
             ),
         )  # fmt: skip
     except GroupError as error:

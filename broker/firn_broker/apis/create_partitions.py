@@ -3,6 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
 from firn_broker.network.router import Call
@@ -15,12 +16,17 @@ VERSIONS = (0, 3)
 
 async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -> Fields:
     """Add partitions to each requested topic."""
-    await broker.topic_metadata.refresh()
+    names = {requested.name for requested in request.topics}
+    denied = broker.authorizer.forbidden(call.client, Operation.ALTER, ResourceType.TOPIC, names)
+    if denied != names:
+        await broker.topic_metadata.refresh()
     results = []
     for requested in request.topics:
         error, message = ErrorCode.none, None
         topic = broker.topic_metadata.by_name.get(requested.name)
-        if topic is None:
+        if requested.name in denied:
+            error = ErrorCode.topic_authorization_failed
+        elif topic is None:
             error, message = ErrorCode.unknown_topic_or_partition, f"The topic '{requested.name}' does not exist."
         elif requested.count <= topic.partitions:
             error = ErrorCode.invalid_partitions
@@ -39,8 +45,11 @@ async def handle(broker: Broker, request: CreatePartitionsRequest, call: Call) -
             )
         elif not request.validate_only and not await broker.metadata_store.topics.grow_topic(topic.id, requested.count):
             error = ErrorCode.unknown_topic_or_partition
+        elif not request.validate_only:
+            broker.note_change(call.client, "CreatePartitions", ResourceType.TOPIC, requested.name)
         results.append({"name": requested.name, "error_code": error, "error_message": message})
-    await broker.topic_metadata.refresh()
+    if denied != names:
+        await broker.topic_metadata.refresh()
     return {"results": results}
 
 

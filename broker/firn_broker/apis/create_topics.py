@@ -6,15 +6,16 @@
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import partial
 
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import CLUSTER_NAME, Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
-from firn_broker.network.router import Call
+from firn_broker.network.router import Call, Client
 from firn_broker.topics.creation import TopicError
 from firn_broker.wire.requests import CreateTopicsRequest, CreateTopicsTopic
 
@@ -25,11 +26,17 @@ VERSIONS = (2, 7)
 async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fields:
     """Create each requested topic."""
     names = Counter(requested.name for requested in request.topics)
+    denied = _denied(broker, call.client, names)
+    undescribed = broker.authorizer.forbidden(
+        call.client, Operation.DESCRIBE_CONFIGS, ResourceType.TOPIC, names, audited=False
+    )
     topics = []
     for requested in request.topics:
         try:
             if names[requested.name] > 1:
                 raise TopicError(ErrorCode.invalid_request, f"Duplicate topic name: {requested.name}")
+            if requested.name in denied:
+                raise TopicError(ErrorCode.topic_authorization_failed, "Authorization failed.")
             topic = await broker.topics.create(
                 requested.name,
                 _partitions(requested),
@@ -39,8 +46,17 @@ async def handle(broker: Broker, request: CreateTopicsRequest, call: Call) -> Fi
         except TopicError as error:
             topics.append(_refused(requested.name, error))
         else:
-            topics.append(_created(broker, topic))
+            topics.append(_created(broker, topic, described=topic.name not in undescribed))
+            if not request.validate_only:
+                broker.note_change(call.client, "CreateTopics", ResourceType.TOPIC, topic.name)
     return {"topics": topics}
+
+
+def _denied(broker: Broker, client: Client, names: Iterable[str]) -> Container[str]:
+    """Return the topics that the client may not create. The right to create on the cluster is enough for all."""
+    if not broker.authorizer.forbids(client, Operation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
+        return ()
+    return broker.authorizer.forbidden(client, Operation.CREATE, ResourceType.TOPIC, names)
 
 
 def _partitions(requested: CreateTopicsTopic) -> int:
@@ -63,7 +79,13 @@ def _refused(name: str, error: TopicError) -> Fields:
     }  # fmt: skip
 
 
-def _created(broker: Broker, topic: Topic) -> Fields:
+def _created(broker: Broker, topic: Topic, *, described: bool) -> Fields:
+    if not described:
+        return {
+            "name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None,
+            "topic_config_error_code": ErrorCode.topic_authorization_failed, "num_partitions": -1, "replication_factor": -1,
+            "configs": (),
+        }  # fmt: skip
     return {
         "name": topic.name, "topic_id": topic.id, "error_code": ErrorCode.none, "error_message": None,
         "num_partitions": topic.partitions, "replication_factor": 1,

@@ -3,6 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.group import GroupError
 from firn_broker.network.router import Call
@@ -18,7 +19,10 @@ async def handle(broker: Broker, request: DeleteGroupsRequest, call: Call) -> Fi
     for name in dict.fromkeys(request.groups_names):
         error = ErrorCode.none
         try:
+            if broker.authorizer.forbids(call.client, Operation.DELETE, ResourceType.GROUP, name):
+                raise GroupError(ErrorCode.group_authorization_failed)
             await broker.groups.delete(name)
+            broker.note_change(call.client, "DeleteGroups", ResourceType.GROUP, name)
         except GroupError as refused:
             error = refused.code
         results.append({"group_id": name, "error_code": error})

@@ -1,14 +1,18 @@
 """DeleteTopics (20), versions 1 to 6: by name, or by id since 6. The topic is deleted at once; maintenance deletes its
-batches later."""
+batches later.
+
+A client that may not describe a topic does not learn the name that belongs to an id. Ids are random, so it may learn that the
+topic exists, as with Kafka."""
 
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
-from firn_broker.network.router import Call
+from firn_broker.network.router import Call, Client
 from firn_broker.wire.requests import DeleteTopicsRequest
 
 KEY = 20
@@ -19,21 +23,42 @@ async def handle(broker: Broker, request: DeleteTopicsRequest, call: Call) -> Fi
     """Delete each requested topic."""
     requested = [(topic.name, topic.topic_id) for topic in request.topics]
     requested += [(name, None) for name in request.topic_names]
+    hidden = broker.authorizer.forbidden(
+        call.client, Operation.DESCRIBE, ResourceType.TOPIC, (name for name, _ in requested if name is not None)
+    )
+    if requested and all(name in hidden for name, _ in requested):
+        return {"responses": [_answer(name, id, ErrorCode.topic_authorization_failed) for name, id in requested]}
     await broker.topic_metadata.refresh()
-    responses = []
-    for name, id in requested:
-        topic = _find(broker, name, id)
-        error = ErrorCode.none
-        if topic is None or not await broker.metadata_store.topics.delete_topic(topic.id):
-            error = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
-        responses.append(
-            {
-                "name": topic.name if topic else name, "topic_id": topic.id if topic else id, "error_code": error,
-                "error_message": None,
-            }
-        )  # fmt: skip
+    responses = [
+        _answer(name, id, ErrorCode.topic_authorization_failed)
+        if name in hidden
+        else await _delete(broker, call.client, name, id)
+        for name, id in requested
+    ]
     await broker.topic_metadata.refresh()
     return {"responses": responses}
+
+
+async def _delete(broker: Broker, client: Client, name: str | None, id: UUID | None) -> Fields:
+    topic = _find(broker, name, id)
+    missing = ErrorCode.unknown_topic_or_partition if name is not None else ErrorCode.unknown_topic_id
+    if topic is None:
+        return _answer(name, id, missing)
+    authorizer = broker.authorizer
+    if authorizer.forbids(client, Operation.DELETE, ResourceType.TOPIC, topic.name):
+        if name is None and not authorizer.forbids(
+            client, Operation.DESCRIBE, ResourceType.TOPIC, topic.name, audited=False
+        ):
+            name = topic.name
+        return _answer(name, id, ErrorCode.topic_authorization_failed)
+    if not await broker.metadata_store.topics.delete_topic(topic.id):
+        return _answer(topic.name, topic.id, missing)
+    broker.note_change(client, "DeleteTopics", ResourceType.TOPIC, topic.name)
+    return _answer(topic.name, topic.id, ErrorCode.none)
+
+
+def _answer(name: str | None, id: UUID | None, error: ErrorCode) -> Fields:
+    return {"name": name, "topic_id": id, "error_code": error, "error_message": None}
 
 
 def _find(broker: Broker, name: str | None, id: UUID | None) -> Topic | None:

@@ -11,11 +11,12 @@ from functools import partial
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import CLUSTER_NAME, Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Topic
-from firn_broker.network.router import Call
+from firn_broker.network.router import Call, Client
 from firn_broker.topics.configs import DEFINITIONS, ConfigType, Source
-from firn_broker.wire.requests import DescribeConfigsRequest
+from firn_broker.wire.requests import DescribeConfigsRequest, DescribeConfigsResource
 
 KEY = 32
 VERSIONS = (1, 4)
@@ -29,7 +30,9 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, call: Call) ->
         error, message = ErrorCode.none, None
         configs: Callable[[], Sequence[Fields]] = tuple
         keys = None if resource.configuration_keys is None else set(resource.configuration_keys)
-        if resource.resource_type == TOPIC:
+        if (denied := _denied(broker, call.client, resource)) is not None:
+            error = denied
+        elif resource.resource_type == TOPIC:
             topic = await broker.topic_metadata.find(resource.resource_name)
             if topic is None:
                 error = ErrorCode.unknown_topic_or_partition
@@ -53,6 +56,17 @@ async def handle(broker: Broker, request: DescribeConfigsRequest, call: Call) ->
             }
         )  # fmt: skip
     return {"results": results}
+
+
+def _denied(broker: Broker, client: Client, resource: DescribeConfigsResource) -> ErrorCode | None:
+    """Return the error if the client may not describe the configs of a resource. The right on the cluster is that on its
+    brokers."""
+    operation, forbids = Operation.DESCRIBE_CONFIGS, broker.authorizer.forbids
+    if resource.resource_type == TOPIC and forbids(client, operation, ResourceType.TOPIC, resource.resource_name):
+        return ErrorCode.topic_authorization_failed
+    if resource.resource_type == BROKER and forbids(client, operation, ResourceType.CLUSTER, CLUSTER_NAME):
+        return ErrorCode.cluster_authorization_failed
+    return None
 
 
 def _entry(name: str, value: str, source: Source, type: ConfigType, synonyms: list[tuple[str, Source]]) -> Fields:

@@ -4,6 +4,7 @@ as with Kafka. A group that is named more than once is described once."""
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import Group, State
 from firn_broker.groups.group import GroupError
@@ -12,6 +13,8 @@ from firn_broker.wire.requests import DescribeGroupsRequest
 
 KEY = 15
 VERSIONS = (0, 5)
+NOT_REQUESTED = -(1 << 31)
+"""The operations of a group if the client does not ask for them."""
 
 
 async def handle(broker: Broker, request: DescribeGroupsRequest, call: Call) -> Fields:
@@ -19,14 +22,21 @@ async def handle(broker: Broker, request: DescribeGroupsRequest, call: Call) -> 
     groups = []
     for name in dict.fromkeys(request.groups):
         try:
+            if broker.authorizer.forbids(call.client, Operation.DESCRIBE, ResourceType.GROUP, name):
+                raise GroupError(ErrorCode.group_authorization_failed)
             group = await broker.groups.describe(name)
-            groups.append(_group(name, group if isinstance(group, Group) else None))
+            operations = NOT_REQUESTED
+            if request.include_authorized_operations:
+                operations = broker.authorizer.operations(call.client, ResourceType.GROUP, name)
+            groups.append(_group(name, group if isinstance(group, Group) else None, operations=operations))
         except GroupError as error:
             groups.append(_group(name, None, error.code))
     return {"groups": groups}
 
 
-def _group(name: str, group: Group | None, error: ErrorCode = ErrorCode.none) -> Fields:
+def _group(
+    name: str, group: Group | None, error: ErrorCode = ErrorCode.none, operations: int = NOT_REQUESTED
+) -> Fields:
     stable = group is not None and group.state is State.STABLE
     return {
         "error_code": error, "group_id": name,
@@ -42,5 +52,5 @@ def _group(name: str, group: Group | None, error: ErrorCode = ErrorCode.none) ->
             }
             for member in (group.members.values() if group else ())
         ],
-        "authorized_operations": -(1 << 31),
+        "authorized_operations": operations,
     }  # fmt: skip

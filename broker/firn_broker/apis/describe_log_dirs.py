@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import CLUSTER_NAME, Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Partition
 from firn_broker.network.router import Call
@@ -18,6 +19,8 @@ DIRECTORY = "/objects"
 
 async def handle(broker: Broker, request: DescribeLogDirsRequest, call: Call) -> Fields:
     """Report the bytes of the partitions that this broker leads."""
+    if broker.authorizer.forbids(call.client, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        return {"error_code": ErrorCode.cluster_authorization_failed, "results": ()}
     await broker.topic_metadata.refresh()
     requested = None if request.topics is None else {topic.topic: set(topic.partitions) for topic in request.topics}
     node = broker.membership.lease.node

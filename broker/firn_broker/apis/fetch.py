@@ -4,25 +4,28 @@
 - There are no transactions: the last stable offset is the high watermark, and no transaction is aborted.
 - If a consumer states a rack (since 11) that has a broker, a broker of another zone sends no records. It answers with
   the id of the broker in the rack (KIP-392).
+- A topic that the client may not read is TOPIC_AUTHORIZATION_FAILED, whether it exists or not. A topic by id is, if it
+  exists, as with Kafka: ids are random. The ACLs are checked for each request, also in a session.
 - A partition that is requested several times is answered once, from the last requested offset, as by Kafka.
 - One batch larger than all bounds may be in an answer. Otherwise no consumer could read it.
 - OFFSET_OUT_OF_RANGE refers only to bounds that were read after the request arrived. Batches that cannot be read now
   are KAFKA_STORAGE_ERROR, after which clients retry."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 
 from firn.model.errors import UnavailableError
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.cluster.membership import leaders
 from firn_broker.log.fetch_sessions import LAST, Key, Wanted, wanted_by
 from firn_broker.log.reader import Position, Records
 from firn_broker.log_types import LogState, Partition, Topic
 from firn_broker.network.budget import Counted, Share
-from firn_broker.network.router import Call
+from firn_broker.network.router import Call, Client
 from firn_broker.wire import fetch
 from firn_broker.wire.fetch import FetchRequest, FetchResult
 
@@ -121,13 +124,14 @@ async def _results(
     positions: list[Position] = []
     answers: list[FetchResult] = []
     topics: dict[str | UUID, tuple[Topic | None, ErrorCode]] = {}
+    decisions = broker.authorizer.version
     nearer = broker.membership.nearer(request.rack, external=call.client.external)
     for number, (key, requested) in enumerate(wanted.items(), 1):
         if not number % AT_ONCE:
             await asyncio.sleep(0)
         name, index = key
         if name not in topics:
-            topics[name] = await _topic(broker, name)
+            topics[name] = await _topic(broker, call.client, name)
         topic, missing = topics[name]
         result = FetchResult(index)
         results.append((key, result))
@@ -157,7 +161,25 @@ async def _results(
         if read is None:
             return [], []
         _fill(answers, read)
+    _withhold(broker, call.client, results, topics, decisions)
     return results, positions
+
+
+def _withhold(
+    broker: Broker,
+    client: Client,
+    results: Results,
+    topics: Mapping[str | UUID, tuple[Topic | None, ErrorCode]],
+    decisions: int,
+) -> None:
+    """Remove the records of topics that the client may not read any more, if the ACLs changed during the fetch."""
+    if broker.authorizer.version == decisions:
+        return
+    for (name, _), result in results:
+        topic, _missing = topics[name]
+        if topic is not None and broker.authorizer.forbids(client, Operation.READ, ResourceType.TOPIC, topic.name):
+            result.error, result.records = ErrorCode.topic_authorization_failed, ()
+            result.high_watermark = result.log_start = result.preferred = -1
 
 
 def _fill(answers: Sequence[FetchResult], read: Sequence[Records]) -> None:
@@ -216,12 +238,17 @@ async def _not_redirected(
     return stay
 
 
-async def _topic(broker: Broker, name: str | UUID) -> tuple[Topic | None, ErrorCode]:
-    """Return the topic, and the error for a partition that does not exist."""
+async def _topic(broker: Broker, client: Client, name: str | UUID) -> tuple[Topic | None, ErrorCode]:
+    """Return the topic if the client may read it, and the error for a partition that does not exist."""
+    forbids = broker.authorizer.forbids
     try:
         if isinstance(name, UUID):
             topic = await broker.topic_metadata.find_id(name)
+            if topic is not None and forbids(client, Operation.READ, ResourceType.TOPIC, topic.name):
+                return None, ErrorCode.topic_authorization_failed
             return topic, ErrorCode.unknown_topic_or_partition if topic else ErrorCode.unknown_topic_id
+        if forbids(client, Operation.READ, ResourceType.TOPIC, name):
+            return None, ErrorCode.topic_authorization_failed
         return await broker.topic_metadata.find(name), ErrorCode.unknown_topic_or_partition
     except UnavailableError:
         return None, ErrorCode.kafka_storage_error

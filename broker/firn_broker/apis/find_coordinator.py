@@ -13,6 +13,7 @@ from functools import cache
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log_types import Node
 from firn_broker.network.router import Call, Client
@@ -46,6 +47,8 @@ def _coordinator(
         )
     elif type != GROUP:
         error, message = ErrorCode.invalid_request, f"Coordinators of type {type} do not exist here."
+    elif broker.authorizer.forbids(client, Operation.DESCRIBE, ResourceType.GROUP, key):
+        error = ErrorCode.group_authorization_failed
     if error:
         return _refused(key, error, message)
     node = shard_coordinator(broker.groups.shard(key)) if broker.live_nodes() else None

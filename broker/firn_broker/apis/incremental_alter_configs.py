@@ -18,7 +18,7 @@ async def handle(broker: Broker, request: IncrementalAlterConfigsRequest, call: 
     """Change the named configs of each requested resource."""
     return {
         "responses": [
-            await alter(broker, resource, changed, validate_only=request.validate_only)
+            await alter(broker, call, resource, changed, validate_only=request.validate_only)
             for resource in request.resources
         ]
     }

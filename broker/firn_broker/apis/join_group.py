@@ -3,7 +3,10 @@
 Since version 4 a new member first gets its id (MEMBER_ID_REQUIRED) and joins again with it. Since 5 members may be
 static. Since 9 the answer may let a static leader that returns skip the assignment."""
 
+from kio.schema.errors import ErrorCode
+
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import JoinReply, JoinRequest
 from firn_broker.groups.group import GroupError
@@ -19,6 +22,8 @@ async def handle(broker: Broker, request: JoinGroupRequest, call: Call) -> Field
     session = request.session_timeout.total_seconds()
     rebalance = request.rebalance_timeout.total_seconds()
     try:
+        if broker.authorizer.forbids(call.client, Operation.READ, ResourceType.GROUP, request.group_id):
+            raise GroupError(ErrorCode.group_authorization_failed)
         reply = await broker.groups.join(
             request.group_id,
             JoinRequest(

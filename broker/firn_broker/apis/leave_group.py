@@ -3,6 +3,7 @@
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.group import GroupError
 from firn_broker.network.router import Call
@@ -19,6 +20,8 @@ async def handle(broker: Broker, request: LeaveGroupRequest, call: Call) -> Fiel
     if not several:
         members = [(request.member_id, None)]
     try:
+        if broker.authorizer.forbids(call.client, Operation.READ, ResourceType.GROUP, request.group_id):
+            raise GroupError(ErrorCode.group_authorization_failed)
         errors = await broker.groups.leave(request.group_id, members)
     except GroupError as error:
         return {"error_code": error.code, "members": ()}

@@ -1,9 +1,12 @@
 """ListGroups (16), versions 0 to 5: the groups that this broker coordinates; clients ask every broker. By state since
 4, by type since 5."""
 
+from collections.abc import Container
+
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import CLUSTER_NAME, Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.group import GroupError
 from firn_broker.network.router import Call
@@ -21,6 +24,10 @@ async def handle(broker: Broker, request: ListGroupsRequest, call: Call) -> Fiel
         groups = await broker.groups.list()
     except GroupError as error:
         return {"error_code": error.code, "groups": ()}
+    hidden: Container[str] = ()
+    if broker.authorizer.forbids(call.client, Operation.DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME, audited=False):
+        names = (group.name for group in groups)
+        hidden = broker.authorizer.forbidden(call.client, Operation.DESCRIBE, ResourceType.GROUP, names, audited=False)
     return {
         "error_code": ErrorCode.none,
         "groups": [
@@ -29,6 +36,7 @@ async def handle(broker: Broker, request: ListGroupsRequest, call: Call) -> Fiel
                 "group_type": group.kind,
             }
             for group in groups
-            if (not states or group.state.value.lower() in states) and (not kinds or group.kind in kinds)
+            if group.name not in hidden
+            and (not states or group.state.value.lower() in states) and (not kinds or group.kind in kinds)
         ],
     }  # fmt: skip

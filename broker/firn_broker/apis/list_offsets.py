@@ -16,6 +16,7 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn.records import contents, record_batch
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log.decoder import TURN_RECORDS, Decoder
 from firn_broker.log.reader import UnreadableError
@@ -31,8 +32,11 @@ EARLIEST_LOCAL, LATEST_TIERED = -4, -5
 
 async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fields:
     """Report the requested offset of each partition."""
+    hidden = broker.authorizer.forbidden(
+        call.client, Operation.DESCRIBE, ResourceType.TOPIC, (topic.name for topic in request.topics)
+    )
     requested = ((topic.name, [entry.partition_index for entry in topic.partitions]) for topic in request.topics)
-    found = await find_places(broker.topic_metadata, broker.metadata_store.log, requested)
+    found = await find_places(broker.topic_metadata, broker.metadata_store.log, requested, hidden)
     times = Counter(place for places in found.by_topic for place in places)
     topics = []
     for topic, places in zip(request.topics, found.by_topic, strict=True):
@@ -40,7 +44,9 @@ async def handle(broker: Broker, request: ListOffsetsRequest, call: Call) -> Fie
         for entry, place in zip(topic.partitions, places, strict=True):
             state = found.state(place)
             error, offset, timestamp = ErrorCode.none, -1, -1
-            if place is None or state is None:
+            if topic.name in hidden:
+                error = ErrorCode.topic_authorization_failed
+            elif place is None or state is None:
                 error = ErrorCode.unknown_topic_or_partition
             elif times[place] > 1:
                 error = ErrorCode.invalid_request

@@ -10,6 +10,7 @@ their topic are deleted, or until the group has been empty for `GroupSettings.of
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.group import GroupError
 from firn_broker.log_types import CommittedOffset, Partition
@@ -23,16 +24,23 @@ METADATA_LIMIT = 4096
 
 async def handle(broker: Broker, request: OffsetCommitRequest, call: Call) -> Fields:
     """Store the offsets of a group."""
+    if broker.authorizer.forbids(call.client, Operation.READ, ResourceType.GROUP, request.group_id):
+        return _refused(request, ErrorCode.group_authorization_failed)
+    denied = broker.authorizer.forbidden(
+        call.client, Operation.READ, ResourceType.TOPIC, (topic.name for topic in request.topics)
+    )
     offsets: dict[Partition, CommittedOffset] = {}
     answers: list[tuple[str, list[tuple[int, ErrorCode]]]] = []
     for topic in request.topics:
-        stored = await broker.topic_metadata.find(topic.name)
+        stored = None if topic.name in denied else await broker.topic_metadata.find(topic.name)
         of_topic: list[tuple[int, ErrorCode]] = []
         for entry in topic.partitions:
             place = None if stored is None else stored.partition(entry.partition_index)
             metadata = entry.committed_metadata or ""
             error = ErrorCode.none
-            if place is None:
+            if topic.name in denied:
+                error = ErrorCode.topic_authorization_failed
+            elif place is None:
                 error = ErrorCode.unknown_topic_or_partition
             elif len(metadata) > METADATA_LIMIT:
                 error = ErrorCode.offset_metadata_too_large
@@ -59,5 +67,19 @@ async def handle(broker: Broker, request: OffsetCommitRequest, call: Call) -> Fi
                 "partitions": [{"partition_index": index, "error_code": error or result} for index, error in of_topic],
             }
             for name, of_topic in answers
+        ]
+    }
+
+
+def _refused(request: OffsetCommitRequest, error: ErrorCode) -> Fields:
+    return {
+        "topics": [
+            {
+                "name": topic.name,
+                "partitions": [
+                    {"partition_index": entry.partition_index, "error_code": error} for entry in topic.partitions
+                ],
+            }
+            for topic in request.topics
         ]
     }

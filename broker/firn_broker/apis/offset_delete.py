@@ -7,6 +7,7 @@ from kio.schema.errors import ErrorCode
 
 from firn.records.cursor import Cursor, MalformedError
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups import classic, consumer
 from firn_broker.groups.group import Group, GroupError
@@ -22,18 +23,25 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Fi
     """Delete the offsets of partitions to which no member of the group is subscribed."""
     name = request.group_id
     try:
+        if broker.authorizer.forbids(call.client, Operation.DELETE, ResourceType.GROUP, name):
+            raise GroupError(ErrorCode.group_authorization_failed)
+        denied = broker.authorizer.forbidden(
+            call.client, Operation.READ, ResourceType.TOPIC, (topic.name for topic in request.topics)
+        )
         group = await broker.groups.describe(name)
         if group is None:
             raise GroupError(ErrorCode.group_id_not_found)
         subscribed = _subscribed(broker, group)
         places, topics = [], []
         for topic in request.topics:
-            stored = await broker.topic_metadata.find(topic.name)
+            stored = None if topic.name in denied else await broker.topic_metadata.find(topic.name)
             partitions = []
             for entry in topic.partitions:
                 place = None if stored is None else stored.partition(entry.partition_index)
                 error = ErrorCode.none
-                if place is None:
+                if topic.name in denied:
+                    error = ErrorCode.topic_authorization_failed
+                elif place is None:
                     error = ErrorCode.unknown_topic_or_partition
                 elif topic.name in subscribed:
                     error = ErrorCode.group_subscribed_to_topic
@@ -42,6 +50,7 @@ async def handle(broker: Broker, request: OffsetDeleteRequest, call: Call) -> Fi
                 partitions.append({"partition_index": entry.partition_index, "error_code": error})
             topics.append({"name": topic.name, "partitions": partitions})
         await broker.groups.delete_offsets(name, places)
+        broker.note_change(call.client, "OffsetDelete", ResourceType.GROUP, name)
     except GroupError as error:
         return {"error_code": error.code, "topics": ()}
     return {"error_code": ErrorCode.none, "topics": topics}

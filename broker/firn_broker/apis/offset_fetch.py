@@ -17,10 +17,11 @@ from kio.schema.errors import ErrorCode
 from firn.model.errors import UnavailableError
 from firn.records.cursor import MalformedError
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.group import GroupError
 from firn_broker.log_types import CommittedOffset, Partition
-from firn_broker.network.router import Call
+from firn_broker.network.router import Call, Client
 from firn_broker.wire.requests import OffsetFetchGroup, OffsetFetchRequest
 
 log = structlog.get_logger()
@@ -47,12 +48,18 @@ async def _group(broker: Broker, requested: OffsetFetchGroup, stable: bool, call
     group = requested.group_id
     topics = _topics(requested)
     answers: list[Fields] = []
+    if broker.authorizer.forbids(call.client, Operation.DESCRIBE, ResourceType.GROUP, group):
+        return _refused(group, topics, ErrorCode.group_authorization_failed, stable)
+    hidden = broker.authorizer.forbidden(call.client, Operation.DESCRIBE, ResourceType.TOPIC, topics or ())
     try:
         offsets = await broker.groups.offsets(group, requested.member_id, requested.member_epoch)
         if topics is None:
-            answers = _all(broker, offsets)
+            answers = _all(broker, offsets, call.client)
         else:
             for name, indexes in topics.items():
+                if name in hidden:
+                    answers.append(_failed(name, indexes, ErrorCode.topic_authorization_failed))
+                    continue
                 topic = await broker.topic_metadata.find(name)
                 partitions = [
                     _partition(index, offsets.get(Partition(topic.id, index), NONE) if topic else NONE)
@@ -82,12 +89,13 @@ def _topics(requested: OffsetFetchGroup) -> Mapping[str, Collection[int]] | None
     return indexes
 
 
-def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset]) -> list[Fields]:
+def _all(broker: Broker, offsets: Mapping[Partition, CommittedOffset], client: Client) -> list[Fields]:
     by_topic: dict[str, list[Fields]] = {}
     for partition, offset in sorted(offsets.items()):
         if (topic := broker.topic_metadata.by_id.get(partition.topic)) is not None:
             by_topic.setdefault(topic.name, []).append(_partition(partition.index, offset))
-    return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items()]
+    hidden = broker.authorizer.forbidden(client, Operation.DESCRIBE, ResourceType.TOPIC, by_topic, audited=False)
+    return [{"name": name, "partitions": partitions} for name, partitions in by_topic.items() if name not in hidden]
 
 
 def _refused(group: str, topics: Mapping[str, Collection[int]] | None, error: ErrorCode, stable: bool) -> Fields:
@@ -96,11 +104,12 @@ def _refused(group: str, topics: Mapping[str, Collection[int]] | None, error: Er
         error, of_group = ErrorCode.unstable_offset_commit, ErrorCode.none
     elif error in _LATER:
         error = of_group = ErrorCode.coordinator_load_in_progress
-    answers = [
-        {"name": name, "partitions": [_partition(index, NONE, error) for index in indexes]}
-        for name, indexes in (topics or {}).items()
-    ]
+    answers = [_failed(name, indexes, error) for name, indexes in (topics or {}).items()]
     return {"group_id": group, "topics": answers, "error_code": of_group}
+
+
+def _failed(name: str, indexes: Collection[int], error: ErrorCode) -> Fields:
+    return {"name": name, "partitions": [_partition(index, NONE, error) for index in indexes]}
 
 
 def _partition(index: int, offset: CommittedOffset, error: ErrorCode = ErrorCode.none) -> Fields:

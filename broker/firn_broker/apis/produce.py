@@ -15,6 +15,7 @@
   INVALID_RECORD, with the indexes of the other records since version 8. While the schema registry does not answer, a batch with an
   unknown id is rejected with KAFKA_STORAGE_ERROR, after which clients send it again. With ``Decode``, each value also has to fit its
   schema. A batch that is too large to decode is MESSAGE_TOO_LARGE.
+- A topic that the client may not write is TOPIC_AUTHORIZATION_FAILED, whether it exists or not. Its batches are not parsed.
 - The answer asks a client to pause (throttle time, KIP-219) while it fills the memory for requests.
 - The timeout of the request has no effect. When it passes, the outcome is not known yet, and REQUEST_TIMED_OUT would
   make clients send batches again that may be in the log.
@@ -32,6 +33,7 @@ from firn.records import record_batch
 from firn.records.cursor import MalformedError
 from firn.records.record_batch import Batch, InvalidBatchError
 from firn_broker import metrics
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.log.writer import Append
 from firn_broker.log_types import BatchOutcome, Topic
@@ -63,6 +65,8 @@ _AT_A_TIME = 256
 _ELEMENT_BYTES = 2048
 """Bytes that a partition of a request takes in memory besides its records. In the frame it may have as few as six
 bytes."""
+
+UNAUTHORIZED = "the client may not write to the topic"
 
 Results = list[tuple[str, list[ProduceResult]]]
 
@@ -157,7 +161,13 @@ async def _append(
     """Append the batches; return the known errors, the future outcomes, and (topic, partition) of each of those in the
     results."""
     address = call.client.address
-    checked = [(name, *await _check(broker, address, name, partitions)) for name, partitions in request.topics]
+    denied = broker.authorizer.forbidden(
+        call.client, Operation.WRITE, ResourceType.TOPIC, (name for name, _ in request.topics)
+    )
+    checked = [
+        (name, *(_denied(partitions) if name in denied else await _check(broker, address, name, partitions)))
+        for name, partitions in request.topics
+    ]
     # No await from here on: another request must not add an awaited batch between this check and the append.
     _note_failures(call.client)
     results: Results = []
@@ -188,6 +198,12 @@ async def _append(
     if future is not None and any(batch.producer_id >= 0 for _, _, batch in buffered):
         call.client.buffered.append((future, buffered))
     return results, future, places
+
+
+def _denied(partitions: Sequence[ProducePartition]) -> tuple[None, ErrorCode, list[tuple[int, Batch | Rejection]]]:
+    """Return the same as `_check` for a topic that the client may not write, whether it exists or not."""
+    code = ErrorCode.topic_authorization_failed
+    return None, code, [(partition.index, Rejection(code, UNAUTHORIZED)) for partition in partitions]
 
 
 async def _check(

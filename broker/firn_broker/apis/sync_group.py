@@ -1,6 +1,9 @@
 """SyncGroup (14), versions 0 to 5. The leader's assignments are stored before any member gets its own."""
 
+from kio.schema.errors import ErrorCode
+
 from firn.records.message_writer import Fields
+from firn_broker.access_types import Operation, ResourceType
 from firn_broker.broker import Broker
 from firn_broker.groups.classic import SyncReply
 from firn_broker.groups.group import GroupError
@@ -14,6 +17,8 @@ VERSIONS = (0, 5)
 async def handle(broker: Broker, request: SyncGroupRequest, call: Call) -> Fields:
     """Give the member its assignment once the leader has sent all of them."""
     try:
+        if broker.authorizer.forbids(call.client, Operation.READ, ResourceType.GROUP, request.group_id):
+            raise GroupError(ErrorCode.group_authorization_failed)
         reply = await broker.groups.sync(
             request.group_id,
             request.member_id,

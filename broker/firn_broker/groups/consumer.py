@@ -38,6 +38,7 @@ from uuid import UUID
 import re2
 from kio.schema.errors import ErrorCode
 
+from firn_broker.access.authorizer import Sight
 from firn_broker.groups.assignors import ASSIGNORS, UNIFORM, Assignment, Subscriber, preferred
 from firn_broker.groups.group import GROUP_BYTES, MEMBER_BYTES, PARTITION_BYTES, as_json
 from firn_broker.log_types import Partition, Topic
@@ -85,6 +86,8 @@ class HeartbeatRequest:
     owned: Partitions | None = None
     client: str = ""
     host: str = ""
+    sight: Sight | None = None
+    """The topics to which a pattern may subscribe the member; None for all."""
 
     @property
     def is_full(self) -> bool:
@@ -141,6 +144,8 @@ class Member:
     deadline: float = 0.0
     revoke_until: float = float("inf")
     subscription_bytes: int = 0
+    sight: Sight | None = None
+    """As in the last heartbeat. A loaded group does not know it."""
 
     def step(self, epoch: int) -> None:
         """Move to ``epoch``."""
@@ -233,7 +238,10 @@ class Group:
         member.deadline = now + self.session_seconds
         member.client, member.host = request.client, request.host
         resubscribed = self._update(member, request)
-        self._update_topics(topics, member if resubscribed else None)
+        resighted = member.sight != request.sight and member.pattern is not None
+        member.sight = request.sight
+        if resubscribed or resighted or topics is not self._topics:
+            self._update_topics(topics, member, resubscribed=resubscribed)
         if self.epoch > self.assignment_epoch:
             if len(self.members) + sum(self.partitions.values()) < COSTLY:
                 plan = self.plan()
@@ -336,22 +344,29 @@ class Group:
             self.version += 1
         return before != (member.names, member.pattern)
 
-    def _update_topics(self, topics: Mapping[str, Topic], changed: Member | None) -> None:
-        """Increment the epoch if the subscription of ``changed`` is new, or if subscribed topics were created, grown or
-        deleted."""
-        if topics is self._topics and changed is None:
-            return
-        stale = self.members.values() if topics is not self._topics else (changed,) if changed else ()
-        matches: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+    def _update_topics(self, topics: Mapping[str, Topic], asking: Member, *, resubscribed: bool) -> None:
+        """Increment the epoch if the subscription of ``asking`` is new, if it may describe other topics, or if subscribed
+        topics were created, grown or deleted."""
+        stale = self.members.values() if topics is not self._topics else (asking,)
+        existing = frozenset() if asking.sight is None else frozenset(topic.id for topic in topics.values())
+        moved = False
+        matches: dict[tuple[frozenset[str], str | None, Sight | None], frozenset[UUID]] = {}
         for member in stale:
-            subscription = member.names, member.pattern
+            if asking.sight is not None and member.sight is None and member.pattern is not None:
+                # The group was loaded. Until its heartbeat, the member keeps the topics that it had.
+                member.topics &= existing
+                continue
+            subscription = member.names, member.pattern, member.sight
             if subscription not in matches:
-                matches[subscription] = _subscribed(member.names, member.pattern, topics)
+                matches[subscription] = _subscribed(*subscription, topics)
+            moved = moved or member.topics != matches[subscription]
             member.topics = matches[subscription]
         self._topics = topics
         subscribed = self.subscribed()
         partitions = {topic.id: topic.partitions for topic in topics.values() if topic.id in subscribed}
-        if changed is not None or partitions != self.partitions:
+        # ACLs may change the topics of members without a change of the group's topics.
+        changed = resubscribed or (moved and asking.sight is not None)
+        if changed or partitions != self.partitions:
             self.partitions = partitions
             self.epoch += 1
             self.version += 1
@@ -610,9 +625,13 @@ def _compiled(pattern: str) -> Any:
         ) from error
 
 
-def _subscribed(names: frozenset[str], pattern: str | None, topics: Mapping[str, Topic]) -> frozenset[UUID]:
+def _subscribed(
+    names: frozenset[str], pattern: str | None, sight: Sight | None, topics: Mapping[str, Topic]
+) -> frozenset[UUID]:
     subscribed = {topics[name].id for name in names if name in topics}
     if pattern is not None:
         matches = _compiled(pattern).fullmatch
-        subscribed.update(topic.id for name, topic in topics.items() if matches(name))
+        subscribed.update(
+            topic.id for name, topic in topics.items() if matches(name) and (sight is None or sight.sees(name))
+        )
     return frozenset(subscribed)

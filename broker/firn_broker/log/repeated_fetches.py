@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 
 from firn_broker import metrics
+from firn_broker.access.authorizer import Authorizer
 from firn_broker.log.fetch_sessions import FetchSession, FetchSessions
 from firn_broker.log.watermarks import Watch, Watermarks
 from firn_broker.log_types import Partition
@@ -42,9 +43,12 @@ _SECONDS = metrics.REQUEST_SECONDS.labels("Fetch")
 class RepeatedFetches:
     """Remembers the last request of each connection that found nothing."""
 
-    def __init__(self, watermarks: Watermarks, sessions: FetchSessions, settings: ReaderSettings) -> None:
+    def __init__(
+        self, watermarks: Watermarks, sessions: FetchSessions, authorizer: Authorizer, settings: ReaderSettings
+    ) -> None:
         self.watermarks = watermarks
         self.sessions = sessions
+        self.authorizer = authorizer
         self._min_wait_seconds = POLLS * settings.poll_seconds
         self.bytes = Quota(TOTAL_BYTES)
         """The bytes of the remembered request of each connection."""
@@ -99,6 +103,7 @@ class _Last:
         self.fetches = fetches
         self._waiting: _Repeated | None = None
         self.watermarks, self._sessions = fetches.watermarks, fetches.sessions
+        self._authorizer, self._decisions = fetches.authorizer, fetches.authorizer.version
         self.ends = ends
         self.partitions = frozenset(ends)
         self.wait_seconds = wait_seconds
@@ -140,10 +145,13 @@ class _Last:
 
     @property
     def holds(self) -> bool:
-        """Return whether the ends are still the known ones, and the session still that of the connection."""
+        """Return whether the ends are still the known ones, the session still that of the connection, and the ACLs those that
+        allowed the request."""
         known = self.watermarks.known
-        return self._sessions.holds(self._client, self._session) and all(
-            known(partition) == end for partition, end in self.ends.items()
+        return (
+            self._authorizer.version == self._decisions
+            and self._sessions.holds(self._client, self._session)
+            and all(known(partition) == end for partition, end in self.ends.items())
         )
 
     def ended(self) -> None:

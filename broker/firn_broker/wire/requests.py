@@ -39,6 +39,10 @@ class MetadataRequest:
     """None for all topics, as is an empty list in version 0."""
     allow_auto_topic_creation: bool = True
     """Since version 4."""
+    include_cluster_authorized_operations: bool = False
+    """In versions 8 to 10."""
+    include_topic_authorized_operations: bool = False
+    """Since version 8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +175,8 @@ class SyncGroupRequest:
 @dataclass(frozen=True, slots=True)
 class DescribeGroupsRequest:
     groups: tuple[str, ...]
+    include_authorized_operations: bool = False
+    """Since version 3."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,6 +388,7 @@ class OffsetDeleteRequest:
 
 @dataclass(frozen=True, slots=True)
 class DescribeClusterRequest:
+    include_cluster_authorized_operations: bool
     endpoint_type: int = 1
     """Since version 1."""
 
@@ -410,3 +417,4 @@ class ConsumerGroupHeartbeatRequest:
 @dataclass(frozen=True, slots=True)
 class ConsumerGroupDescribeRequest:
     group_ids: tuple[str, ...]
+    include_authorized_operations: bool

@@ -6,6 +6,8 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
+from firn_broker.access.authorizer import Sight
+from firn_broker.access_types import Caller, Operation, ResourceType
 from firn_broker.groups.consumer import Group, HeartbeatReply, HeartbeatRequest, Partitions, State
 from firn_broker.log_types import Partition, Topic
 
@@ -223,6 +225,55 @@ def test_a_pattern_subscribes_to_matching_topics() -> None:
     assert play.beat("m", 1).assignment == parts(0, topic=1) | parts(0, topic=3)
     assert play.beat("m", 2, names=frozenset({"not-t-1"}), pattern="").assignment == frozenset()
     assert play.beat("m", 3, owned=frozenset()).assignment == parts(0, topic=2)
+
+
+class Rights:
+    """Lets callers describe topics."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, set[str]] = {"m": {"t-1"}, "n": {"t-1"}}
+
+    def allows(self, caller: Caller, operation: Operation, type: ResourceType, name: str) -> bool:
+        return operation is Operation.DESCRIBE and name in self.seen[caller.principal]
+
+    def sight(self, member: str, version: int) -> Sight:
+        rights: Any = self
+        return Sight(Caller(member, "host"), version, rights)
+
+
+def test_a_pattern_subscribes_each_member_to_topics_that_it_may_describe() -> None:
+    play, rights = Play(), Rights()
+    play.topics = {"t-1": topic(1, "t-1", 1), "t-2": topic(2, "t-2", 1)}
+    assert play.join("m", names=None, pattern="t-.*", sight=rights.sight("m", 1)).assignment == parts(0, topic=1)
+    rights.seen["n"] = {"t-2"}
+    assert play.join("n", names=None, pattern="t-.*", sight=rights.sight("n", 1)).assignment == parts(0, topic=2)
+    # Both see both topics: the topics of the group stay the same, but those of its members do not.
+    rights.seen["m"] = rights.seen["n"] = {"t-1", "t-2"}
+    epoch = play.group.epoch
+    assert play.beat("m", 1, sight=rights.sight("m", 1)).epoch == epoch
+    assert play.group.epoch == epoch
+    assert play.beat("m", epoch, sight=rights.sight("m", 2)).epoch == epoch + 1
+    assert play.group.epoch == epoch + 1
+    assert play.group.members["m"].topics == {UUID(int=1), UUID(int=2)}
+
+
+def test_a_loaded_member_keeps_its_topics_until_its_heartbeat() -> None:
+    play, rights = Play(), Rights()
+    play.topics = {"t-1": topic(1, "t-1", 1), "t-2": topic(2, "t-2", 1)}
+    for member in ("m", "n"):
+        play.join(member, names=None, pattern="t-.*", sight=rights.sight(member, 1))
+    play.group, stored = Group("g", SESSION, max_members=10), play.group.snapshot()()
+    play.group.load(stored, 0.0)
+    play.topics = {**play.topics, "t-3": topic(3, "t-3", 1)}
+    rights.seen["m"] = rights.seen["n"] = {"t-1", "t-3"}
+    play.beat("m", play.group.members["m"].epoch, sight=rights.sight("m", 1))
+    assert play.group.members["n"].topics == {UUID(int=1)}
+    play.beat("n", play.group.members["n"].epoch, sight=rights.sight("n", 1))
+    assert play.group.members["n"].topics == {UUID(int=1), UUID(int=3)}
+    play.group.load(stored, 0.0)
+    play.topics = {"t-2": play.topics["t-2"]}
+    play.beat("m", play.group.members["m"].epoch, sight=rights.sight("m", 1))
+    assert play.group.members["n"].topics == frozenset()
 
 
 @pytest.mark.parametrize("pattern", ["(", "(?<=a)b", "a{2000}", "x" * 5000])

@@ -84,8 +84,11 @@ Connect = Callable[[], Awaitable[Client]]
 
 
 @asynccontextmanager
-async def serving(shared: Shared, **settings: Any) -> AsyncIterator[tuple[Asked, Server, Connect]]:
-    async with broker(shared, groups={"initial_rebalance_ms": 0}) as asked:
+async def serving(
+    shared: Shared, authorization: str = "Open", **settings: Any
+) -> AsyncIterator[tuple[Asked, Server, Connect]]:
+    authorizes = {"type": authorization, "default": "Allow"}
+    async with broker(shared, groups={"initial_rebalance_ms": 0}, authorization=authorizes) as asked:
         await create(asked, "t")
         server = Server(ConnectionSettings(drain_seconds=0.05, **settings))
         _, port = await server.bind("127.0.0.1", 0)

@@ -240,7 +240,7 @@ class Timers:
 async def test_waits_of_the_same_tick_end_with_one_timer_and_never_early(monkeypatch: pytest.MonkeyPatch) -> None:
     timers = Timers()
     monkeypatch.setattr(asyncio, "get_running_loop", lambda: timers)
-    fetches: Any = RepeatedFetches(Watermarks(), Mock(), ReaderSettings())
+    fetches: Any = RepeatedFetches(Watermarks(), Mock(), Mock(version=0), ReaderSettings())
     waits = [Mock() for _ in range(20)]
     ticks = [fetches.wait(wait, 0.5 + TICK_SECONDS * (number + 0.5) / 20) for number, wait in enumerate(waits)]
     assert len(set(ticks)) == 1
