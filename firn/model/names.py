@@ -199,3 +199,9 @@ def dead_letters(table: str, resource: str = "") -> str:
 def of_topic(key: str, topic_id: str) -> str:
     """Return the property of a shared table that has the value of ``key`` for one topic. Without a topic, it is ``key``."""
     return f"{key}.{topic_id}" if topic_id else key
+
+
+def topic_of(key: str) -> str:
+    """Return the topic id in a name that `of_topic` can have made. The names of other properties give no topic id."""
+    prefix, _, topic_id = key.removeprefix("firn.").rpartition(".")
+    return topic_id if prefix and key.startswith("firn.") else ""

@@ -128,6 +128,24 @@ class View:
     """Name of the IcebergTopic. A topic that it had before has another id."""
 
 
+LOOKS = 3
+"""Number of looks, each `LOOK_MS` or more after the one before, that have to find no topic of an id before its entry ends."""
+LOOK_MS = 24 * 3600 * 1000
+ENDED_MS = 30 * LOOK_MS
+"""Least time in milliseconds from the first of these looks to the last one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Which topics of a shared table a Kafka cluster has. A topic in neither part may be there or not."""
+
+    at_ms: int
+    present: frozenset[str]
+    """Ids of topics that are there, or that an IcebergTopic still continues."""
+    absent: Mapping[str, str]
+    """Id of each other topic that the brokers do not have -> id of its newest commit at the time of the look."""
+
+
 class TopicCommit(BaseModel):
     """The newest ingestion commit of a topic of a shared table."""
 
@@ -139,6 +157,12 @@ class TopicCommit(BaseModel):
     writer: str = ""
     landed_at: int | None = None
     offsets: Offsets
+    topic: str = Field(default="", exclude_if=lambda name: not name)
+    """Name of the Kafka topic."""
+    group: str = Field(default="", exclude_if=lambda name: not name)
+    """Ingestion group whose driver made the commit."""
+    absent: tuple[int, ...] = Field(default=(), exclude_if=lambda times: not times)
+    """Times of the first looks since this commit that did not find the topic, and of the last one, in milliseconds since 1970."""
 
 
 class SharedOffsets(BaseModel):
@@ -164,6 +188,24 @@ class SharedOffsets(BaseModel):
     def plus(self, topic_id: str, commit: TopicCommit) -> "SharedOffsets":
         """Return the value after a commit."""
         return SharedOffsets(version=2, topics={**self.topics, topic_id: commit})
+
+    def after(self, look: Look) -> "SharedOffsets":
+        """Return the value with the results of a look, and without the topics that ended long ago.
+
+        Kafka never uses an id again. So a topic without an entry lands its records once more only if its brokers have it again.
+        """
+        topics = {}
+        for topic_id, commit in self.topics.items():
+            times = commit.absent
+            if topic_id in look.present:
+                times = ()
+            elif look.absent.get(topic_id) == commit.commit:
+                if not times or look.at_ms - times[-1] >= LOOK_MS:
+                    times = (*times[: LOOKS - 1], look.at_ms)
+                if len(times) == LOOKS and times[-1] - times[0] >= ENDED_MS:
+                    continue
+            topics[topic_id] = commit if times == commit.absent else commit.model_copy(update={"absent": times})
+        return SharedOffsets(version=2, topics=topics)
 
     def encode(self) -> str:
         """Return the value as JSON, topics ascending."""

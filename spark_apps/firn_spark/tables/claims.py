@@ -39,7 +39,7 @@ def take(committer: Committer, table: Any, epoch: int | None, least: int, work: 
     """Claim ``table`` for this writer and return its epoch.
 
     ``epoch`` is the epoch that this writer has already taken. If it is None, the writer takes the next epoch, above ``least``.
-    The claim also records the schema of the table, and the Kafka cluster, unless the table's records are of another topic.
+    The claim also records the schema of the table, and the Kafka cluster, unless the table is of one topic and its records are of another.
     Raises FencedError if another writer has claimed the table since, CommitConflictError if a commit of another topic
     has come since, and the errors of `swap`.
     """
@@ -86,9 +86,10 @@ class _Take:
         """Implement `Change.build`."""
         assert self.claim is not None
         base = table.operations().current()
-        ours = self.landed is None or self.landed.topic_id == self.work.topic_id
-        cluster = self.work.cluster() if ours else ""
         view = self.work.view
+        # In a shared table, each topic names its own cluster.
+        ours = view is not None or self.landed is None or self.landed.topic_id == self.work.topic_id
+        cluster = self.work.cluster() if ours else ""
         known = {key_of(names.TABLE_KAFKA_CLUSTER, view): cluster} if cluster else {}
         if self.work.schema_id is not None:
             known[SCHEMA_ID] = str(self.work.schema_id)

@@ -24,7 +24,7 @@ topics count as those of other engines. ``firn.offsets`` has the newest commit o
 import hashlib
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -40,6 +40,7 @@ from firn.model.progress import (
     FilteredRange,
     Gap,
     LeaderEpochs,
+    Look,
     Losses,
     Offsets,
     SharedOffsets,
@@ -397,6 +398,17 @@ class Extras:
     """Branch on which rows land after this commit; empty: unchanged. If it is main, everything is published."""
     shared_by: str = ""
     """Name of the resource, if the table is shared; empty for a table of one topic."""
+    topic: str = ""
+    """Name of the Kafka topic."""
+    group: str = ""
+    """Ingestion group of the driver."""
+    look: Look | None = None
+    """Which other topics of a shared table the Kafka cluster has. The commit removes those that ended long ago."""
+
+    @classmethod
+    def of(cls, job: IngestJob, **more: Any) -> "Extras":
+        """Return the parts with those that the contract of the topic has."""
+        return cls(shared_by=job.table.shared_by, topic=job.topic, group=job.group, **more)
 
 
 NO_EXTRAS = Extras()
@@ -500,14 +512,17 @@ class Committer:
         values: Mapping[str, str],
         keep_ms: int | None = None,
         branch: str = "",
+        gone: Collection[str] = (),
     ) -> Any:
         """Return ``base`` with ``values`` as properties, and ``snapshot``, if any, as the newest of the branch on which rows land.
 
         ``snapshot`` has its final time and summary (`with_summary`). With ``keep_ms``, without old snapshots. With ``branch``,
-        rows land on that branch from here on.
+        rows land on that branch from here on. The properties ``gone`` are removed.
         """
         builder = builder_on(self._tables.jvm, base, self.now_ms())
         builder.setProperties(java_map(base, values))
+        if gone:
+            builder.removeProperties(self._java_set(gone))
         if snapshot is not None:
             present = branch_of(base)
             builder.setBranchSnapshot(snapshot, present)
@@ -515,10 +530,10 @@ class Committer:
                 self._move(builder, base, int(snapshot.snapshotId()), present, branch)
         old = old_snapshots(base, keep_ms, self.now_ms()) if keep_ms is not None else []
         if old:
-            gone = self._tables.jvm.java.util.ArrayList()
+            removed = self._tables.jvm.java.util.ArrayList()
             for each in old:
-                gone.add(each)
-            builder.removeSnapshots(gone)
+                removed.add(each)
+            builder.removeSnapshots(removed)
             # Iceberg's expiry in other engines takes the snapshots behind a gap for rolled back, and deletes files that
             # newer ones still need. It compares the files of all snapshots if the table has a second reference.
             newest_before = head_of(base)
@@ -534,11 +549,15 @@ class Committer:
             # A REST catalog checks that the old branch has not moved, because the same request moves it.
             builder.removeRef(present)
         if branch == MAIN:
-            gone = self._tables.jvm.java.util.HashSet()
-            gone.add(names.TABLE_BRANCH)
-            builder.removeProperties(gone)
+            builder.removeProperties(self._java_set([names.TABLE_BRANCH]))
         else:
             builder.setProperties(java_map(base, {names.TABLE_BRANCH: branch}))
+
+    def _java_set(self, texts: Collection[str]) -> Any:
+        found = self._tables.jvm.java.util.HashSet()
+        for text in texts:
+            found.add(text)
+        return found
 
     def check(self, landed: Landed | None, base: Landed | None, epoch: int, table: str) -> None:
         """Raise FencedError if the writer of ``landed``, read after ``base``, takes precedence over ``epoch``."""
@@ -644,6 +663,8 @@ class _Append:
         self._values = properties
         self._summary = summary
         self._append: Any | None = None
+        self._ended: Set[str] = frozenset()
+        """Ids of the topics whose entries the commit removes from a shared table."""
         # The snapshot of ``base`` is usually still the current one. Then the driver does not read it again.
         self._cached: tuple[int, Landed | None] | None = (
             (base.snapshot_id, base) if base is not None and base.snapshot_id is not None else None
@@ -745,7 +766,8 @@ class _Append:
             **self._leaders,
             **self._place,
         }
-        return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms, self._extras.branch)
+        gone = [key for key in properties if names.topic_of(key) in self._ended] if self._ended else []
+        return base, self._committer.replaced(base, snapshot, values, self._extras.keep_ms, self._extras.branch, gone)
 
     def _of_other_writer(self, table: Any) -> dict[str, str]:
         """Return the other writer's part of the summary. Raises CommitConflictError if it committed in between."""
@@ -786,9 +808,13 @@ class _Append:
             writer=values[WRITER],
             landed_at=int(landed_at) if landed_at is not None else None,
             offsets=decode_offsets(values[names.SUMMARY_OFFSETS]),
+            topic=self._extras.topic,
+            group=self._extras.group,
         )
         known = shared_offsets(table) or SharedOffsets.none()
-        return {names.SUMMARY_OFFSETS: known.plus(self._topic_id, commit).encode()}
+        later = known.after(self._extras.look) if self._extras.look is not None else known
+        self._ended = known.topics.keys() - later.topics.keys() - {self._topic_id}
+        return {names.SUMMARY_OFFSETS: later.plus(self._topic_id, commit).encode()}
 
     def _lost(self, table: Any, properties: Mapping[str, str]) -> dict[str, str]:
         topic_id, key = self._topic_id, key_of(names.TABLE_LOST, self._view)

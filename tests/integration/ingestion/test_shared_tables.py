@@ -6,11 +6,15 @@ from typing import Any
 
 import pytest
 
+from firn.model import names, progress
 from firn.model.jobs import Column, IngestJob, RecordSchema
 from firn.model.maintenance import AuditReport
+from firn.model.progress import LOOKS
+from firn_spark.ingestion import ended_topics
 from firn_spark.kafka.admin import Kafka
 from firn_spark.maintenance.steps.audit import Source, Tables
 from firn_spark.maintenance.steps.audit import audit as run_audit
+from firn_spark.tables.commits import shared_offsets
 from firn_spark.tables.java_tables import quoted
 from tests.integration.ingestion.test_exactly_once import some
 from tests.integration.ingestion.world import FIELDS, World, audit_of, maintain, value
@@ -205,6 +209,37 @@ def test_a_topic_that_was_created_again_begins_at_its_start(world: World) -> Non
     own = [row["_kafka"]["offset"] for row in world.rows(again) if row["_kafka"]["topic_id"] == again.topic_id]
     assert own == [n for n in range(10) if n % 5]
     assert sum(row["_kafka"]["topic_id"] == jobs[0].topic_id for row in world.rows(again)) == 16
+
+
+def test_new_topics_end_the_entry_of_a_deleted_topic(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "LOOK_MS", 0)
+    monkeypatch.setattr(progress, "ENDED_MS", 0)
+    monkeypatch.setattr(ended_topics, "PAUSE", 0.0)
+    gone, kept = started(world)
+    world.stop()
+    world.delete(gone.topic)
+    await_true("the topic is gone", lambda: gone.topic not in world.admin.list_topics(timeout=30).topics, 60)
+    world.remove(gone)
+    world.remove(kept)
+    world.start()
+    for number in range(LOOKS):
+        assert names.of_topic(names.TABLE_CLAIM, gone.topic_id or "") in world.table(kept).properties()
+        job = sharing(world, world.topic(f"new-{number}"))
+        world.produce(job.topic, some(0))
+        world.apply(job)
+        await_landed(world, job, {0: 20})
+    world.stop()
+    known = shared_offsets(world.table(kept))
+    assert known is not None
+    assert gone.topic_id not in known.topics
+    assert len(known.topics) == 1 + LOOKS
+    assert not [key for key in world.table(kept).properties() if str(key).endswith(f".{gone.topic_id}")]
+    world.produce(kept.topic, some(20))
+    world.apply(kept)
+    world.start()
+    await_landed(world, kept, {0: 40})
+    world.stop()
+    check(world, kept, 40)
 
 
 def test_a_table_of_one_topic_is_not_shared_and_the_other_way_round(world: World) -> None:

@@ -4,7 +4,16 @@ import pytest
 
 from firn.model import names
 from firn.model.errors import ConflictError
-from firn.model.progress import Offsets, SharedOffsets, TopicCommit, View, decode_offsets, is_complete, recorded_offsets
+from firn.model.progress import (
+    Look,
+    Offsets,
+    SharedOffsets,
+    TopicCommit,
+    View,
+    decode_offsets,
+    is_complete,
+    recorded_offsets,
+)
 from firn.tables.ownership import Claimant, Ownership
 
 
@@ -39,6 +48,59 @@ def test_the_value_is_read_as_it_was_written() -> None:
     assert list(SharedOffsets.read(text).topics) == ["eu", "us"]
     assert SharedOffsets.is_in(text)
     assert is_complete(text)
+
+
+DAY = 24 * 3600 * 1000
+
+
+def looked(day: float, *, gone: str = "eu", present: frozenset[str] = frozenset({"us"})) -> Look:
+    return Look(int(day * DAY), present, {gone: BOTH.topics[gone].commit})
+
+
+def after(*looks: Look) -> SharedOffsets:
+    value = BOTH
+    for each in looks:
+        value = SharedOffsets.read(value.after(each).encode())
+    return value
+
+
+def test_an_entry_ends_at_the_third_look_without_its_topic_after_thirty_days() -> None:
+    assert after(looked(0), looked(15), looked(30)) == SharedOffsets(version=2, topics={"us": BOTH.topics["us"]})
+    assert after(looked(0), looked(15), looked(16), looked(29.9), looked(31)).topics.keys() == {"us"}
+
+
+@pytest.mark.parametrize(
+    "looks",
+    [
+        [looked(0), looked(40)],
+        [looked(0), looked(0.5), looked(40)],
+        [looked(0), looked(15), looked(29.9)],
+        [looked(0), looked(0.1), looked(39.5), looked(40)],
+        [looked(0), looked(40), looked(-1)],
+        [looked(0), looked(15), Look(20 * DAY, frozenset({"eu"}), {}), looked(31), looked(50)],
+        [looked(0), looked(15), Look(40 * DAY, frozenset(), {"eu": "another-commit"})],
+        [looked(0), looked(15), Look(40 * DAY, frozenset(), {})],
+    ],
+    ids=[
+        "two looks", "the same day", "too early", "two days", "a clock set back", "found again", "a commit since", "unknown",
+    ],
+)  # fmt: skip
+def test_an_entry_stays_without_certain_looks(looks: list[Look]) -> None:
+    assert after(*looks).topics.keys() == {"eu", "us"}
+
+
+def test_a_commit_ends_the_absence_of_its_topic() -> None:
+    value = after(looked(0), looked(15))
+    assert value.topics["eu"].absent == (0, 15 * DAY)
+    again = value.plus("eu", commit("eu", 8, {0: 3}))
+    later = Look(60 * DAY, frozenset(), {"eu": "eu-8"})
+    assert again.after(later).topics["eu"].absent == (60 * DAY,)
+
+
+def test_a_name_with_a_topic_id_gives_it_back() -> None:
+    assert names.topic_of(names.of_topic(names.TABLE_CLAIM, "id-1")) == "id-1"
+    for key in (names.TABLE_CLAIM, names.TABLE_KAFKA_CLUSTER, "write.parquet.id-1", "firn", ""):
+        assert names.topic_of(key) == ""
 
 
 @pytest.mark.parametrize("text", ['{"0":4}', '{"since":"c","0":4}', "{}", "", "x"])

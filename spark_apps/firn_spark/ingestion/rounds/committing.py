@@ -96,7 +96,7 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            Extras(leader_epochs=epochs, gaps=gaps, shared_by=topic.job.table.shared_by),
+            Extras.of(topic.job, leader_epochs=epochs, gaps=gaps),
         )
         self._count_lost(topic, gaps)
         self._failpoints.reach("after-dlq-create")
@@ -222,7 +222,8 @@ class TopicCommits:
             topic.topic_id,
             topic.epoch,
             offsets,
-            Extras(
+            Extras.of(
+                topic.job,
                 keep_ms=topic.job.keep_snapshots_ms,
                 gaps=gaps,
                 skipped=skipped,
@@ -231,11 +232,12 @@ class TopicCommits:
                 records=result.landed,
                 leader_epochs=topic.reading.leader_epochs,
                 other_key=takeover.key_of(topic.job),
-                shared_by=topic.job.table.shared_by,
+                look=topic.table.look,
                 schema=topic.table.spec.schema if result.data and topic.table.spec is not None else "",
             ),
         )
         del self._unanswered[topic.job.uid]
+        topic.table.look = None
         # The table records all of it now. A range that stays would become one with that of a later loss.
         topic.log.told |= topic.log.cut_back
         topic.reading.deleted, topic.log.cut_back = {}, {}

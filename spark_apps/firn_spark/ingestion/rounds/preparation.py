@@ -18,6 +18,7 @@ from firn.tables.table_properties import MAIN
 from firn_spark.credentials import read_salts
 from firn_spark.failpoints import Failpoints
 from firn_spark.ingestion import takeover, writer_schemas
+from firn_spark.ingestion.ended_topics import EndedTopics
 from firn_spark.ingestion.publishing.switching import land_on, lands_on
 from firn_spark.ingestion.rounds import adoption
 from firn_spark.ingestion.rounds.failures import fail
@@ -57,6 +58,7 @@ class Preparation:
         """``salts`` are the files of salts by name."""
         self._salts = salts
         self._routing = Routing(tables, committer, registries)
+        self._ended = EndedTopics(kafkas)
         self._registries = registries
         self._spark = spark
         self._tables = tables
@@ -72,6 +74,7 @@ class Preparation:
         """
         try:
             self._routing.share(topic)
+            self._ended.know(topic)
             if topic.job.suspended:
                 self._look(topic)
                 return
@@ -110,6 +113,7 @@ class Preparation:
             self._committer.check(landed, topic.table.landed, topic.epoch, topic.job.table.identifier)
         live = _live(topic)
         topic.table.landed = landed
+        topic.table.look = self._ended.look(topic, table) or topic.table.look
         adoption.check_resource(topic.job, table, landed)
         connector = self._last_writer(topic, table, landed)
         if connector is None and landed is None and not topic.replaced_table:
@@ -266,7 +270,7 @@ class Preparation:
             offsets = {part: since[part] if since.get(part, -1) >= 0 else end for part, end in offsets.items()}
         gaps = self._passed_over(topic, offsets) if topic.replaced_table else []
         epoch = self._claim(topic, live.topic_id)
-        extras = Extras(gaps=gaps, begins=True, shared_by=topic.job.table.shared_by)
+        extras = Extras.of(topic.job, gaps=gaps, begins=True)
         topic.table.landed = self._committer.commit(topic.table.java, (), None, live.topic_id, epoch, offsets, extras)
         if gaps:
             topic.table.losses = read_losses(topic.table.java, topic.view)
@@ -293,7 +297,7 @@ class Preparation:
             epoch = self._claim(topic, live.topic_id)
             # The topic and its cluster change in one commit.
             cluster = self._kafkas(topic.job.profile).cluster_id()
-            extras = Extras(cluster=cluster, begins=True, shared_by=topic.job.table.shared_by)
+            extras = Extras.of(topic.job, cluster=cluster, begins=True)
             topic.table.landed = self._committer.commit(table, (), landed, live.topic_id, epoch, offsets, extras)
 
     def _last_writer(self, topic: Topic, table: Any, landed: Landed | None) -> SinkCommits | None:

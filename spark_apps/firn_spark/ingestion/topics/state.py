@@ -12,6 +12,7 @@ from firn.model.errors import FencedError, FirnError, NotReadyError
 from firn.model.jobs import Epoch, RecordSchema, Rename, WriterSchema
 from firn.model.progress import (
     LeaderEpochs,
+    Look,
     Losses,
     Offsets,
     Proposal,
@@ -167,6 +168,8 @@ class Table:
     """Losses that the table records; None until it was read."""
     proposed: Proposal | None = None
     """Changes that the schemas of records need, and that wait for an approval."""
+    look: Look | None = None
+    """Which topics of a shared table the brokers have. The next commit records it."""
 
 
 @dataclass(slots=True)

@@ -29,7 +29,7 @@ _OF_LOG = ("retention_ms", "retention_bytes")
 """Fields of a contract that describe the log."""
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Topic:
     """State of one topic. It belongs to one worker while ``busy``.
 
