@@ -230,6 +230,43 @@ class RegistrySettings(Settings):
     """File with a token, for bearer authentication."""
 
 
+class OauthSettings(Settings):
+    """The issuer of tokens with which clients authenticate (OAUTHBEARER). Set either `jwksUrl` or `jwksFile`."""
+
+    issuer: str = Field(min_length=1)
+    """The issuer that tokens must name (claim `iss`). For ServiceAccounts it is the value of the API server's
+    ``--service-account-issuer``."""
+    audience: str = Field(min_length=1)
+    """The audience that tokens must name (claim `aud`), such as ``firn-broker``. Otherwise a service that gets a token of a
+    client could use it at the broker."""
+    jwks_url: str = Field(default="", pattern=r"^(https://.*)?$")
+    """URL of the issuer's public keys (JSON Web Key Set), such as ``https://kubernetes.default.svc/openid/v1/jwks``."""
+    jwks_file: str = ""
+    """File with the issuer's public keys."""
+    ca_file: str | None = None
+    """File with the CA certificates of `jwksUrl`. Default: public CAs."""
+    token_file: str | None = None
+    """File with a token that the broker sends to `jwksUrl`. The API server of Kubernetes needs one."""
+    jwks_seconds: float = Field(default=3_600, ge=60)
+    """Seconds after which the broker reads the keys again. For a key that it does not know, it reads them at once. While the
+    issuer does not answer, the broker keeps the keys that it has."""
+    kubernetes: bool = False
+    """If true, tokens are those of ServiceAccounts. The principal is ``User:NAMESPACE.NAME``, and the broker rejects other
+    tokens."""
+    principal_claim: str = Field(default="sub", min_length=1)
+    """The claim with the name of the principal."""
+    clock_skew_seconds: float = Field(default=30, ge=0, le=300)
+    """Seconds by which the clocks of the issuer and the broker may differ (``sasl.oauthbearer.clock.skew.seconds``)."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if bool(self.jwks_url) == bool(self.jwks_file):
+            raise ValueError("set exactly one of jwksUrl and jwksFile")
+        if self.kubernetes and self.principal_claim != "sub":
+            raise ValueError("with kubernetes: true, the principal is in the claim sub; remove principalClaim")
+        return self
+
+
 class SqliteSettings(Settings):
     """The embedded coordinator of a single broker."""
 
@@ -329,6 +366,8 @@ class BrokerSettings(Settings):
     """Limits of connections and requests."""
     registries: dict[str, RegistrySettings] = {}
     """Schema registries that topics may name in ``firn.schema.registry``."""
+    oauth: OauthSettings | None = None
+    """The issuer of tokens. Default: clients cannot authenticate with OAUTHBEARER."""
     topics: TopicSettings = TopicSettings()
     """Creation of topics, and their default configs."""
     groups: GroupSettings = GroupSettings()

@@ -16,6 +16,9 @@ class Step(NamedTuple):
     """Milliseconds for which the credential is valid from now on; None if it has no end."""
     credential: CredentialKey | None = None
     """The SCRAM credential that the client used."""
+    rejected: str | None = None
+    """The reason for the audit log, if this answer rejects the client. Its next message raises AuthenticationError with the
+    same reason, but a client may disconnect instead."""
 
 
 class AuthenticationError(Exception):
@@ -31,5 +34,9 @@ class Exchange(Protocol):
     """The exchange of messages between one client and the broker."""
 
     def step(self, data: bytes) -> Awaitable[Step]:
-        """Answer a message of the client. Raises AuthenticationError."""
+        """Answer a message of the client. Raises AuthenticationError.
+
+        Raises UnavailableError if the broker cannot check the credential now. A closed connection makes the client try
+        again, and an answer with an error does not.
+        """
         ...
