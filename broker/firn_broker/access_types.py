@@ -113,6 +113,37 @@ class Acl(NamedTuple):
     permission: Permission
 
 
+class AclFilter(NamedTuple):
+    """A filter of ACLs, as in DescribeAcls and DeleteAcls. None and ANY match every value."""
+
+    principal: str | None
+    host: str | None
+    resource_type: ResourceType
+    name: str | None
+    pattern: PatternType
+    """With MATCH, the patterns that match a resource of this name, the wildcard included."""
+    operation: Operation
+    permission: Permission
+
+    def matches(self, acl: Acl) -> bool:
+        """Return whether the filter matches an ACL (``AclBindingFilter.java``)."""
+        return (
+            (self.principal is None or self.principal == acl.principal)
+            and (self.host is None or self.host == acl.host)
+            and (self.resource_type is ResourceType.ANY or self.resource_type is acl.resource_type)
+            and (self.operation is Operation.ANY or self.operation is acl.operation)
+            and (self.permission is Permission.ANY or self.permission is acl.permission)
+            and self._matches_pattern(acl)
+        )
+
+    def _matches_pattern(self, acl: Acl) -> bool:
+        if self.pattern is not PatternType.MATCH or self.name is None:
+            return self.pattern in (PatternType.ANY, PatternType.MATCH, acl.pattern) and self.name in (None, acl.name)
+        if acl.pattern is PatternType.PREFIXED:
+            return self.name.startswith(acl.name)
+        return acl.name in (self.name, ANY)
+
+
 Entity = tuple[tuple[str, str | None], ...]
 """The entity of a quota (KIP-546): pairs of a type (``user``, ``client-id``, ``ip``) and a name, sorted by type. The name None
 stands for all entities of the type that have no quota of their own."""

@@ -15,19 +15,26 @@ from firn.model.errors import UnavailableError
 from firn.records.message_writer import Fields
 from firn_broker import metrics, outage
 from firn_broker.apis import (
+    alter_client_quotas,
     alter_configs,
+    alter_user_scram_credentials,
     api_versions,
     consumer_group_describe,
     consumer_group_heartbeat,
+    create_acls,
     create_partitions,
     create_topics,
+    delete_acls,
     delete_groups,
     delete_records,
     delete_topics,
+    describe_acls,
+    describe_client_quotas,
     describe_cluster,
     describe_configs,
     describe_groups,
     describe_log_dirs,
+    describe_user_scram_credentials,
     fetch,
     find_coordinator,
     heartbeat,
@@ -137,6 +144,9 @@ APIS: Sequence[Api] = (
         offset_for_leader_epoch, requests.OffsetForLeaderEpochRequest, offset_for_leader_epoch.handle, reads=True,
         outage=outage.offset_for_leader_epoch,
     ),
+    _decoded(describe_acls, requests.DescribeAclsRequest, describe_acls.handle, reads=True, outage=outage.describe_acls),
+    _decoded(create_acls, requests.CreateAclsRequest, create_acls.handle, reads=False, outage=outage.create_acls),
+    _decoded(delete_acls, requests.DeleteAclsRequest, delete_acls.handle, reads=False, outage=outage.delete_acls),
     _decoded(
         describe_configs, requests.DescribeConfigsRequest, describe_configs.handle, reads=True, outage=outage.describe_configs
     ),
@@ -158,6 +168,22 @@ APIS: Sequence[Api] = (
         reads=True, outage=InOutage.UNAFFECTED,
     ),
     _decoded(offset_delete, requests.OffsetDeleteRequest, offset_delete.handle, reads=False, outage=outage.offset_delete),
+    _decoded(
+        describe_client_quotas, requests.DescribeClientQuotasRequest, describe_client_quotas.handle, reads=True,
+        outage=outage.describe_client_quotas,
+    ),
+    _decoded(
+        alter_client_quotas, requests.AlterClientQuotasRequest, alter_client_quotas.handle, reads=False,
+        outage=outage.alter_client_quotas,
+    ),
+    _decoded(
+        describe_user_scram_credentials, requests.DescribeUserScramCredentialsRequest, describe_user_scram_credentials.handle,
+        reads=True, outage=outage.describe_user_scram_credentials,
+    ),
+    _decoded(
+        alter_user_scram_credentials, requests.AlterUserScramCredentialsRequest, alter_user_scram_credentials.handle, reads=False,
+        outage=outage.alter_user_scram_credentials,
+    ),
     _decoded(describe_cluster, requests.DescribeClusterRequest, describe_cluster.handle, reads=True, outage=InOutage.UNAFFECTED),
     _decoded(
         consumer_group_heartbeat, requests.ConsumerGroupHeartbeatRequest, consumer_group_heartbeat.handle, reads=False,

@@ -3,12 +3,12 @@
 Each code makes Java clients and librdkafka retry by themselves, or report an error that their program may retry:
 
 - partitions: KAFKA_STORAGE_ERROR, after which a client reloads the metadata and retries;
-- CreateTopics, DeleteTopics, CreatePartitions: NOT_CONTROLLER, the only code of a topic for which the Java client
-  repeats the request;
+- CreateTopics, DeleteTopics, CreatePartitions, AlterUserScramCredentials: NOT_CONTROLLER, the only code for which the
+  Java client repeats the request;
 - groups: COORDINATOR_NOT_AVAILABLE;
 - InitProducerId: COORDINATOR_LOAD_IN_PROGRESS, for which an idempotent producer retries. Other codes make it look for
   the coordinator of transactions;
-- configs: REQUEST_TIMED_OUT, as from a Kafka cluster without a controller.
+- configs, ACLs and quotas, and descriptions of users: REQUEST_TIMED_OUT, as from a Kafka cluster without a controller.
 
 The whole request gets this answer, although a part of it may have been carried out. A client that repeats the request
 learns from the answer which part that was."""
@@ -19,7 +19,14 @@ from typing import Protocol
 from kio.schema.errors import ErrorCode
 
 from firn.records.message_writer import Fields
+from firn_broker.apis import alter_client_quotas as changes_of_quotas
+from firn_broker.apis import alter_user_scram_credentials as changes_of_users
+from firn_broker.apis import create_acls as creation_of_acls
+from firn_broker.apis import delete_acls as deletion_of_acls
+from firn_broker.apis import describe_acls as acls
+from firn_broker.apis import describe_client_quotas as quotas
 from firn_broker.apis import describe_log_dirs as log_dirs
+from firn_broker.apis import describe_user_scram_credentials as users
 from firn_broker.wire import requests
 
 MESSAGE = "The cluster's coordinator cannot be reached now: try again."
@@ -157,3 +164,38 @@ def _resources(resources: Sequence[_Resource]) -> Sequence[Fields]:
 def describe_log_dirs(request: requests.DescribeLogDirsRequest) -> Fields:
     """Answer for the only directory."""
     return log_dirs.answer(ErrorCode.kafka_storage_error, ())
+
+
+def describe_acls(request: requests.DescribeAclsRequest) -> Fields:
+    """Answer without ACLs."""
+    return acls.failed(request, ErrorCode.request_timed_out, MESSAGE)
+
+
+def create_acls(request: requests.CreateAclsRequest) -> Fields:
+    """Answer for each ACL."""
+    return creation_of_acls.failed(request, ErrorCode.request_timed_out, MESSAGE)
+
+
+def delete_acls(request: requests.DeleteAclsRequest) -> Fields:
+    """Answer for each filter."""
+    return deletion_of_acls.failed(request, ErrorCode.request_timed_out, MESSAGE)
+
+
+def describe_client_quotas(request: requests.DescribeClientQuotasRequest) -> Fields:
+    """Answer without entities."""
+    return quotas.failed(request, ErrorCode.request_timed_out, MESSAGE)
+
+
+def alter_client_quotas(request: requests.AlterClientQuotasRequest) -> Fields:
+    """Answer for each entity."""
+    return changes_of_quotas.failed(request, ErrorCode.request_timed_out, MESSAGE)
+
+
+def describe_user_scram_credentials(request: requests.DescribeUserScramCredentialsRequest) -> Fields:
+    """Answer without users."""
+    return users.failed(request, ErrorCode.request_timed_out, MESSAGE)
+
+
+def alter_user_scram_credentials(request: requests.AlterUserScramCredentialsRequest) -> Fields:
+    """Answer for each user."""
+    return changes_of_users.failed(request, ErrorCode.not_controller, MESSAGE)

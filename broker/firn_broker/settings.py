@@ -204,6 +204,9 @@ class AuthorizationSettings(Settings):
     super_users: tuple[Annotated[str, Field(pattern=r"^User:.")], ...] = ()
     """With ``Acl``: principals that may do everything, such as ``User:admin`` (``super.users``). Without one, no client can
     create the first ACL."""
+    max_acls: int = Field(default=1_000_000, ge=0)
+    """Largest number of ACLs of the cluster. The broker creates no more (POLICY_VIOLATION). Each takes some 120 bytes of
+    memory in every broker."""
 
 
 class InternalSettings(Settings):

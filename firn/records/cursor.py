@@ -10,6 +10,7 @@ _I8 = struct.Struct(">b")
 _I16 = struct.Struct(">h")
 _I32 = struct.Struct(">i")
 _I64 = struct.Struct(">q")
+_F64 = struct.Struct(">d")
 
 ELEMENTS = 20_000
 """Elements of all arrays (topics, partitions, groups, tagged fields) of one request. Each becomes an object, even if it
@@ -62,6 +63,11 @@ class Cursor:
     def i64(self) -> int:
         """Read an int64."""
         value: int = _I64.unpack_from(self.data, self._advance(8))[0]
+        return value
+
+    def f64(self) -> float:
+        """Read a float64."""
+        value: float = _F64.unpack_from(self.data, self._advance(8))[0]
         return value
 
     def uuid(self) -> UUID:

@@ -90,6 +90,7 @@ _PRIMITIVES: Mapping[str, Read] = {
     "int16": Cursor.i16,
     "int32": Cursor.i32,
     "int64": Cursor.i64,
+    "float64": Cursor.f64,
     "bool": lambda cursor: cursor.i8() != 0,
     "error_code": _error,
     "timedelta_i32": lambda cursor: timedelta(milliseconds=cursor.i32()),

@@ -97,7 +97,7 @@ def _time(form: str) -> Write:
 
 
 _NUMBERS: Mapping[str, str] = {
-    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "bool": "?", "error_code": "h",
+    "int8": "b", "int16": "h", "int32": "i", "int64": "q", "float64": "d", "bool": "?", "error_code": "h",
 }  # fmt: skip
 _FIXED: Mapping[str, Write] = {
     **{name: _fixed(">" + form) for name, form in _NUMBERS.items()},

@@ -10,7 +10,7 @@ _FIXED = struct.Struct(">hhi")
 
 FLEXIBLE_SINCE = {
     0: 9, 1: 12, 2: 6, 3: 9, 8: 8, 9: 6, 10: 3, 11: 6, 12: 4, 13: 4, 14: 4, 15: 5, 16: 3, 18: 3, 19: 5, 20: 4, 21: 2, 22: 2, 23: 4,
-    32: 4, 33: 2, 35: 2, 37: 2, 42: 2, 44: 1, 46: 0, 60: 0, 68: 0, 69: 0,
+    29: 2, 30: 2, 31: 2, 32: 4, 33: 2, 35: 2, 37: 2, 42: 2, 44: 1, 46: 0, 48: 1, 49: 1, 50: 0, 51: 0, 60: 0, 68: 0, 69: 0,
 }  # fmt: skip
 """API key -> first flexible version; an API without an entry has none (``flexibleVersions`` of Kafka's message
 definitions)."""

@@ -4,7 +4,7 @@ uses.
 Field names are those of the newest version (Kafka's, in snake case); a field of older versions only keeps its own name.
 A default stands in for a field that a version lacks. It is Kafka's default if Kafka has one."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from uuid import UUID
 
@@ -279,6 +279,49 @@ class OffsetForLeaderEpochRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class DescribeAclsRequest:
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class AclCreation:
+    resource_type: int
+    resource_name: str
+    resource_pattern_type: int
+    principal: str
+    host: str
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class CreateAclsRequest:
+    creations: tuple[AclCreation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAclsFilter:
+    resource_type_filter: int
+    resource_name_filter: str | None
+    pattern_type_filter: int
+    principal_filter: str | None
+    host_filter: str | None
+    operation: int
+    permission_type: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAclsRequest:
+    filters: tuple[DeleteAclsFilter, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DescribeConfigsResource:
     resource_type: int
     resource_name: str
@@ -384,6 +427,77 @@ class OffsetDeleteTopic:
 class OffsetDeleteRequest:
     group_id: str
     topics: tuple[OffsetDeleteTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaFilterComponent:
+    entity_type: str
+    match_type: int
+    match: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeClientQuotasRequest:
+    components: tuple[QuotaFilterComponent, ...]
+    strict: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEntityPart:
+    entity_type: str
+    entity_name: str | None
+    """None for the default of the type."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaOperation:
+    key: str
+    value: float
+    remove: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaChange:
+    entity: tuple[QuotaEntityPart, ...]
+    ops: tuple[QuotaOperation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterClientQuotasRequest:
+    entries: tuple[QuotaChange, ...]
+    validate_only: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScramUser:
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeUserScramCredentialsRequest:
+    users: tuple[ScramUser, ...] | None
+    """None for all users, as is an empty list."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialDeletion:
+    name: str
+    mechanism: int
+
+
+@dataclass(frozen=True, slots=True)
+class ScramCredentialUpsertion:
+    name: str
+    mechanism: int
+    iterations: int
+    salt: bytes = field(repr=False)
+    salted_password: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterUserScramCredentialsRequest:
+    deletions: tuple[ScramCredentialDeletion, ...]
+    upsertions: tuple[ScramCredentialUpsertion, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,19 @@ FETCHED = {
     "partition": 0, "current_leader_epoch": -1, "fetch_offset": 0, "last_fetched_epoch": -1, "log_start_offset": -1,
     "partition_max_bytes": 1 << 20,
 }  # fmt: skip
+CREATION = {
+    "resource_type": 2, "resource_name": TOPIC, "resource_pattern_type": 3, "principal": "User:a", "host": "*",
+    "operation": 3, "permission_type": 3,
+}  # fmt: skip
+FILTER = {
+    "resource_type_filter": 2, "resource_name_filter": "nothing", "pattern_type_filter": 3, "operation": 1,
+    "permission_type": 1,
+}  # fmt: skip
+QUOTA = {
+    "entity": [{"entity_type": "user", "entity_name": "a"}],
+    "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+}
+CREDENTIAL = {"name": "a", "mechanism": 2, "iterations": 4096, "salt": b"salt", "salted_password": b"p" * 64}
 TABLE: dict[str, Row] = {
     "Produce": row(
         [on_topic(WRITE)], denied=[NO_TOPIC], first=3,
@@ -141,6 +154,12 @@ TABLE: dict[str, Row] = {
         [on_topic(DESCRIBE)], denied=[NO_TOPIC],
         topics=[{"topic": TOPIC, "partitions": [{"partition": 0, "leader_epoch": 0, "current_leader_epoch": -1}]}],
     ),
+    "DescribeAcls": row(
+        [on_cluster(DESCRIBE)], denied=[NO_CLUSTER], resource_type_filter=1, pattern_type_filter=1, operation=1,
+        permission_type=1,
+    ),
+    "CreateAcls": row([on_cluster(Operation.ALTER)], denied=[NO_CLUSTER], creations=[CREATION]),
+    "DeleteAcls": row([on_cluster(Operation.ALTER)], denied=[NO_CLUSTER], filters=[FILTER]),
     "DescribeConfigs": row([on_topic(Operation.DESCRIBE_CONFIGS)], denied=[NO_TOPIC], resources=CONFIGS),
     "AlterConfigs": row(
         [on_topic(Operation.ALTER_CONFIGS)], denied=[NO_TOPIC], resources=CONFIGS, validate_only=False
@@ -158,6 +177,16 @@ TABLE: dict[str, Row] = {
     "OffsetDelete": row(
         [on_group(DELETE), on_topic(READ)], denied=[NO_GROUP], group_id=GROUP,
         topics=[{"name": TOPIC, "partitions": [PARTITION]}],
+    ),
+    "DescribeClientQuotas": row(
+        [on_cluster(Operation.DESCRIBE_CONFIGS)], denied=[NO_CLUSTER], components=(), strict=False
+    ),
+    "AlterClientQuotas": row(
+        [on_cluster(Operation.ALTER_CONFIGS)], denied=[NO_CLUSTER], entries=[QUOTA], validate_only=False
+    ),
+    "DescribeUserScramCredentials": row([on_cluster(DESCRIBE)], denied=[NO_CLUSTER], users=None),
+    "AlterUserScramCredentials": row(
+        [on_cluster(Operation.ALTER)], denied=[NO_CLUSTER], upsertions=[CREDENTIAL], deletions=()
     ),
     "DescribeCluster": row(include_cluster_authorized_operations=True, endpoint_type=1),
     "ConsumerGroupHeartbeat": row(

@@ -27,7 +27,7 @@ VERSIONS = [
     for version in range(api.versions[0], api.versions[1] + 1)
 ]
 SAMPLES: dict[str, Any] = {
-    "int8": 1, "int16": 2, "int32": 3, "int64": 1 << 40, "bool": True, "string": "text", "bytes": b"bytes", "records": b"records",
+    "int8": 1, "int16": 2, "int32": 3, "int64": 1 << 40, "float64": 2.5, "bool": True, "string": "text", "bytes": b"bytes", "records": b"records",
     "uuid": UUID(int=5), "error_code": ErrorCode.none, "timedelta_i32": i32Timedelta.parse(timedelta(seconds=1)),
     "timedelta_i64": i64Timedelta.parse(timedelta(seconds=2)),
 }  # fmt: skip

@@ -14,7 +14,7 @@ from firn_broker import api_table
 from firn_broker.cluster.producer_ids import BLOCK
 from firn_broker.log.writer import Append
 from firn_broker.log_types import Partition
-from firn_broker.ports import GroupStore, LogStore, NodeStore, RetentionStore, TopicStore
+from firn_broker.ports import AccessStore, GroupStore, LogStore, NodeStore, RetentionStore, TopicStore
 from tests.fakes.virtual_time import run
 from tests.unit.broker.batches import batch
 from tests.unit.broker.test_whole_brokers import COMMON, GIVEN
@@ -31,6 +31,7 @@ def outage(shared: Shared) -> Iterator[None]:
     store = shared.store
     ports = {
         store.nodes: NodeStore, store.topics: TopicStore, store.log: LogStore, store.retention: RetentionStore, store.groups: GroupStore,
+        store.access: AccessStore,
     }  # fmt: skip
     calls: list[tuple[object, str]] = [(store, "start"), (store, "cluster_id")]
     calls += [(port, name) for port, protocol in ports.items() for name in vars(protocol) if not name.startswith("_")]
@@ -117,6 +118,36 @@ ASKED: dict[str, tuple[int, dict[str, Any], ErrorCode]] = {
     "join": (11, {"protocols": [{"name": "range", "metadata": b""}]}, ErrorCode.coordinator_not_available),
     "description of groups": (15, {"groups": ("g",)}, ErrorCode.coordinator_not_available),
     "list of groups": (16, {}, ErrorCode.coordinator_not_available),
+    "ACLs": (29, {"resource_type_filter": 1, "operation": 1, "permission_type": 1}, ErrorCode.request_timed_out),
+    "creation of an ACL": (
+        30, {"creations": [{"resource_type": 2, "resource_name": "t", "principal": "User:a", "host": "*", "operation": 3, "permission_type": 3}]},
+        ErrorCode.request_timed_out,
+    ),
+    "deletion of ACLs": (
+        31, {"filters": [{"resource_type_filter": 1, "operation": 1, "permission_type": 1}]}, ErrorCode.request_timed_out,
+    ),
+    "quotas": (48, {"components": (), "strict": False}, ErrorCode.request_timed_out),
+    "change of quotas": (
+        49,
+        {
+            "entries": [
+                {
+                    "entity": [{"entity_type": "user", "entity_name": "a"}],
+                    "ops": [{"key": "producer_byte_rate", "value": 1.0, "remove": False}],
+                }
+            ]
+        },
+        ErrorCode.request_timed_out,
+    ),
+    "users": (50, {"users": None}, ErrorCode.request_timed_out),
+    "change of a user": (
+        51,
+        {
+            "deletions": (),
+            "upsertions": [{"name": "a", "mechanism": 2, "iterations": 4096, "salt": b"salt", "salted_password": b"p" * 64}],
+        },
+        ErrorCode.not_controller,
+    ),
     "deletion of groups": (42, {"groups_names": ("g",)}, ErrorCode.coordinator_not_available),
 }  # fmt: skip
 
